@@ -83,6 +83,8 @@ CORE_ACTOR: Final = 1
 SPAWN_SERVER: Final = 2
 DIRECTORY: Final = 3
 INSPECTOR: Final = 4
+#: Serves logs, where a node has some to serve.
+LOG_SERVICE: Final = 5
 #: Where a dispatch goes on to that its source has no right to; the payload says which.
 NOT_PERMITTED: Final = 15
 #: Numbers below this one are reserved for parts of the node.

@@ -4,9 +4,13 @@ The facade, the simulation, the command line and every other room take the class
 that a method added here is there wherever a node is made, in worker processes too.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+from callboard.basp.header import LOG_SERVICE
 from callboard.proxies import node
+from callboard.proxies.link.limits import Limits
+from callboard.serving.log_service import LogService, checked_logs
 
 __all__ = ["Node"]
 
@@ -20,3 +24,11 @@ class Node(node.Node):
     """
 
     worker_class: ClassVar[str] = "callboard.node:Node"
+
+    def _start_parts(self, limits: Limits, logs: Mapping[str, Any] | None) -> None:
+        """Start the actors that every node has, and who serves logs."""
+        served = checked_logs(logs)
+        super()._start_parts(limits, logs)
+        if served:
+            parts = (served, self.overlay, limits.payload)
+            self.runtime.start_actor(LogService, parts, number=LOG_SERVICE)

@@ -102,6 +102,7 @@ class Node(Closing):
         tls: TlsSource | ssl.SSLContext | None = None,
         limits: Limits | None = None,
         is_tool: bool = False,
+        serve_logs: Mapping[str, Any] | None = None,
         surroundings: Surroundings | None = None,
     ) -> None:
         """Make a node.
@@ -123,6 +124,8 @@ class Node(Closing):
             limits: what the node takes from others.
             is_tool: this node looks and asks, as commands do: others do not count it as a
                 member, and tell nobody that it comes and goes.
+            serve_logs: logs that others may read, by the names in their addresses, such as
+                `basp://HOST:PORT/cpu`: folders, which may be made later, or a `CommitLog`.
             surroundings: what the node stands on; simulations pass their own.
 
         Raises:
@@ -168,7 +171,7 @@ class Node(Closing):
         self._drain = Drain(self.runtime, broker, (self._names, self._groups), self._pools)
         #: The classes that other nodes may spawn here, by name.
         self._offered = dict(spawnable or {})
-        self._start_parts()
+        self._start_parts(limits or Limits(), serve_logs)
         self._discovery = self._discover(around, seeds)
 
     def _discover(
@@ -184,8 +187,8 @@ class Node(Closing):
                 self._reach.dial(seed, keep=True).cancel()
         return discovery
 
-    def _start_parts(self) -> None:
-        """Start the actors that every node has."""
+    def _start_parts(self, limits: Limits, logs: Mapping[str, Any] | None) -> None:
+        """Start the actors that every node has; who serves logs is for the public `Node`."""
         start_actor, names = self.runtime.start_actor, self._names
         start_actor(SpawnServer, (self._offered,), number=SPAWN_SERVER)
         start_actor(Directory, (names, self._groups, self.name), number=DIRECTORY)

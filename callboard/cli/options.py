@@ -257,13 +257,8 @@ def read_tls(folder: Path | None) -> "Tls | None":
         return None
     from callboard import Tls
 
-    names = ("authority", "certificate", "key", "revoked")
-    authority, certificate, key, revoked = (folder / f"{name}.pem" for name in names)
+    authority = folder / "authority.pem"
     if not authority.is_file():
         why = f"{authority} is missing"
         raise Misuse(why=why, step="put the certificate of the cluster's authority there")
-    lists = revoked if revoked.exists() else None
-    if not certificate.exists():
-        return Tls(authority=authority, revoked=lists)
-    key_file = key if key.exists() else None
-    return Tls(certificate, key_file, authority=authority, revoked=lists)
+    return Tls.of_folder(folder)

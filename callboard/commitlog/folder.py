@@ -7,6 +7,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -29,6 +30,9 @@ TEMPORARY: Final = ".tmp"
 #: The largest offset that indexes and batches hold.
 LAST_OFFSET: Final = 2**63 - 1
 _DIGITS: Final = 20
+#: Files of a log that others may read, and the names under which a log is served.
+SERVED: Final = re.compile(r"[0-9]{20}\.(?:log|index|published)|synced")
+SERVED_NAME: Final = re.compile(r"[\w.+@=-]+", re.ASCII)
 _COPY: Final = 1 << 20
 #: No file is larger but segments, which are read in pieces.
 _LARGEST: Final = 64 << 20

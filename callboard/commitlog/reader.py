@@ -6,6 +6,7 @@ often.
 """
 
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 _SERVED: Final = frozenset({*SCHEMES, "basp", "http", "https"})
 
 
+#: What the address of a log begins with that a node serves.
+BASP: Final = ("basp://", "basp+unix:")
+
+
 class LogReader:
     """Reads the log in a folder; any number of them may, beside one `CommitLog` that writes.
 
@@ -41,10 +46,12 @@ class LogReader:
 
     Attributes:
         growth: Tells of records that were appended in this process.
-        is_written_here: Whether nobody but this object appends.
+        is_written_here: Whether nobody but this object appends, or growth tells of all.
+        is_elsewhere: Whether it is read from a server or a node.
     """
 
     is_written_here = False
+    is_elsewhere = False
 
     def __init__(
         self,
@@ -53,21 +60,26 @@ class LogReader:
         token: str | None = None,
         tail: str | Path | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        node: Any = None,
         disk: Disk | None = None,
     ) -> None:
         """Look at the log in a folder, at one that is served elsewhere, or at its archive.
 
         Args:
             folder: Where it is: a directory, `grpc://HOST:PORT/NAME` (`grpc+tls://` with
-                TLS) of what `callboard log serve` serves, or `s3://bucket/cpu` and whatever
-                else fsspec opens, of what `CommitLog(archive=…)` copied: sealed segments.
-            token: What proves to a server who reads; the environment's CALLBOARD_SECRET by
-                default. The authority of its certificate is the file CALLBOARD_LOG_AUTHORITY
-                names, or one of the system's.
-            tail: With an archive, where the same log is written: a directory or `grpc://…`.
-                What is not copied yet is read from there.
+                TLS) of what `callboard log serve` serves, `basp://HOST:PORT/NAME` of a node
+                with `serve_logs`, or `s3://bucket/cpu` and whatever else fsspec opens, of what
+                `CommitLog(archive=…)` copied: sealed segments.
+            token: What proves to a server who reads, or a node's secret; the environment's
+                CALLBOARD_SECRET by default. The authority of a server's certificate is the file
+                CALLBOARD_LOG_AUTHORITY names, or one of the system's; for a node, CALLBOARD_TLS
+                names a folder.
+            tail: With an archive, where the same log is written: a directory or `grpc://…` or
+                `basp://…`. What is not copied yet is read from there.
             storage_options: With an archive, what fsspec needs to get there, where the
                 environment does not say.
+            node: The `Node` of this program that reads `basp://…`, with its secret and TLS; one
+                in the background by default.
             disk: The file system it is on, for tests; the machine's own by default.
 
         Raises:
@@ -75,11 +87,21 @@ class LogReader:
             ExtraMissing: an address, and no pyarrow or no fsspec.
             InvalidOption: an address has another form, or would carry the token plainly.
         """
-        place = open_folder(folder, disk, token, tail=tail, storage_options=storage_options)
+        place = open_folder(
+            folder, disk, token, tail=tail, storage_options=storage_options, node=node
+        )
         with place.reading():
             self._table = LogSegmentTable(place)
         self.growth = growth_of(place.path) if isinstance(place.disk, RealDisk) else Growth()
+        self.is_elsewhere = disk is None and not isinstance(place.disk, RealDisk)
+        if isinstance(told := getattr(place.disk, "growth", None), Growth):
+            self.growth, self.is_written_here = told, True
         self._runs = RunReader(self._table)
+
+    @property
+    def place(self) -> Folder:
+        """The log's files, and the disk that they are on."""
+        return self._table.folder
 
     @property
     def folder(self) -> str:
@@ -317,8 +339,9 @@ def open_folder(
     *,
     tail: str | Path | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    node: Any = None,
 ) -> Folder:
-    """Return a folder of the machine, of a disk that was given, of a server or of a store.
+    """Return a folder of the machine, of a disk that was given, of a server, node or store.
 
     Raises:
         ValueError: an address has another form.
@@ -328,13 +351,17 @@ def open_folder(
     if disk is None and is_archive(folder):
         address = object_address(str(folder), storage_options)
         manifests = Manifests(FileSystemObjects(address))
-        rest = None if tail is None else open_folder(tail, token=token)
+        rest = None if tail is None else open_folder(tail, token=token, node=node)
         return Folder(ObjectDisk(manifests, rest), str(address))
     if tail is not None or storage_options is not None:
         what = f"tail and storage_options go with an archive such as s3://…, not with {folder}"
         raise InvalidOption(what)
     if disk is not None:
         return Folder(disk, "/" + str(folder).strip("/"))
+    if isinstance(folder, str) and folder.startswith(BASP):
+        # By name: nodes build on logs, and programs without actors read folders.
+        opened = import_module("callboard.serving.node_disk").NodeDisk(folder, token, node)
+        return Folder(opened, folder)
     if isinstance(folder, str) and "://" in folder:
         served = parse_address(folder, token)
         return Folder(RemoteDisk(served), str(served))

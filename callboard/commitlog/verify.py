@@ -8,8 +8,8 @@ from pathlib import Path
 
 from callboard.commitlog.disk import Disk
 from callboard.commitlog.errors import LogCorrupt
-from callboard.commitlog.reader import LogReader, open_folder
-from callboard.commitlog.sealed import columns_to_arrow, sealed_segments
+from callboard.commitlog.reader import LogReader
+from callboard.commitlog.sealed import columns_to_arrow, sealed_segments_in
 
 
 @dataclass(slots=True)
@@ -34,13 +34,13 @@ class Report:
     torn_bytes: int = 0
 
 
-def verify(folder: str | Path, *, disk: Disk | None = None) -> Report:
-    """Read all of a log and check it; changes nothing.
+def verify(folder: str | Path | LogReader, *, disk: Disk | None = None) -> Report:
+    """Read all of a log, in a folder or open to read, and check it; changes nothing.
 
     Raises:
         LogFailed: there is no log.
     """
-    log = LogReader(folder, disk=disk)
+    log = folder if isinstance(folder, LogReader) else LogReader(folder, disk=disk)
     report = Report(start=log.start, end=log.start)
 
     def tell(error: LogCorrupt) -> None:
@@ -58,16 +58,16 @@ def verify(folder: str | Path, *, disk: Disk | None = None) -> Report:
     if not report.damage:
         last = log.segments[-1]
         report.torn_bytes = log.size_of(last) - last.bytes
-    report.damage += _wrong_columns(log, folder, disk)
+    report.damage += _wrong_columns(log)
     return report
 
 
-def _wrong_columns(log: LogReader, folder: str | Path, disk: Disk | None) -> list[str]:
+def _wrong_columns(log: LogReader) -> list[str]:
     """Compare files of columns with their segments, where pyarrow is installed."""
-    kept = [each for each in sealed_segments(folder, disk=disk) if each.columns is not None]
+    kept = [each for each in sealed_segments_in(log.place) if each.columns is not None]
     if not kept or find_spec("pyarrow") is None:
         return []
-    place, wrong = open_folder(folder, disk), []
+    place, wrong = log.place, []
     for each in kept:
         assert each.columns is not None
         content = io.BytesIO(place.read(each.columns))

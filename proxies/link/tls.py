@@ -3,6 +3,7 @@
 import os
 import ssl
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, NoReturn
 
 from callboard.dataclass import dataclass
@@ -33,6 +34,22 @@ class Tls:
     authority: FilePath | None = None
     mutual: bool = True
     revoked: FilePath | Sequence[FilePath] | None = None
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> "Tls":
+        """Return what a folder holds.
+
+        That is `authority.pem` and, where they are there, `certificate.pem`, `key.pem` and
+        `revoked.pem`.
+        """
+        authority, certificate, key, revoked = (
+            folder / f"{name}.pem" for name in ("authority", "certificate", "key", "revoked")
+        )
+        lists = revoked if revoked.exists() else None
+        if not certificate.exists():
+            return cls(authority=authority, revoked=lists)
+        key_file = key if key.exists() else None
+        return cls(certificate, key_file, authority=authority, revoked=lists)
 
     def lists(self) -> tuple[FilePath, ...]:
         """Return the files of revocation lists."""

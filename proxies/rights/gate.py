@@ -33,6 +33,7 @@ from callboard.basp.header import (
     HEADER,
     HEADER_SIZE,
     INSPECTOR,
+    LOG_SERVICE,
     MESSAGE_ID_MASK,
     NODE_ACTOR,
     NOT_PERMITTED,
@@ -250,6 +251,15 @@ class LeafGate:
             return None if rights.inspect else Refusal("inspect", "figures", "figures")
         if number == INSPECTOR and kind is messages.DrainNode:
             return None if rights.drain else Refusal("drain", "the node", "the node")
+        if number == LOG_SERVICE:
+            return self._refusal_of_log(message, node)
+        return self._refusal_of_name(number, message, node, message_id)
+
+    def _refusal_of_name(
+        self, number: int, message: Any, node: bytes, message_id: int
+    ) -> Refusal | None:
+        """Return what a question about a name lacks, to a spawn server or a directory."""
+        rights, kind = self.standing.rights, type(message)
         is_named = kind in _NAMED.get(number, ()) and type(message.name) is str
         if not is_named:
             what = f"{kind.__qualname__} to part {number} of a node"
@@ -263,6 +273,15 @@ class LeafGate:
         if node != self._node and kind is messages.Lookup and len(self._lookups) < LOOKUP_LIMIT:
             self._lookups[node, message_id] = message.name
         return None
+
+    def _refusal_of_log(self, message: Any, node: bytes) -> Refusal | None:
+        """Return what a question about a log lacks; only this node tells which there are."""
+        rights, log = self.standing.rights, getattr(message, "log", None)
+        if type(log) is str:
+            is_permitted = rights.permit("logs", log)
+            return None if is_permitted else Refusal("logs", log, repr(log))
+        is_here = node == self._node
+        return None if is_here and rights.logs else Refusal("logs", "logs", "logs")
 
     def _may_announce(self, key: Key) -> bool:
         """Return whether a proxy of an actor may be announced; note whether its end is told."""

@@ -23,6 +23,7 @@ from callboard.mqtt.service import cluster
 from callboard.proxies import chronicle, inspection, messages
 from callboard.proxies.messages import Drained
 from callboard.proxies.stats import LinkInfo, ReachableNode
+from callboard.serving import messages as logs
 from callboard.simulation.processes import NodeCall
 from tests.golden.sample import Sample
 
@@ -128,6 +129,10 @@ VALUES: tuple[Any, ...] = (
     demo.SensorReading("A.cpu", 1),
     demo.UseAggregator(REF, OTHER),
     NodeCall("method", (1,), {"k": "v"}),
+    logs.ListLogs(),
+    logs.ListLogFiles("cpu"),
+    logs.ReadLogFile("cpu", "00000000000000000000.log", 2**40, 262_144, 7),
+    logs.AwaitLogGrowth("cpu", "00000000000000000000.log", 2**40),
 )
 
 

@@ -62,6 +62,7 @@ class Followed(Protocol):
 
     growth: Growth
     is_written_here: bool
+    is_elsewhere: bool
 
     @property
     def folder(self) -> str:
@@ -140,10 +141,16 @@ class Follower:
         self, max_records: int = 1000, timeout: float | None = None
     ) -> list[Record]:
         """Return what is there, or wait for it without blocking the loop."""
-        records = self.poll(max_records)
+        from asyncio import Event, get_running_loop, to_thread  # who only reads starts sooner
+
+        async def poll() -> list[Record]:
+            if self._log.is_elsewhere:  # an answer takes as long as the way
+                return await to_thread(self.poll, max_records)
+            return self.poll(max_records)
+
+        records = await poll()
         if records:
             return records
-        from asyncio import Event, get_running_loop  # here: who only reads starts sooner
 
         pauses, growth = _pauses(timeout, self._log.is_written_here), self._log.growth
         loop, grown = get_running_loop(), Event()
@@ -154,7 +161,7 @@ class Follower:
 
         try:
             growth.add(wake)
-            while not (records := self.poll(max_records)) and (pause := next(pauses, 0.0)):
+            while not (records := await poll()) and (pause := next(pauses, 0.0)):
                 timer = loop.call_later(pause, grown.set)
                 await grown.wait()
                 timer.cancel()

@@ -15,7 +15,6 @@ Who reads sends `authorization: Bearer TOKEN`.
 
 import json
 import logging
-import re
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,15 +29,12 @@ from pyarrow import flight
 from callboard.commitlog.arrow import arrow_schema
 from callboard.commitlog.disk import RealDisk
 from callboard.commitlog.errors import LogError
-from callboard.commitlog.folder import INDEX, MARKS, PUBLISHED, SEGMENT
+from callboard.commitlog.folder import SERVED, SERVED_NAME
 from callboard.commitlog.reader import LogReader
 
 #: Patterns of the logs that who shows a token may read; None if nobody has that token.
 Readers = Callable[[str | None], Sequence[str] | None]
 
-_KINDS: Final = "|".join(re.escape(kind) for kind in (SEGMENT, INDEX, PUBLISHED))
-_SERVED: Final = re.compile(rf"\d{{20}}(?:{_KINDS})|{MARKS}", re.ASCII)
-_NAME: Final = re.compile(r"[\w.+@=-]+", re.ASCII)
 _BYTES: Final = pa.schema({"data": pa.binary()})
 #: Bytes of a row, and of one answer at most.
 _PIECE: Final = 1 << 20
@@ -113,7 +109,7 @@ class LogServer(flight.FlightServerBase):
         if action.type == "names":
             try:
                 answer = [
-                    each for each in RealDisk(folder).listdir("") if _SERVED.fullmatch(each)
+                    each for each in RealDisk(folder).listdir("") if SERVED.fullmatch(each)
                 ]
             except OSError as error:
                 _refuse(f"{asked['log']} cannot be read: {error.strerror}")
@@ -188,7 +184,7 @@ class LogServer(flight.FlightServerBase):
     @staticmethod
     def _size(folder: str, file: Any) -> int | None:
         """Return the size of a file; None if it is not there, or not one of a log."""
-        if type(file) is not str or not _SERVED.fullmatch(file):
+        if type(file) is not str or not SERVED.fullmatch(file):
             return None
         try:
             return RealDisk(folder).size(file)
@@ -199,7 +195,7 @@ class LogServer(flight.FlightServerBase):
     def _bytes(folder: str, asked: dict[str, Any]) -> Iterator[Any]:
         """Iterate over rows with a piece of a file; none if it is not there (any more)."""
         file, at, size = asked["file"], _place(asked.get("at")), _place(asked.get("size"))
-        if type(file) is not str or not _SERVED.fullmatch(file):
+        if type(file) is not str or not SERVED.fullmatch(file):
             _refuse("this is no file of a log")
         try:
             source = RealDisk(folder).open(file)
@@ -252,7 +248,7 @@ def names_of(folders: Sequence[Path]) -> dict[str, str]:
     for folder in folders:
         place = str(folder.resolve())
         name = Path(place).name
-        if not _NAME.fullmatch(name):
+        if not SERVED_NAME.fullmatch(name):
             what = f"{name!r} is no name to be served under: letters, digits and -_.+@= are"
             raise ValueError(what)
         if named.setdefault(name, place) != place:

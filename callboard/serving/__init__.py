@@ -1,0 +1,1 @@
+"""Logs that a node serves to other machines over BASP, and how these read them."""
