@@ -6,9 +6,10 @@ A program that was written for `import broker` runs with that line changed to
 
 import datetime
 
+from callboard.broker import _broker as _broker
 from callboard.broker import bro, zeek
 from callboard.broker.constants import APIFlags, Backend, Frontend, Version, now
-from callboard.broker.containers import Set, Table, Vector
+from callboard.broker.containers import Data, ImmutableData, Set, Table, Vector
 from callboard.broker.endpoint import Endpoint
 from callboard.broker.message import Message
 from callboard.broker.options import BrokerOptions, Configuration
@@ -28,7 +29,6 @@ from callboard.endpoint.machine.status import (
 )
 from callboard.endpoint.machine.topic import Topic
 from callboard.model.address import Address, Port, Subnet
-from callboard.model.data import Data, ImmutableData
 from callboard.model.scalar import Count, Enum
 from callboard.model.timespan import Timespan, Timestamp
 from callboard.store import Store

@@ -9,8 +9,8 @@ from callboard.broker import zeek
 class Event(zeek.Event):
     """The same as `zeek.Event`; it warns where it is made."""
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: Any, **named: Any) -> None:
         warnings.warn(
             "bro.Event is deprecated, use zeek.Event instead", DeprecationWarning, stacklevel=2
         )
-        super().__init__(*args)
+        super().__init__(*args, **named)

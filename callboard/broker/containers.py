@@ -1,7 +1,7 @@
-"""Containers of data that can be changed while a value is put together.
+"""Data with containers that can be changed, as programs of Zeek Broker's package have them.
 
 What is received holds containers that cannot be changed (see `callboard.endpoint`); these are
-copied when they become data.
+copied when they become data, and when they are taken out of it.
 
     numbers = broker.Vector()
     numbers.append(broker.Data(1))
@@ -11,72 +11,80 @@ copied when they become data.
 from collections import abc
 from typing import Any, overload
 
-from callboard.model.data import Data, order_key
-from callboard.model.data import Set as FrozenSet
-from callboard.model.data import Table as FrozenMapping
-from callboard.model.data import Vector as FrozenVector
+from callboard.keywords import also_named
+from callboard.model import data as model
+from callboard.model.data import Data as AnyData
+from callboard.model.data import order_key
 
 
-class Vector(abc.MutableSequence[Data]):
+class Vector(abc.MutableSequence[AnyData]):
     """A run of values; what is put in becomes data."""
 
     def __init__(self, items: abc.Iterable[Any] = ()) -> None:
-        self._items = [Data(item) for item in items]
+        self._items = [AnyData(item) for item in items]
 
-    def as_data(self) -> Data:
+    def as_data(self) -> AnyData:
         """Return the vector as data."""
-        return Data(FrozenVector(self._items))
+        return AnyData(model.Vector(self._items))
 
+    @also_named(i="index", x="value")
     def insert(self, index: int, value: Any) -> None:
         """Insert a value before a position."""
-        self._items.insert(index, Data(value))
+        self._items.insert(index, AnyData(value))
+
+    @also_named(x="value")
+    def append(self, value: Any) -> None:
+        """Put a value behind the others."""
+        self._items.append(AnyData(value))
 
     def __len__(self) -> int:
         return len(self._items)
 
     @overload
-    def __getitem__(self, index: int) -> Data: ...
+    def __getitem__(self, index: int) -> AnyData: ...
     @overload
     def __getitem__(self, index: slice) -> "Vector": ...
-    def __getitem__(self, index: int | slice) -> "Data | Vector":
+    def __getitem__(self, index: int | slice) -> "AnyData | Vector":
         found = self._items[index]
         return Vector(found) if isinstance(found, list) else found
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._items[index] = [*map(Data, value)] if type(index) is slice else Data(value)
+        self._items[index] = [*map(AnyData, value)] if type(index) is slice else AnyData(value)
 
     def __delitem__(self, index: int | slice) -> None:
         del self._items[index]
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Vector | FrozenVector):
+        if not isinstance(other, Vector | model.Vector):
             return NotImplemented
         return list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]  # it can change
 
     def __repr__(self) -> str:
-        return repr(FrozenVector(self._items))
+        return repr(model.Vector(self._items))
 
 
-class Set(abc.MutableSet[Data]):
+class Set(abc.MutableSet[AnyData]):
     """Values without duplicates, from the smallest to the largest."""
 
     def __init__(self, items: abc.Iterable[Any] = ()) -> None:
-        self._items = {Data(item) for item in items}
+        self._items = {AnyData(item) for item in items}
 
-    def as_data(self) -> Data:
+    def as_data(self) -> AnyData:
         """Return the set as data."""
-        return Data(FrozenSet(self._items))
+        return AnyData(model.Set(self._items))
 
+    @also_named(x="value")
     def add(self, value: Any) -> None:
         """Put a value in."""
-        self._items.add(Data(value))
+        self._items.add(AnyData(value))
 
     def discard(self, value: Any) -> None:
         """Take a value out, if it is there."""
-        self._items.discard(Data(value))
+        self._items.discard(AnyData(value))
 
+    @also_named(x="value")
     def remove(self, value: Any) -> None:
         """Take a value out, if it is there: as in Broker, it need not be."""
         self.discard(value)
@@ -84,41 +92,96 @@ class Set(abc.MutableSet[Data]):
     def __contains__(self, value: object) -> bool:
         return value in self._items
 
-    def __iter__(self) -> abc.Iterator[Data]:
+    def __iter__(self) -> abc.Iterator[AnyData]:
         return iter(sorted(self._items, key=order_key))
 
     def __len__(self) -> int:
         return len(self._items)
 
     def __repr__(self) -> str:
-        return repr(FrozenSet(self._items))
+        return repr(model.Set(self._items))
 
 
-class Table(abc.MutableMapping[Data, Data]):
+class Table(abc.MutableMapping[AnyData, AnyData]):
     """Values by key, from the smallest key to the largest."""
 
     def __init__(self, entries: abc.Mapping[Any, Any] | None = None) -> None:
-        self._entries: dict[Data, Data] = {}
+        self._entries: dict[AnyData, AnyData] = {}
         self.update(entries or {})
 
-    def as_data(self) -> Data:
+    def as_data(self) -> AnyData:
         """Return the table as data."""
-        return Data(FrozenMapping(self._entries.items()))
+        return AnyData(model.Table(self._entries.items()))
 
-    def __getitem__(self, key: Any) -> Data:
-        return self._entries[Data(key)]
+    def __getitem__(self, key: Any) -> AnyData:
+        return self._entries[AnyData(key)]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._entries[Data(key)] = Data(value)
+        self._entries[AnyData(key)] = AnyData(value)
 
     def __delitem__(self, key: Any) -> None:
-        del self._entries[Data(key)]
+        del self._entries[AnyData(key)]
 
-    def __iter__(self) -> abc.Iterator[Data]:
+    def __iter__(self) -> abc.Iterator[AnyData]:
         return iter(sorted(self._entries, key=order_key))
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __repr__(self) -> str:
-        return repr(FrozenMapping(self._entries.items()))
+        entries = (f"{key}: {self._entries[key]}" for key in self)
+        return f"Table{{{', '.join(entries)}}}"
+
+
+class Data(AnyData):
+    """A value of the data model, whose containers are taken out as copies that can be changed.
+
+    Their items are of the base class, `callboard.model.data.Data`.
+
+    >>> members = Data([{1}, {2: 3}]).as_vector()
+    >>> members.append("x")
+    >>> members
+    Vector[{1}, {2 -> 3}, x]
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    @also_named(x="value")
+    def from_py(value: Any) -> "Data":
+        """Return a Python value as data; the same as `Data(value)`."""
+        return Data(value)
+
+    @staticmethod
+    @also_named(d="data")
+    def to_py(data: AnyData) -> Any:
+        """Return data as a Python value, whose sets and tables can be changed."""
+        return AnyData.to_py(data)
+
+    @also_named(x="value")
+    def __init__(self, value: Any = None) -> None:
+        super().__init__(value)
+
+    def as_vector(self) -> Vector:  # type: ignore[override]
+        """Return a copy of the vector."""
+        return Vector(super().as_vector())
+
+    def as_set(self) -> Set:  # type: ignore[override]
+        """Return a copy of the set."""
+        return Set(super().as_set())
+
+    def as_table(self) -> Table:  # type: ignore[override]
+        """Return a copy of the table."""
+        return Table(super().as_table())
+
+
+class ImmutableData(Data, model.ImmutableData):
+    """Data whose Python values cannot be changed, so that they are safe to share."""
+
+    __slots__ = ()
+
+    @staticmethod
+    @also_named(d="data")
+    def to_py(data: AnyData) -> Any:
+        """Return data as a Python value: frozen sets, tuples, and read-only mappings."""
+        return model.ImmutableData.to_py(data)

@@ -26,7 +26,12 @@ from callboard.broker.metric_topics import export_and_import
 from callboard.broker.options import Configuration, effective_options, set_up_logging
 from callboard.broker.publisher import Publisher
 from callboard.broker.recording import Recording
-from callboard.broker.subscriber import SafeSubscriber, StatusSubscriber, Subscriber
+from callboard.broker.subscriber import (
+    SafeSubscriber,
+    StatusSubscriber,
+    Subscriber,
+    SubscriberPlace,
+)
 from callboard.broker.tls import BrokerTls
 from callboard.commitlog import CommitLog, Retention
 from callboard.commitlog.log import Sync
@@ -37,6 +42,7 @@ from callboard.endpoint.machine.status import EndpointInfo, PeerFlags, PeerInfo,
 from callboard.endpoint.machine.topic import Topic, Topics, topic_text, topic_texts
 from callboard.endpoint.message_queue import QUEUE_LIMIT
 from callboard.endpoint.monitoring import serve_topics
+from callboard.keywords import also_named
 from callboard.model.errors import InvalidData
 from callboard.node import Node
 from callboard.proxies.address import checked_endpoint
@@ -65,6 +71,9 @@ Seconds = float | datetime.timedelta
 
 #: Seconds that an endpoint takes at its end to send what was published.
 FLUSH_LIMIT: Final = 5.0
+
+#: Stands for an argument that was not given, where None is a value.
+ABSENT: Final = object()
 
 M = TypeVar("M")
 
@@ -188,7 +197,7 @@ class Endpoint(Closing):
 
     # --- out ---
 
-    def publish(self, *args: Any) -> None:
+    def publish(self, *args: Any, topic: Any = None, data: Any = ABSENT) -> None:
         """Publish: `publish(topic, value)`, `publish(to, topic, value)`, or `publish(batch)`.
 
         Fire and forget. Subscribers of this endpoint itself do not see it. When too much
@@ -198,29 +207,35 @@ class Endpoint(Closing):
             args: a topic and a value; or before these the `EndpointInfo` of the only
                 endpoint that shall have it; or a list of pairs of topic and value, which
                 arrive in this order.
+            topic: a topic by name.
+            data: a value by name.
 
         Raises:
             EndpointError: no topic, or the data model has no such value.
             WouldBlock: there is no room, on the thread of a running event loop.
         """
         if len(args) == 2:
-            topic, value = args
-            self.hub.publish(topic if type(topic) is str else topic_text(topic), value)
+            about, value = args
+            self.hub.publish(about if type(about) is str else topic_text(about), value)
             return
+        if data is not ABSENT:
+            args = (*args, data) if topic is None else (*args, topic, data)
         match args:
-            case (EndpointInfo() as to, topic, value):
-                self._publish_to(to, topic_text(topic), value)
+            case (EndpointInfo() as to, about, value):
+                self._publish_to(to, topic_text(about), value)
+            case (about, value):
+                self.hub.publish(topic_text(about), value)
             case (list() | tuple() as batch,):
                 self.publish_batch(*batch)
             case _:
                 msg = "publish takes (topic, value), (endpoint_info, topic, value) or (batch)"
                 raise TypeError(msg)
 
-    async def apublish(self, *args: Any) -> None:
+    async def apublish(self, *args: Any, topic: Any = None, data: Any = ABSENT) -> None:
         """Awaitable twin of `publish`: waits for room."""
         while not self.hub.has_room():
             await self.hub.room()
-        self.publish(*args)
+        self.publish(*args, topic=topic, data=data)
 
     def publish_batch(self, *batch: tuple[str | Topic, Any]) -> None:
         """Publish pairs of topic and value; they arrive in this order.
@@ -243,21 +258,29 @@ class Endpoint(Closing):
 
     # --- in ---
 
-    def make_subscriber(self, topics: Topics, qsize: int = 20) -> Subscriber:
+    def make_subscriber(
+        self, topics: Topics, qsize: int = 20, subscriber_class: type[Subscriber] = Subscriber
+    ) -> Subscriber:
         """Return a subscriber; it takes every topic that begins with one of these.
 
         Args:
             topics: one topic or several.
             qsize: taken as Broker does, without effect: 262,144 messages may wait, then the
                 oldest are dropped and counted.
+            subscriber_class: a class that derives from `Subscriber`; it is made with one
+                argument, for its base class.
         """
         _check_size(qsize)
-        return self._member(Subscriber(self.hub, topic_texts(topics), self._forget))
+        given: Any = subscriber_class
+        is_one = isinstance(given, type) and issubclass(given, Subscriber)
+        msg = "subscriber_class is Subscriber, SafeSubscriber, or a class derived from them"
+        errors.require(is_one, msg, given)
+        return self._member(subscriber_class(self._place(topics)))
 
     def make_safe_subscriber(self, topics: Topics, qsize: int = 20) -> SafeSubscriber:
         """Return a subscriber whose values cannot be changed, which is quicker."""
         _check_size(qsize)
-        return self._member(SafeSubscriber(self.hub, topic_texts(topics), self._forget))
+        return self._member(SafeSubscriber(self._place(topics)))
 
     def make_status_subscriber(
         self,
@@ -266,8 +289,15 @@ class Endpoint(Closing):
     ) -> StatusSubscriber:
         """Return a subscriber for errors, and where wanted for changes among the peers."""
         _check_size(qsize)
-        made = StatusSubscriber(self.hub, self._forget, receive_statuses=receive_statuses)
-        return self._member(made)
+        discovered_first = self.configuration.options.discovered_first
+        return self._member(
+            StatusSubscriber(
+                self.hub,
+                self._forget,
+                receive_statuses=receive_statuses,
+                discovered_first=discovered_first,
+            )
+        )
 
     def subscribe(
         self,
@@ -367,6 +397,7 @@ class Endpoint(Closing):
 
     # --- peers ---
 
+    @also_named(addr="address")
     def peer(self, address: str, port: int, retry: Seconds = RETRY) -> bool:
         """Peer with the endpoint at an address; True when both know each other's topics.
 
@@ -382,14 +413,17 @@ class Endpoint(Closing):
         """
         return self._wait(lambda: self._peer(address, port, retry), "peer")
 
+    @also_named(addr="address")
     async def apeer(self, address: str, port: int, retry: Seconds = RETRY) -> bool:
         """Awaitable twin of `peer`."""
         return await self._peer(address, port, retry)
 
+    @also_named(addr="address")
     def peer_nosync(self, address: str, port: int, retry: Seconds = RETRY) -> None:
         """Peer without waiting; status subscribers tell what becomes of it."""
         self._peer(address, port, retry)
 
+    @also_named(addr="address")
     def unpeer(self, address: str, port: int) -> bool:
         """End the peering with an address; True when there is none any more.
 
@@ -406,6 +440,7 @@ class Endpoint(Closing):
         """Awaitable twin of `unpeer`."""
         return await self.hub.unpeer((address, port))
 
+    @also_named(addr="address")
     def unpeer_nosync(self, address: str, port: int) -> None:
         """End a peering without waiting."""
         self.hub.unpeer((address, port))
@@ -485,6 +520,7 @@ class Endpoint(Closing):
 
     # --- stores ---
 
+    @also_named(type="backend", opts="options")
     def attach_master(
         self,
         name: str,
@@ -617,11 +653,14 @@ class Endpoint(Closing):
             self.hub.publishers.add(member)
         return member
 
+    def _place(self, topics: Topics) -> SubscriberPlace:
+        return SubscriberPlace(self.hub, topic_texts(topics), self._forget)
+
     def _forget(self, member: Any) -> None:
         for known in (self._members, self.hub.subscribers, self.hub.publishers):
             known.discard(member)
 
-    def _publish_nowhere(self, *_: Any) -> None:
+    def _publish_nowhere(self, *_: Any, **_named: Any) -> None:
         """Tell in the log that nobody gets what is published."""
         text = f"endpoint {self.node_id()} was shut down: nobody gets what it publishes"
         self.hub.runtime.warn_once(self, f"{text}; make another one")

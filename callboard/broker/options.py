@@ -103,6 +103,9 @@ class BrokerOptions(_Typed):
         metrics_export_interval: seconds between two such messages.
         metrics_export_prefixes: only metrics whose names begin so; () for all.
         metrics_import_topics: topics of others' metrics, which are shown beside our own.
+        discovered_first: a direct peering is told as in Broker 2, `EndpointDiscovered` and then
+            `PeerAdded`. By default, as in Broker 1.4, only endpoints behind others are
+            discovered.
         console_verbosity: what is logged to standard error, one of `VERBOSITIES`; "" leaves
             logging as it is.
         file_verbosity: the same for the file `broker.log` in the current folder.
@@ -122,6 +125,7 @@ class BrokerOptions(_Typed):
     metrics_export_interval: float = 1.0
     metrics_export_prefixes: tuple[str, ...] = ()
     metrics_import_topics: tuple[str, ...] = ()
+    discovered_first: bool = False
     console_verbosity: str = ""
     file_verbosity: str = ""
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from callboard.actors.closing import Closing, refuse_loop
 from callboard.actors.errors import WrongArgument
@@ -171,13 +171,20 @@ def _asked(args: tuple[Any, ...]) -> tuple[int | None, float | None]:
     raise WrongArgument(msg)
 
 
+class SubscriberPlace(NamedTuple):
+    """What a subscriber is made with: a hub, its topics, and who is told that it was closed."""
+
+    hub: Hub
+    topics: tuple[str, ...]
+    closed: Callable[[Any], object]
+
+
 class Subscriber(QueueReader[Item]):
     """Messages as `(topic, value)`, in the order of each publisher. Made by an endpoint."""
 
-    def __init__(
-        self, hub: Hub, topics: tuple[str, ...], closed: Callable[[Any], object]
-    ) -> None:
-        """Use `Endpoint.make_subscriber`."""
+    def __init__(self, internal_subscriber: SubscriberPlace) -> None:
+        """Use `Endpoint.make_subscriber`; a derived class hands its argument on."""
+        hub, topics, closed = internal_subscriber
         super().__init__(hub, closed)
         self._subscribed = hub.add_receiver(self._queue, topics)
 
@@ -242,16 +249,23 @@ class StatusSubscriber(QueueReader[Status | Error]):
     """Errors, and where it was asked for, changes among the peers. Made by an endpoint."""
 
     def __init__(
-        self, hub: Hub, closed: Callable[[Any], object], *, receive_statuses: bool
+        self,
+        hub: Hub,
+        closed: Callable[[Any], object],
+        *,
+        receive_statuses: bool,
+        discovered_first: bool,
     ) -> None:
         """Use `Endpoint.make_status_subscriber`."""
         super().__init__(hub, closed)
         self._takes_statuses = receive_statuses
+        self._discovered_first = discovered_first
         hub.on_peer_event(self._told)
 
     def _told(self, event: PeerEvent) -> None:
         notice = notice_of(event)
-        if self._takes_statuses or isinstance(notice, Error):
+        is_told_by_peering = event.is_direct and not self._discovered_first
+        if isinstance(notice, Error) or (self._takes_statuses and not is_told_by_peering):
             self._queue.take([notice])
 
     def _detach(self) -> None:

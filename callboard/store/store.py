@@ -17,6 +17,7 @@ from callboard.actors.errors import ResultTimeout, WouldBlock
 from callboard.actors.future import Future
 from callboard.actors.reference import current_cell
 from callboard.endpoint.message_queue import MessageQueue
+from callboard.keywords import also_named
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
 from callboard.model.timespan import Timespan
@@ -244,6 +245,7 @@ class Store(Closing):
         except TimeoutError as cause:
             raise self._no_answer(request) from cause
 
+    @also_named(data="key")
     def erase(self, key: Any) -> None:
         """Remove a key. Raises as `put`."""
         self._actor.write((Command.ERASE, token_of(key)))
@@ -280,6 +282,7 @@ class Store(Closing):
         """Subtract from a number or a time."""
         await self._awrite(_subtract(key, amount, expiry))
 
+    @also_named(s="text")
     def append(self, key: Any, text: str, expiry: Expiry = None) -> None:
         """Append to a string; a missing key starts from an empty one."""
         self._actor.write(_add(key, text, DataType.String, expiry))
@@ -288,15 +291,25 @@ class Store(Closing):
         """Append to a string."""
         await self._awrite(_add(key, text, DataType.String, expiry))
 
-    def insert_into(self, key: Any, index: Any, *value: Any, expiry: Expiry = None) -> None:
-        """Insert a member into a set or, given a value too, an entry into a table."""
-        self._actor.write(_insert(key, index, value, expiry))
+    def insert_into(
+        self, key: Any, index: Any, *args: Any, value: Any = None, expiry: Expiry = None
+    ) -> None:
+        """Insert a member into a set or, given a value too, an entry into a table.
+
+        Args:
+            key: of the set or the table.
+            index: the member, or the key of the entry.
+            args: a value, and behind it an expiry.
+            value: the value by name; None for a member of a set.
+            expiry: how long the whole value of `key` is kept.
+        """
+        self._actor.write(_insert(key, index, args, value, expiry))
 
     async def ainsert_into(
-        self, key: Any, index: Any, *value: Any, expiry: Expiry = None
+        self, key: Any, index: Any, *args: Any, value: Any = None, expiry: Expiry = None
     ) -> None:
         """Insert a member into a set or, given a value too, an entry into a table."""
-        await self._awrite(_insert(key, index, value, expiry))
+        await self._awrite(_insert(key, index, args, value, expiry))
 
     def remove_from(self, key: Any, index: Any, expiry: Expiry = None) -> None:
         """Remove a member of a set, or the entry of a table."""
@@ -478,10 +491,14 @@ def _add(key: Any, value: Any, initial: DataType | None, expiry: Expiry) -> Acti
     return Command.ADD, token_of(key), stored, int(kind), _ns(expiry)
 
 
-def _insert(key: Any, index: Any, value: tuple[Any, ...], expiry: Expiry) -> Action:
+def _insert(key: Any, index: Any, args: tuple[Any, ...], value: Any, expiry: Expiry) -> Action:
     """Return an insertion into a set, or, with a value, into a table."""
-    if value:
-        return _add(key, (index, value[0]), DataType.Table, expiry)
+    if len(args) > 2 or (args and value is not None) or (args[1:] and expiry is not None):
+        msg = "insert_into takes a key, an index, one value and one expiry"
+        raise TypeError(msg)
+    expiry = args[1] if args[1:] else expiry
+    if args or value is not None:
+        return _add(key, (index, args[0] if args else value), DataType.Table, expiry)
     return _add(key, index, DataType.Set, expiry)
 
 

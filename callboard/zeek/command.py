@@ -7,6 +7,7 @@
 | 24 | receiver, all zero for everybody |
 | 1 | kind, its number in `callboard.store.machine.command` |
 | … | fields |
+| 24 | publisher, of the kinds 0 to 7, which change a store: UUID, then 8 of the object |
 
 Fields: data and tables as in `zeek.value` (a table without its type byte), numbers 8 bytes,
 intervals 2, flags and types 1, a list of numbers a varbyte count and 8 each, an expiry 1 byte
@@ -22,7 +23,14 @@ from uuid import UUID
 from callboard.model.data import Data, DataType, Table
 from callboard.model.errors import InvalidData
 from callboard.model.timespan import Timespan
-from callboard.store.machine.command import FIELDS, NIL, SEQS_LIMIT, CommandField, EntityId
+from callboard.store.machine.command import (
+    FIELDS,
+    NIL,
+    SEQS_LIMIT,
+    Command,
+    CommandField,
+    EntityId,
+)
 from callboard.zeek.value import read_value, value_to_bytes
 from callboard.zeek.varbyte import read_varbyte, write_varbyte
 
@@ -42,12 +50,14 @@ class InternalCommand:
         content: its number and fields, as the model's data: keys and values are `Data`, an
             expiry is a `Timespan` or None, a type a `DataType`.
         receiver: the store that it is for; nil for all.
+        publisher: the endpoint or store whose change this is; nil where `content` is a control.
     """
 
     seq: int
     sender: EntityId
     content: tuple[Any, ...]
     receiver: EntityId = NIL
+    publisher: EntityId = NIL
 
 
 def command_to_bytes(command: InternalCommand) -> bytes:
@@ -60,6 +70,8 @@ def command_to_bytes(command: InternalCommand) -> bytes:
     for field, value in zip(FIELDS[number], values, strict=True):
         _, write = _CODECS[field]
         out += write(value)
+    if number < Command.ATTACH_WRITER:
+        out += _entity_bytes(command.publisher)
     return bytes(out)
 
 
@@ -94,7 +106,10 @@ def _command(buffer: bytes) -> tuple[InternalCommand, int]:
         read, _ = _CODECS[field]
         value, at = read(buffer, at)
         content.append(value)
-    return InternalCommand(seq, sender, tuple(content), receiver), at
+    publisher = NIL
+    if number < Command.ATTACH_WRITER:
+        publisher, at = _entity(buffer, at)
+    return InternalCommand(seq, sender, tuple(content), receiver, publisher), at
 
 
 def _expiry_bytes(expiry: Timespan | None) -> bytes:

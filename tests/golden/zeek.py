@@ -33,7 +33,7 @@ SAMPLES = {
 }
 SAMPLES |= {
     f"command: {name}": Sample(
-        InternalCommand(41, WRITER, (number, *fields), MASTER),
+        InternalCommand(41, WRITER, (number, *fields), MASTER, *[WRITER] * (number < 8)),
         command_to_bytes,
         command_from_bytes,
     )

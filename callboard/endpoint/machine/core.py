@@ -20,7 +20,7 @@ the seven callbacks of the guide.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY, field, replace
 from operator import itemgetter
 from typing import Final
 
@@ -86,6 +86,7 @@ class PeerPlace:
     is_peer: bool = False
     address: tuple[str, int] | None = None
     is_discovered: bool = False
+    was_peer_then: bool = False
 
 
 @dataclass(eq=False, repr=False)
@@ -440,7 +441,8 @@ class Core:
         place = self._places.pop(node, None)
         if place is not None and place.is_discovered:
             endpoint = self.endpoint_of(node)
-            effects.append(PeerEvent(SC.EndpointUnreachable, endpoint, place.address, text))
+            gone = SC.EndpointUnreachable, endpoint, place.address, text
+            effects.append(PeerEvent(*gone, is_direct=place.was_peer_then))
         return effects + self._apply(self.filters.forget(node))
 
     def tick(self, now: float) -> list[CoreEffect]:
@@ -487,8 +489,9 @@ class Core:
             return []
         if self.endpoint_of(node) is None:
             return []
-        place.is_discovered = True
+        place.is_discovered, place.was_peer_then = True, place.is_peer
         found = self._event(SC.EndpointDiscovered, node, "found a new endpoint")
+        found = replace(found, is_direct=place.is_peer)
         return [found, *(self._connected(node) if place.is_peer else ())]
 
     def _apply(self, changes: list[FilterChange]) -> list[CoreEffect]:

@@ -37,12 +37,15 @@ class PeerEvent:
         endpoint: the peer's id; None while it is not known.
         address: host and port that the user gave; None for peers that came by themselves.
         text: for people.
+        is_direct: whether a path that is found or lost is told by a peering too: that of an
+            endpoint that was a peer when it was discovered.
     """
 
     kind: SC | EC
     endpoint: bytes | None
     address: tuple[str, int] | None = None
     text: str = ""
+    is_direct: bool = False
 
 
 class TransmitRun(NamedTuple):

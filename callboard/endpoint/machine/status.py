@@ -171,12 +171,16 @@ class OptionalNetworkInfo:
         return "none" if self.info is None else f"*{self.info}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class EndpointInfo:
-    """An endpoint: its id, empty as long as it was not reached, and where it listens."""
+    """An endpoint: its id, empty as long as it was not reached, and where it listens.
+
+    `type` says what speaks there; "native" is an endpoint of a node.
+    """
 
     id: str = ""
     network: OptionalNetworkInfo = field(default_factory=OptionalNetworkInfo)
+    type: str = field(default="native", compare=False)
 
     @classmethod
     def of(
@@ -193,6 +197,8 @@ class EndpointInfo:
 
     def __str__(self) -> str:
         return self.id or INVALID_NODE
+
+    __repr__ = __str__  # programs build topics from it
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,11 +68,11 @@ def test_after_a_partition_peers_and_subscriptions_are_restored(cluster):
     subscriber = here.make_subscriber("/a")
     statuses = there.make_status_subscriber(receive_statuses=True)
     assert there.peer(host_of(nodes[0]), PORT)
-    assert statuses.get(2)[1].code() == SC.PeerAdded
+    assert statuses.get().code() == SC.PeerAdded
 
     cluster.partition(*nodes)
     cluster.advance(30.0)
-    assert codes(statuses)[:2] == [SC.PeerLost, SC.EndpointUnreachable]
+    assert codes(statuses)[0] == SC.PeerLost
     there.publish("/a", "missed")
     here_again = here.make_subscriber("/b")
     cluster.heal()

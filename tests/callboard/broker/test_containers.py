@@ -44,7 +44,7 @@ def test_a_table_maps_data_to_data():
     table[Data("a")] = [1]
     del table["b"]
 
-    assert repr(table) == "Table{a -> (1)}"
+    assert repr(table) == "Table{a: (1)}"
     assert Data("a") in table
     assert list(table.items()) == [(Data("a"), Data([1]))]
     assert Data(table) == Data({"a": [1]})

@@ -10,7 +10,15 @@ import pytest
 import callboard
 from callboard import Node, broker
 from callboard.actors.errors import NodeClosed, WouldBlock
-from callboard.broker import EC, SC, Endpoint, PeerFlags, PeerStatus
+from callboard.broker import (
+    EC,
+    SC,
+    BrokerOptions,
+    Configuration,
+    Endpoint,
+    PeerFlags,
+    PeerStatus,
+)
 from callboard.model.errors import InvalidTopic, UnsupportedData
 from tests.proxies.cast import eventually
 
@@ -107,17 +115,46 @@ def test_statuses_of_both_sides_come_in_order(pair):
     here_statuses = here.make_status_subscriber(receive_statuses=True)
     there_statuses = there.make_status_subscriber(receive_statuses=True)
     there.peer("127.0.0.1", port)
-    assert here_statuses.get(2, 5.0)[1].code() == SC.PeerAdded
-    assert codes(there_statuses) == [SC.EndpointDiscovered, SC.PeerAdded]
+    assert here_statuses.get(5.0).code() == SC.PeerAdded
+    assert codes(there_statuses) == [SC.PeerAdded]
 
     there.unpeer("127.0.0.1", port)
 
     assert there_statuses.get(1, 5.0)[0].code() == SC.PeerRemoved
-    assert [status.code() for status in here_statuses.get(2, 5.0)] == [
-        SC.PeerLost,
+    assert here_statuses.get(5.0).code() == SC.PeerLost
+    assert here_statuses.get(0.05) is None
+    assert here.peers() == there.peers() == []
+
+
+def test_statuses_may_come_in_the_order_of_broker_2(make_endpoint):
+    options = BrokerOptions()
+    options.discovered_first = True
+    here, there = make_endpoint(Configuration(options)), make_endpoint()
+    statuses = here.make_status_subscriber(receive_statuses=True)
+    here.peer("127.0.0.1", there.listen("127.0.0.1", 0))
+    here.unpeer("127.0.0.1", here.peers()[0].peer.network.get().port)
+
+    assert [one.code() for one in statuses.get(4, 5.0)] == [
+        SC.EndpointDiscovered,
+        SC.PeerAdded,
+        SC.PeerRemoved,
         SC.EndpointUnreachable,
     ]
-    assert here.peers() == there.peers() == []
+
+
+def test_only_endpoints_behind_others_are_discovered(make_endpoint):
+    first, middle, last = make_endpoint(), make_endpoint(), make_endpoint()
+    statuses = first.make_status_subscriber(receive_statuses=True)
+    first.peer("127.0.0.1", middle.listen("127.0.0.1", 0))
+    last.peer("127.0.0.1", middle.listen("127.0.0.1", 0))
+    told = statuses.get(2, 5.0)
+    last.shutdown()
+
+    assert [(one.code(), repr(one.context())) for one in [*told, statuses.get(5.0)]] == [
+        (SC.PeerAdded, middle.node_id()),
+        (SC.EndpointDiscovered, last.node_id()),
+        (SC.EndpointUnreachable, last.node_id()),
+    ]
 
 
 def test_a_removed_peer_is_not_dialed_again(pair):

@@ -1,10 +1,13 @@
 """Zeek's events: made, read, refused."""
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.broker.zeek import NETWORK_TIMESTAMP, SafeEvent
+from callboard.broker.zeek import Event as LooseEvent
+from callboard.broker.zeek import MetadataType, SafeEvent
 from callboard.broker.zeek import StrictEvent as Event
 from callboard.model.data import Data
 from callboard.model.errors import InvalidData
@@ -39,14 +42,24 @@ def test_an_event_is_read_from_python_values():
 
 
 def test_metadata_is_optional():
-    event = Event("pong", 7).with_metadata({NETWORK_TIMESTAMP: Timestamp(5.0), 200: "mine"})
+    entries = [(MetadataType.NetworkTimestamp, Timestamp(5.0)), (Count(200), "mine")]
+    event = Event("pong", 7, metadata=entries)
 
     again = Event(event.as_data())
 
-    assert again == event != Event("pong", 7)
-    assert again.metadata()[200] == "mine"
-    assert again.metadata()[NETWORK_TIMESTAMP].timestamp() == 5.0
-    assert Event("pong").metadata() == {}
+    assert again == event == Event("pong", 7, metadata=dict(entries)) != Event("pong", 7)
+    five = datetime.fromtimestamp(5.0, UTC)
+    assert again.metadata() == [(Count(1), five), (MetadataType.UserMetadataStart, "mine")]
+    assert Event("pong").metadata() is None
+    assert Event("pong", metadata=[]).metadata() == []
+
+
+def test_a_network_time_is_a_timestamp():
+    late = [ONE, ONE, ["pong", [], [[ONE, 5.0]]]]
+
+    assert not LooseEvent(Data(late)).valid()
+    with pytest.raises(InvalidData, match="network time"):
+        LooseEvent("pong", metadata={1: 5.0})
 
 
 def test_arguments_of_a_safe_event_cannot_be_changed():

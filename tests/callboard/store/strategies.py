@@ -9,6 +9,7 @@ from callboard.store.machine.command import (
     INTERVAL_LIMIT,
     NIL,
     NUMBER_LIMIT,
+    Command,
     CommandField,
     EntityId,
 )
@@ -36,4 +37,14 @@ CONTENTS = st.one_of(
         for number, fields in enumerate(FIELDS)
     )
 )
-COMMANDS_SENT = st.builds(InternalCommand, NUMBERS, ENTITIES, CONTENTS, ENTITIES)
+CONTROLS = range(Command.ATTACH_WRITER, len(FIELDS))
+COMMANDS_SENT = CONTENTS.flatmap(
+    lambda content: st.builds(
+        InternalCommand,
+        NUMBERS,
+        ENTITIES,
+        st.just(content),
+        ENTITIES,
+        st.just(NIL) if content[0] in CONTROLS else ENTITIES,
+    )
+)

@@ -1,5 +1,6 @@
 """Commands on Broker's wire 2.x: golden bytes by its layout, round trips, damaged bytes."""
 
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -35,11 +36,33 @@ LAID_OUT = [
 
 @pytest.mark.parametrize(("content", "laid_out"), LAID_OUT)
 def test_commands_have_the_bytes_of_their_layout(content, laid_out):
-    command = InternalCommand(9, WHO, content)
-    expected = "0000000000000009" + WHO_BYTES + "00" * 24 + laid_out
+    changes = content[0] < Command.ATTACH_WRITER
+    command = InternalCommand(9, WHO, content, publisher=WHO if changes else NIL)
+    expected = "0000000000000009" + WHO_BYTES + "00" * 24 + laid_out + WHO_BYTES * changes
 
     assert command_to_bytes(command).hex() == expected
     assert command_from_bytes(bytes.fromhex(expected)) == command
+
+
+def recorded_commands(name):
+    """Yield the commands that a real Broker 2.7 sent: frames behind the handshake, type 2."""
+    stream = (Path(__file__).parent / "recorded" / name).read_bytes()
+    while stream:
+        length = int.from_bytes(stream[:4])
+        frame, stream = stream[4 : 4 + length], stream[4 + length :]
+        if length > 37 and frame[32] == 2:
+            topic_end = 37 + int.from_bytes(frame[35:37])
+            yield frame[topic_end:]
+
+
+@pytest.mark.parametrize(("name", "changes"), [("store-s2c.bin", 6), ("store-c2s.bin", 2)])
+def test_commands_of_a_real_session_come_back(name, changes):
+    """The publisher ends what changes a store: 24 bytes were left over of each without it."""
+    bodies = list(recorded_commands(name))
+    commands = [command_from_bytes(body) for body in bodies]
+
+    assert [command_to_bytes(command) for command in commands] == bodies
+    assert sum(command.publisher != NIL for command in commands) == changes
 
 
 @given(COMMANDS_SENT)
@@ -82,7 +105,7 @@ def test_a_flipped_bit_gives_another_command_or_a_typed_error(command, draws):
     ],
 )
 def test_what_is_no_command_is_refused(body):
-    head = command_to_bytes(InternalCommand(0, NIL, (Command.CLEAR,)))[:-1]
+    head = command_to_bytes(InternalCommand(0, NIL, (Command.CLEAR,)))[:-25]
 
     with pytest.raises(InvalidData):
         command_from_bytes(head + bytes.fromhex(body))

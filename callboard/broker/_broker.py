@@ -1,0 +1,68 @@
+"""Names of the compiled module inside Zeek Broker's Python package, for programs that use it.
+
+Its `Data` is the base class of `broker.Data`: what items of containers are.
+"""
+
+from callboard.broker import zeek
+from callboard.broker.constants import APIFlags, Backend, Frontend, Version, now
+from callboard.broker.containers import Set, Table, Vector
+from callboard.broker.endpoint import Endpoint
+from callboard.broker.options import BrokerOptions, Configuration
+from callboard.broker.publisher import Publisher
+from callboard.broker.subscriber import StatusSubscriber, Subscriber
+from callboard.endpoint.machine.status import (
+    EC,
+    SC,
+    EndpointInfo,
+    Error,
+    NetworkInfo,
+    OptionalNetworkInfo,
+    PeerFlags,
+    PeerInfo,
+    PeerStatus,
+    Status,
+)
+from callboard.endpoint.machine.topic import Topic
+from callboard.model.address import Address, Port, Subnet
+from callboard.model.data import Data
+from callboard.model.scalar import Count, Enum
+from callboard.model.timespan import Timespan, Timestamp
+from callboard.store import Store
+
+__all__ = [
+    "EC",
+    "SC",
+    "APIFlags",
+    "Address",
+    "Backend",
+    "BrokerOptions",
+    "Configuration",
+    "Count",
+    "Data",
+    "Endpoint",
+    "EndpointInfo",
+    "Enum",
+    "Error",
+    "Frontend",
+    "NetworkInfo",
+    "OptionalNetworkInfo",
+    "PeerFlags",
+    "PeerInfo",
+    "PeerStatus",
+    "Port",
+    "Publisher",
+    "Set",
+    "Status",
+    "StatusSubscriber",
+    "Store",
+    "Subnet",
+    "Subscriber",
+    "Table",
+    "Timespan",
+    "Timestamp",
+    "Topic",
+    "Vector",
+    "Version",
+    "now",
+    "zeek",
+]
