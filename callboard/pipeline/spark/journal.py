@@ -322,7 +322,7 @@ class Journal:
     def _sweep(self) -> None:
         """Remove what tasks left that died before they could tell of it."""
         oldest = time.time_ns() - int(_ORPHANED * 1e9)
-        for path in (self._path / STAGED).iterdir():
+        for path in (self._path / STAGED).glob("*"):
             with suppress(FileNotFoundError):
                 if path.stat().st_mtime_ns < oldest:
                     path.unlink()

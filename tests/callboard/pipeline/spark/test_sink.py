@@ -73,6 +73,7 @@ def test_results_that_are_sent_to_the_driver_are_published_there_once(folder):
     task = writer(folder, staging="driver", queryId="q")
     told = [task.write(rows(1, 2)), None, task.write(rows()), task.write(rows(3))]
     assert not [each.staged for each in told if each and each.staged]
+    task.commit([task.write(rows())], 6)  # nothing was ever staged here
 
     for _ in range(2):
         writer(folder, staging="driver", queryId="q").commit(told, 7)

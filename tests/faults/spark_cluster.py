@@ -1,0 +1,296 @@
+"""A log that is recorded on one host, and a standalone cluster of others that reads it there.
+
+    python -m tests.faults.spark_cluster FOLDER SEED VICTIM…
+
+It runs below `benchmarks.namespaces.again`. Hosts share nothing but a network and the folder
+`shared`, which is Spark's own file system here (`viewfs://cluster/shared`) and has the
+checkpoints. One host records what this process publishes and serves the log; one is the
+driver's, who alone has the results; two are workers, with a Python of their own. While they
+work each victim is killed at a random moment and started again: `driver`, `executor`,
+`log-server`, `recorder`. At the end the results are those of the same job on a local master,
+and of pandas, row by row.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pandas
+import psutil
+import trustme
+
+from benchmarks.namespaces import Network
+from callboard import Endpoint, Node
+from callboard.commitlog import CommitLog, LogError, LogReader
+from callboard.pipeline.java import find_java
+from tests.faults import spark_job
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = "org.apache.spark.deploy"
+RECORDED = 20_000
+"""Records that are there before anything runs."""
+
+SECONDS = 10**9
+PERMISSIONS = """
+[secrets]
+spark = "the token"
+
+[permissions.spark]
+logs = ["metrics"]
+"""
+
+
+def until(check, seconds=180.0):
+    """Poll; what a log says that is not there yet counts as no."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with suppress(LogError):
+            if found := check():
+                return found
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.05)
+
+
+def executors():
+    """Return the processes that run tasks."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess):
+            if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+class Feed:
+    """Publishes records to whoever records them, fifty at a time, until it ends."""
+
+    def __init__(self, node):
+        self._endpoint, self._ended = Endpoint(node=node), threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        number = RECORDED
+        while not self._ended.wait(0.2):
+            rows = range(number, number + 50)
+            self._endpoint.publish_batch(
+                *((f"/n/{row % 7}", {"load": row % 97}) for row in rows)
+            )
+            number += 50
+
+    def end(self):
+        self._ended.set()
+        self._thread.join()
+
+
+class Site:
+    """All hosts, and what runs on them."""
+
+    def __init__(self, base, stack):
+        self._base, self._stack = base, stack
+        self.log, self.shared, self.results = base / "node", base / "shared", base / "driver"
+        for folder in (self.log, self.shared, self.results):
+            folder.mkdir()
+        self._network = stack.enter_context(Network())
+        self.node, self.driver = self._network.add_host(), self._network.add_host()
+        self.driver.hide(self.log)
+        self.workers = [self._add_worker() for _ in range(2)]
+        self._node = stack.enter_context(Node("feeder", secret="the secret"))
+        self._node.listen(Network.address, 0)
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(str(self.shared / "authority.pem"))
+        mine = authority.issue_cert(self.node.address)
+        mine.private_key_and_cert_chain_pem.write_to_path(str(base / "certificate.pem"))
+        (base / "permissions.toml").write_text(PERMISSIONS)
+
+    def _add_worker(self):
+        """Make a host with a Python and a callboard of its own, and nothing of the driver's."""
+        worker = self._network.add_host()
+        worker.show(Path(sys.prefix), self._base / "python")
+        worker.show(ROOT / "callboard", self._base / "lib" / "callboard")
+        for folder in (self.log, self.results, ROOT):
+            worker.hide(folder)
+        return worker
+
+    def start(self, host, name, *command, **variables):
+        """Start a process on a host, in a group of its own; returns it and what it says."""
+        said = self._base / f"{name}.txt"
+        with said.open("a") as file:
+            process = subprocess.Popen(
+                (host.command(*command) if host else command),
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "PYTHONUNBUFFERED": "1",
+                    **variables,
+                },
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        self._stack.callback(kill, process)
+        return process, said
+
+    def start_spark(self):
+        """Start a master and the workers; returns the master's address."""
+        home = Path(__import__("pyspark").__file__).parent
+        there = self._base / "python" / home.relative_to(sys.prefix)
+        common = {"JAVA_HOME": str(find_java()), "SPARK_NO_DAEMONIZE": "1"}
+        ports = ["--port", "7077", "--webui-port", "0", "--host"]
+        command = [str(home / "bin" / "spark-class"), f"{DEPLOY}.master.Master", *ports]
+        _, said = self.start(None, "master", *command, Network.address, **common)
+        until(lambda: "I have been elected leader" in said.read_text())
+        master = f"spark://{Network.address}:7077"
+        for number, worker in enumerate(self.workers):
+            command = [str(there / "bin" / "spark-class"), f"{DEPLOY}.worker.Worker"]
+            command += ["--cores", "1", "--memory", "1g", "--webui-port", "0"]
+            own = {
+                "SPARK_HOME": str(there),
+                "SPARK_LOCAL_IP": worker.address,
+                "SPARK_WORKER_DIR": str(self._base / f"work-{number}"),
+                "PATH": f"{self._base}/python/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                "PYTHONPATH": str(self._base / "lib"),
+            }
+            command += ["--host", worker.address, master]
+            _, said = self.start(worker, f"worker-{number}", *command, **common, **own)
+            until(lambda said=said: "Successfully registered" in said.read_text())
+        return master
+
+    def start_recorder(self):
+        command = [sys.executable, "-m", "callboard", "topic", "record", "/n"]
+        command += ["--log", str(self.log / "metrics"), "--peer", self._node.address]
+        return self.start(self.node, "recorder", *command, CALLBOARD_SECRET="the secret")[0]
+
+    def start_log_server(self):
+        command = [sys.executable, "-m", "callboard", "log", "serve", str(self.log / "metrics")]
+        command += ["--listen", f"{self.node.address}:8815", "--tls", str(self._base)]
+        command += ["--permissions", str(self._base / "permissions.toml")]
+        process, said = self.start(self.node, "log-server", *command)
+        until(lambda: "is served at" in said.read_text())
+        said.write_text("")
+        return process
+
+    def start_driver(self, master):
+        command = [sys.executable, "-m", "tests.faults.spark_job", master]
+        command += [f"grpc+tls://{self.node.address}:8815/metrics", str(self.results)]
+        command += ["viewfs://cluster/shared", str(self.shared), self.driver.address]
+        authority = {"CALLBOARD_LOG_AUTHORITY": str(self.shared / "authority.pem")}
+        own = {"SPARK_LOCAL_IP": self.driver.address, **authority}
+        return self.start(self.driver, "driver", *command, **own)[0]
+
+    def feed(self):
+        return Feed(self._node)
+
+    def copied(self):
+        return LogReader(self.results / "copies").end
+
+    def recorded(self):
+        return LogReader(self.log / "metrics").end
+
+
+def kill(process):
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def rows_of(folder):
+    """Return what a job has made: the copies as they stand, the windows in order."""
+    copies = [(each.topic, each.time, each.payload) for each in LogReader(folder / "copies")]
+    windows = [(each.topic, each.payload) for each in LogReader(folder / "windows")]
+    return copies, sorted((topic, json.dumps(told, sort_keys=True)) for topic, told in windows)
+
+
+def by_pandas(log):
+    """Return the same, as pandas makes it."""
+    records = list(LogReader(log))
+    copies = [(each.topic, each.time, each.payload) for each in records]
+    table = pandas.DataFrame(
+        [(each.topic, each.time // SECONDS, float(each.payload["load"])) for each in records],
+        columns=["topic", "start", "load"],
+    )
+    windows = []
+    for (topic, start), loads in table[table.topic != "/n/end"].groupby(["topic", "start"])[
+        "load"
+    ]:
+        told = {"start": time.strftime("%FT%TZ", time.gmtime(start)), "records": len(loads)}
+        told |= {"min": loads.min(), "max": loads.max(), "mean": loads.mean()}
+        windows.append((f"/windows{topic}", json.dumps(told, sort_keys=True)))
+    return copies, sorted(windows)
+
+
+def main(base, seed, victims):
+    chance = random.Random(seed)
+    with ExitStack() as stack:
+        site = Site(base, stack)
+        with CommitLog(site.log / "metrics", sync="none") as log:
+            past = time.time_ns() - 100 * SECONDS
+            times = [past + row * SECONDS // 500 for row in range(RECORDED)]
+            rows = [{"load": row % 97} for row in range(RECORDED)]
+            log.append_batch(
+                rows, topic=[f"/n/{row % 7}" for row in range(RECORDED)], time=times
+            )
+        running = {"log-server": site.start_log_server(), "recorder": site.start_recorder()}
+        master = site.start_spark()
+        feed = site.feed()
+        running["driver"] = site.start_driver(master)
+        until(lambda: ended(running["driver"]) or site.copied() >= RECORDED // 2)
+        assert not ended(running["driver"]), (base / "driver.txt").read_text()[-3000:]
+        starts = {"log-server": site.start_log_server, "recorder": site.start_recorder}
+        starts["driver"] = lambda: site.start_driver(master)
+        for victim in victims:
+            time.sleep(chance.uniform(0, 1.5))
+            print(f"{victim} killed at {site.copied():,} of {site.recorded():,} records")
+            if victim == "executor":
+                chance.choice(until(executors)).kill()
+            else:
+                kill(running[victim])
+                time.sleep(chance.uniform(0, 1.0))
+                running[victim] = starts[victim]()
+            behind = site.copied() + spark_job.ROWS
+            until(lambda behind=behind: site.recorded() > behind)
+            until(lambda behind=behind: ended(running["driver"]) or site.copied() > behind)
+            if ended(running["driver"]):
+                print("the driver ended, and is started again")
+                running["driver"] = site.start_driver(master)
+        feed.end()
+        end_recording(running["recorder"])
+        with CommitLog(site.log / "metrics") as log:  # an hour later all windows are final
+            log.append("/n/end", {"load": 0}, time=time.time_ns() + 3600 * SECONDS)
+        (site.shared / spark_job.STOP).touch()
+        for _ in range(3):  # a query that an operator would start again
+            if running["driver"].wait(240) == 0:
+                break
+            print("the driver ended, and is started again")
+            running["driver"] = site.start_driver(master)
+        assert running["driver"].wait(240) == 0, (base / "driver.txt").read_text()[-3000:]
+        local = base / "local"
+        spark_job.main(
+            "local[2]", str(site.log / "metrics"), str(local), str(local), str(base), ""
+        )
+        expected = by_pandas(site.log / "metrics")
+        for which, found in (("cluster", rows_of(site.results)), ("local", rows_of(local))):
+            assert found[0] == expected[0], f"records differ: {which}"
+            assert found[1] == expected[1], f"windows differ: {which}"
+        print(f"{len(expected[0]):,} records and {len(expected[1]):,} windows are equal")
+
+
+def ended(process):
+    return process.poll() is not None
+
+
+def end_recording(process):
+    """Stop a recording in order, so that its log is free."""
+    os.killpg(process.pid, signal.SIGTERM)
+    process.wait(60)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
