@@ -79,9 +79,8 @@ def session(
             `k8s://…` a cluster. By default it is what `spark-submit` was told, else `local[*]`.
         name: What Spark shows.
         conf: Spark's settings; they go before those that are made here.
-        shortcuts: Whether to be quicker by what leans on Spark's insides: workers that are
-            forks of one prepared process, and on a local master checkpoints that are written
-            with less ado. Executors then need callboard installed.
+        shortcuts: Whether a local master is quicker by what leans on Spark's insides: processes
+            that are forks of a prepared one, and checkpoints that are written with less ado.
 
     Raises:
         SparkMissing: pyspark, or a Java that runs it, is not installed.
@@ -104,8 +103,7 @@ def session(
     settings = {**(_LOCAL if here else {}), **(conf or {})}
     if here:
         settings.setdefault(_WAREHOUSE, str(Path(tempfile.gettempdir(), "spark-warehouse")))
-    if shortcuts:
-        settings.setdefault(_DAEMON, "callboard.pipeline.process.worker_daemon")
+    settings.setdefault(_DAEMON, "callboard.pipeline.process.worker_daemon")
     builder = SparkSession.builder.appName(name)
     for key, value in (({"spark.master": master} if master else {}) | settings).items():
         builder = builder.config(key, value)

@@ -47,7 +47,7 @@ logs = ["metrics"]
 """
 
 
-def until(check, seconds=180.0):
+def until(check, seconds=400.0):
     """Poll; what a log says that is not there yet counts as no."""
     deadline = time.monotonic() + seconds
     while True:

@@ -144,3 +144,33 @@ def test_the_unit_and_the_container_run_commands_that_there_are():
     assert set(commands) <= set(COMMANDS)
     assert "Type=notify\n" in unit
     assert '"callboard", "node", "run", "--config"' in container
+
+
+def test_the_container_of_spark_becomes_what_a_pod_is_told(tmp_path):
+    (tmp_path / "java").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "java").chmod(0o755)
+    names = ("DRIVER_URL", "EXECUTOR_ID", "EXECUTOR_CORES", "APPLICATION_ID", "EXECUTOR_POD_IP")
+    told = {f"SPARK_{name}": name.lower() for name in names}
+    told |= {"SPARK_RESOURCE_PROFILE_ID": "0", "SPARK_EXECUTOR_POD_NAME": "pod"}
+    told |= {"SPARK_EXECUTOR_MEMORY": "1g", "SPARK_HOME": "/opt/spark"}
+    told |= {f"SPARK_JAVA_OPT_{number}": f"-Dn={number} x" for number in (10, 2)}
+    command = [ROOT / "deploy" / "spark-entrypoint.sh", "executor"]
+    path = f"{tmp_path}:/usr/bin:/bin"
+
+    said = subprocess.run(command, env={"PATH": path, **told}, capture_output=True, text=True)
+
+    words = said.stdout.splitlines()
+    assert words[:4] == ["-Dn=2 x", "-Dn=10 x", "-Xms1g", "-Xmx1g"], said.stderr
+    assert words[5:7] == ["/opt/spark/conf:/opt/spark/jars/*", BACKEND]
+    assert dict(zip(words[7::2], words[8::2], strict=True)) == {
+        "--driver-url": "driver_url",
+        "--executor-id": "executor_id",
+        "--cores": "executor_cores",
+        "--app-id": "application_id",
+        "--hostname": "executor_pod_ip",
+        "--resourceProfileId": "0",
+        "--podName": "pod",
+    }
+
+
+BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"

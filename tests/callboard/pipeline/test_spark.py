@@ -6,6 +6,7 @@ Java machine and not each.
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -14,8 +15,9 @@ import pytest
 pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
 
 from cbor2 import loads
+from typer.main import get_command
 
-from callboard.cli import main
+from callboard.cli import main, pipeline
 from callboard.commitlog import CommitLog, LogReader, sealed_segments, write_columns
 from callboard.pipeline import table
 from callboard.pipeline.queries import QUERIES, Settings, schema_of, values
@@ -542,6 +544,50 @@ def test_a_run_goes_on_where_the_last_one_ended_and_a_replay_reads_again(
     assert [record.payload["records"] for record in LogReader(again)] == [8]
     assert main(["pipeline", "status", results]) == 0
     assert "/s, 0 wait" in capsys.readouterr().out
+
+
+def submitted(text):
+    """Return the lines of a page that submit, each as its words."""
+    blocks = re.findall(r"^\$ (spark-submit (?:.*\\\n)*.*)", text, re.MULTILINE)
+    return [shlex.split(block.replace("\\\n", " ")) for block in blocks]
+
+
+@pytest.mark.parametrize("which", ["yarn", "k8s"])
+def test_spark_and_the_command_take_the_lines_of_the_page_that_submit(spark, which):
+    jvm, lines = spark._jvm, submitted(PAGE.read_text())
+    (line,) = (each for each in lines if which in each[2])
+    line = [each for each in line if each not in PACKAGES]  # they would be fetched
+    utils, deploy = jvm.org.apache.spark.api.python.PythonUtils, jvm.org.apache.spark.deploy
+    variables = utils.toScalaMap({"HADOOP_CONF_DIR": "/etc"})
+    given = deploy.SparkSubmitArguments(utils.toSeq(line[1:]), variables)
+    nothing = getattr(getattr(jvm.scala, "None$"), "MODULE$")
+
+    resolved = deploy.SparkSubmit().prepareSubmitEnvironment(given, nothing)
+
+    program = resolved._4().rpartition(".")[2]
+    words = resolved._1().mkString("\n").split("\n")
+    conf = {each._1(): each._2() for each in resolved._3().getAll()}
+    if which == "yarn":
+        assert program == "PythonRunner"
+        assert words[0].endswith("/deploy/pipeline.py")
+        mine = words[2:]
+        assert conf["spark.yarn.dist.archives"].endswith("/environment.tar.gz#environment")
+        assert conf["spark.executorEnv.PATH"].startswith("./environment/bin:")
+    else:
+        assert program == "KubernetesClientApplication"
+        assert words[:2] == ["--primary-py-file", "local:///opt/callboard/pipeline.py"]
+        mine = [
+            word for flag, word in zip(words[::2], words[1::2], strict=True) if flag == "--arg"
+        ]
+        assert conf["spark.kubernetes.container.image"] == "registry.example/callboard-spark"
+    assert mine == line[-len(mine) :]
+    assert mine[:2] == ["run", "rates"]
+    command = get_command(pipeline.app).commands["run"]
+    known = mine[1 : mine.index("--checkpoint")]
+    assert command.make_context("run", known).params["staging"] == "driver"
+
+
+PACKAGES = ("--packages", "org.apache.hadoop:hadoop-aws:3.5.0")
 
 
 def test_the_programs_of_the_page_run_as_they_stand(spark, capsys):
