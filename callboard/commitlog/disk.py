@@ -97,15 +97,18 @@ def read_through(file: DiskFile, size: int, offset: int) -> bytes:
     So a bad sector is damage like any other: no checksum over it holds, and what stands
     behind it can be read.
     """
+    data = b""
     try:
-        return file.pread(size, offset)
+        data = file.pread(size, offset)
+        if len(data) == size or not file.pread(1, offset + len(data)):
+            return data  # what ends before a bad sector is short as well
     except OSError as error:
         if error.errno != errno.EIO:
             raise
     end = min(offset + size, file.size())
-    return b"".join(
+    return data + b"".join(
         _page(file, min(end, (at | _PAGE - 1) + 1) - at, at)
-        for at in (offset, *range((offset | _PAGE - 1) + 1, end, _PAGE))
+        for at in (offset + len(data), *range((offset + len(data) | _PAGE - 1) + 1, end, _PAGE))
         if at < end
     )
 
@@ -117,9 +120,10 @@ def _page(file: DiskFile, size: int, offset: int) -> bytes:
 
 def is_readable(file: DiskFile, size: int, offset: int) -> bool:
     """Return whether the disk can read these bytes."""
+    end = offset + size
     try:
-        for at in range(offset, offset + size, _PIECE):
-            file.pread(min(_PIECE, offset + size - at), at)
+        while offset < end and (data := file.pread(min(_PIECE, end - offset), offset)):
+            offset += len(data)  # what ends before a bad sector is short
     except OSError as error:
         if error.errno != errno.EIO:
             raise

@@ -118,6 +118,10 @@ class LogReading(Iterator[Record]):
             batch = scan.next()
             if batch is None:
                 if scan.offset is None or scan.offset >= self.cursor.offset:
+                    if (
+                        scan.offset == self.cursor.offset
+                    ):  # who follows comes back to this place
+                        self.cursor = Cursor(scan.offset, base, scan.position)
                     return scan.position
                 found = find_intact(file, scan.position, scan.offset)
                 if found is None or found.base > self.cursor.offset:

@@ -182,12 +182,13 @@ class LogSegmentTable:
 
     def after(self, segment: LogSegment) -> LogSegment | None:
         """Return the next segment, also if it was made just now."""
-        for _ in range(2):
+        for has_looked in (False, True):
+            if has_looked:
+                self.refresh()
             segments = self.segments
             at = bisect_right(segments, segment.base, key=lambda each: each.base)
             if at < len(segments):
                 return segments[at]
-            self.refresh()
         return None
 
     def cover(self, segment: LogSegment) -> SegmentIndex:

@@ -1,10 +1,16 @@
 """The work of `callboard log serve`: who may read, and the server's life."""
 
 import hmac
+import logging
+import math
+import resource
 import socket
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 from callboard.cli.options import JsonOptions
 from callboard.cli.own_node import catch_signals
@@ -17,6 +23,11 @@ from callboard.proxies.errors import TlsError
 from callboard.proxies.link.ports import is_loopback
 from callboard.proxies.link.tls import Tls
 from callboard.proxies.rights.permissions import LinkAccess
+
+#: Seconds for which rights are not looked up again.
+_LOOK_INTERVAL: Final = 1.0
+
+_log = logging.getLogger("callboard.commitlog")
 
 
 def serve_logs(
@@ -54,6 +65,8 @@ def serve_logs(
         raise Misuse(why=why, step="give --permissions FILE.toml and --tls FOLDER")
     scheme = "grpc" if tls is None else "grpc+tls"
     place = f"[{host}]" if ":" in host else host
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for connections
     with catch_signals() as stop:
         try:
             server = LogServer(
@@ -75,7 +88,7 @@ def serve_logs(
 
 
 class _Readers:
-    """Says what who shows a token may read, by the file of permissions."""
+    """Says what who shows a token may read, by the file of permissions as it is now."""
 
     def __init__(self, file: Path | None) -> None:
         """Read the file.
@@ -83,19 +96,18 @@ class _Readers:
         Raises:
             Problem: with a line for each mistake.
         """
+        self._file = file
+        self._lock = threading.Lock()
+        self._looked = -math.inf
+        self._told = ""
         self._access: LinkAccess | None = None
-        if file is not None:
-            from callboard.operation.configuration import InvalidConfiguration
-            from callboard.operation.permissions import load_permissions
-
-            try:
-                given = load_permissions(file)
-                self._access = LinkAccess.of(None, given.secrets, given.permissions)
-            except InvalidConfiguration as error:
-                raise Problems(error.lines) from None
+        if file is not None and (mistakes := self._load(file)):
+            raise Problems(mistakes.splitlines())
 
     def __call__(self, token: str | None) -> Sequence[str] | None:
         """Return patterns of logs; None where the token is none of ours."""
+        if self._file is not None:
+            self._look_again(self._file)
         if self._access is None:
             return ("*",)
         shown = (token or "").encode()
@@ -104,6 +116,28 @@ class _Readers:
             return None
         standing = self._access.permissions.admit(names[0], ())
         return None if standing is None else tuple(standing.rights.logs)
+
+    def _look_again(self, file: Path) -> None:
+        """Read the file, and those of its secrets; what is of no use leaves the old rights."""
+        with self._lock:
+            if (now := time.monotonic()) - self._looked < _LOOK_INTERVAL:
+                return
+            self._looked, before = now, self._told
+            self._told = self._load(file)
+            if self._told not in ("", before):
+                _log.error("%s is of no use, the old rights hold: %s", file, self._told)
+
+    def _load(self, file: Path) -> str:
+        """Read the file; returns its mistakes, one each line."""
+        from callboard.operation.configuration import InvalidConfiguration
+        from callboard.operation.permissions import load_permissions
+
+        try:
+            given = load_permissions(file)
+            self._access = LinkAccess.of(None, given.secrets, given.permissions)
+        except InvalidConfiguration as error:
+            return "\n".join(error.lines)
+        return ""
 
 
 def _why_not(host: str, port: int) -> str:

@@ -11,8 +11,9 @@ import errno
 import ipaddress
 import json
 import os
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.errors import ExtraMissing, InvalidOption, LogFailed
+from callboard.commitlog.folder import LAST_OFFSET
 
 T = TypeVar("T")
 
@@ -28,12 +30,23 @@ SCHEMES: Final = ("grpc+tls", "grpc")
 #: Environment variables with the token and the file of the authority, where none is given.
 TOKEN_VARIABLE: Final = "CALLBOARD_SECRET"  # noqa: S105
 AUTHORITY_VARIABLE: Final = "CALLBOARD_LOG_AUTHORITY"
-#: Bytes read at once, and at most, by who reads on from where it was.
+#: Bytes that are asked for first, of which most readers need less.
 _FIRST: Final = 64 << 10
-_AHEAD: Final = 4 << 20
+#: Bytes of a row of a stream; the last one may be shorter.
+ROW: Final = 1 << 20
+#: Files of which is kept what was read ahead, and for how many seconds.
+_LEFT: Final = 2
+_FRESH: Final = 1.0
+#: How the text begins of a server that cannot answer now.
+BUSY: Final = "the server of logs is busy"
 #: Seconds that a server may be away, and between two calls.
 _PATIENCE: Final = 10.0
 _PAUSE: Final = 0.05
+#: A server that is back is found at once.
+_DIALING: Final = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+]
 
 
 class LogAddress(NamedTuple):
@@ -100,11 +113,16 @@ def read_only(what: str, *_: object, **__: object) -> NoReturn:
 
 
 class RemoteDisk:
-    """A `Disk` with the files of one served log."""
+    """A `Disk` with the files of one served log.
+
+    What was read ahead of a file that is closed in its middle is kept: followers, and who reads
+    so many records at a time, open it again and again.
+    """
 
     def __init__(self, address: LogAddress) -> None:
         """Name a log; nothing is asked yet."""
         self._address = address
+        self._left: dict[str, RemoteFile] = {}
         self.mkdir = self.rename = self.unlink = self.sync_folder = partial(
             read_only, address.name
         )
@@ -114,8 +132,19 @@ class RemoteDisk:
         if append:
             read_only(path)
         name = path.rpartition("/")[2]
-        size_of(self._address, name)
-        return RemoteFile(self._address, name)
+        left = self._left.pop(name, None)  # in one step: another thread gets another one
+        if left is not None and left.is_fresh():
+            return left
+        return RemoteFile(self._address, name, size_of(self._address, name), self._keep)
+
+    def _keep(self, file: "RemoteFile") -> None:
+        """Keep a file that was left in its middle; the oldest one makes room."""
+        before = self._left.pop(file.name, None)
+        self._left[file.name] = file
+        if before is None and len(self._left) > _LEFT:
+            before = self._left.pop(next(iter(self._left)), None)
+        if before is not None:
+            before.drop()
 
     def listdir(self, path: str) -> list[str]:
         """Return the names of the log's files, sorted; its folders are not served."""
@@ -130,41 +159,127 @@ class RemoteDisk:
 
 
 class RemoteFile:
-    """A `DiskFile` of a served log. Who reads on from where it was gets ever more at once."""
+    """A `DiskFile` of a served log.
 
-    def __init__(self, address: LogAddress, name: str) -> None:
-        """Name a file."""
-        self._address = address
-        self._name = name
-        self._at, self._kept = 0, b""
-        self._ahead = _FIRST
+    Who reads on from where it was gets a stream of the rest, of which Arrow and the network
+    hold what a fast reader needs next, and no more.
+
+    Attributes:
+        name: That of the file.
+    """
+
+    def __init__(
+        self, address: LogAddress, name: str, size: int, keep: Callable[["RemoteFile"], None]
+    ) -> None:
+        """Open a file of so many bytes; `keep` is called where it is closed in its middle."""
+        self.name = name
+        self._process, self._closed = os.getpid(), 0.0
+        self._address, self._size, self._keep = address, size, keep
+        self._stream = _Stream(address, name, 0, 0)
+        self._rows: list[memoryview] = []  # those of the stream that may be asked for again
+        self._start = LAST_OFFSET  # of the first one, in the file
+        self._is_at_end = False
+        self._is_spent = False  # what was read ahead serves nobody else
         self.write = self.truncate = self.fsync = partial(read_only, name)
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Return up to `size` bytes from an offset; fewer only at the end of the file."""
-        start = offset - self._at
-        if not 0 <= start <= len(self._kept) - size:
-            self._read(offset, size)
-            start = 0
-        return self._kept[start : start + size]
+        """Return up to `size` bytes from an offset; fewer only at the end of the file.
 
-    def _read(self, offset: int, size: int) -> None:
-        """Keep what stands from an offset on, also what is known of it."""
-        behind = self._at + len(self._kept)
-        known = self._kept[offset - self._at :] if self._at <= offset <= behind else b""
-        self._ahead = min(2 * self._ahead, _AHEAD) if known or offset == behind else _FIRST
-        wanted = max(size, self._ahead) - len(known)
-        place = {"file": self._name, "at": offset + len(known), "size": wanted}
-        self._kept = known + b"".join(_read(self._address, place))
-        self._at = offset
+        Where that was seen the file ends until it is opened again.
+        """
+        if not self._start <= offset <= self._stream.at:
+            self._begin(offset, max(size, _FIRST))
+        while self._stream.at < offset + size and not self._is_at_end:
+            row = self._stream.next()
+            if row is not None:
+                self._rows.append(row)
+            elif self._stream.at < self._stream.end:
+                self._is_at_end = self._is_spent = True
+            else:  # who reads on gets all the rest
+                self._stream = _Stream(self._address, self.name, self._stream.at)
+        while len(self._rows) > 1 and self._start + len(self._rows[0]) <= offset:
+            self._start += len(self._rows.pop(0))
+        self._size = max(self._size, self._stream.at)
+        parts, at = [], offset - self._start
+        for row in self._rows:
+            parts.append(row[at : at + size])
+            at, size = max(0, at - len(row)), size - len(parts[-1])
+        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+
+    def _begin(self, offset: int, size: int) -> None:
+        """Ask for a piece of the file."""
+        self.drop()
+        self._stream = _Stream(self._address, self.name, offset, size)
+        self._rows, self._start, self._is_at_end = [], offset, False
 
     def size(self) -> int:
-        """Return the size in bytes, now."""
-        return size_of(self._address, self._name)
+        """Return the size in bytes when it was opened, or of what was read since."""
+        self._is_spent = True  # who looks at the end may find torn bytes, and looks once more
+        return self._size
 
     def close(self) -> None:
+        """Keep what was read ahead, unless the end was seen: what stands there may change."""
+        if self._is_spent or self._stream.end != LAST_OFFSET:
+            self.drop()
+        else:
+            self._closed = time.monotonic()
+            self._keep(self)
+
+    def is_fresh(self) -> bool:
+        """Return whether what was kept may serve once more."""
+        return self._process == os.getpid() and time.monotonic() - self._closed < _FRESH
+
+    def drop(self) -> None:
         """Keep nothing."""
-        self._kept = b""
+        self._stream.close()
+        self._rows, self._start = [], LAST_OFFSET
+
+
+class _Stream:
+    """The bytes of a file from a place on, in rows; a cut connection costs nothing but time.
+
+    Attributes:
+        at: The place behind what came.
+        end: The place behind what was asked for; nothing comes any more where it ends before.
+    """
+
+    def __init__(
+        self, address: LogAddress, file: str, at: int, size: int | None = None
+    ) -> None:
+        """Name a place, and how much is wanted; nothing is asked yet."""
+        self.at, self.end = at, LAST_OFFSET if size is None else at + size
+        self._address, self._file = address, file
+        self._reader: Any = None
+
+    def next(self) -> memoryview | None:
+        """Return the next bytes; None where they end.
+
+        Raises:
+            LogFailed: the server does not answer, or refuses.
+        """
+        row = _called(self._address, self._read) if self.at < self.end else None
+        self.at += 0 if row is None else len(row)
+        return row
+
+    def _read(self, client: Any, how: Any) -> memoryview | None:
+        """Return a row; where the last call failed it is asked for again."""
+        if self._reader is None:
+            place = {"file": self._file, "at": self.at, "size": self.end - self.at}
+            body = json.dumps({"log": self._address.name, **place}).encode()
+            self._reader = client.do_get(load_flight().Ticket(body), how)
+        try:
+            return memoryview(self._reader.read_chunk().data.column(0)[0].as_buffer())
+        except StopIteration:
+            return None
+        except load_pyarrow().ArrowException:
+            self._reader = None
+            raise
+
+    def close(self) -> None:
+        """Let the server stop."""
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
 
 
 def size_of(address: LogAddress, file: str) -> int:
@@ -192,18 +307,6 @@ def _ask(address: LogAddress, what: str, file: str = "") -> Any:
     return json.loads(_called(address, ask))
 
 
-def _read(address: LogAddress, place: Mapping[str, object]) -> list[memoryview]:
-    """Return a piece of a file, in pieces."""
-    flight = load_flight()
-    ticket = flight.Ticket(json.dumps({"log": address.name, **place}).encode())
-
-    def read(client: Any, how: Any) -> list[memoryview]:
-        rows = (piece.data.column(0)[0] for piece in client.do_get(ticket, how))
-        return [memoryview(row.as_buffer()) for row in rows]  # joined without a copy before
-
-    return _called(address, read)
-
-
 def load_flight() -> Any:
     """Return Arrow's Flight, which is a part of an extra.
 
@@ -228,7 +331,9 @@ def _client(process: int, address: LogAddress) -> Any:
     except OSError as error:
         what = f"the authority {address.authority} cannot be read: {error.strerror or error}"
         raise LogFailed(what) from error
-    return load_flight().FlightClient(address.server, tls_root_certs=roots)
+    return load_flight().FlightClient(
+        address.server, tls_root_certs=roots, generic_options=_DIALING
+    )
 
 
 def _called(address: LogAddress, call: Callable[[Any, Any], T]) -> T:
@@ -249,9 +354,19 @@ def _called(address: LogAddress, call: Callable[[Any, Any], T]) -> T:
             return call(_client(os.getpid(), address), how)
         except (flight.FlightUnavailableError, flight.FlightTimedOutError) as error:
             if time.monotonic() >= deadline:
-                what = f"{address}: nobody answers; is it served (callboard log serve)? {error}"
+                what = _said(error)
+                if not what.startswith(BUSY):
+                    what = f"nobody answers; is it served (callboard log serve)? {what}"
+                what = f"{address}: {what}"
                 raise LogFailed(what) from None
             time.sleep(_PAUSE)
         except load_pyarrow().ArrowException as error:
-            what = f"{address}: {str(error).partition('. gRPC')[0]}"
+            if (number := getattr(error, "extra_info", b"")).isdigit():  # its disk refuses
+                raise OSError(int(number), _said(error), str(address)) from None
+            what = f"{address}: {_said(error)}"
             raise LogFailed(what) from None
+
+
+def _said(error: Exception) -> str:
+    """Return the text of an error of Flight without what it adds."""
+    return re.split(r"\. (?:Detail: |gRPC )", str(error))[0]

@@ -6,13 +6,14 @@ from a node's runner. What it is asked, all in JSON:
 - the actions `names` and `size`, with `{"log": NAME, "file": FILE}`,
 - a ticket `{"log", "file", "at", "size"}`: bytes of a file, in a column `data` of binary rows
   (who reads checks and decodes them),
-- a ticket `{"log", "start", "end", "topic"}`, of which the last three may be missing: records
-  as the columns of `arrow_schema`, for programs without callboard; `get_flight_info` of a path
-  with a log's name returns that ticket and the schema, `list_flights` all there are.
+- a ticket `{"log", "start", "end", "topic", "columns"}`, of which only the first is needed:
+  records as the columns of `arrow_schema`, for programs without callboard; `get_flight_info` of
+  a path with a log's name returns that ticket and the schema, `list_flights` all there are.
 
 Who reads sends `authorization: Bearer TOKEN`.
 """
 
+import errno
 import json
 import logging
 import struct
@@ -31,35 +32,21 @@ from callboard.commitlog.disk import RealDisk
 from callboard.commitlog.errors import LogError
 from callboard.commitlog.folder import SERVED, SERVED_NAME
 from callboard.commitlog.reader import LogReader
+from callboard.commitlog.remote.disk import BUSY, ROW
+from callboard.commitlog.remote.guard import LogGuard, ServedCall
 
 #: Patterns of the logs that who shows a token may read; None if nobody has that token.
 Readers = Callable[[str | None], Sequence[str] | None]
 
 _BYTES: Final = pa.schema({"data": pa.binary()})
-#: Bytes of a row, and of one answer at most.
-_PIECE: Final = 1 << 20
-_MOST: Final = 16 << 20
 #: Bytes of a ticket or of an action's body.
 _QUESTION: Final = 4096
 
+_WRONG: Final = "the token is wrong or missing; it is one of the secrets of --permissions"
+#: Errors that pass.
+_SCARCE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
 _log = logging.getLogger("callboard.commitlog")
-
-
-class _Shown(flight.ServerMiddleware):
-    """The token that a call showed."""
-
-    def __init__(self, token: str | None) -> None:
-        self.token = token
-
-
-class _Tokens(flight.ServerMiddlewareFactory):
-    """Reads the token of each call."""
-
-    def start_call(self, _: Any, headers: Mapping[str, Sequence[str]]) -> _Shown:
-        """Return what one call showed."""
-        given = headers.get("authorization") or ("",)
-        scheme, _, token = str(given[0]).partition(" ")
-        return _Shown(token.strip() if scheme.lower() == "bearer" else None)
 
 
 class LogServer(flight.FlightServerBase):
@@ -89,13 +76,21 @@ class LogServer(flight.FlightServerBase):
         self._logs = dict(logs)
         self._readers = readers
         self._next_line = 0.0
+        self._guard = LogGuard()
         super().__init__(
             location,
             tls_certificates=list(certificates) or None,
             verify_client=authority is not None,
             root_certificates=authority,
-            middleware={"token": _Tokens()},
+            middleware={"guard": self._guard},
         )
+        self._guard.start(self.port)
+
+    def shutdown(self) -> None:
+        """End at once: who reads is cut off, and comes again where there is a server."""
+        self._guard.close()
+        super().shutdown()
+        self._guard.join()
 
     def list_actions(self, _: Any) -> list[tuple[str, str]]:
         """Return what can be asked beside records."""
@@ -112,7 +107,7 @@ class LogServer(flight.FlightServerBase):
                     each for each in RealDisk(folder).listdir("") if SERVED.fullmatch(each)
                 ]
             except OSError as error:
-                _refuse(f"{asked['log']} cannot be read: {error.strerror}")
+                raise _of_disk(error) from None
         elif action.type == "size":
             answer = self._size(folder, file)
         else:
@@ -123,13 +118,29 @@ class LogServer(flight.FlightServerBase):
         """Answer a ticket."""
         asked = self._asked(context, ticket.ticket)
         folder = self._folder(asked)
+        call = context.get_middleware("guard")
         if "file" in asked:
-            return flight.GeneratorStream(_BYTES, self._bytes(folder, asked))
+            return flight.GeneratorStream(
+                _BYTES, self._waiting(call, asked, _bytes(folder, asked))
+            )
         start, topic = _place(asked.get("start", 0)), asked.get("topic", "")
         end = None if asked.get("end") is None else _place(asked["end"])
         if type(topic) is not str:
             _refuse("a topic is a text")
-        return flight.GeneratorStream(arrow_schema(), self._records(folder, start, end, topic))
+        columns = _columns(asked.get("columns"))
+        self._guard.decode(call)
+        records = _records(folder, start, end, topic, columns)
+        return flight.GeneratorStream(_schema_of(columns), self._waiting(call, asked, records))
+
+    def _waiting(
+        self, call: ServedCall, asked: Mapping[str, Any], rows: Iterator[Any]
+    ) -> Iterator[Any]:
+        """Iterate over what is sent, as long as who reads it may."""
+        for row in rows:
+            call.since = time.monotonic()
+            yield row
+            call.since = None
+            self._check(call.token, asked["log"])
 
     def list_flights(self, context: Any, _: Any) -> Iterator[Any]:
         """Return the logs that who asks may read."""
@@ -150,28 +161,35 @@ class LogServer(flight.FlightServerBase):
 
     def _allowed(self, context: Any) -> Sequence[str]:
         """Return what who asks may read."""
-        shown = context.get_middleware("token")
-        allowed = self._readers(shown.token)
+        call = context.get_middleware("guard")
+        allowed = self._readers(call.token)
         if allowed is None:
             if (now := time.monotonic()) >= self._next_line:  # not a line for each attempt
                 self._next_line = now + 1.0
                 _log.warning("a reader of logs from %s has no token of ours", context.peer())
-            what = "the token is wrong or missing; it is one of the secrets of --permissions"
-            raise flight.FlightUnauthenticatedError(what)
+            raise flight.FlightUnauthenticatedError(_WRONG)
+        self._guard.admit(call, context.peer())
         return allowed
+
+    def _check(self, token: str | None, log: str) -> None:
+        """Look whether who showed a token may (still) read a log."""
+        allowed = self._readers(token)
+        if allowed is None:
+            raise flight.FlightUnauthenticatedError(_WRONG)
+        if not _matches(log, allowed):
+            what = f"no right to read the log {log[:64]!r}"
+            raise flight.FlightUnauthorizedError(what)
 
     def _asked(self, context: Any, body: bytes) -> dict[str, Any]:
         """Return a question of somebody who may ask it."""
-        allowed = self._allowed(context)
+        self._allowed(context)
         try:
             asked = json.loads(body) if len(body) <= _QUESTION else None
         except (ValueError, RecursionError):
             asked = None
         if not isinstance(asked, dict) or type(asked.get("log")) is not str:
             _refuse('ask with JSON, such as {"log": "cpu"}')
-        if not _matches(asked["log"], allowed):
-            what = f"no right to read the log {asked['log'][:64]!r}"
-            raise flight.FlightUnauthorizedError(what)
+        self._check(context.get_middleware("guard").token, asked["log"])
         return asked
 
     def _folder(self, asked: dict[str, Any]) -> str:
@@ -188,38 +206,68 @@ class LogServer(flight.FlightServerBase):
             return None
         try:
             return RealDisk(folder).size(file)
-        except OSError:
+        except FileNotFoundError:
             return None
+        except OSError as error:
+            raise _of_disk(error) from None
 
-    @staticmethod
-    def _bytes(folder: str, asked: dict[str, Any]) -> Iterator[Any]:
-        """Iterate over rows with a piece of a file; none if it is not there (any more)."""
-        file, at, size = asked["file"], _place(asked.get("at")), _place(asked.get("size"))
-        if type(file) is not str or not SERVED.fullmatch(file):
-            _refuse("this is no file of a log")
-        try:
-            source = RealDisk(folder).open(file)
-        except OSError:
-            return
-        with closing(source):
-            end = at + min(size, _MOST)
-            while at < end and (data := source.pread(min(_PIECE, end - at), at)):
+
+def _bytes(folder: str, asked: Mapping[str, Any]) -> Iterator[Any]:
+    """Iterate over rows with a piece of a file; none if it is not there (any more)."""
+    file, at, size = asked["file"], _place(asked.get("at")), _place(asked.get("size"))
+    if type(file) is not str or not SERVED.fullmatch(file):
+        _refuse("this is no file of a log")
+    try:
+        with closing(RealDisk(folder).open(file)) as source:
+            end = at + size
+            while at < end and (data := source.pread(min(ROW, end - at), at)):
                 at += len(data)
                 yield pa.record_batch([_one_row(data)], schema=_BYTES)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _of_disk(error) from None
 
-    @staticmethod
-    def _records(folder: str, start: int, end: int | None, topic: str) -> Iterator[Any]:
-        """Iterate over records as columns."""
-        try:
-            yield from LogReader(folder).arrow_batches(start, end, topic=topic)
-        except LogError as error:
-            _refuse(str(error))
+
+def _records(
+    folder: str, start: int, end: int | None, topic: str, columns: Sequence[str]
+) -> Iterator[Any]:
+    """Iterate over records as columns."""
+    try:
+        for records in LogReader(folder).arrow_batches(start, end, topic=topic):
+            yield records.select(columns)
+    except LogError as error:
+        _refuse(str(error))
+
+
+def _columns(names: Any) -> list[str]:
+    """Return the columns that are asked for, by default all."""
+    known = arrow_schema().names
+    if names is None:
+        return known  # type: ignore[no-any-return]
+    if not isinstance(names, list) or not names or not all(name in known for name in names):
+        _refuse(f"columns are some of {', '.join(known)}")
+    return list(dict.fromkeys(names))
+
+
+def _schema_of(columns: Sequence[str]) -> Any:
+    schema = arrow_schema()
+    return pa.schema([schema.field(name) for name in columns])
 
 
 def _one_row(data: bytes) -> Any:
     """Return a column of one row without a copy."""
     borders = pa.py_buffer(struct.pack("<2i", 0, len(data)))
     return pa.Array.from_buffers(pa.binary(), 1, [None, borders, pa.py_buffer(data)])
+
+
+def _of_disk(error: OSError) -> Any:
+    """Return what a client gets where the disk refuses: its number, or a call made again."""
+    if error.errno in _SCARCE:
+        what = f"{BUSY}: {error.strerror}; ask again"
+        return flight.FlightUnavailableError(what)
+    number = "" if error.errno is None else str(error.errno)
+    return flight.FlightServerError(error.strerror or str(error), extra_info=number.encode())
 
 
 def _refuse(why: str) -> NoReturn:

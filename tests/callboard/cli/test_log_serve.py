@@ -11,6 +11,7 @@ import pytest
 
 from callboard.cli import main
 from callboard.commitlog import CommitLog, LogFailed, LogReader
+from tests.polling import eventually
 
 pytest.importorskip("pyarrow.flight")
 
@@ -32,6 +33,15 @@ def folder(tmp_path):
     with CommitLog(tmp_path / "cpu", sync="none") as log:
         log.append_batch(list(range(10)), topic="/n")
     return tmp_path / "cpu"
+
+
+def reads(place, token):
+    try:
+        return LogReader(place, token=token).end == 10
+    except LogFailed as error:
+        if "token is wrong" not in str(error):
+            raise
+        return False
 
 
 def test_it_serves_until_a_signal(folder, tmp_path, capsys):
@@ -57,6 +67,11 @@ def test_it_serves_until_a_signal(folder, tmp_path, capsys):
             out = capsys.readouterr().out.splitlines()
             assert out[0].endswith("/n 9")
             assert json.loads(out[-1])["records"] == 10
+            peers.write_text(PEERS.replace('"s1"', '"s4"'))
+            eventually(lambda: reads(place, "s4"))
+            assert not reads(place, "s1")
+            peers.write_text("nonsense")
+            assert reads(place, "s4")
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0

@@ -133,6 +133,9 @@ def test_other_programs_read_columns(serve, log):
     ticket = {"log": "cpu", "start": 10, "end": 20, "topic": "/b"}
     table = client.do_get(flight.Ticket(json.dumps(ticket).encode()), how).read_all()
     assert table.column("offset").to_pylist() == [11, 13, 15, 17, 19]
+    ticket["columns"] = ["payload", "offset"]
+    some = client.do_get(flight.Ticket(json.dumps(ticket).encode()), how).read_all()
+    assert some.equals(table.select(["payload", "offset"]))
 
 
 @pytest.mark.parametrize(
@@ -145,6 +148,13 @@ def test_other_programs_read_columns(serve, log):
         b'{"log": "cpu", "start": -1}',
         b'{"log": "cpu", "start": 1e30}',
         b'{"log": "cpu", "topic": []}',
+        b'{"log": "cpu", "columns": []}',
+        b'{"log": "cpu", "columns": "offset"}',
+        b'{"log": "cpu", "columns": ["offset", ["offset"]]}',
+        b'{"log": "cpu", "columns": ["__import__(\'os\')"]}',
+        b'{"log": "cpu", "end": 18446744073709551616}',
+        b'{"log": "../cpu"}',
+        b'{"log": "cpu", "file": "synced", "at": 9223372036854775808, "size": 9}',
         b'{"log": "cpu", "file": "../x", "at": 0, "size": 9}',
         b'{"log": "cpu", "file": "lock", "at": 0, "size": 9}',
         b'{"log": "cpu", "file": ["a"], "at": 0, "size": 9}',
@@ -156,10 +166,11 @@ def test_odd_questions_get_an_error(serve, log, asked):
     server = serve({"cpu": log.folder})
     client = flight.FlightClient(f"grpc://127.0.0.1:{server.port}")
     with pytest.raises(
-        pa.ArrowException, match="ask with JSON|numbers from 0|no file|is a text"
+        pa.ArrowException,
+        match="ask with JSON|numbers from 0|no file|is a text|columns are some|no log is",
     ):
         client.do_get(flight.Ticket(asked)).read_all()
-    with pytest.raises(pa.ArrowException, match="ask with JSON|there is no action"):
+    with pytest.raises(pa.ArrowException, match="ask with JSON|there is no action|no log is"):
         list(client.do_action(("other", asked)))
     assert LogReader(address(server)).end == 600
 
