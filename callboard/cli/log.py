@@ -14,7 +14,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from callboard.cli.options import JsonOptions, command, flag, noun, option
+from callboard.cli.options import (
+    AccessOptions,
+    JsonOptions,
+    command,
+    flag,
+    noun,
+    option,
+    read_secret,
+)
 from callboard.cli.output import columns as columns_text
 from callboard.cli.output import say, to_json
 from callboard.cli.problem import FAILED, Misuse, explained, one_line
@@ -72,7 +80,7 @@ Place = Annotated[
     str,
     typer.Argument(
         metavar="FOLDER",
-        help="Its directory; grpc://HOST:PORT/NAME if it is served; s3://… of an archive.",
+        help="Its directory; basp://HOST:PORT/NAME of a node's, grpc://… of a server's; s3://…",
     ),
 ]
 
@@ -85,8 +93,8 @@ class LogOptions(JsonOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceOptions(LogOptions):
-    """Where the rest of an archived log is."""
+class PlaceOptions(LogOptions, AccessOptions):
+    """Where the rest of an archived log is, and what proves who reads a served one."""
 
     rest: str = option(
         "",
@@ -95,9 +103,10 @@ class PlaceOptions(LogOptions):
         metavar="FOLDER|ADDRESS",
     )
 
-    def open(self, folder: str) -> LogReader:
-        """Return a reader of the log at a place."""
-        return LogReader(folder, tail=self.rest or None)
+    def open(self, folder: str, name: str = LOG) -> LogReader:
+        """Return a reader of the log at a place; `name` is its table in a query."""
+        secret, rest = read_secret(self.secret_file), self.rest if name == LOG else ""
+        return LogReader(folder, token=secret, tls=self.tls, tail=rest or None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +226,7 @@ def tail(folder: Place, options: TailOptions) -> int:
     Examples:
       callboard log tail metrics -n 3
       callboard log tail metrics -f --topic /cpu
+      callboard log tail -f basp://127.0.0.1:4222/metrics --secret-file billing.secret
     """  # noqa: D301
     damage = _Damage()
     with _explained():
@@ -247,7 +257,7 @@ def _newest(log: LogReader, end: int, count: int, topic: str, damage: _Damage) -
 
 
 @command(app)
-def verify(folder: Place, options: LogOptions) -> int:
+def verify(folder: Place, options: PlaceOptions) -> int:
     """Check every byte of a log; the exit code is 1 when some are damaged.
 
     \b
@@ -256,7 +266,7 @@ def verify(folder: Place, options: LogOptions) -> int:
       callboard log verify metrics --json | jq .lost
     """  # noqa: D301
     with _explained():
-        report = verify_log(folder)
+        report = verify_log(options.open(folder))
     text = f"{report.records:,} records from {report.start} to {report.end} are intact"
     lines = [*report.damage, text + (f", {report.lost:,} are lost" if report.lost else "")]
     if report.torn_bytes:
@@ -395,8 +405,8 @@ def sql(
         duckdb = load_duckdb()
         try:
             tables = _tables(duckdb, query, folder)
-            tails = {name: options.rest for name in tables if name == LOG and options.rest}
-            with open_sql(tables, on_damage=damage, tails=tails) as connection:
+            logs = {name: options.open(place, name) for name, place in tables.items()}
+            with open_sql(logs, on_damage=damage) as connection:
                 found = connection.execute(query)
                 names = [str(column[0]) for column in found.description]
                 if options.as_json:

@@ -60,6 +60,7 @@ class LogReader:
         token: str | None = None,
         tail: str | Path | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        tls: str | Path | None = None,
         node: Any = None,
         disk: Disk | None = None,
     ) -> None:
@@ -72,8 +73,9 @@ class LogReader:
                 `CommitLog(archive=…)` copied: sealed segments.
             token: What proves to a server who reads, or a node's secret; the environment's
                 CALLBOARD_SECRET by default. The authority of a server's certificate is the file
-                CALLBOARD_LOG_AUTHORITY names, or one of the system's; for a node, CALLBOARD_TLS
-                names a folder.
+                CALLBOARD_LOG_AUTHORITY names, or one of the system's.
+            tls: Folder with `authority.pem`, and for a node that demands them `certificate.pem`
+                and `key.pem`; for a node CALLBOARD_TLS by default.
             tail: With an archive, where the same log is written: a directory or `grpc://…` or
                 `basp://…`. What is not copied yet is read from there.
             storage_options: With an archive, what fsspec needs to get there, where the
@@ -88,7 +90,13 @@ class LogReader:
             InvalidOption: an address has another form, or would carry the token plainly.
         """
         place = open_folder(
-            folder, disk, token, tail=tail, storage_options=storage_options, node=node
+            folder,
+            disk,
+            token,
+            tail=tail,
+            storage_options=storage_options,
+            tls=tls,
+            node=node,
         )
         with place.reading():
             self._table = LogSegmentTable(place)
@@ -339,6 +347,7 @@ def open_folder(
     *,
     tail: str | Path | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    tls: str | Path | None = None,
     node: Any = None,
 ) -> Folder:
     """Return a folder of the machine, of a disk that was given, of a server, node or store.
@@ -351,7 +360,7 @@ def open_folder(
     if disk is None and is_archive(folder):
         address = object_address(str(folder), storage_options)
         manifests = Manifests(FileSystemObjects(address))
-        rest = None if tail is None else open_folder(tail, token=token, node=node)
+        rest = None if tail is None else open_folder(tail, token=token, tls=tls, node=node)
         return Folder(ObjectDisk(manifests, rest), str(address))
     if tail is not None or storage_options is not None:
         what = f"tail and storage_options go with an archive such as s3://…, not with {folder}"
@@ -360,10 +369,12 @@ def open_folder(
         return Folder(disk, "/" + str(folder).strip("/"))
     if isinstance(folder, str) and folder.startswith(BASP):
         # By name: nodes build on logs, and programs without actors read folders.
-        opened = import_module("callboard.serving.node_disk").NodeDisk(folder, token, node)
+        opened = import_module("callboard.serving.node_disk").NodeDisk(folder, token, tls, node)
         return Folder(opened, folder)
     if isinstance(folder, str) and "://" in folder:
         served = parse_address(folder, token)
+        if tls is not None and served.authority is None:
+            served = served._replace(authority=str(Path(tls) / "authority.pem"))
         return Folder(RemoteDisk(served), str(served))
     return Folder(RealDisk("/"), str(Path(folder).absolute()))
 

@@ -33,7 +33,7 @@ _log = logging.getLogger("callboard.commitlog")
 
 @contextmanager
 def open_sql(
-    logs: Mapping[str, str | Path],
+    logs: Mapping[str, str | Path | LogReader],
     *,
     on_damage: OnDamage | None = None,
     tails: Mapping[str, str] | None = None,
@@ -41,7 +41,7 @@ def open_sql(
     """Open a connection of DuckDB, in memory, in which each log is a view.
 
     Args:
-        logs: Names of views, and the directories of logs.
+        logs: Names of views, and the directories of logs, or readers of them.
         on_damage: Called with each `LogCorrupt` in place of raising it: the views have all
             records that are readable. It is also told of damaged Parquet files, whose segments
             are read instead; without it the log of the program is.
@@ -58,8 +58,10 @@ def open_sql(
         kinds = {"parameters": ["BLOB", "BOOLEAN"], "return_type": "VARCHAR", "type": "arrow"}
         connection.create_function(_VALUE, _values, **kinds, null_handling="special")
         for name, folder in logs.items():
-            log = LogReader(folder, tail=(tails or {}).get(name))
-            _make_view(connection, name, log, folder, on_damage)
+            log = folder
+            if not isinstance(log, LogReader):
+                log = LogReader(log, tail=(tails or {}).get(name))
+            _make_view(connection, name, log, on_damage)
         yield connection
 
 
@@ -82,11 +84,10 @@ def _make_view(
     connection: Any,
     name: str,
     log: LogReader,
-    folder: str | Path,
     on_damage: OnDamage | None,
 ) -> None:
     """Make the view of a log that queries name."""
-    kept = list(_intact(sealed.sealed_segments(folder), on_damage))
+    kept = list(_intact(sealed.sealed_segments_in(log.place), on_damage))
     view, tail = _quoted(name), _quoted(f"{name} (tail)")
     parts = [f"SELECT * FROM {tail}"]  # noqa: S608
     if kept:

@@ -35,7 +35,7 @@ from callboard.commitlog.folder import SERVED_NAME
 from callboard.commitlog.following.follower import Growth
 from callboard.commitlog.remote.disk import TOKEN_VARIABLE, read_only
 from callboard.proxies.address import parse_node_address
-from callboard.proxies.errors import LinkError
+from callboard.proxies.errors import LinkError, TlsError
 from callboard.proxies.link.tls import Tls
 from callboard.proxies.node import Node
 from callboard.serving.desk import WAIT_SECONDS
@@ -77,28 +77,34 @@ _OWN: Final[WeakValueDictionary[tuple[int, str, str | None, str], _ReaderNode]] 
 _READERS: Final = itertools.count(1)
 
 
-def _own(address: str, token: str | None) -> _ReaderNode:
+def _own(address: str, token: str | None, tls: str | Path | None) -> _ReaderNode:
     """Return the node of this process's readers of one address."""
     secret = token or os.environ.get(TOKEN_VARIABLE) or None
-    folder = os.environ.get(TLS_VARIABLE, "")
+    folder = str(tls or os.environ.get(TLS_VARIABLE, ""))
     key = os.getpid(), address, secret, folder
     with _LOCK:
         own = _OWN.get(key)
         if own is None:
-            tls = Tls.of_folder(Path(folder)) if folder else None
-            own = _OWN[key] = _ReaderNode(secret, tls)
+            try:
+                papers = Tls.of_folder(Path(folder)) if folder else None
+                own = _OWN[key] = _ReaderNode(secret, papers)
+            except TlsError as error:
+                raise LogFailed(str(error)) from None
     return own
 
 
 class LogCaller:
     """Asks a node about one of its logs; from any thread."""
 
-    def __init__(self, text: str, token: str | None, node: Node | None) -> None:
+    def __init__(
+        self, text: str, token: str | None, tls: str | Path | None, node: Node | None
+    ) -> None:
         """Name a log; nothing is asked yet.
 
         Args:
             text: `basp://HOST:PORT/NAME`, or `basp+unix:/PATH:/NAME`.
             token: the secret to prove, where `node` is None.
+            tls: the folder of certificates; the same.
             node: the node that asks; one of its own by default.
 
         Raises:
@@ -114,7 +120,7 @@ class LogCaller:
             raise InvalidOption(what)
         self.text, self._address = text, address
         #: Kept, so that its node lives as long as this.
-        self._own = _own(address, token) if node is None else None
+        self._own = _own(address, token, tls) if node is None else None
         self._node: Node = node if self._own is None else self._own.node  # type: ignore[assignment]
         self.number = next(_READERS)
         self._peer: bytes | None = None
@@ -228,9 +234,15 @@ class NodeDisk:
         growth: tells of what is appended there.
     """
 
-    def __init__(self, text: str, token: str | None = None, node: Node | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        token: str | None = None,
+        tls: str | Path | None = None,
+        node: Node | None = None,
+    ) -> None:
         """Name a log; see `LogCaller`."""
-        self._caller = LogCaller(text, token, node)
+        self._caller = LogCaller(text, token, tls, node)
         self.growth = ToldGrowth(self._caller)
         self.mkdir = self.rename = self.unlink = self.sync_folder = partial(
             read_only, self._caller.log
