@@ -14,7 +14,7 @@ lost` are those up to its position, if it takes all topics; all others wait.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
@@ -31,6 +31,8 @@ from callboard.commitlog import (
     Record,
 )
 from callboard.commitlog.disk import read_plain, replace_plain
+from callboard.commitlog.objects.store import FileSystemObjects, object_address
+from callboard.commitlog.reader import is_archive
 from callboard.pipeline.errors import InvalidSetting
 
 log = logging.getLogger("callboard.pipeline")
@@ -94,18 +96,23 @@ class Bridge(Closing):
         name: str = "bridge",
         topics: Sequence[str] = (),
         start: int = 0,
+        place: str | Path | None = None,
+        storage_options: Mapping[str, Any] | None = None,
         wait: float = 0.0,
         on_silence: Callable[[str, int], None] = lambda _, __: None,
     ) -> None:
         """Begin to follow.
 
         Args:
-            folder: The directory of the log, which may come later.
+            folder: The directory of the log, or `s3://…`; the log may come later.
             endpoint: Where messages are published.
             store: Where entries are put.
             name: Tells bridges of one log apart; each has a place of its own.
             topics: Beginnings of topics; others are passed over. None takes all.
             start: Where a bridge of this name begins that was never there before.
+            place: The file with its place; by default one beside the log, on a store too. A
+                log that is served needs one here.
+            storage_options: Of a store, what fsspec needs where the environment does not say.
             wait: Seconds to wait for subscribers: until the first messages are all taken, and
                 again when nobody takes any more; then what nobody takes is unheard. It knows
                 of subscribers where `endpoint` is an `Endpoint` or its hub.
@@ -113,12 +120,20 @@ class Bridge(Closing):
                 wait and when it was in vain; the second time the number is negative.
 
         Raises:
-            InvalidSetting: there is neither an endpoint nor a store.
+            InvalidSetting: there is neither an endpoint nor a store, or no room for a place.
+            LogFailed: the store of the log refuses.
         """
         if endpoint is None and store is None:
             what = "a bridge leads nowhere; give it an endpoint, a store or both"
             raise InvalidSetting(what)
-        self._folder = Path(folder)
+        self._folder = str(folder)
+        self._storage = storage_options
+        self._objects = None
+        if is_archive(folder) and place is None:
+            self._objects = FileSystemObjects(object_address(self._folder, storage_options))
+        elif "://" in self._folder and place is None:
+            what = f"{folder} is served to be read; give the bridge a file for its place=…"
+            raise InvalidSetting(what)
         self._endpoint = endpoint
         hub = getattr(endpoint, "hub", endpoint)
         self._hub: Offering | None = hub if isinstance(hub, Offering) else None
@@ -127,7 +142,8 @@ class Bridge(Closing):
         self._on_silence = on_silence
         self._store = store
         self._topics = tuple(topics)
-        self._place = self._folder / f"{name}.position"
+        self._place = Path(place or Path(folder) / f"{name}.position")
+        self._name = f"positions/{name}"
         self._ends = threading.Event()
         self._leaves = threading.Event()
         self.position = self._read_place(start)
@@ -149,9 +165,12 @@ class Bridge(Closing):
 
     def _run(self) -> None:
         """Follow the log and hand on what comes, until the bridge is closed."""
-        follower, damaged = self._opened(), 0
+        follower, damaged, was_last = self._opened(), 0, False
         while follower is not None:
             is_last = self._ends.is_set()
+            if is_last and not was_last and (follower := self._opened()) is None:
+                return  # a look at a store may be old, and the last one must not be
+            was_last = is_last
             try:
                 records = follower.read(_RUN, timeout=0 if is_last else _WAIT)
             except LogCorrupt as error:
@@ -179,7 +198,7 @@ class Bridge(Closing):
         """Wait for the log; None if the bridge was closed before it came."""
         while True:
             with suppress(LogFailed):
-                reader = LogReader(self._folder)
+                reader = LogReader(self._folder, storage_options=self._storage)
                 if self.position > reader.end:
                     what = "the log %s ends at %d, before the place %d; the bridge begins anew"
                     log.error(what, self._folder, reader.end, self.position)
@@ -258,16 +277,23 @@ class Bridge(Closing):
     def _read_place(self, start: int) -> int:
         """Return the offset that an earlier bridge of this name wrote down."""
         try:
-            return max(0, int(read_plain(self._place)))
+            data = self._objects.read(self._name) if self._objects else read_plain(self._place)
+            return max(0, int(data))
         except FileNotFoundError:
             return start
         except (OSError, ValueError) as error:
+            if self._objects and isinstance(error, LogFailed):  # there may be one
+                raise
             log.error("%s is no place of a bridge, which begins anew: %s", self._place, error)
             return start
 
     def _write_place(self) -> None:
         """Write down the offset of the next record; where that fails, what came comes again."""
         try:
-            replace_plain(self._place, str(self.position).encode())
+            data = str(self.position).encode()
+            if self._objects:
+                self._objects.write(self._name, [data])
+            else:
+                replace_plain(self._place, data)
         except OSError as error:
             log.warning("the place of the bridge is not written: %s", error)

@@ -137,7 +137,7 @@ _PAUSE: Final = 0.01
 _ORPHANED: Final = 24 * 3600.0
 
 #: Queries that are told of; the ones that published last.
-_QUERIES: Final = 1000
+QUERIES: Final = 1000
 
 
 class Staged(NamedTuple):
@@ -237,7 +237,7 @@ class Journal:
         first = self._path / STAGED / staged[0].name
         self._join(first, [self._path / STAGED / each.name for each in staged[1:]])
         published[query] = published.pop(query)  # the newest stands last
-        note = self._move(first, end, dict(list(published.items())[-_QUERIES:]))
+        note = self._move(first, end, dict(list(published.items())[-QUERIES:]))
         self._notes.write(end, note)
         first.rename(segment_file(self._folder, end))
         if self._is_durable:

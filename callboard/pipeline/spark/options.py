@@ -1,10 +1,11 @@
 """What users say to the source: where to begin and to end, which topics, what on trouble."""
 
 import datetime
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from callboard.commitlog import LogReader, Retention
@@ -13,6 +14,8 @@ from callboard.pipeline.spark.schema import Rules
 
 _TRUE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _NUMBER: Final = re.compile(r"-?\d+")
+
+_STORAGE: Final = "storage."
 
 #: Records that a schema is inferred from.
 SAMPLE_RECORDS: Final = 1000
@@ -23,7 +26,8 @@ class SourceOptions:
     """The options of `format("callboard")` when it reads.
 
     Attributes:
-        path: The directory of the log, or `grpc://HOST:PORT/NAME` of one that is served.
+        path: The directory of the log, `grpc://HOST:PORT/NAME` of one that is served, or
+            `s3://…` of an archive.
         token: `token`: what proves to a server who reads; Spark hides it in what it shows.
         start: `startingOffsets`: earliest, latest, a number or a time.
         end: `endingOffsets`, of batches only.
@@ -41,6 +45,8 @@ class SourceOptions:
         texts: `textFields`: fields of payloads whose numbers and times are text as well.
         required: `requiredFields`: those without which a record does not decode.
         zone: `timeZone`: where times in payloads are at home that tell no zone.
+        tail: `tail`: of an archive, where the log is written, for what is not copied yet.
+        storage: `storage.NAME`: what fsspec needs for an archive, as JSON.
     """
 
     path: str
@@ -60,6 +66,14 @@ class SourceOptions:
     texts: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     zone: str = "UTC"
+    tail: str | None = None
+    storage: str = field(default="", repr=False)
+
+    @property
+    def access(self) -> dict[str, Any]:
+        """What a reader of the log needs beside its path."""
+        storage = json.loads(self.storage) if self.storage else None
+        return {"token": self.token, "tail": self.tail, "storage_options": storage}
 
     @property
     def rules(self) -> Rules:
@@ -93,6 +107,8 @@ class SourceOptions:
             texts=frozenset(_names(given, "textFields")),
             required=frozenset(_names(given, "requiredFields")),
             zone=zone,
+            tail=given.get("tail"),
+            storage=storage_of(given),
         )
 
 
@@ -127,6 +143,18 @@ def lowered(options: Mapping[str, str]) -> dict[str, str]:
         what = 'the option "path" is missing; give the directory of a log'
         raise InvalidSetting(what)
     return given
+
+
+def storage_of(given: Mapping[str, str]) -> str:
+    """Return the options `storage.NAME`, which are fsspec's for a store, as JSON."""
+    found: dict[str, Any] = {}
+    for name, text in sorted(given.items()):
+        if name.startswith(_STORAGE):
+            try:
+                found[name.removeprefix(_STORAGE)] = json.loads(text)
+            except ValueError:
+                found[name.removeprefix(_STORAGE)] = text
+    return json.dumps(found) if found else ""
 
 
 def find_offset(log: LogReader, place: str) -> int:

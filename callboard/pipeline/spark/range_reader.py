@@ -52,7 +52,7 @@ def read_range(
         yield decoder.decode(records)
     if decoder.reasons and options.dead_letters:
         origin = Origin(_full_path(options.path), *_reader_of(options, schema))
-        log = LogReader(options.path, token=options.token)
+        log = LogReader(options.path, **options.access)
         letters = stored_letters(log, origin, decoder.reasons)
         bury(options.dead_letters, letters, options.dead_letters_retain)
 
@@ -76,7 +76,7 @@ def _reader_of(options: SourceOptions, schema: pa.Schema) -> tuple[str, str]:
 
 def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.RecordBatch]:
     """Iterate over the records of a range that are wanted, and account for the others."""
-    table = LogSegmentTable(open_folder(options.path, token=options.token))
+    table = LogSegmentTable(open_folder(options.path, **options.access))
     common = os.path.commonprefix(options.topics) if options.topics else ""
     expected = start
     while expected < end:

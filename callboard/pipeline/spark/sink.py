@@ -4,7 +4,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -17,14 +17,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from callboard.commitlog import Retention
+from callboard.commitlog import LogError, Retention
 from callboard.commitlog.batch import decode_header
+from callboard.commitlog.objects.store import FileSystemObjects, ObjectAddress
+from callboard.commitlog.reader import is_archive
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.checkpoint import local_path, sync_checkpoint
 from callboard.pipeline.spark.cluster import MASTER, is_local
 from callboard.pipeline.spark.encode import RowEncoder
 from callboard.pipeline.spark.journal import Journal, Staged
-from callboard.pipeline.spark.options import lowered, retention_of
+from callboard.pipeline.spark.options import lowered, retention_of, storage_of
+from callboard.pipeline.spark.store_journal import StoreJournal
 
 _SYNCS: Final = ("batch", "checkpoint", "none")
 
@@ -49,6 +52,7 @@ class SinkOptions:
         retain: `retain`: how long results are kept.
         is_sent: Whether tasks send what they write to the driver: `staging` is "driver".
         query: `queryId`: which query this is; by default what Spark says.
+        storage: `storage.NAME`: what fsspec needs for a store, as JSON.
     """
 
     path: str
@@ -58,6 +62,7 @@ class SinkOptions:
     retain: Retention | None = None
     is_sent: bool = False
     query: str = ""
+    storage: str = field(default="", repr=False)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
@@ -83,11 +88,25 @@ class SinkOptions:
             retention_of(given, "retain"),
             _is_sent(given),
             given.get("queryid", ""),
+            storage_of(given),
         )
 
     @property
-    def journal(self) -> Journal:
-        """The log, to publish in it."""
+    def journal(self) -> Journal | StoreJournal:
+        """The log, to publish in it.
+
+        Raises:
+            InvalidSetting: it is served to be read, or a package is missing.
+        """
+        if is_archive(self.path):
+            try:
+                objects = FileSystemObjects(ObjectAddress(self.path.rstrip("/"), self.storage))
+            except LogError as error:
+                raise InvalidSetting(str(error)) from None
+            return StoreJournal(objects, retain=self.retain)
+        if "://" in self.path:
+            what = f"{self.path} is served to be read; give a folder, or s3://…"
+            raise InvalidSetting(what)
         return Journal(self.path, is_durable=self.is_durable, retain=self.retain)
 
 
@@ -134,7 +153,8 @@ class _Stager:
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._encoder()  # or say what is wrong
+        self._encoder()  # or say what is wrong, as the next does
+        assert options.journal is not None
 
     def _encoder(self) -> RowEncoder:
         """Return what encodes rows."""

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from callboard.commitlog import LogFailed, LogReader
+from callboard.commitlog import ExtraMissing, LogFailed, LogReader
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.cluster import tasks_at_once
 from callboard.pipeline.spark.options import SourceOptions, find_offset
@@ -58,8 +58,8 @@ def open_log(options: SourceOptions) -> LogReader:
         InvalidSetting: there is no log.
     """
     try:
-        return LogReader(options.path, token=options.token)
-    except (LogFailed, ValueError) as error:
+        return LogReader(options.path, **options.access)
+    except (LogFailed, ExtraMissing, ValueError) as error:
         raise InvalidSetting(str(error)) from None
 
 
