@@ -4,15 +4,37 @@ The facade, the simulation, the command line and every other room take the class
 that a method added here is there wherever a node is made, in worker processes too.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+import importlib
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypedDict, Unpack
 
+from callboard.actors.actor import Actor
+from callboard.actors.errors import WrongValue
 from callboard.basp.header import LOG_SERVICE
 from callboard.proxies import node
+from callboard.proxies.link.certificates import TlsSource
 from callboard.proxies.link.limits import Limits
+from callboard.proxies.rights.rights import Rights
+from callboard.proxies.surroundings import Surroundings
 from callboard.serving.log_service import LogService, checked_logs
 
 __all__ = ["Node"]
+
+
+class NodeOptions(TypedDict, total=False):
+    """What every node can be told; see `callboard.proxies.node.Node`."""
+
+    spawnable: Mapping[str, type[Actor]] | None
+    join: Sequence[str]
+    secret: str | bytes | None
+    secrets: Mapping[str, str | bytes] | None
+    permissions: Mapping[str, Rights] | None
+    tls: TlsSource | ssl.SSLContext | None
+    limits: Limits | None
+    is_tool: bool
+    surroundings: Surroundings | None
+    serve_logs: Mapping[str, Any] | None
 
 
 class Node(node.Node):
@@ -24,6 +46,57 @@ class Node(node.Node):
     """
 
     worker_class: ClassVar[str] = "callboard.node:Node"
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        dashboard: bool | str = False,
+        actions: bool = False,
+        **options: Unpack[NodeOptions],
+    ) -> None:
+        """Make a node.
+
+        Args:
+            name: for people: logs, displays, errors.
+            dashboard: open a page for browsers, at a free port of 127.0.0.1 or at a
+                `HOST:PORT`; needs the extra `dashboard`.
+            actions: let actors be stopped and sent to from that page.
+            options: as of `callboard.proxies.node.Node`.
+
+        Raises:
+            DashboardError: the page cannot be opened; and what that node raises.
+        """
+        super().__init__(name, **options)
+        self._dashboard: Any = None
+        if dashboard:
+            # By name: the room stands above this one, and few programs need it.
+            room = importlib.import_module("callboard.dashboard")
+            listen = dashboard if isinstance(dashboard, str) else "127.0.0.1:0"
+            try:
+                self._dashboard = room.DashboardServer(self, listen, actions=actions)
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def dashboard_url(self) -> str:
+        """The link that opens the page of this node in a browser; it holds the page's token.
+
+        Raises:
+            WrongValue: the node has no page.
+        """
+        if self._dashboard is None:
+            msg = f"{self.name} has no dashboard; make it with Node(dashboard=True)"
+            raise WrongValue(msg)
+        link: str = self._dashboard.link
+        return link
+
+    def close(self) -> None:
+        """Close the page, if there is one, and the node. Idempotent."""
+        if not self._closed and self._dashboard is not None:
+            self._dashboard.close()
+        super().close()
 
     def _start_parts(self, limits: Limits, logs: Mapping[str, Any] | None) -> None:
         """Start the actors that every node has, and who serves logs."""

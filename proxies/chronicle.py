@@ -235,7 +235,7 @@ class RecentPast:
         """Take note of messages that nobody handled."""
         lost = message.message if type(message) is Envelope else message
         what = "" if message is None else class_name(lost)
-        origin = self._origin(sender)
+        origin = self.origin_of(sender)
         key = (kind, ref.node_id, ref.actor_id, what, origin)
         with self._lock:
             loss = self._losses.get(key)
@@ -276,7 +276,7 @@ class RecentPast:
         kinds |= {name: kind.__name__ for kind, name in _KINDS.items()}
         self._keep(kinds[loss.row.kind], values | {"count": str(count)})
 
-    def _origin(self, sender: Any) -> str:
+    def origin_of(self, sender: Any) -> str:
         """Return who sent a message: the class of an actor here, or another node."""
         if isinstance(sender, Cell):
             return "" if sender.actor is None else type(sender.actor).__qualname__

@@ -8,7 +8,8 @@ who looks at the cluster, so that one link is enough.
 
 import functools
 import heapq
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final, get_args, get_origin, get_type_hints
@@ -22,6 +23,8 @@ from callboard.actors.seconds import seconds
 from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.header import FIRST_ACTOR, INSPECTOR, NODE_ACTOR
+from callboard.parts import PROCESS_PARTS, Row, RowWindow, cut, key_of
+from callboard.proxies.actor_trace import ActorTracePage, ActorTraces, TraceActor
 from callboard.proxies.broker import Broker
 from callboard.proxies.chronicle import (
     EventPage,
@@ -36,7 +39,7 @@ from callboard.proxies.looks import Looks
 from callboard.proxies.messages import DrainNode, frozen_message, message
 from callboard.proxies.names.directory import Names
 from callboard.proxies.route_table import RouteTable
-from callboard.proxies.stats import LinkInfo, ReachableNode
+from callboard.proxies.stats import AccountInfo, LinkInfo, ReachableNode
 
 #: Actors in one answer at most, about a megabyte: those with most to do.
 ROWS: Final = 10_000
@@ -64,6 +67,7 @@ class ActorInfo:
         place: file and line where that stands.
         message: the type of the message that it handles, where that is known.
         awaits: what the handler waits for.
+        rate: messages a second that it handles; only with `rates`.
     """
 
     address: str
@@ -81,6 +85,26 @@ class ActorInfo:
     place: str = ""
     message: str = ""
     awaits: str = ""
+    rate: float = 0.0
+
+
+@frozen_message("callboard.AccountRow")
+class AccountRow:
+    """What a node sent to another one, and what became of it: see `AccountInfo`.
+
+    Attributes:
+        node: the other node's id in hex.
+        name: of the other node, where it is known.
+    """
+
+    node: str
+    name: str
+    sent: int
+    confirmed: int
+    dead_letters: int
+    lost: int
+    in_flight: int
+    waiting: int = 0
 
 
 @frozen_message("callboard.Inspection")
@@ -102,13 +126,16 @@ class Inspection:
         slow_handlers: handlers that held their thread for more than a second.
         waiting: messages in all mailboxes.
         handler_seconds: time in handlers since the start by class, sampled.
-        neighbours: the links; only with `system`.
+        neighbours: the links; only with `system` or `accounts`.
         routes: the nodes in reach, and the neighbor that leads there; only with `system`.
         restarts: children that supervisors started again.
         exhausted: supervisors that gave up.
         losses: what nobody handled; this and the next two only with `history`.
         failures: actors that failed.
         restarted: children that were started again.
+        accounts: what was sent to each other node; only with `accounts`.
+        keys: by what the wanted actors are sorted, in their order; only with `keys`.
+        failures_count: handlers that raised.
     """
 
     name: str
@@ -132,6 +159,9 @@ class Inspection:
     losses: list[LossInfo] = field(default_factory=list)
     failures: list[FailureInfo] = field(default_factory=list)
     restarted: list[RestartInfo] = field(default_factory=list)
+    accounts: list[AccountRow] = field(default_factory=list)
+    keys: list[Any] = field(default_factory=list)
+    failures_count: int = 0
 
 
 @frozen_message("callboard.Inspect")
@@ -146,6 +176,12 @@ class Inspect(Query[Inspection]):
         state: theirs; "" for any.
         busy: seconds for which they have been in their handlers at least.
         history: tell what was lost, failed and was started again.
+        search: a text that the class, name, number or state of the actors holds, in any case.
+        rising: those that have least come first.
+        skip: actors before the first one that is told.
+        keys: tell by what all wanted ones are sorted, at most `ROWS`.
+        rates: tell how many messages a second they handle, since the last such question.
+        accounts: tell of the links, and what was sent to each other node.
     """
 
     limit: int = ROWS
@@ -155,6 +191,12 @@ class Inspect(Query[Inspection]):
     state: str = ""
     busy: float = 0.0
     history: bool = False
+    search: str = ""
+    rising: bool = False
+    skip: int = 0
+    keys: bool = False
+    rates: bool = False
+    accounts: bool = False
 
 
 @frozen_message("callboard.ActorPage")
@@ -197,10 +239,45 @@ class InspectActor(Query[ActorPages]):
 
 @frozen_message("callboard.ReadEvents")
 class ReadEvents(Query[EventPage]):
-    """To an inspector: what happened behind an event of that number? -1 for the latest."""
+    """To an inspector: what happened behind an event of that number? -1 for the latest.
+
+    Attributes:
+        starts: keep starts and ends of actors, too, for a while from now on.
+    """
 
     after: int = -1
     limit: int = 100
+    starts: bool = True
+
+
+@frozen_message("callboard.PartRows")
+class PartRows:
+    """Rows of a part of a node within a window, their number, and by what all are sorted."""
+
+    rows: list[dict[str, Any]]
+    count: int = 0
+    keys: list[Any] = field(default_factory=list)
+
+
+@frozen_message("callboard.ReadPart")
+class ReadPart(Query[PartRows]):
+    """To an inspector: rows of a part of the node, such as its topics or stores.
+
+    Attributes:
+        part: its name; a node that has no such part has no rows.
+        which: of which one, such as the name of a store.
+        search: as of `callboard.parts.RowWindow`; so are those that follow.
+        keys: tell by what all rows are sorted.
+    """
+
+    part: str
+    which: str = ""
+    search: str = ""
+    sort: str = ""
+    rising: bool = False
+    skip: int = 0
+    limit: int = 100
+    keys: bool = False
 
 
 @frozen_message("callboard.NodeAnswer")
@@ -241,7 +318,7 @@ class InspectCluster(Query[ClusterInspection]):
 
 
 #: All questions that only look; they take the right `inspect`.
-QUESTIONS: Final = (Inspect, InspectActor, InspectCluster, ReadEvents)
+QUESTIONS: Final = (Inspect, InspectActor, InspectCluster, ReadEvents, ReadPart, TraceActor)
 
 #: Refs of one kind, and pages, in an answer at most.
 SHOWN: Final = 20
@@ -269,6 +346,7 @@ class Inspector(SystemActor):
         self._history = history
         self._since = self.now()
         self._looks = looks
+        self._traces = ActorTraces(broker.runtime, history.origin_of)
 
     @handler
     def inspect(self, question: Inspect) -> Inspection:
@@ -277,22 +355,18 @@ class Inspector(SystemActor):
         runtime = broker.runtime
         cells = list(runtime.contexts.values())
         actors = [cell for cell in cells if cell.number >= FIRST_ACTOR]
-        limit = _natural(question.limit, ROWS)
+        limit, skip = _natural(question.limit, ROWS), _natural(question.skip, sys.maxsize)
         now = runtime.now()
-        self._looks.look(cells, now)
-        sort = _SORTS.get(str(question.sort), _SORTS["depth"])
-        wanted = [cell for cell in actors if self._is_wanted(cell, question, now)]
-        chosen = heapq.nlargest(limit, wanted, lambda cell: sort(self._looks, cell, now))
-        rows = [self._row(cell, now) for cell in chosen]
-        more: dict[str, Any] = {}
+        if limit or question.keys is True or question.busy:
+            self._looks.look(cells, now)
+        if question.rates is True or question.sort == "rate":
+            self._looks.count(actors, now)
+        wanted = self._wanted(actors, question, now)
+        rows = [
+            self._row(cell, now) for cell in self._first(wanted, question, skip + limit)[skip:]
+        ]
         if question.system is True:
             rows += self._parts_of_the_node(cells, now, limit)
-            more["neighbours"] = self.node.links()[:ROWS]
-            more["routes"] = broker.routes.nodes()[:ROWS]
-        if question.history is True:
-            history = self._history
-            more["losses"], more["failures"] = history.losses(), history.failures()
-            more["restarted"] = history.restarts()
         return Inspection(
             name=self.node.name,
             uptime=now - self._since,
@@ -310,19 +384,80 @@ class Inspector(SystemActor):
             handler_seconds=runtime.handler_seconds,
             restarts=runtime.counters.restarts,
             exhausted=runtime.counters.exhausted,
-            **more,
+            failures_count=runtime.counters.failures,
+            **self._more(question, wanted, now),
         )
+
+    def _more(self, question: Inspect, wanted: list[Cell], now: float) -> dict[str, Any]:
+        """Return what is told only where a question asks for it."""
+        more: dict[str, Any] = {}
+        if question.system is True:
+            more["routes"] = self._broker.routes.nodes()[:ROWS]
+        if question.system is True or question.accounts is True:
+            more["neighbours"] = self.node.links()[:ROWS]
+        if question.accounts is True:
+            more["accounts"] = _account_rows(self.node.accounts())
+        if question.keys is True:
+            first = self._first(wanted, question, ROWS)
+            more["keys"] = [key_of(self._sort_value(cell, question, now)) for cell in first]
+        if question.history is True:
+            history = self._history
+            more["losses"], more["failures"] = history.losses(), history.failures()
+            more["restarted"] = history.restarts()
+        return more
+
+    def _wanted(self, cells: list[Cell], question: Inspect, now: float) -> list[Cell]:
+        """Return the actors that a question is about."""
+        if not (question.match or question.state or question.busy or question.search):
+            return cells
+        return [cell for cell in cells if self._is_wanted(cell, question, now)]
+
+    def _first(self, cells: list[Cell], question: Inspect, count: int) -> list[Cell]:
+        """Return the first of some actors, in the order that a question wants."""
+        if not count:
+            return []
+        now, by_text = self.now(), question.sort in _TEXTS
+        sort, choose = _SORTS.get(str(question.sort), _SORTS["depth"]), heapq.nlargest
+
+        def key(cell: Cell) -> Any:
+            return self._text(cell, question.sort) if by_text else sort(self._looks, cell, now)
+
+        if question.rising is True:
+            choose = heapq.nsmallest
+        return choose(count, cells, key=key)
+
+    def _sort_value(self, cell: Cell, question: Inspect, now: float) -> float | str:
+        """Return the first of what an actor is sorted by."""
+        if question.sort in _TEXTS:
+            return self._text(cell, question.sort)
+        return _SORTS.get(str(question.sort), _SORTS["depth"])(self._looks, cell, now)[0]
+
+    def _text(self, cell: Cell, sort: str) -> str:
+        """Return the text by which an actor is sorted."""
+        if sort == "state":
+            return cell.activity
+        if sort == "name":
+            return ", ".join(self._names_of(cell)).casefold()
+        return type(cell.actor).__qualname__.casefold()
 
     def _is_wanted(self, cell: Cell, question: Inspect, now: float) -> bool:
         """Return whether a question is about an actor."""
         pattern, state, busy = question.match, question.state, question.busy
+        search = question.search
         if type(state) is str and state not in ("", cell.activity):
             return False
         if type(busy) in (float, int) and busy > 0.0 and self._looks.busy(cell, now) < busy:
             return False
-        if type(pattern) is not str or not pattern:
+        is_pattern, is_search = type(pattern) is str and pattern, type(search) is str and search
+        if not is_pattern and not is_search:
             return True
         texts = (type(cell.actor).__qualname__, str(cell.number), *self._names_of(cell))
+        if is_search:
+            found = search[:PATTERN].casefold()
+            if not any(found in text.casefold() for text in (*texts, cell.activity)):
+                return False
+            if not is_pattern:
+                return True
         return any(fnmatchcase(text, pattern[:PATTERN]) for text in texts)
 
     @handler
@@ -370,9 +505,40 @@ class Inspector(SystemActor):
         )
 
     @handler
+    def trace_actor(self, order: TraceActor) -> ActorTracePage:
+        """Begin, go on with or end the trace of an actor, and tell what it has."""
+        if type(order.after) is not int or not isinstance(order.seconds, int | float):
+            return ActorTracePage([])
+        which = str(order.which)[:PATTERN]
+        for cell in list(self._broker.runtime.contexts.values()):
+            if cell.number >= FIRST_ACTOR and which in self._called(cell):
+                return self._traces.look(cell, order)
+        return ActorTracePage([])
+
+    @handler(concurrent=True)
+    async def read_part(self, question: ReadPart) -> PartRows:
+        """Tell rows of a part of the node: what the rooms above have registered."""
+        overlay, part = self.node.overlay, str(question.part)
+        permits = overlay.rights(getattr(self.context.sender, "node", b""))
+        window = RowWindow(
+            str(question.search)[:PATTERN],
+            str(question.sort),
+            question.rising is True,
+            _natural(question.skip, sys.maxsize),
+            _natural(question.limit, ROWS),
+        )
+        rows: list[Row] = []
+        for source in (*overlay.parts.get(part, ()), *PROCESS_PARTS.get(part, ())):
+            made = source(str(question.which), permits)
+            rows += await made if isinstance(made, Awaitable) else made
+        found = cut(rows, window)
+        return PartRows(found.rows, found.count, found.keys if question.keys is True else [])
+
+    @handler
     def read_events(self, question: ReadEvents) -> EventPage:
         """Tell what happened."""
-        self._history.follow()
+        if question.starts is not False:
+            self._history.follow()
         after = question.after if type(question.after) is int else -1
         return self._history.events(after, _natural(question.limit, ROWS))
 
@@ -440,6 +606,7 @@ class Inspector(SystemActor):
             place=doing.place,
             message=doing.message,
             awaits=doing.awaits,
+            rate=self._looks.rate(cell),
         )
 
     @handler(cancellable=False)
@@ -454,6 +621,23 @@ class Inspector(SystemActor):
         report = await self._drain.adrain(limit)
         promise.set_result(report)
         self.node.close()
+
+
+def _account_rows(accounts: Mapping[bytes, AccountInfo]) -> list[AccountRow]:
+    """Return the accounts of a node as rows."""
+    return [
+        AccountRow(
+            node.hex(),
+            each.name,
+            each.sent,
+            each.confirmed,
+            each.dead_letters,
+            each.lost,
+            each.in_flight,
+            each.waiting,
+        )
+        for node, each in list(accounts.items())[:ROWS]
+    ]
 
 
 def _restarts_of(cell: Cell) -> int:
@@ -480,7 +664,10 @@ _SORTS: Final[dict[str, _Sort]] = {
     "waited": lambda looks, cell, now: (looks.waited(cell, now), cell.depth),
     "busy": lambda looks, cell, now: (looks.busy(cell, now), cell.depth),
     "restarts": lambda _, cell, __: (_restarts_of(cell),),
+    "rate": lambda looks, cell, __: (looks.rate(cell), cell.handled),
 }
+#: Texts by which actors can be sorted, too.
+_TEXTS: Final = ("class", "name", "state")
 SORTS: Final = tuple(_SORTS)
 
 

@@ -18,6 +18,10 @@ MARKED: Final = 16
 #: Actors that are looked at in a second: a node with more of them looks less often.
 ACTORS_A_SECOND: Final = 20_000
 
+#: Seconds between two counts at least, and after which one is too old to tell a rate.
+COUNT_INTERVAL: Final = 0.5
+COUNTS_KEPT: Final = 30.0
+
 
 class Looks:
     """What the looks at the actors of one node told. To be used on the node's thread."""
@@ -28,6 +32,9 @@ class Looks:
         #: Cell → the handler that it is in, and the look that found it so first.
         self._handlers: dict[Cell, tuple[object, float]] = {}
         self._next = 0.0
+        #: Number of an actor → messages that it had handled at the latest count, and its rate.
+        self._counts: dict[int, tuple[int, float]] = {}
+        self._counted_at = 0.0
 
     def pass_by(self, cells: Collection[Cell], now: float, sampler: Sampler) -> None:
         """Look if it is time to; to be called every second or so.
@@ -70,6 +77,24 @@ class Looks:
         """Return how long the first in line has waited at least; 0 where nothing is known."""
         seen = self._lines.get(cell)
         return now - seen[0][0] if seen else 0.0
+
+    def count(self, cells: Collection[Cell], now: float) -> None:
+        """Count what actors have handled, for their rates; done only for who asks for rates."""
+        passed = now - self._counted_at
+        if passed < COUNT_INTERVAL:
+            return
+        before, known = self._counts, passed < COUNTS_KEPT
+        counts = {}
+        for cell in cells:
+            handled, last = cell.handled, before.get(cell.number)
+            rate = (handled - last[0]) / passed if known and last is not None else 0.0
+            counts[cell.number] = handled, rate
+        self._counts, self._counted_at = counts, now
+
+    def rate(self, cell: Cell) -> float:
+        """Return the messages a second that an actor handled between the latest two counts."""
+        found = self._counts.get(cell.number)
+        return 0.0 if found is None else found[1]
 
     def busy(self, cell: Cell, now: float) -> float:
         """Return how long an actor has been in its handler at least; 0 while it is in none."""

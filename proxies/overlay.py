@@ -8,6 +8,7 @@ from callboard.actors.future import Future
 from callboard.actors.runtime import Runtime
 from callboard.basp.node_id import NodeId
 from callboard.dataclass import dataclass
+from callboard.parts import Source
 from callboard.proxies.address import Endpoint
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.connector import Connector
@@ -51,6 +52,16 @@ class Overlay:
     _runtime: Runtime
     _routes: RouteTable
     _connector: Connector
+
+    def __post_init__(self) -> None:
+        """Begin without parts."""
+        #: What rooms above tell of themselves when the node is looked at, by name.
+        self.parts: dict[str, list[Source]] = {}
+
+    def add_part(self, name: str, source: Source) -> Callable[[], None]:
+        """Let a room tell rows of itself from here on; returns how to stop it."""
+        self.parts.setdefault(name, []).append(source)
+        return lambda: self.parts[name].remove(source)
 
     def path(self, node_id: bytes) -> tuple[bytes, ...]:
         """Return the nodes on the way to a node, itself last; empty when none leads there."""

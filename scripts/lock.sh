@@ -18,8 +18,8 @@ lock() { # lock NAME ARGUMENT…: compile requirements/NAME.txt; the machine's o
 
 lock bootstrap requirements/bootstrap.in
 lock build requirements/build.in
-# The demo publishes by MQTT, too.
-lock run pyproject.toml --extra mqtt -c requirements/build.txt
+# The demo publishes by MQTT, and is shown in the browser, too.
+lock run pyproject.toml --extra mqtt --extra dashboard -c requirements/build.txt
 lock dev pyproject.toml --extra dev -c requirements/run.txt
 lock docs pyproject.toml --extra docs -c requirements/dev.txt
 lock spark pyproject.toml --extra spark -c requirements/dev.txt

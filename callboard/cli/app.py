@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from callboard.cli.options import AccessOptions, JsonOptions, command, flag, option
 from callboard.cli.output import say
+from callboard.cli.own_node import DashboardOptions
 from callboard.cli.problem import FAILED, MISUSED, Problem, explain, one_line
 from callboard.dataclass import dataclass
 
@@ -137,6 +138,24 @@ def demo(options: DemoCommandOptions) -> int:
     from callboard.demo.story import DemoOptions
 
     return run(DemoOptions(**vars(options)))
+
+
+@command(app)
+def dashboard(options: DashboardOptions) -> None:
+    """Watch a running cluster in a browser; prints the link that opens the page.
+
+    The link holds a token: whoever has it sees what the rights of this node let it see. It only
+    looks, unless --allow-actions is given. Needs the extra dashboard.
+
+    \b
+    Examples:
+      callboard dashboard
+      callboard dashboard --join basp://10.0.0.1:4222 --secret-file cluster.secret
+      callboard dashboard --allow-actions --app shop.py --json
+    """  # noqa: D301
+    from callboard.cli.work.window import serve
+
+    serve(options)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """`callboard cluster …`: look at all nodes at once, through one of them."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -11,6 +11,7 @@ from callboard.cli.node import inspector
 from callboard.cli.options import AccessOptions, command, noun, option
 from callboard.cli.output import age_text, columns
 from callboard.cli.problem import Misuse, Problem
+from callboard.parts import found_rows
 
 if TYPE_CHECKING:
     from callboard.proxies.inspection import ActorInfo, ClusterInspection
@@ -62,7 +63,7 @@ class ClusterOptions(AccessOptions):
 
     def show(self, found: "Found[Any]", text: str, told: "ClusterInspection") -> None:
         """Print what was found, and which nodes did not answer."""
-        rows = [{"node": node} | asdict(each) for node, each in found]
+        rows = found_rows(found)
         silent = {each.name or each.node[:12]: each.error for each in told.nodes if each.error}
         missing = [f"{name} did not answer: {error}" for name, error in silent.items()]
         self.say({"rows": rows, "silent": silent}, "\n".join([text, *missing]))

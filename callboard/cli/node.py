@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -26,6 +26,7 @@ from callboard.cli.options import (
 )
 from callboard.cli.output import age_text, columns, say, to_json
 from callboard.cli.problem import one_line
+from callboard.parts import event_row
 
 if TYPE_CHECKING:
     from callboard import ActorRef
@@ -293,10 +294,9 @@ def events(address: Address, options: EventsOptions) -> None:
 
 def _say_event(event: "EventInfo", options: JsonOptions) -> None:
     """Print an event with the time at which it happened."""
-    at = datetime.now(UTC) - timedelta(seconds=event.age)
+    row = event_row(event)
     told = "  ".join(f"{name}={one_line(value)}" for name, value in event.values.items())
-    stamp = at.astimezone().isoformat(" ", "milliseconds")
-    row = {"time": at.isoformat(), "kind": event.kind, **event.values}
+    stamp = datetime.fromisoformat(row["time"]).astimezone().isoformat(" ", "milliseconds")
     options.say(row, f"{stamp[:23]} {event.kind}  {told}".rstrip())
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
@@ -133,3 +134,31 @@ class JoinOptions(AccessOptions):
         """Make the links; they are made again when they are lost."""
         for address in self.peer or ():
             hub.node.connect(address, self.timeout or 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DashboardOptions(AccessOptions):
+    """Which cluster is shown, where, and what can be done from there."""
+
+    join: list[str] | None = option(
+        None,
+        "A node of the cluster; repeatable (basp://127.0.0.1:4222).",
+        metavar="ADDRESS",
+    )
+    listen: str = option("127.0.0.1:0", "Where browsers reach it.", metavar="HOST:PORT")
+    host: list[str] | None = option(
+        None, "A name by which browsers reach it; repeatable.", metavar="NAME"
+    )
+    allow_actions: bool = flag(
+        "Let actors be stopped and sent to, topics published, stores written.",
+        "--allow-actions",
+    )
+    app: Path | None = option(
+        None, "File that registers the message types.", "--app", metavar="APP.py"
+    )
+    page_tls: Path | None = option(
+        None, "Folder with certificate.pem and key.pem for browsers.", metavar="FOLDER"
+    )
+    insecure: bool = flag("Listen on a public address without TLS.", "--insecure")
+    timeout: float = option(10.0, "Seconds to reach each node.", min=0.001)
+    as_json: bool = flag("Print the link as JSON.", "--json")

@@ -1,10 +1,12 @@
 """The log that programs append to."""
 
+import threading
 import time as clocks
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
+from weakref import WeakSet
 
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.batch import MAX_BATCH_RECORDS, MAX_RECORD, Compression
@@ -38,9 +40,15 @@ from callboard.commitlog.recovery import LogRecovery
 from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.sealed import Sealing
 from callboard.commitlog.writer import Grouping, Writer
+from callboard.parts import PROCESS_PARTS, Row
 from callboard.seconds import checked_seconds
 
 Sync = Literal["none", "group", "each"]
+
+
+#: The logs that this process writes, for those who look at its nodes.
+_WRITTEN: "Final[WeakSet[CommitLog]]" = WeakSet()
+_LOCK: Final = threading.Lock()
 
 
 class CommitLog(LogReader):
@@ -140,6 +148,8 @@ class CommitLog(LogReader):
         self._grouping = (
             Grouping(self._writer, sync_interval) if self._sync == "group" else None
         )
+        with _LOCK:
+            _WRITTEN.add(self)
 
     # --- appending ---
 
@@ -339,6 +349,8 @@ class CommitLog(LogReader):
 
     def _release(self) -> None:
         """Release the writer's lock."""
+        with _LOCK:
+            _WRITTEN.discard(self)
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -409,3 +421,31 @@ def _check_options(sync: str, sync_interval: float, segment_bytes: int | None) -
     if sync_interval <= 0 or (segment_bytes is not None and segment_bytes <= 0):
         what = f"sync_interval={sync_interval}, segment_bytes={segment_bytes}: give more than 0"
         raise InvalidOption(what)
+
+
+def _log_rows(_which: str, permits: Any) -> Iterator[Row]:
+    """Tell of the logs that this process writes, and how far their named readers are."""
+    with _LOCK:
+        logs = sorted(_WRITTEN, key=lambda each: each.folder)
+    for log in logs:
+        name = Path(log.folder).name
+        if permits is not None and not permits.permit("logs", name):
+            continue
+        with suppress(LogError, OSError):  # it is being closed, or its folder is gone
+            readers = {each.name: log.end - each.offset for each in log.readers}
+            yield {
+                "log": name,
+                "folder": log.folder,
+                "start": log.start,
+                "end": log.end,
+                "durable": log.durable,
+                "bytes": sum(map(log.size_of, log.segments)),
+                "segments": len(log.segments),
+                "readers": len(readers),
+                "behind": max(readers.values(), default=0),
+                "furthest": max(readers, key=lambda each: readers[each], default=""),
+                "failed": log.has_failed,
+            }
+
+
+PROCESS_PARTS.setdefault("logs", []).append(_log_rows)

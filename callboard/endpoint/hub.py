@@ -20,7 +20,7 @@ import itertools
 import logging
 import threading
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -59,12 +59,13 @@ from callboard.endpoint.machine.topic import checked_topic
 from callboard.figures import Metric
 from callboard.model.errors import MalformedMessage
 from callboard.node import Node
+from callboard.parts import Row
 from callboard.proxies.errors import LinkError, NotPermitted
 from callboard.proxies.events import LinkDown, LinkUp, NodeUp, PathMoved
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.dialer import Dial
 from callboard.proxies.messages import Lookup
-from callboard.proxies.rights.rights import CORE_NAME
+from callboard.proxies.rights.rights import CORE_NAME, Rights
 from callboard.proxies.traffic.incoming import RemoteTeller
 from callboard.seconds import check_numbers
 
@@ -81,6 +82,9 @@ CALM: Final = 20e-6
 
 #: Published messages that one turn takes: the node's other actors have their turns too.
 TURN_LENGTH: Final = 8192
+
+#: Seconds for which published messages are counted by topic after a look.
+LOOKED_AT: Final = 10.0
 
 #: Seconds between looks for filters that were not confirmed.
 TICK_INTERVAL: Final = 1.0
@@ -207,6 +211,10 @@ class Hub(SystemActor):
 
     def _take_stock(self, node: Node) -> None:
         """Take the nodes and links that were there before this hub."""
+        #: What is published by topic, and until when that is counted: see `topic_rows`.
+        self._traffic, self._counted_until = Counter[str](), 0.0
+        self.overlay.add_part("topics", self.topic_rows)
+        self.overlay.add_part("peers", self.peer_rows)
         for other in node.overlay.nodes():
             self._look_for_hub(other)
         for link in node.links():
@@ -409,6 +417,54 @@ class Hub(SystemActor):
     def make_object(self) -> int:
         """Return a number that no other object of this endpoint has."""
         return next(self._objects)
+
+    # --- looked at ---
+
+    def topic_rows(self, _which: str, permits: Rights | None) -> list[Row]:
+        """Tell of the topics that are subscribed to or published here; on the node's thread.
+
+        What is published is counted by topic from the first look on, until nobody looks.
+        """
+        now, subscribed = self._now(), self.core.subscriptions()
+        if self._counted_until < now:
+            self._traffic.clear()
+            self.core.count_topics(self._traffic)
+            self.runtime.call_later(LOOKED_AT, self._stop_counting)
+        self._counted_until = now + LOOKED_AT
+        return [
+            {
+                "topic": topic,
+                "subscribers": subscribed.get(topic, 0),
+                "elsewhere": self.core.wanting(topic),
+                "published": self._traffic.get(topic, 0),
+            }
+            for topic in {**subscribed, **self._traffic}
+            if permits is None or permits.permit_topic("subscribe", topic)
+        ]
+
+    def _stop_counting(self) -> None:
+        left = self._counted_until - self._now()
+        if left > 0.0:
+            self.runtime.call_later(left, self._stop_counting)
+        else:
+            self._counted_until = 0.0
+            self.core.count_topics(None)
+
+    def peer_rows(self, _which: str, permits: Rights | None) -> list[Row]:
+        """Tell of the other endpoints and what waits for them; on the node's thread."""
+        waiting = {link.peer: link.waiting for link in self.overlay.links()}
+        return [
+            {
+                "peer": "" if endpoint is None else str(uuid.UUID(bytes=endpoint)),
+                "node_id": node.hex(),
+                "address": "" if address is None else f"{address[0]}:{address[1]}",
+                "status": "peered" if is_introduced else "connected",
+                "buffered": len(self._buffers[node]) if node in self._buffers else 0,
+                "waiting_bytes": waiting.get(node, 0),
+            }
+            for node, endpoint, address, is_introduced in self.core.peers()
+            if permits is None
+        ]
 
     # --- back-pressure ---
 

@@ -1,11 +1,16 @@
 """The metrics of the stores on a node, under the names of Broker 2.x."""
 
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final
 from weakref import WeakSet
 
+from callboard.commitlog import json_text
 from callboard.endpoint.hub import Hub
 from callboard.figures import Figure, Labels, Metric, metrics_of
+from callboard.parts import Row
+from callboard.proxies.rights.rights import Rights
+from callboard.store.machine.stored import key_of, python_of
 from callboard.store.store_actor import StoreActor
 
 Stores = dict[Labels, list[StoreActor]]
@@ -40,15 +45,56 @@ def _figure(attribute: str, text: str) -> Figure[Stores]:
     )
 
 
+#: Characters of a key or value that are shown.
+SHOWN: Final = 2_000
+
+
+def shown_value(value: object) -> str:
+    """Return a key or value as text: a text as it is, all else as JSON."""
+    return (value if isinstance(value, str) else json_text.to_json(value))[:SHOWN]
+
+
 _FIGURES: Final = tuple(_figure(*row) for row in _SUMS)
 
 
 class StoreMeter:
-    """Reads the figures of all stores of a hub that have not ended."""
+    """Reads the figures of all stores of a hub that have not ended, and shows their rows."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self.actors: WeakSet[StoreActor] = WeakSet()
+        hub.overlay.add_part("stores", self.store_rows)
+        hub.overlay.add_part("keys", self.key_rows)
+
+    def store_rows(self, _which: str, permits: Rights | None) -> list[Row]:
+        """Tell of the masters and clones here."""
+        return [
+            {
+                "store": actor.name,
+                "role": actor.machine.role,
+                "keys": actor.machine.size,
+                "processed": actor.machine.processed,
+                "clones": actor.machine.output_channels,
+                "writers": actor.machine.input_channels,
+                "lag": actor.machine.unacknowledged,
+                "out_of_order": actor.machine.out_of_order,
+                "idle": actor.machine.is_idle,
+                "error": "" if actor.error is None else str(actor.error),
+            }
+            for actor in sorted(self.actors, key=lambda each: each.name)
+            if permits is None or permits.permit_store(actor.name, "read")
+        ]
+
+    def key_rows(self, store: str, permits: Rights | None) -> Iterator[Row]:
+        """Tell the keys of the store of a name whose master, or else clone, is here."""
+        if permits is not None and not permits.permit_store(store, "read"):
+            return
+        found = [actor for actor in self.actors if actor.name == store and actor.error is None]
+        for actor in sorted(found, key=lambda each: each.machine.role == "clone")[:1]:
+            for token, value in list(actor.machine.entries.items()):
+                left = actor.machine.expires_in(token)
+                shown = shown_value(python_of(value))
+                yield {"key": shown_value(key_of(token)), "value": shown, "expires": left}
 
     def __call__(self) -> list[Metric]:
         """Return their metrics; none without stores."""

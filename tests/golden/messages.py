@@ -20,7 +20,7 @@ from callboard.flow.file_service import Append, Fetched, FetchRecords
 from callboard.gateway.remote import PublishRun, ReceiveRun, StartAgent, StopAgent
 from callboard.mqtt.service import claims as mqtt
 from callboard.mqtt.service import cluster
-from callboard.proxies import chronicle, inspection, messages
+from callboard.proxies import actor_trace, chronicle, inspection, messages
 from callboard.proxies.messages import Drained
 from callboard.proxies.stats import LinkInfo, ReachableNode
 from callboard.serving import messages as logs
@@ -45,6 +45,7 @@ ACTOR = replace(
     parent="basp:///18@aa",
     restarts=7,
     busy=2.5,
+    rate=3.5,
     handler="Worker.work",
     place="worker.py:7",
     message="Job",
@@ -58,6 +59,8 @@ FAILURE = chronicle.FailureInfo("basp:///17@aa", "Worker", "w", "ValueError: ä"
 RESTART = chronicle.RestartInfo("w", "basp:///17@aa", "basp:///18@aa", 2, "error", 3.5, True)
 PAGE = inspection.ActorPage(ACTOR, "bounds", 1, ["m"], ["l"], ["c"], [FAILURE], [LOSS])
 PAGES = inspection.ActorPages([PAGE])
+ACCOUNT = inspection.AccountRow("aa", "node", 6, 3, 1, 1, 2, 4)
+TRACED = actor_trace.TracedMessage(4, 0.5, "str", "node far")
 ANSWER = inspection.NodeAnswer("node", "aa", "", PAGES)
 LINK = LinkInfo(b"p" * 18, "peer", "tcp://h:1", 1, 2, 3, 4, 5, 6, True)
 NODE = ReachableNode(b"q" * 18, "far", 2, b"p" * 18)
@@ -88,12 +91,22 @@ VALUES: tuple[Any, ...] = (
         [LINK],
         [NODE],
         *(10, 11, [LOSS], [FAILURE], [RESTART]),
+        *([ACCOUNT], [(0, 2.5), (1, "a")], 12),
     ),
-    inspection.Inspect(10, True, "busy", "W*", "idle", 2.5, True),
+    inspection.Inspect(
+        *(10, True, "busy", "W*", "idle", 2.5, True),
+        *("text", True, 3, True, True, True),
+    ),
     *(EVENT, LOSS, FAILURE, RESTART, PAGE, PAGES, ANSWER),
     chronicle.EventPage([EVENT], 7, 2),
     inspection.InspectActor("w"),
-    inspection.ReadEvents(6, 10),
+    inspection.ReadEvents(6, 10, False),
+    inspection.ReadPart("keys", "store", "text", "key", True, 1, 2, True),
+    inspection.PartRows([{"key": "a", "expires": None}], 7, [(1, "a")]),
+    ACCOUNT,
+    actor_trace.TraceActor("w", 3, 2.5),
+    TRACED,
+    actor_trace.ActorTracePage([TRACED], 4, 1.5),
     inspection.ClusterInspection([ANSWER]),
     inspection.InspectCluster(inspection.InspectActor("w"), 2.5),
     inspection.DrainNode(3.5),

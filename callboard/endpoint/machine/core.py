@@ -19,6 +19,7 @@ An endpoint that is found, connected, lost or removed is told by a `PeerEvent`, 
 the seven callbacks of the guide.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, field, replace
 from operator import itemgetter
@@ -68,6 +69,10 @@ DEFAULT_TTL: Final = 16
 
 #: Topics whose receivers are remembered; the cache starts again when it is full.
 CACHED_TOPICS: Final = 65_536
+
+#: Topics that are counted by name while somebody looks, and what all others count as.
+COUNTED_TOPICS: Final = 2_000
+OTHER_TOPICS: Final = "(all others)"
 
 #: An attribute of an enum costs ten times a global.
 _DATA: Final = PackedType.DATA
@@ -120,6 +125,34 @@ class Core:
         self._outputs: dict[PackedType, CoreOutput] = {}
         #: How many local receivers want each topic: the local filter.
         self._wanted: dict[str, int] = {}
+
+    # --- looked at ---
+
+    def subscriptions(self) -> dict[str, int]:
+        """Return the topics that are subscribed to here, and by how many; from any thread."""
+        return dict(self._wanted)
+
+    def wanting(self, topic: str) -> int:
+        """Return how many other endpoints subscribe to just that topic."""
+        return sum(topic in remote.topics for remote in list(self.filters.remotes.values()))
+
+    def count_topics(self, counts: Counter[str] | None) -> None:
+        """Count what is published here by topic from here on; None ends it.
+
+        While nobody looks, publishing is the method of the class and pays nothing.
+        """
+        if counts is None:
+            self.__dict__.pop("_to_others", None)
+            return
+
+        def counting(kind: PackedType, run: Sequence[Pair]) -> list[TransmitRun]:
+            if kind is _DATA:
+                for topic, _ in run:
+                    known = topic in counts or len(counts) < COUNTED_TOPICS
+                    counts[topic if known else OTHER_TOPICS] += 1
+            return Core._to_others(self, kind, run)
+
+        self._to_others = counting  # type: ignore[method-assign]
 
     # --- in ---
 

@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 from callboard.mqtt.port.remote_link import Door
-from callboard.mqtt.port.trace import Tracer
+from callboard.mqtt.port.trace import SHOWN, Tracer
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.session import Connection, DataRequest, FilterLog, Session
 from callboard.mqtt.service.config import RouterConfig
@@ -265,6 +265,61 @@ def config_view(config: RouterConfig) -> Table:
         "rules": [rule.topic_filter for rule in config.rules],
         "bridges": [bridge.address for bridge in config.bridges],
     }
+
+
+# --- parts, as rows: what a look at the router's node tells ---
+
+
+def _retained(machine: RouterMachine) -> Iterator[Table]:
+    """Return the retained messages."""
+    for run in machine.logs.retained:
+        payload = run.payloads[-1]
+        text = payload[:SHOWN].decode(errors="replace")
+        yield {"topic": run.topic.decode(), "qos": run.qos, "bytes": len(payload), "text": text}
+
+
+def _counts(state: RouterState, config: RouterConfig) -> Iterator[Table]:
+    """Return the router's counts as one row."""
+    view = router_view(state)
+    numbers = {name: value for name, value in view.items() if isinstance(value, int)}
+    listeners = ", ".join(each.address for each in config.listeners)
+    yield {"router": config.name, "listeners": listeners, **numbers, **view["meters"]}
+
+
+_Part = Callable[[RouterState, RouterConfig], Iterable[Table]]
+PARTS: Final[dict[str, _Part]] = {
+    "mqtt": _counts,
+    "mqtt_clients": lambda state, _: map(_brief, state.machine.sessions),
+    "mqtt_subscriptions": lambda state, _: map(_log, state.machine.logs),
+    "mqtt_retained": lambda state, _: _retained(state.machine),
+    "mqtt_slow": lambda state, _: slow_view(*state)["slow"],
+    "mqtt_bans": lambda _, config: ({"ban": each} for each in config.security.bans.entries),
+}
+
+
+def part_rows(part: str, state: RouterState, config: RouterConfig) -> list[Table]:
+    """Return the rows of a part."""
+    return list(PARTS[part](state, config))
+
+
+def traced(tracer: Tracer, state: RouterState, client_id: str) -> list[Table]:
+    """Return the packets of one client that its trace has; the first look begins it."""
+    links = state.door.links
+    remote = next((each for each in links if each.client_id == client_id), None)
+    look = tracer.look(client_id, remote, 0)
+    packets = [] if look is None else look["packets"]
+    hidden = ("number", "time", "direction", "packet", "bytes")
+    return [
+        {
+            "number": each["number"],
+            "time": each["time"],
+            "direction": each["direction"],
+            "packet": each["packet"],
+            "bytes": each.get("bytes", 0),
+            "fields": " ".join(f"{name}={each[name]}" for name in each if name not in hidden),
+        }
+        for each in packets
+    ]
 
 
 # --- which path shows what ---

@@ -25,6 +25,7 @@ from callboard.mqtt.access.auth import Security
 from callboard.mqtt.port.edge import Edge
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.local_link import LocalLink
+from callboard.mqtt.port.trace import Tracer
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.link import Mailbox
 from callboard.mqtt.router.machine import RouterMachine
@@ -45,8 +46,17 @@ from callboard.mqtt.wire.errors import ListenError, RouterClosed
 from callboard.mqtt.wire.packet import V4, V5, Publish
 from callboard.node import Node
 from callboard.pages import PageServer
+from callboard.parts import Row
+from callboard.proxies.rights.rights import Rights
 
 T = TypeVar("T")
+
+#: The parts of a router that a look at its node tells: see `console`, which is loaded then.
+TRACE_PART: Final = "mqtt_trace"
+PARTS: Final = (
+    *("mqtt", "mqtt_clients", "mqtt_subscriptions", "mqtt_retained", "mqtt_slow", "mqtt_bans"),
+    TRACE_PART,
+)
 
 #: Seconds in which ports have to be open and the journal read.
 START_TIMEOUT: Final = 30.0
@@ -89,6 +99,7 @@ class Router(Closing):
         self.bridges: list[Bridge] = []
         self.rules: RuleRunner | None = None
         self._console: PageServer | None = None
+        self._tracer: Tracer | None = None
         self._beside = contextlib.ExitStack()
         self._is_closed = False
 
@@ -154,6 +165,10 @@ class Router(Closing):
             self.bridges.append(bridge)
             running = asyncio.run_coroutine_threadsafe(bridge.run(), self.edge.loop)
             stack.callback(bridge.ended, running)
+        assert self._node is not None
+        for part in PARTS:
+            rows = partial(self._rows, part, state)
+            stack.callback(self._node.overlay.add_part(part, rows))
         if config.console is not None:
             self._console = self._open_console(config.console, state)
             stack.callback(self._console.close)
@@ -170,6 +185,26 @@ class Router(Closing):
             reason = f"{error.strerror}; choose another"
             message = f"the console's {address} cannot be opened: {reason}"
             raise ListenError(message) from error
+
+    async def _rows(
+        self, part: str, state: RouterState, which: str, permits: Rights | None
+    ) -> list[Row]:
+        """Tell of a part of the router; of its clients only full members are told."""
+        from callboard.mqtt.service import console
+
+        if self._ref is None or (permits is not None and part != "mqtt"):
+            return []
+        if part == TRACE_PART:
+            tracer = self._tracer = self._tracer or Tracer(state.door.clock)
+            look = partial(console.traced, tracer, state, which)
+        else:
+            look = partial(console.part_rows, part, state, self.config)
+        order = CallBack(partial(_outcome, look, ()))
+        done, value = await self._ref.ask(order, timeout=STOP_TIMEOUT)
+        if not done:
+            raise value
+        rows: list[Row] = value
+        return rows
 
     def __enter__(self) -> Self:
         return self.start()

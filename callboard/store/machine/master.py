@@ -206,6 +206,11 @@ class Master(Replica):
         """Commands that not all clones have acknowledged."""
         return self.output.buffered
 
+    def expires_in(self, token: Token) -> float | None:
+        """Return the seconds until a key is removed; None where it stays."""
+        deadline = self._deadlines.get(token)
+        return None if deadline is None else max(0.0, deadline - self.now)
+
     @property
     def next_expiry(self) -> float | None:
         """When the next key expires; None when no key has an end."""

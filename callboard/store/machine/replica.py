@@ -63,6 +63,10 @@ class Replica:
         """How many keys there are."""
         return len(self.entries)
 
+    def expires_in(self, token: Token) -> float | None:
+        """Return the seconds until a key is removed; None where it stays, or is not known."""
+        return None
+
     def _take_effects(self) -> list[StoreEffect]:
         """Return the effects of a step, and what changed in it."""
         effects, self._effects = self._effects, []

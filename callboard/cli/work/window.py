@@ -1,0 +1,42 @@
+"""The work of `callboard dashboard`: a node that looks, and a page for browsers."""
+
+from typing import Final
+
+from callboard.cli.loading import load_app
+from callboard.cli.own_node import DashboardOptions, catch_signals
+from callboard.cli.problem import Problem
+
+#: What the node of the command calls itself, and where it looks unless told otherwise.
+NAME: Final = "callboard dashboard"
+ADDRESS: Final = "basp://127.0.0.1:4222"
+
+
+def serve(options: DashboardOptions) -> None:
+    """Link with the cluster and serve its page until a signal comes.
+
+    Raises:
+        Problem: the extra is missing, or the port cannot be opened.
+    """
+    from callboard.dashboard import DashboardError, DashboardServer
+
+    if options.app is not None:
+        load_app(options.app)
+    with catch_signals() as stop, options.open_node(NAME) as node:
+        for address in options.join or [ADDRESS]:
+            node.connect(address, options.timeout)
+        try:
+            server = DashboardServer(
+                node,
+                options.listen,
+                actions=options.allow_actions,
+                shows_itself=False,
+                hosts=tuple(options.host or ()),
+                tls=options.page_tls,
+                insecure=options.insecure,
+            )
+        except DashboardError as error:
+            why, _, step = str(error).partition("; ")
+            raise Problem(why=why, step=step or "see docs/dashboard.md") from error
+        with server:
+            options.say({"url": server.link}, f"open {server.link}")
+            stop.wait()

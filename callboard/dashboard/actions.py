@@ -1,0 +1,234 @@
+"""What can be done from a page: each action is checked, done, and told as an event.
+
+A dashboard without `actions=True` only looks. What is done goes the way of any program that is
+linked with the cluster, so the rights of the dashboard's node hold.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from callboard.actors.closing import on_a_thread
+from callboard.actors.errors import CallboardError
+from callboard.basp.registry import DEFAULT_REGISTRY
+from callboard.dataclass import dataclass
+from callboard.endpoint.hub import Hub
+from callboard.node import Node
+from callboard.store import attach_clone
+from callboard.text import printable, shown
+
+_AUDIT: Final = logging.getLogger("callboard.audit")
+
+#: Seconds that an actor has to end, and that it has to answer.
+END_LIMIT: Final = 5.0
+ANSWER_LIMIT: Final = 10.0
+
+#: Whose message types are not for users.
+_OWN: Final = "callboard."
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardAction:
+    """Somebody did something from a dashboard.
+
+    Attributes:
+        who: the address that the request came from.
+        action: what was done, such as `stop`.
+        target: to what: an actor, topic, store or node.
+        outcome: what came of it.
+    """
+
+    who: str
+    action: str
+    target: str
+    outcome: str
+
+
+class ActionFailed(CallboardError):
+    """An action could not be done; the text says why, and what to do."""
+
+
+class _Order(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+_TEXT: Any = Field(min_length=1, max_length=2_000)
+
+
+class ActorOrder(_Order):
+    """Which actor is to end: the text of its ref."""
+
+    address: str = _TEXT
+
+
+class SendOrder(_Order):
+    """A message for an actor: plain JSON, or the fields of a registered type."""
+
+    address: str = _TEXT
+    type: str = Field("", max_length=500)
+    message: Any = None
+    ask: bool = False
+
+
+class PublishOrder(_Order):
+    """A value for a topic."""
+
+    topic: str = _TEXT
+    value: Any = None
+
+
+class PutOrder(_Order):
+    """A value for a key of a store; `expiry` is in seconds."""
+
+    store: str = _TEXT
+    key: Any
+    value: Any = None
+    expiry: float | None = Field(None, gt=0)
+
+
+class LeverOrder(_Order):
+    """What a lever of the one who opened the dashboard is pulled for, such as a node."""
+
+    target: str = _TEXT
+
+
+#: What the one who opens a dashboard lets be done beside: name → function of a target.
+Levers = Mapping[str, Callable[[str], str]]
+
+
+class Actions:
+    """The actions of one dashboard."""
+
+    def __init__(self, node: Node, levers: Levers | None = None) -> None:
+        self._node = node
+        self.levers = dict(levers or {})
+
+    def kinds(self) -> dict[str, tuple[type[BaseModel], Callable[[Any], Any]]]:
+        """Return what each action takes, and what does it."""
+        return {
+            "stop": (ActorOrder, self._stop),
+            "kill": (ActorOrder, self._kill),
+            "send": (SendOrder, self._send),
+            "publish": (PublishOrder, self._publish),
+            "put": (PutOrder, self._put),
+            **{f"lever/{name}": (LeverOrder, self._lever(name)) for name in self.levers},
+        }
+
+    async def carry_out(self, name: str, order: BaseModel, who: str) -> Any:
+        """Do it, and tell that it was done, or that it was not.
+
+        Raises:
+            CallboardError: it could not be done.
+        """
+        values = order.model_dump()
+        names = ("address", "topic", "store", "target")
+        target = next((str(values[each]) for each in names if each in values), "")
+        outcome = "done"
+        try:
+            return await self.kinds()[name][1](order)
+        except CallboardError as error:
+            outcome = f"failed: {error}"
+            raise
+        finally:
+            event = DashboardAction(who, name, target[:500], outcome[:500])
+            self._node.runtime.report(event)
+            said = (who, name, printable(target[:200]), printable(outcome[:200]))
+            _AUDIT.info("dashboard: %s did %s to %s: %s", *said)
+
+    async def _stop(self, order: ActorOrder) -> Any:
+        """End an actor behind the messages that it has."""
+        return await self._end(order.address, lambda ref: ref.stop())
+
+    async def _kill(self, order: ActorOrder) -> Any:
+        """End an actor before its next message."""
+        return await self._end(order.address, lambda ref: ref.kill())
+
+    async def _end(self, address: str, end: Callable[[Any], None]) -> dict[str, str]:
+        """End an actor and wait until it has ended."""
+        ref = self._node.ref(address)
+        down = self._node.monitor(ref)
+        end(ref)
+        try:
+            told = await asyncio.wait_for(_awaited(down), END_LIMIT)
+        except TimeoutError:
+            msg = f"it did not end within {END_LIMIT:g} s; kill does not wait for its mailbox"
+            raise ActionFailed(msg) from None
+        if told.reason == "not_found":
+            msg = f"there is no actor {address}"
+            raise ActionFailed(msg)
+        return {"reason": str(told.reason)}
+
+    async def _send(self, order: SendOrder) -> dict[str, Any]:
+        """Send a message, and return the answer if one is wanted."""
+        ref, message = self._node.ref(order.address), message_of(order.type, order.message)
+        if not order.ask:
+            ref.tell(message)
+            return {"sent": True}
+        return {"answer": await ref.ask(message, timeout=ANSWER_LIMIT)}
+
+    async def _publish(self, order: PublishOrder) -> dict[str, Any]:
+        """Publish a value."""
+        hub = Hub.of(self._node)
+        await on_a_thread(hub.publish, order.topic, order.value)
+        return {"published": True, "nodes": len(await hub.receivers_of(order.topic))}
+
+    async def _put(self, order: PutOrder) -> dict[str, Any]:
+        """Set the value of a key through a clone that lives as long as this takes."""
+
+        def put() -> bool:
+            with attach_clone(Hub.of(self._node), order.store) as clone:
+                if not clone.await_idle(ANSWER_LIMIT):
+                    msg = f"no master of the store {shown(order.store)} was found"
+                    raise ActionFailed(msg)
+                clone.put(order.key, order.value, order.expiry)
+                return bool(clone.await_idle(ANSWER_LIMIT))
+
+        return {"acknowledged": await on_a_thread(put)}
+
+    def _lever(self, name: str) -> Callable[[LeverOrder], Any]:
+        """Return what pulls a lever."""
+
+        async def pull(order: LeverOrder) -> dict[str, Any]:
+            return {"done": await on_a_thread(self.levers[name], order.target)}
+
+        return pull
+
+
+async def _awaited(future: Any) -> Any:
+    """Await a future of ours as a coroutine, as `wait_for` wants it."""
+    return await future
+
+
+def message_types() -> list[dict[str, Any]]:
+    """Return the message types of users that this process has registered, with their fields."""
+    return [
+        {"type": name, "fields": list(kind.field_names or ())}
+        for name, kind in sorted(DEFAULT_REGISTRY.by_name.items())
+        if not name.startswith(_OWN)
+    ]
+
+
+def message_of(type_name: str, value: Any) -> Any:
+    """Return a message: the value itself, or of a registered type with these fields.
+
+    Raises:
+        ActionFailed: no such type is registered here, or the fields do not fit.
+    """
+    if not type_name:
+        return value
+    kind = DEFAULT_REGISTRY.by_name.get(type_name)
+    if kind is None:
+        msg = f"no message type {shown(type_name)} is registered here; name its file with --app"
+        raise ActionFailed(msg)
+    try:
+        if isinstance(value, dict) and is_dataclass(kind.cls):
+            return kind.cls(**value)
+        return kind.build(value)
+    except Exception as error:  # the class is a user's
+        names = ", ".join(kind.field_names or ()) or "none"
+        msg = f"the fields do not fit {shown(type_name)} ({error}); its fields are: {names}"
+        raise ActionFailed(msg) from error

@@ -1,0 +1,208 @@
+"""What stands before every request: who asks, through which name, and from which page.
+
+A page of another site can make a browser ask for anything here, and with DNS rebinding even
+read the answer. So, whatever the method: the name by which the browser reached us (`Host`) has
+to be one of ours, the page that asks (`Origin`, `Sec-Fetch-Site`) has to be ours, and whatever
+is not a static file takes the token. The link that is printed carries the token once; from then
+on it is in a cookie that the browser sends for our own pages only. Programs send it as
+`Authorization: Bearer TOKEN`.
+
+Sans-IO: `Guard.judge` looks at method, path and headers; `GuardedApp` is the driver.
+"""
+
+import ipaddress
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from dataclasses import field
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from callboard.dataclass import dataclass
+
+#: Bytes of the body of an action.
+BODY_LIMIT: Final = 1 << 20
+
+#: What every answer carries. Scripts, styles and data come from here and nowhere else.
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+_SAME: Final = ("same-origin", "none")
+
+Headers = Mapping[str, str]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgment:
+    """What becomes of a request: 200 lets it pass; `cookie` is to be set before a redirect."""
+
+    status: int = 200
+    text: str = ""
+    cookie: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The rules of one dashboard.
+
+    Attributes:
+        token: what takes part in every request that is not for a static file.
+        hosts: names by which it may be reached, beside addresses of this machine.
+        any_address: whether any IP address may be such a name: the port is a public one.
+        cookie: what the cookie is called; ports of one machine share their cookies.
+        static: paths of files that say nothing about the cluster, and their beginnings.
+    """
+
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    hosts: Collection[str] = ()
+    any_address: bool = False
+    cookie: str = "callboard"
+    static: tuple[str, ...] = ("/static/",)
+
+    def judge(self, method: str, path: str, query: str, headers: Headers) -> Judgment:
+        """Return whether a request may pass; `headers` have names in lower case."""
+        host = headers.get("host", "")
+        if not self.knows(host):
+            return Judgment(403, "this name is not one of this page; use the printed link")
+        is_page = path in ("/", "")
+        if not self._is_own(method, host, headers, is_page=is_page):
+            return Judgment(403, "this is not done for pages of other sites")
+        given = parse_qs(query).get("token", [""])[-1] if is_page and method == "GET" else ""
+        if given:
+            if self._is_token(given):
+                return Judgment(303, cookie=self.token)
+            return Judgment(403, "the token is not that of this page; use the printed link")
+        if is_page or path.startswith(self.static):
+            return Judgment()
+        if self._is_token(self._shown(headers)):
+            return Judgment()
+        return Judgment(401, "open it by the link that was printed; it has the token")
+
+    def knows(self, host: str) -> bool:
+        """Return whether a name, perhaps with a port, is one by which we may be reached."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        if "@" in host or not name:
+            return False
+        if name in self.hosts or name == "localhost":
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return self.any_address or address.is_loopback
+
+    @staticmethod
+    def _is_own(method: str, host: str, headers: Headers, *, is_page: bool) -> bool:
+        """Return whether no page of another site asks; the link itself may stand on one."""
+        origin = headers.get("origin")
+        if origin is not None:
+            try:
+                site = urlsplit(origin).netloc.lower()
+            except ValueError:
+                return False
+            if site != host.lower():
+                return False
+        is_link = is_page and method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        return headers.get("sec-fetch-site", "none") in _SAME or is_link
+
+    def _is_token(self, given: str) -> bool:
+        """Return whether it is the token, in constant time."""
+        return secrets.compare_digest(given.encode(), self.token.encode())
+
+    def _shown(self, headers: Headers) -> str:
+        """Return the token that a request carries, or ""."""
+        kind, _, value = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return value.strip()
+        cookies: SimpleCookie = SimpleCookie()
+        try:
+            cookies.load(headers.get("cookie", ""))
+        except CookieError:
+            return ""
+        found = cookies.get(self.cookie)
+        return "" if found is None else found.value
+
+
+class GuardedApp:
+    """An ASGI application behind a guard; only HTTP is let through."""
+
+    def __init__(self, app: Application, guard: Guard) -> None:
+        self._app = app
+        self.guard = guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Judge a request, and let it pass or answer it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # no WebSocket is spoken here
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        root = scope.get("root_path", "")
+        path = str(scope["path"]).removeprefix(root) or "/"
+        headers = _read_headers(scope["headers"])
+        verdict = Judgment(400, "a header stands there twice")
+        if headers is not None:
+            query = scope.get("query_string", b"").decode("latin-1")
+            verdict = self.guard.judge(scope["method"], path, query, headers)
+        if verdict.status != 200:
+            await self._answer(verdict, root, scope, send)
+            return
+
+        async def send_guarded(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_OWN_HEADERS]
+            await send(message)
+
+        await self._app(scope, receive, send_guarded)
+
+    async def _answer(self, verdict: Judgment, root: str, scope: Scope, send: Send) -> None:
+        """Answer a request that is not let through."""
+        headers = [*_OWN_HEADERS, (b"cache-control", b"no-store")]
+        if verdict.cookie:
+            secure = "; Secure" if scope.get("scheme") == "https" else ""
+            cookie = f"{self.guard.cookie}={verdict.cookie}; Path={root or '/'}; HttpOnly; "
+            headers.append((b"set-cookie", f"{cookie}SameSite=Strict{secure}".encode()))
+            headers.append((b"location", f"{root}/".encode()))
+        body = f"{verdict.text}\n".encode() if verdict.text else b""
+        headers.append((b"content-type", b"text/plain; charset=utf-8"))
+        headers.append((b"content-length", str(len(body)).encode()))
+        await send(
+            {"type": "http.response.start", "status": verdict.status, "headers": headers}
+        )
+        body = b"" if scope["method"] == "HEAD" else body
+        await send({"type": "http.response.body", "body": body})
+
+
+_OWN_HEADERS: Final = [(name.lower().encode(), text.encode()) for name, text in HEADERS.items()]
+
+#: What decides must stand there once: which of two a browser meant, nobody knows.
+_ONCE: Final = ("host", "origin", "authorization", "sec-fetch-site", "sec-fetch-mode")
+
+
+def _read_headers(pairs: Collection[tuple[bytes, bytes]]) -> dict[str, str] | None:
+    """Return headers by name; None where one that decides stands there twice."""
+    headers: dict[str, str] = {}
+    for raw, value in pairs:
+        name = raw.decode("latin-1").lower()
+        if name in headers and name in _ONCE:
+            return None
+        text = value.decode("latin-1")
+        headers[name] = f"{headers[name]}; {text}" if name in headers else text
+    return headers

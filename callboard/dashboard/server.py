@@ -1,0 +1,195 @@
+"""The port of a dashboard: uvicorn on a thread of its own."""
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from callboard.actors.closing import Closing
+from callboard.configuration.host_port import parse_host_port
+from callboard.dashboard.actions import Levers
+from callboard.dashboard.app import make_app
+from callboard.dashboard.collector import ClusterWatch
+from callboard.dashboard.errors import DashboardError
+from callboard.dashboard.guard import Guard
+from callboard.node import Node
+
+_EXTRA: Final = "a dashboard needs starlette and uvicorn; pip install 'callboard[dashboard]'"
+
+#: Seconds that connections have to end.
+END_LIMIT: Final = 2.0
+
+#: Connections at a time: some pages, each with a stream and a few requests.
+CONNECTIONS: Final = 128
+
+
+class DashboardServer(Closing):
+    """Serves the dashboard of a node until it is closed."""
+
+    def __init__(
+        self,
+        node: Node,
+        listen: str = "127.0.0.1:0",
+        *,
+        actions: bool = False,
+        levers: Levers | None = None,
+        shows_itself: bool = True,
+        hosts: tuple[str, ...] = (),
+        tls: Path | None = None,
+        insecure: bool = False,
+    ) -> None:
+        """Open the port and begin to answer.
+
+        Args:
+            node: through which the cluster is seen.
+            listen: `HOST:PORT`; port 0 picks one.
+            actions: whether something can be done from it, not only seen.
+            levers: what else can be done; see `make_app`.
+            shows_itself: whether the node is one of those that are shown.
+            hosts: names by which browsers reach it, beside its address and `localhost`.
+            tls: folder with `certificate.pem` and `key.pem`.
+            insecure: a public address without TLS is meant.
+
+        Raises:
+            DashboardError: the extra is missing, the address is public without TLS, or it
+                cannot be opened.
+        """
+        try:
+            import uvicorn
+        except ImportError:
+            raise DashboardError(_EXTRA) from None
+        try:
+            host, port = parse_host_port(listen)
+        except ValueError as error:
+            msg = f"{listen!r} is no HOST:PORT; write it like 127.0.0.1:0"
+            raise DashboardError(msg) from error
+        is_public = not _is_loopback(host)
+        if is_public and tls is None and not insecure:
+            msg = f"{host} is a public address: give TLS, or say insecure (--insecure)"
+            raise DashboardError(msg)
+        self._socket = _open(host, port)
+        self.port = int(self._socket.getsockname()[1])
+        known = {each.lower() for each in (host, socket.gethostname(), *hosts)}
+        self.guard = Guard(
+            hosts=frozenset(known), any_address=is_public, cookie=f"callboard-{self.port}"
+        )
+        self.collector = ClusterWatch(node, shows_itself=shows_itself)
+        app = make_app(
+            node, self.guard, actions=actions, levers=levers, collector=self.collector
+        )
+        config = uvicorn.Config(
+            app,
+            loop="asyncio",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            limit_concurrency=CONNECTIONS,
+            timeout_graceful_shutdown=1,
+            **_tls(tls),
+        )
+        self._server = _resting(uvicorn)(config)
+        shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104  # what is asked
+        shown = f"[{shown}]" if ":" in shown else shown
+        self.url = f"http{'s' if tls else ''}://{shown}:{self.port}/"
+        run = self._server.run_on
+        self._thread = threading.Thread(
+            target=run, args=(self._socket,), name="callboard-dashboard", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def link(self) -> str:
+        """The link that opens it: it holds the token."""
+        return f"{self.url}?token={self.guard.token}"
+
+    def close(self) -> None:
+        """Close the port and all pages. Idempotent."""
+        self._server.end()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(END_LIMIT)
+        self._socket.close()
+
+
+def _resting(uvicorn: Any) -> Any:
+    """Return uvicorn's server without its clock: one that nobody asks anything does nothing."""
+
+    class RestingServer(uvicorn.Server):  # type: ignore[misc]  # an extra, seen as Any
+        """Waits for its end instead of looking ten times a second whether it has come."""
+
+        def run_on(self, sock: socket.socket) -> None:
+            """Serve a socket until `end`."""
+            self._loop = asyncio.new_event_loop()
+            self._over = asyncio.Event()
+            self._is_over = getattr(self, "_is_over", False)
+            try:
+                self._loop.run_until_complete(self.serve(sockets=[sock]))
+            finally:
+                self._loop.close()
+
+        async def main_loop(self) -> None:
+            """Wait for the end."""
+            self.server_state.default_headers = list(self.config.encoded_headers)
+            if not self._is_over:
+                await self._over.wait()
+            self.should_exit = self.force_exit = True
+
+        def end(self) -> None:
+            """Let it end; from any thread."""
+            self._is_over = True
+            loop = getattr(self, "_loop", None)
+            if loop is not None:
+                with suppress(RuntimeError):  # it has ended
+                    loop.call_soon_threadsafe(self._over.set)
+
+    return RestingServer
+
+
+def _open(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        DashboardError: it cannot be opened.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        found = socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+    except OSError as error:
+        why = error.strerror or error
+        msg = f"the dashboard cannot listen on {host}:{port}: {why}; port 0 picks a free one"
+        raise DashboardError(msg) from error
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _tls(folder: Path | None) -> dict[str, Any]:
+    """Return what uvicorn takes for TLS.
+
+    Raises:
+        DashboardError: a file is missing or of no use.
+    """
+    if folder is None:
+        return {}
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        msg = f"{folder} needs certificate.pem and key.pem of the dashboard: {error}"
+        raise DashboardError(msg) from error
+    return {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}

@@ -1,0 +1,309 @@
+"""The API against a live cluster: what it tells, what it does, what it refuses."""
+
+import json
+import threading
+
+import pytest
+
+from callboard import Node
+from callboard.dashboard import DashboardError, DashboardServer
+from callboard.dashboard.actions import DashboardAction
+from callboard.dashboard.api import VIEWS
+from callboard.errors import WrongValue
+from tests.callboard.dashboard.conftest import NASTY, Client, Cluster, Counter
+from tests.polling import eventually
+
+
+def test_each_view_has_an_answer(cluster):
+    needed = {"which": "things", "address": str(cluster.counter)}
+    for name, view in VIEWS.items():
+        given = {each.name: needed[each.name] for each in view.parameters if each.is_needed}
+
+        assert cluster.client.read(name, **given), name
+
+
+def test_nodes_are_told_with_what_became_of_their_messages(cluster):
+    cluster.hub.ref(str(cluster.counter)).ask(1).result(10)
+
+    rows = {row["node"]: row for row in cluster.client.read("nodes")["rows"]}
+
+    assert set(rows) == {"hub", "east", "west"}
+    assert all(row["state"] == "up" for row in rows.values())
+    assert rows["east"]["actor_count"] >= 250
+    for pair in cluster.client.read("overview")["pairs"]:
+        assert pair["sent"] == pair["confirmed"] + pair["lost"] + pair["in_flight"]
+
+
+@pytest.mark.parametrize("skip", [0, 120, 230])
+@pytest.mark.parametrize("sort", ["depth", "name", "class", "age"])
+def test_windows_over_all_nodes_make_one_list(cluster, skip, sort):
+    everything = cluster.client.read("actors", sort=sort, limit=5_000)
+    part = cluster.client.read("actors", sort=sort, limit=10, skip=skip)
+
+    assert part["count"] == everything["count"] == len(everything["rows"])
+    wanted = [row["address"] for row in everything["rows"]][skip : skip + 10]
+    if sort == "age":  # rows of one moment, whose ages are no longer told apart
+        assert len(part["rows"]) == len(wanted)
+    else:
+        assert [row["address"] for row in part["rows"]] == wanted
+
+
+def test_actors_are_found_by_any_part_of_their_names(cluster):
+    found = cluster.client.read("actors", search="COUNT")
+
+    assert [row["name"] for row in found["rows"]] == ["counter"]
+    assert found["rows"][0]["actor_class"] == "Counter"
+    assert {row["node"] for row in cluster.client.read("actors", node="east")["rows"]} == {
+        "east"
+    }
+
+
+def test_rows_are_those_that_the_command_prints(cluster, capsys):
+    from callboard.cli import main
+
+    assert main(["cluster", "ps", cluster.hub.address, "--json", "--match", "Counter"]) == 0
+    (printed,) = json.loads(capsys.readouterr().out)["rows"]
+    (told,) = cluster.client.read("actors", search="counter")["rows"]
+
+    assert set(printed) == set(told)
+    assert printed["address"] == told["address"]
+
+
+def test_names_are_told_as_they_are(cluster):
+    rows = cluster.client.read("actors", node="east", limit=500)["rows"]
+    names = {row["actor_class"] for row in rows}
+
+    assert set(NASTY) <= names
+    keys = {row["key"] for row in cluster.client.read("stores/keys", which="things")["rows"]}
+    assert {name[:2_000] for name in NASTY} <= keys
+
+
+def test_topics_are_counted_while_somebody_looks(cluster):
+    def look():
+        cluster.there.publish("/cpu/load", 0.5)
+        rows = cluster.client.read("topics")["rows"]
+        return any(row["topic"] == "/cpu/load" and row["published"] for row in rows)
+
+    eventually(look, interval=0.05)
+    rows = cluster.client.read("topics", search="/cpu")["rows"]
+    assert any(row["topic"] == "/cpu" and row["subscribers"] for row in rows)
+
+
+def test_stores_tell_their_keys_values_and_expiry(cluster):
+    (store,) = cluster.client.read("stores")["rows"]
+    (leader,) = cluster.client.read("stores/keys", which="things", search="leader")["rows"]
+
+    assert (store["store"], store["role"], store["node"]) == ("things", "master", "hub")
+    assert leader["value"] == "me"
+    assert 0 < leader["expires"] <= 300
+
+
+def test_an_actor_is_stopped_and_that_is_an_event(cluster):
+    victim = cluster.west.spawn(Counter)
+    events = []
+    with cluster.hub.subscribed(events.append):
+        told = cluster.client.act("stop", address=str(victim))
+        again = cluster.client.act("stop", address=str(victim))
+
+    assert told == (200, {"outcome": {"reason": "normal"}})
+    assert again[0] == 409
+    done = [each for each in events if isinstance(each, DashboardAction)]
+    assert [(each.who, each.action, each.target) for each in done] == [
+        ("127.0.0.1", "stop", str(victim))
+    ] * 2
+    assert done[1].outcome.startswith("failed")
+    eventually(
+        lambda: cluster.client.read("events", kind="DashboardAction")["rows"], interval=0.1
+    )
+
+
+def test_messages_are_sent_of_registered_types(cluster):
+    address = str(cluster.counter)
+    before = cluster.client.act("send", address=address, message=0, ask=True)[1]["outcome"]
+
+    told = cluster.client.act(
+        "send", address=address, type="dashboardtest.Add", message={"by": 5}, ask=True
+    )
+
+    assert told == (200, {"outcome": {"answer": before["answer"] + 5}})
+    wrong = cluster.client.act("send", address=address, type="dashboardtest.Add", message={})
+    assert wrong[0] == 409
+    assert "its fields are: by" in wrong[1]["error"]
+    assert "--app" in cluster.client.act("send", address=address, type="no.Such")[1]["error"]
+
+
+def test_a_value_is_put_and_a_topic_published(cluster):
+    assert cluster.client.act("put", store="things", key="new", value=[1, 2])[0] == 200
+    assert cluster.client.act("publish", topic="/cpu/page", value=1)[0] == 200
+    assert cluster.master.get("new") == (1, 2)
+
+
+def test_an_actor_is_traced_and_has_its_own_table_again(cluster):
+    address, cell = str(cluster.counter), cluster.counter.target
+    own = cell.table
+    cluster.client.read("trace", address=address, seconds=30)
+    cluster.hub.ref(address).ask(1).result(10)
+
+    rows = cluster.client.read("trace", address=address, seconds=30)["rows"]
+
+    assert rows[-1]["message"] == "int"
+    assert rows[-1]["sender"] == "node hub"
+    cell.table.note = None  # as if it were over
+    cell.table = own
+
+
+def test_nothing_is_done_without_leave():
+    with Cluster(actions=False) as cluster:
+        victim = cluster.hub.spawn(Counter)
+        for action in ("stop", "kill", "send", "publish", "put"):
+            status, told = cluster.client.act(action, address=str(victim))
+            assert (status, "allow-actions" in told["error"]) == (403, True)
+        assert victim.ask(1).result(10) == 1
+        assert cluster.client.read("session")["actions"] is False
+
+
+def test_actions_take_json_of_a_bounded_size(cluster):
+    path = "api/v1/actions/publish"
+
+    assert cluster.client.ask(path, "POST", {}, Content_Type="text/plain")[0] == 415
+    assert cluster.client.ask(path, "POST", {"topic": "x" * (1 << 21)})[0] == 413
+    assert cluster.client.ask(path, "POST", {"topic": ""})[0] == 422
+    assert cluster.client.ask(path)[0] == 405
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"Authorization": ""}, 401),
+    ],
+)
+def test_pages_of_other_sites_are_refused_on_every_method(cluster, method, headers, status):
+    assert cluster.client.ask("api/v1/nodes", method, **headers)[0] == status
+
+
+def test_mistakes_are_told_in_a_line(cluster):
+    for query in ("limit=-1", "limit=x", "rising=1", "sort=nothing", "search=%00"):
+        status, text, _ = cluster.client.ask(f"api/v1/actors?{query}")
+        assert (status, "error" in json.loads(text)) == (400, True)
+    assert cluster.client.ask("api/v1/nothing")[0] == 404
+    assert cluster.client.ask("api/v1/actor?address=nonsense")[0] == 409
+    assert cluster.client.ask("api/v1/stream?view=nothing")[0] == 400
+
+
+def stream(client, query):
+    import urllib.request
+
+    headers = {"Authorization": f"Bearer {client.token}"}
+    request = urllib.request.Request(f"{client.base}api/v1/stream?{query}", None, headers)
+    return urllib.request.urlopen(request, timeout=30)
+
+
+def told(found):
+    line = found.readline()
+    found.readline()
+    return json.loads(line.removeprefix(b"data: "))
+
+
+def test_a_page_is_told_what_it_shows_and_then_what_changes(cluster):
+    with stream(cluster.client, "view=actors&limit=5") as page:
+        whole = told(page)["whole"]
+        later = told(page)
+
+    assert len(whole["rows"]["order"]) == 5
+    assert whole["summary"]["nodes"] == 3
+    assert "whole" not in later
+    assert len(json.dumps(later)) < len(json.dumps(whole))
+
+
+def test_a_page_listens_to_a_topic(cluster):
+    with stream(cluster.client, "view=listen&topic=/heard") as page:
+        assert told(page) == {"listening": "/heard"}
+        cluster.there.publish("/heard/x", "<b>")
+        found = next(each for each in iter(lambda: told(page), None) if each)
+
+    assert found["messages"] == [{"topic": "/heard/x", "value": "<b>"}]
+
+
+def test_a_lost_node_is_told_at_once():
+    with Cluster(actions=False) as cluster, stream(cluster.client, "view=nodes") as page:
+        told(page)
+        cluster.east.close()
+
+        def state():
+            rows = told(page).get("patch", {}).get("rows", {}).get("rows", {})
+            return any(row and row.get("state") == "lost" for row in rows.values())
+
+        eventually(state)
+
+
+def test_with_no_page_open_there_is_nothing_of_it():
+    with Node("quiet", dashboard=True) as node, Node("without") as other:
+        client = Client(node.dashboard_url)
+        client.read("nodes")
+        collector = node._dashboard.collector
+        eventually(lambda: not collector.is_at_work)
+        timers = len(node.runner.timers) if hasattr(node.runner, "timers") else 0
+
+        assert len(node.runtime._subscribers) == len(other.runtime._subscribers)
+        assert node.stats().actors == other.stats().actors
+        assert not collector._asked
+        handled = node.runtime.handled
+        threading.Event().wait(1.5)  # longer than a round of a collector that is at work
+        assert node.runtime.handled == handled
+        assert not hasattr(node.runner, "timers") or len(node.runner.timers) <= timers
+
+
+def test_a_node_without_a_page_says_so():
+    with Node() as node, pytest.raises(WrongValue, match="dashboard=True"):
+        _ = node.dashboard_url
+
+
+def test_a_public_address_takes_tls_or_a_word():
+    with Node(dashboard=True) as node:
+        with pytest.raises(DashboardError, match="insecure"):
+            DashboardServer(node, "0.0.0.0:0")
+        with DashboardServer(node, "0.0.0.0:0", insecure=True) as server:
+            assert Client(server.link).read("nodes")["rows"]
+        with pytest.raises(DashboardError, match="HOST:PORT"):
+            DashboardServer(node, "nowhere")
+        with pytest.raises(DashboardError, match="free one"):
+            DashboardServer(node, Client(node.dashboard_url).base.split("/")[2])
+
+
+def test_it_is_mounted_into_another_application(cluster):
+    import asyncio
+
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    from callboard.dashboard import make_app
+    from callboard.dashboard.guard import Guard
+
+    guard = Guard(token="mine")
+    app = Starlette(routes=[Mount("/window", make_app(cluster.hub, guard))])
+
+    def ask(path, query=b"", cookie=b""):
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        async def receive():
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        headers = [(b"host", b"localhost"), (b"cookie", cookie)]
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": query}
+        scope |= {"headers": headers, "scheme": "http", "http_version": "1.1"}
+        asyncio.run(app(scope, receive, send))
+        return sent[0]["status"], dict(sent[0]["headers"])
+
+    status, headers = ask("/window/", b"token=mine")
+    cookie = headers[b"set-cookie"]
+    assert (status, headers[b"location"]) == (303, b"/window/")
+    assert b"Path=/window" in cookie
+    assert ask("/window/api/v1/nodes", cookie=cookie.partition(b";")[0])[0] == 200
+    assert ask("/window/api/v1/nodes")[0] == 401

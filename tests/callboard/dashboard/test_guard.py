@@ -1,0 +1,148 @@
+"""The checklist of dashboards: Host, Origin and token, on every method."""
+
+import asyncio
+
+import pytest
+
+from callboard.dashboard.guard import Guard, GuardedApp
+
+OWN = "127.0.0.1:8080"
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PURGE")
+GUARD = Guard(token="secret-token", hosts=frozenset({"shop.example"}), cookie="callboard-8080")
+COOKIE = {"cookie": "callboard-8080=secret-token"}
+
+
+def status(headers=(), *, method="GET", path="/api/v1/nodes", query="", guard=GUARD):
+    given = {"host": OWN, **dict(headers)}
+    return guard.judge(method, path, query, given).status
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        (COOKIE, 200),
+        ({"authorization": "Bearer secret-token"}, 200),
+        ({"cookie": "a=b; callboard-8080=secret-token; c=d"}, 200),
+        ({**COOKIE, "origin": f"http://{OWN}"}, 200),
+        ({**COOKIE, "host": "localhost:8080"}, 200),
+        ({**COOKIE, "host": "[::1]:8080"}, 200),
+        ({**COOKIE, "host": "shop.example"}, 200),
+        ({}, 401),
+        ({"cookie": "callboard-8080=wrong"}, 401),
+        ({"cookie": "callboard-8081=secret-token"}, 401),
+        ({"authorization": "Basic secret-token"}, 401),
+        ({"authorization": "Bearer "}, 401),
+        ({**COOKIE, "host": "evil.example"}, 403),
+        ({**COOKIE, "host": "evil.example:8080"}, 403),
+        ({**COOKIE, "host": "127.0.0.1.evil.example"}, 403),
+        ({**COOKIE, "host": "evil@127.0.0.1"}, 403),
+        ({**COOKIE, "host": "192.0.2.7:8080"}, 403),
+        ({**COOKIE, "host": "["}, 403),
+        ({**COOKIE, "host": ""}, 403),
+        ({**COOKIE, "origin": "http://evil.example"}, 403),
+        ({**COOKIE, "origin": "null"}, 403),
+        ({**COOKIE, "origin": "http://127.0.0.1:9999"}, 403),
+        ({**COOKIE, "origin": "http://["}, 403),
+        ({**COOKIE, "sec-fetch-site": "cross-site"}, 403),
+        ({**COOKIE, "sec-fetch-site": "same-site"}, 403),
+        ({**COOKIE, "sec-fetch-site": "same-origin"}, 200),
+    ],
+)
+def test_who_may_ask_is_the_same_for_every_method(method, headers, expected):
+    assert status(headers, method=method) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("/", 200), ("/static/app.js", 200), ("/api/v1/openapi.json", 401), ("/nothing", 401)],
+)
+def test_only_static_files_need_no_token(path, expected):
+    assert status(path=path) == expected
+
+
+def test_static_files_are_for_our_own_names_too():
+    assert status({"host": "evil.example"}, path="/static/app.js") == 403
+    assert status({"host": "evil.example"}, path="/") == 403
+
+
+def test_the_link_becomes_a_cookie_and_its_token_leaves_the_address():
+    verdict = GUARD.judge("GET", "/", "token=secret-token", {"host": OWN})
+
+    assert (verdict.status, verdict.cookie) == (303, "secret-token")
+    assert status(path="/", query="token=wrong") == 403
+    assert status(path="/", query="token=%ff%00") == 403
+    assert status(query="token=secret-token") == 401  # elsewhere it does not count
+
+
+def test_the_link_may_stand_on_a_page_of_another_site():
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+
+    assert status(link, path="/", query="token=secret-token") == 303
+    assert status({**link, **COOKIE}) == 403
+    assert status(link, path="/", method="POST") == 403
+
+
+def test_a_public_port_is_reached_by_any_address():
+    guard = Guard(token="secret-token", any_address=True, cookie="callboard-8080")
+
+    assert status({**COOKIE, "host": "192.0.2.7:8080"}, guard=guard) == 200
+    assert status({**COOKIE, "host": "evil.example"}, guard=guard) == 403
+
+
+def test_tokens_differ_and_are_not_shown():
+    assert Guard().token != Guard().token
+    assert len(Guard().token) > 30
+    assert GUARD.token not in repr(GUARD)
+
+
+def asked(headers, *, kind="http", path="/api/v1/nodes", query=b""):
+    sent, passed = [], []
+
+    async def app(scope, receive, send):
+        passed.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"told"})
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": kind, "method": "GET", "path": path, "query_string": query}
+    scope |= {"headers": [(k.encode(), v.encode()) for k, v in headers], "scheme": "http"}
+    asyncio.run(GuardedApp(app, GUARD)(scope, None, send))
+    return sent, passed
+
+
+def test_every_answer_forbids_what_does_not_come_from_here():
+    for headers in ([("host", OWN)], [("host", OWN), *COOKIE.items()]):
+        sent, _ = asked(headers)
+        told = dict(sent[0]["headers"])
+        policy = told[b"content-security-policy"].decode()
+
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert told[b"x-content-type-options"] == b"nosniff"
+
+
+def test_a_header_that_decides_must_not_stand_there_twice():
+    sent, passed = asked([("host", OWN), ("host", "evil.example"), *COOKIE.items()])
+
+    assert sent[0]["status"] == 400
+    assert not passed
+
+
+def test_the_cookie_is_for_our_own_pages_only():
+    sent, passed = asked([("host", OWN)], path="/", query=b"token=secret-token")
+    cookie = dict(sent[0]["headers"])[b"set-cookie"].decode()
+
+    assert "SameSite=Strict" in cookie
+    assert "HttpOnly" in cookie
+    assert dict(sent[0]["headers"])[b"location"] == b"/"
+    assert not passed
+
+
+def test_a_web_socket_is_not_let_through():
+    sent, passed = asked([("host", OWN), *COOKIE.items()], kind="websocket")
+
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+    assert not passed
