@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from callboard.cli.output import say, to_json
 from callboard.cli.problem import Misuse
@@ -51,9 +52,9 @@ def option(default: Any, help: str, *names: str, **more: Any) -> Any:  # noqa: A
     return field(default=MISSING if default is ... else default, metadata={"option": info})
 
 
-def flag(help: str, *names: str) -> Any:  # noqa: A002  # as typer calls it
+def flag(help: str, *names: str, **more: Any) -> Any:  # noqa: A002  # as typer calls it
     """Return a field of options that is off unless one of its names is given."""
-    return option(False, help, *names)  # noqa: FBT003  # the default of a flag
+    return option(False, help, *names, **more)  # noqa: FBT003  # the default of a flag
 
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]:
@@ -68,10 +69,36 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]
     """
 
     def register(function: Work) -> Work:
-        app.command(name)(_expanded(function))
+        app.command(name, cls=_SectionedCommand)(_expanded(function))
         return function
 
     return register
+
+
+#: Sections of the help, as panels of options; those of other options come last.
+READ, ASKED, RESULTS, RUNS = (
+    {"rich_help_panel": title}
+    for title in ("What is read", "What is asked", "Where results go", "How it runs")
+)
+_SECTIONS: Final = [panel["rich_help_panel"] for panel in (READ, ASKED, RESULTS, RUNS)]
+
+
+class _SectionedCommand(TyperCommand):
+    """A command whose help has a section for each panel of its options."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options; in each section what has to be given comes first."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for each in sorted(self.get_params(ctx), key=lambda each: not each.required):
+            record = each.get_help_record(ctx)
+            is_argument = each.param_type_name == "argument"
+            panel = "Arguments" if is_argument else getattr(each, "rich_help_panel", None)
+            if record is not None:
+                found.setdefault(panel or "Options", []).append(record)
+        for title in ("Arguments", *_SECTIONS, "Options"):
+            if title in found:
+                with formatter.section(title):
+                    formatter.write_dl(found[title])
 
 
 def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,7 @@
 """`callboard pipeline …`: run queries over logs with Spark."""
 
 import json
+import logging
 import os
 import sys
 import time
@@ -13,7 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from callboard.cli.options import AccessOptions, JsonOptions, command, flag, noun, option
+from callboard.cli.options import (
+    ASKED,
+    READ,
+    RESULTS,
+    RUNS,
+    AccessOptions,
+    JsonOptions,
+    command,
+    flag,
+    noun,
+    option,
+)
 from callboard.cli.output import say
 from callboard.cli.own_node import JoinOptions, catch_signals, opening, parse_listen
 from callboard.cli.problem import FAILED, MISUSED, Problem, one_line, problem_of
@@ -21,7 +33,9 @@ from callboard.cli.topic import parse_retention
 from callboard.cli.work.query_watch import QueryWatch, line_of, rows_from, rows_in
 from callboard.commitlog import LogError, LogReader
 from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissing
-from callboard.pipeline.job import Job
+from callboard.pipeline.failure import reason_of
+from callboard.pipeline.function import stated_by
+from callboard.pipeline.job import Job, find_query
 from callboard.pipeline.progress import (
     Handed,
     Progress,
@@ -29,7 +43,7 @@ from callboard.pipeline.progress import (
     listener,
     query_metrics,
 )
-from callboard.pipeline.queries import Settings, seconds_of
+from callboard.pipeline.queries import Query, Settings, seconds_of
 from callboard.pipeline.state import Detection
 from callboard.text import printable
 
@@ -51,35 +65,77 @@ app = noun()
 class QueryOptions(JsonOptions):
     """What a query is told, and the logs that it reads and writes."""
 
-    log: Path = option(..., "The log that is read.", "--log", metavar="FOLDER")
-    to: Path = option(..., "The log that takes the results.", "--to", metavar="FOLDER")
-    field: str = option("value", "The field of payloads that holds the value.")
-    window: str = option("10s", "Length of windows, gap of sessions.", metavar="SPAN")
-    delay: str = option("10s", "How late records may be.", metavar="SPAN")
-    topic: list[str] | None = option(
-        None, "Only topics that begin so; repeatable.", "--topic", metavar="PREFIX"
+    log: str = option(
+        ..., "The log: a folder or grpc://HOST:PORT/NAME.", "--log", metavar="FOLDER", **READ
     )
-    threshold: float = option(4.0, "Standard deviations that make an anomaly.", min=0.1)
-    season: str = option("", "For anomalies: for instance 1d:24.", metavar="SPAN:SLOTS")
-    left: str = option("", "For a join: topics of one side.", metavar="PREFIX")
-    right: str = option("", "For a join: of the other side.", metavar="PREFIX")
-    within: str = option("10s", "For a join: how far apart.", metavar="SPAN")
+    topic: list[str] | None = option(
+        None, "Only topics that begin so; repeatable.", "--topic", metavar="PREFIX", **READ
+    )
+    schema: str = option(
+        "",
+        "Fields of payloads with types, like 'origin string, delay double, at timestamp', or a "
+        "file with that. What does not fit is left out, or a dead letter.",
+        metavar="DDL|FILE",
+        **READ,
+    )
+    time: str = option(
+        "",
+        "The field with the event time: ISO 8601, seconds or milliseconds since 1970; default: "
+        "when it was recorded.",
+        metavar="FIELD",
+        **READ,
+    )
+    dead_letters: Path | None = option(
+        None,
+        "The log that takes records which do not decode.",
+        "--dead-letters",
+        metavar="FOLDER",
+        **READ,
+    )
+    field: str = option("value", "The field that holds the value.", metavar="FIELD", **ASKED)
+    by: str = option(
+        "",
+        "Tell results for each value of this field, or of key or sender; default: topic.",
+        metavar="FIELD",
+        **ASKED,
+    )
+    window: str = option("10s", "Length of windows, gap of sessions.", metavar="SPAN", **ASKED)
+    delay: str = option("10s", "How late records may be.", metavar="SPAN", **ASKED)
+    threshold: float = option(
+        4.0, "Standard deviations that make an anomaly.", min=0.1, **ASKED
+    )
+    season: str = option(
+        "", "For anomalies: for instance 1d:24.", metavar="SPAN:SLOTS", **ASKED
+    )
+    left: str = option("", "For a join: topics of one side.", metavar="PREFIX", **ASKED)
+    right: str = option("", "For a join: of the other side.", metavar="PREFIX", **ASKED)
+    within: str = option("10s", "For a join: how far apart.", metavar="SPAN", **ASKED)
+    to: Path = option(
+        ..., "The log that takes the results.", "--to", metavar="FOLDER", **RESULTS
+    )
     retain: str = option(
         "",
         "How long results are kept: bytes=1000000000,records=…,seconds=86400; "
         "default: for ever.",
         metavar="LIMITS",
-    )
-    master: str = option(
-        "", "local[N] or spark://HOST:PORT; default: all cores.", metavar="URL"
+        **RESULTS,
     )
     staging: str = option(
         "",
         "On a cluster, who has --to under this path: shared (all hosts) or driver.",
         metavar="WHO",
+        **RESULTS,
     )
-    shortcuts: bool = flag("Be quicker by what leans on Spark's insides.", "--shortcuts")
-    as_json: bool = flag("Print JSON lines.", "--json")
+    master: str = option(
+        "", "local[N] or spark://HOST:PORT; default: all cores.", metavar="URL", **RUNS
+    )
+    conf: list[str] | None = option(
+        None, "A setting of Spark; repeatable.", "--conf", metavar="KEY=VALUE", **RUNS
+    )
+    shortcuts: bool = flag(
+        "Be quicker by what leans on Spark's insides.", "--shortcuts", **RUNS
+    )
+    as_json: bool = flag("Print JSON lines.", "--json", **RUNS)
 
     def job(self, query: str, **run: Any) -> Job:
         """Return a query with all it needs; `run` is what `Job` takes beside.
@@ -97,37 +153,126 @@ class QueryOptions(JsonOptions):
                 self.left,
                 self.right,
                 seconds_of(self.within),
+                self.time,
+                "" if self.by == "topic" else self.by,
+                _read_schema(self.schema),
             )
-        topics = ",".join(self.topic or ())
-        log, to = str(self.log), str(self.to)
+            self._check(find_query(query), settings)
+        topics, to = ",".join(self.topic or ()), str(self.to)
         run |= {"retain": self.retain, "staging": self.staging}
-        return Job(query, log, to, settings, topics, **run)
+        run["dead_letters"] = str(self.dead_letters or "")
+        return Job(query, self.log, to, settings, topics, **run)
+
+    def _check(self, query: Query, settings: Settings) -> None:
+        """Raise `InvalidSetting` where an option means nothing to the query."""
+        usual = Settings()
+        for name, (options, queries) in _MEANT.items():
+            if name not in query.uses and getattr(settings, name) != getattr(usual, name):
+                what = f"{options} means nothing to this query; it is for {queries}"
+                raise InvalidSetting(what)
+        if settings.by and stated_by(query):
+            what = "--by means nothing to a function; let it group its rows itself"
+            raise InvalidSetting(what)
+
+    @property
+    def settings_of_spark(self) -> dict[str, str]:
+        """What `--conf` says.
+
+        Raises:
+            InvalidSetting: it has another form.
+        """
+        pairs = [each.partition("=") for each in self.conf or ()]
+        for key, equals, _ in pairs:
+            if not key.strip() or not equals:
+                what = f"--conf {key!r} is no setting; give one like spark.executor.memory=2g"
+                raise InvalidSetting(what)
+        return {key.strip(): value for key, _, value in pairs}
+
+
+#: Options that not all queries heed, by their settings, and which do.
+_MEANT: Final = {
+    "window": ("--window", "rates, quantiles, windows and sessions"),
+    "delay": ("--delay", "all queries but anomalies"),
+    "detection": ("--threshold and --season", "anomalies"),
+    "left": ("--left", "join"),
+    "right": ("--right", "join"),
+    "within": ("--within", "join"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions(QueryOptions, JoinOptions):
     """How a query runs, and where results and progress go beside the log."""
 
-    batch: bool = flag("Read what there is once, without a checkpoint.", "--batch")
-    once: bool = flag("End when all that there is was read.", "--once")
     start: str = option(
-        "earliest", "earliest, latest, offset or time.", "--from", metavar="PLACE"
+        "earliest", "earliest, latest, offset or time.", "--from", metavar="PLACE", **READ
     )
-    max_rows: int | None = option(None, "Records of a micro-batch at most.", min=1)
-    name: str = option("", "What this run is called; default: as the query.")
+    batch: bool = flag("Read what there is once, without a checkpoint.", "--batch", **RUNS)
+    once: bool = flag("End when all that there is was read.", "--once", **RUNS)
+    interval: str = option(
+        "", "Time from one micro-batch to the next; default: none.", metavar="SPAN", **RUNS
+    )
+    max_rows: int | None = option(None, "Records of a micro-batch at most.", min=1, **RUNS)
+    checkpoint: str = option(
+        "",
+        "Where the query keeps its place, any path of Spark; default: with the results.",
+        metavar="FOLDER",
+        **RUNS,
+    )
+    name: str = option("", "What this run is called; default: as the query.", **RUNS)
+    metrics: str = option("", "Serve /metrics for monitoring.", metavar="HOST:PORT", **RUNS)
     peer: list[str] | None = option(
-        None, "Publish results and progress there; repeatable.", "--peer", metavar="ADDRESS"
+        None,
+        "Publish results and progress there; repeatable.",
+        "--peer",
+        metavar="ADDRESS",
+        **RESULTS,
     )
-    listen: str = option("", "Where nodes reach this one for them.", metavar="HOST:PORT")
-    store: str = option("", "A store whose entries are the results as well.", metavar="NAME")
+    listen: str = option(
+        "", "Where nodes reach this one for them.", metavar="HOST:PORT", **RESULTS
+    )
+    store: str = option(
+        "", "A store whose entries are the results as well.", metavar="NAME", **RESULTS
+    )
     wait: float = option(
         10.0,
         "Seconds that results wait for subscribers; then they are unheard.",
         min=0.0,
         metavar="SECONDS",
+        **RESULTS,
     )
-    metrics: str = option("", "Serve /metrics for monitoring.", metavar="HOST:PORT")
-    insecure: bool = flag("Listen on public addresses without secret.", "--insecure")
+    insecure: bool = flag("Listen on public addresses without secret.", "--insecure", **RESULTS)
+
+    def stream_job(self, query: str) -> Job:
+        """Return the query that is run.
+
+        Raises:
+            Problem: options contradict each other.
+        """
+        with explained():
+            if self.batch:
+                given = [f"--{name}" for name in _OF_STREAMS if getattr(self, name)]
+                if self.max_rows is not None:
+                    given.append("--max-rows")
+                if given:
+                    what = f"{given[0]} means nothing to --batch; leave one of them out"
+                    raise InvalidSetting(what)
+            if self.once and self.interval:
+                what = "--interval means nothing to --once, which ends when all was read"
+                raise InvalidSetting(what)
+            if self.store and not self.publishes:
+                what = "--store needs a cluster that has it; give --peer or --listen"
+                raise InvalidSetting(what)
+            interval = seconds_of(self.interval) if self.interval else 0.0
+        return self.job(
+            query,
+            start=self.start,
+            max_rows=self.max_rows,
+            ends=self.once,
+            interval=interval,
+            name=self.name,
+            checkpoint_at=self.checkpoint,
+        )
 
     @property
     def publishes(self) -> bool:
@@ -135,12 +280,18 @@ class StreamOptions(QueryOptions, JoinOptions):
         return bool(self.peer or self.listen)
 
 
+#: Options that a batch has no use for.
+_OF_STREAMS: Final = ("interval", "checkpoint", "peer", "listen", "store", "metrics")
+
+
 @dataclass(frozen=True, kw_only=True)
 class AgainOptions(QueryOptions):
     """Which part of a log is read again."""
 
-    start: str = option(..., "earliest, an offset or a time.", "--from", metavar="PLACE")
-    until: str = option("latest", "latest, an offset or a time.", metavar="PLACE")
+    start: str = option(
+        ..., "earliest, an offset or a time.", "--from", metavar="PLACE", **READ
+    )
+    until: str = option("latest", "latest, an offset or a time.", metavar="PLACE", **READ)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,16 +323,14 @@ def run(query: QueryName, options: StreamOptions) -> int:
     Examples:
       callboard pipeline run rates --log metrics --to results
       callboard pipeline run quantiles --log metrics --to results --field load --once
+      callboard pipeline run quantiles --log air --to out --time at --by origin --field delay
+      callboard pipeline run rates --log air --to out --schema air.ddl --dead-letters bad
+      callboard pipeline run join --log air --to out --left /flight --right /weather --by origin
       callboard pipeline run anomalies --log temperatures --to results --season 1d:24 --batch
+      callboard pipeline run mine.py:delayed --log air --to out --interval 10s
       callboard pipeline run rates --log metrics --to results --peer basp://127.0.0.1:4222
     """  # noqa: D301
-    job = options.job(
-        query,
-        start=options.start,
-        max_rows=options.max_rows,
-        ends=options.once,
-        name=options.name,
-    )
+    job = options.stream_job(query)
     if options.batch:
         return _run_batch(job, options)
     return _run_stream(job, options)
@@ -230,6 +379,23 @@ def status(
         options.say(row, line_of(row))
 
 
+def _read_schema(text: str) -> str:
+    """Return a schema, or what the file holds that is named.
+
+    Raises:
+        InvalidSetting: there is no such file.
+    """
+    with suppress(OSError, ValueError):  # names that are too long, or have zeros
+        if text and Path(text).is_file():
+            return Path(text).read_text()
+    if text and not any(each in text for each in " \t\n:{"):
+        what = (
+            f"there is no file {text}; give one, or fields like 'origin string, delay double'"
+        )
+        raise InvalidSetting(what)
+    return text
+
+
 def _detection(threshold: float, season: str) -> Detection:
     """Return how anomalies are found."""
     if not season:
@@ -260,7 +426,7 @@ def _run_batch(job: Job, options: QueryOptions) -> int:
         begun, before = time.monotonic(), _end_of(job.to)
         try:
             with _interrupted(spark, stop):
-                job.run_batch(spark)
+                left_out = job.run_batch(spark)
         except Exception as error:  # noqa: BLE001  # Spark's errors are of many kinds
             if stop.is_set():
                 say("stopped; no results were added", err=True)
@@ -271,8 +437,11 @@ def _run_batch(job: Job, options: QueryOptions) -> int:
             "results": _end_of(job.to) - before,
             "seconds": round(time.monotonic() - begun, 3),
             "to": job.to,
+            "undecodable": left_out,
         }
         text = "{query}: {results:,} results in {seconds:.1f} s, in {to}"
+        if left_out:
+            text += "; left out {undecodable:,} records that do not decode"
         options.say(row, text.format(**row))
         return 0
 
@@ -314,6 +483,7 @@ def _run_stream(job: Job, options: StreamOptions) -> int:
         watch = QueryWatch(
             status,
             job.log,
+            letters=job.dead_letters,
             handed=lambda: None if bridge is None else _handed_of(bridge, job),
             hub=hub,
         )
@@ -378,13 +548,21 @@ def _follow(
 def _spark(job: Job, options: QueryOptions) -> Iterator[Any]:
     """Run a session; what is wrong with the query is told before, without Java."""
     job.check()
+    settings = options.settings_of_spark
     from callboard.pipeline.spark_session import session
 
     # Java keeps the file, and what it says there.
     with _removed_unless_started(job.folder), _stderr_in(job.folder / "spark.log"):
         spark = session(
-            options.master, name=f"callboard {job.title}", shortcuts=options.shortcuts
+            options.master,
+            name=f"callboard {job.title}",
+            conf=settings,
+            shortcuts=options.shortcuts,
         )
+    from pyspark.logger import PySparkLogger
+
+    # It writes the whole stack of Java to stderr for a name that is misspelt.
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
         yield spark
     finally:
@@ -527,10 +705,10 @@ def _line(progress: Progress) -> str:
     )
 
 
-def _failure(error: Exception) -> Problem:
+def _failure(error: Exception) -> Exception:
     """Return one line for what Spark tells in hundreds."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    ours = [line for line in lines if line.startswith("callboard.")]
-    text = ours[-1].partition(": ")[2] if ours else one_line(lines[0] if lines else repr(error))
-    why, _, step = text.partition(";")
-    return Problem(why=why[:_REASON], step=step.strip() or "see docs/pipeline.md")
+    if isinstance(error, PipelineError | LogError):
+        return error
+    reason = reason_of(error).replace('option("deadLetters", …)', "--dead-letters")
+    why, _, step = reason.partition(";")
+    return Problem(why=one_line(why)[:_REASON], step=step.strip() or "see docs/pipeline.md")

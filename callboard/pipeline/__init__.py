@@ -17,6 +17,7 @@ from callboard.pipeline.errors import (
 
 if TYPE_CHECKING:
     from callboard.pipeline.bridge import Bridge
+    from callboard.pipeline.function import pipeline
     from callboard.pipeline.spark_session import register, session
     from callboard.pipeline.tables import table
 
@@ -28,6 +29,7 @@ __all__ = [
     "PublishFailed",
     "SparkMissing",
     "Undecodable",
+    "pipeline",
     "register",
     "session",
     "table",
@@ -36,6 +38,7 @@ __all__ = [
 #: What Spark's workers do not need is imported when it is used.
 _HOMES: Final = {
     "Bridge": "bridge",
+    "pipeline": "function",
     "register": "spark_session",
     "session": "spark_session",
     "table": "tables",

@@ -1,17 +1,17 @@
 """A query with all it needs: which log it reads, what it asks, where its results go."""
 
-import runpy
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from callboard.pipeline.errors import InvalidSetting
+from callboard.pipeline.function import load_function, stated_by
+from callboard.pipeline.inputs import LEFT_OUT, OBSERVED, read_rows
 from callboard.pipeline.progress import QUERIES as FOLDER
-from callboard.pipeline.queries import QUERIES, Query, Settings, check_sides, schema_of, values
+from callboard.pipeline.queries import QUERIES, Query, Settings, check_sides
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Observation, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 
@@ -33,6 +33,9 @@ class Job:
         name: What it is called, for its checkpoint and progress; by default as the query.
         retain: How long results are kept, like `bytes=1000000000,seconds=86400`.
         staging: Who has the folder of the results on a cluster: shared or driver.
+        dead_letters: The log that takes records which do not decode; "" leaves them out of what
+            is told by their payloads.
+        checkpoint_at: The directory of its checkpoint, where it is not with the results.
     """
 
     query: str
@@ -48,6 +51,8 @@ class Job:
     name: str = ""
     retain: str = ""
     staging: str = ""
+    dead_letters: str = ""
+    checkpoint_at: str = ""
 
     @property
     def title(self) -> str:
@@ -62,7 +67,7 @@ class Job:
     @property
     def checkpoint(self) -> str:
         """The directory of its checkpoint."""
-        return str(self.folder.absolute() / "checkpoint")
+        return self.checkpoint_at or str(self.folder.absolute() / "checkpoint")
 
     def check(self) -> None:
         """Find what is wrong with it as far as that needs no Spark.
@@ -70,9 +75,14 @@ class Job:
         Raises:
             InvalidSetting: there is no such query or no log, or a setting makes no sense.
         """
-        if find_query(self.query) is QUERIES["join"]:
+        query = find_query(self.query)
+        if query is QUERIES["join"]:
             check_sides(self.settings)
-        if self.start != "latest" and not Path(self.log).is_dir():
+        settings = self.settings
+        if settings.time and settings.time == settings.field and "field" in query.uses:
+            what = f"--field and --time are both {settings.time!r}; a value is no time"
+            raise InvalidSetting(what)
+        if self.start != "latest" and "://" not in self.log and not Path(self.log).is_dir():
             what = f"there is no log in {self.log}; record one with: callboard topic record"
             raise InvalidSetting(what)
 
@@ -81,21 +91,49 @@ class Job:
         options = {"retain": self.retain, "staging": self.staging}
         return {name: value for name, value in options.items() if value}
 
-    def _results(self, reader: Any, **options: str) -> "DataFrame":
+    def _results(
+        self,
+        spark: "SparkSession",
+        reader: Any,
+        observed: "str | Observation" = OBSERVED,
+        **options: str,
+    ) -> "DataFrame":
         """Return what the query makes of the log."""
-        options |= {"topics": self.topics, "startingOffsets": self.start}
+        query, settings, topics = find_query(self.query), self.settings, self.topics
+        if stated := stated_by(query):
+            schema, time = settings.schema or stated.schema, settings.time or stated.time
+            settings = replace(settings, schema=schema, time=time)
+            topics = topics or ",".join(stated.topics)
+        options |= {"topics": topics, "startingOffsets": self.start}
+        options["timeZone"] = spark.conf.get("spark.sql.session.timeZone") or "UTC"
         if self.max_rows is not None:
             options["maxOffsetsPerTrigger"] = str(self.max_rows)
-        log = reader.format("callboard").schema(schema_of(self.settings))
-        query, rows = find_query(self.query), log.options(**options).load(self.log)
-        needed = values(rows, self.settings, needs_values=query.needs_values)
-        return query.build(needed, self.settings)
+        if self.dead_letters:
+            options["deadLetters"] = self.dead_letters
+        rows = read_rows(reader, self.log, query, settings, options, observed)
+        results = query.build(rows, settings)
+        twice = [name for name in results.columns if results.columns.count(name) > 1]
+        if twice:
+            what = f"results have two columns {twice[0]!r}; a payload has each field once"
+            raise InvalidSetting(what)
+        return results
 
-    def run_batch(self, spark: "SparkSession") -> None:
-        """Read what there is, and append the results; returns when they are there."""
-        results = self._results(spark.read, endingOffsets=self.end)
+    def run_batch(self, spark: "SparkSession") -> int:
+        """Read what there is, and append the results; returns how many records were left out.
+
+        These are the records that do not decode, if there is no log for dead letters.
+        """
+        from pyspark.errors import PySparkAssertionError
+        from pyspark.sql import Observation
+
+        left_out = Observation(OBSERVED)
+        results = self._results(spark, spark.read, left_out, endingOffsets=self.end)
         writer = results.write.format("callboard").options(**self._sink_options)
         writer.mode("append").save(self.to)
+        try:
+            return int(left_out.get[LEFT_OUT])
+        except PySparkAssertionError:  # nothing was left out, or nobody counted it
+            return 0
 
     def start_stream(self, spark: "SparkSession") -> "StreamingQuery":
         """Begin to follow the log, where the checkpoint says if there is one."""
@@ -103,7 +141,7 @@ class Job:
 
         sync = "batch" if local_path(self.checkpoint) is None else "checkpoint"
         writer = (
-            self._results(spark.readStream)
+            self._results(spark, spark.readStream)
             .writeStream.format("callboard")
             .queryName(self.title)
             .options(**self._sink_options, checkpointLocation=self.checkpoint, sync=sync)
@@ -123,16 +161,8 @@ def find_query(name: str) -> Query:
     """
     if name in QUERIES:
         return QUERIES[name]
-    path, colon, function = name.partition(":")
-    if not colon:
+    if ":" not in name:
         known = ", ".join(QUERIES)
         what = f"there is no query {name!r}; take one of {known}, or FILE.py:FUNCTION"
         raise InvalidSetting(what)
-    if not Path(path).is_file():
-        what = f"there is no file {path}; give FILE.py:FUNCTION"
-        raise InvalidSetting(what)
-    build: Callable[..., Any] | None = runpy.run_path(path).get(function)
-    if not callable(build):
-        what = f"{path} has no function {function!r}; it takes rows and settings"
-        raise InvalidSetting(what)
-    return Query(build, needs_values=False, help=build.__doc__ or "")
+    return load_function(name)

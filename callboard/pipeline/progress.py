@@ -46,6 +46,7 @@ class Progress:
         watermark: The event time before which nothing is waited for, or "".
         at: When it was done, by the clock of the driver.
         dropped: Records that came too late for its windows.
+        undecodable: Those that did not decode, and were left out.
     """
 
     query: str
@@ -58,6 +59,7 @@ class Progress:
     watermark: str
     at: str
     dropped: int = 0
+    undecodable: int = 0
 
     @property
     def lag(self) -> int:
@@ -83,6 +85,7 @@ class Progress:
                 each.get("numRowsDroppedByWatermark", 0)
                 for each in told.get("stateOperators") or ()
             ),
+            undecodable=_counted(told),
         )
 
     def as_message(self) -> dict[str, Any]:
@@ -93,6 +96,12 @@ class Progress:
     def topic(self) -> str:
         """The topic that it is published on."""
         return f"{TOPICS}{self.query}/progress"
+
+
+def _counted(told: dict[str, Any]) -> int:
+    """Return how many records were left out, which `inputs` lets Spark count."""
+    counts = (told.get("observedMetrics") or {}).get("callboard") or {}
+    return int(counts.get("undecodable") or 0)
 
 
 def _offset(told: Any) -> int:
@@ -191,7 +200,8 @@ class Status:
         rows: Records that this run has read.
         dropped: Those of them that came too late for windows.
         last: Its last batch.
-        undecodable: Those of them that became dead letters; None if there is no log for them.
+        undecodable: Those of them that became dead letters, or were left out without a log for
+            them; None if nobody counts.
         delay: How far it was behind its log at the last look.
         handed: What became of results that are messages; None if they are none.
         updated: When it was looked at last.
@@ -282,6 +292,9 @@ class StatusFile:
             before = self.status
             rows, dropped = before.rows + progress.rows, before.dropped + progress.dropped
             self.status = replace(before, rows=rows, dropped=dropped, last=progress)
+            if progress.undecodable:
+                bad = (before.undecodable or 0) + progress.undecodable
+                self.status = replace(self.status, undecodable=bad)
             self._write()
 
     def look(
@@ -291,9 +304,11 @@ class StatusFile:
         handed: Handed | None = None,
     ) -> None:
         """Take up what is seen beside batches."""
-        looked = {"delay": delay, "undecodable": undecodable, "handed": handed}
+        looked: dict[str, Any] = {"delay": delay, "handed": handed}
+        if undecodable is not None:
+            looked["undecodable"] = undecodable
         with self._lock:
-            self.status = replace(self.status, **looked, updated=_now())  # type: ignore[arg-type]
+            self.status = replace(self.status, **looked, updated=_now())
             self._write()
 
     def end(self, how: str) -> None:
@@ -380,7 +395,7 @@ EVENTS: Final[tuple[Figure[Delay], ...]] = (
 LETTERS: Final[tuple[Figure[Status], ...]] = (
     Figure(
         "callboard_pipeline_undecodable_total",
-        "Records that became dead letters.",
+        "Records that did not decode.",
         lambda it: it.undecodable or 0,
     ),
 )

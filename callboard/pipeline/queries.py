@@ -2,7 +2,8 @@
 
 Each takes rows with the columns `offset`, `time`, `topic` and `value`, as `values` makes them,
 and returns rows for the sink. Results of a topic have that topic behind the name of the query:
-rates of `/cpu/1` are on `/rates/cpu/1`.
+rates of `/cpu/1` are on `/rates/cpu/1`. With `by` a field of payloads, in a column `by`, stands
+in for the topic: rates of the origin JFK are on `/rates/JFK` and have it as field `origin`.
 """
 
 import re
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?) *(ms|s|m|h|d)")
+
+#: The columns of a record; the source has fields of payloads named so as `payload.NAME`.
+RECORD_NAMES: Final = frozenset(
+    ("offset", "time", "topic", "key", "headers", "sender", "payload", "is_bytes", "error")
+)
+
+#: Those of them that results can be told for.
+RECORD_KEYS: Final = frozenset(("key", "sender"))
+
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -32,6 +42,10 @@ class Settings:
         left: Beginning of the topics of one side of a join.
         right: The same for the other side.
         within: How far apart the two sides of a join may be.
+        time: The field of payloads that holds the event time; "" is the time of the record.
+        by: The field of payloads that results are told for, or `key` or `sender` of the record;
+            "" is its topic. A join then joins what is equal there.
+        schema: Fields of payloads with their types, as Spark's DDL or JSON; "" is none.
     """
 
     field: str = "value"
@@ -41,6 +55,9 @@ class Settings:
     left: str = ""
     right: str = ""
     within: float = 10.0
+    time: str = ""
+    by: str = ""
+    schema: str = ""
 
 
 class Query(NamedTuple):
@@ -50,11 +67,13 @@ class Query(NamedTuple):
         build: Makes results of rows.
         needs_values: Whether records without the value's field are of no use.
         help: What it tells, in one line.
+        uses: The settings that mean something to it, beside `time`, `by` and `schema`.
     """
 
     build: "Callable[[DataFrame, Settings], DataFrame]"
     needs_values: bool
     help: str
+    uses: frozenset[str] = frozenset()
 
 
 def seconds_of(span: str) -> float:
@@ -70,20 +89,76 @@ def seconds_of(span: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def schema_of(settings: Settings) -> str:
-    """Return the schema to read a log with."""
-    return (
-        f"offset BIGINT, time TIMESTAMP, topic STRING, `{settings.field}` DOUBLE, error STRING"
-    )
+def schema_of(
+    settings: Settings, *, needs_field: bool = True, tells_errors: bool = True
+) -> str:
+    """Return the schema to read a log with.
+
+    Args:
+        settings: What the query is told; its own schema is not part of this.
+        needs_field: Whether the value's field is read.
+        tells_errors: Whether records that do not decode are rows with an `error`.
+    """
+    columns = {"offset": "BIGINT", "time": "TIMESTAMP", "topic": "STRING"}
+    fields: dict[str, str] = {settings.field: "DOUBLE"} if needs_field else {}
+    fields |= {settings.time: "TIMESTAMP"} if settings.time else {}
+    if settings.by in RECORD_KEYS:
+        columns[settings.by] = "STRING"
+    elif settings.by:
+        fields.setdefault(settings.by, "STRING")
+    columns |= {column_of(name, settings): kind for name, kind in fields.items()}
+    if tells_errors and fields:
+        columns["error"] = "STRING"
+    return ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
+
+
+def options_of(settings: Settings) -> dict[str, str]:
+    """Return the options of the source to read a log with, beside the schema."""
+    options = {}
+    if settings.by and settings.by not in {*RECORD_KEYS, settings.field, settings.time}:
+        options["textFields"] = column_of(settings.by, settings)
+    if settings.time:
+        options["requiredFields"] = column_of(settings.time, settings)
+    return options
 
 
 def values(rows: "DataFrame", settings: Settings, *, needs_values: bool = True) -> "DataFrame":
     """Return what queries take, of rows that were read with `schema_of`.
 
-    Records whose payload has no number in the field count as records, not as values.
+    Records whose payload has no number in the field count as records, not as values. With
+    `time`, `by` or `schema`, those that do not decode are left out.
     """
-    named = rows.withColumnRenamed(settings.field, "value").drop("error")
+    field, time = column_of(settings.field, settings), "time"
+    chosen = ["offset", "topic"]
+    if settings.time:
+        time = quoted(column_of(settings.time, settings))
+    chosen.append(f"{time} AS time")
+    if field in rows.columns:
+        chosen.append(f"nanvl({quoted(field)}, CAST(NULL AS DOUBLE)) AS value")
+    if settings.by:
+        is_own = settings.by in RECORD_KEYS
+        by = settings.by if is_own else quoted(column_of(settings.by, settings))
+        chosen.append(f"CAST({by} AS STRING) AS by")
+    is_strict = settings.time or settings.by or settings.schema
+    if is_strict and "error" in rows.columns:
+        rows = rows.where("error IS NULL")
+    named = rows.selectExpr(*chosen)
     return named.where("value IS NOT NULL") if needs_values else named
+
+
+def column_of(name: str, settings: Settings) -> str:
+    """Return the column of the source that holds a field of payloads.
+
+    Beside a schema it is another one than that of the schema, which may have another type.
+    """
+    inner = name.removeprefix("payload.")
+    is_apart = settings.schema or inner != name or name in RECORD_NAMES
+    return f"payload.{inner}" if is_apart else name
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL has it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def check_sides(settings: Settings) -> None:
@@ -97,14 +172,14 @@ def rates(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Count records and tell their rate for each window and topic."""
     found = _grouped("window", rows, settings, _RECORDS)
     rate = f"records / {settings.window}D AS rate"
-    return found.selectExpr(*_of_window("/rates"), "records", rate)
+    return found.selectExpr(*_of_window("/rates", settings), "records", rate)
 
 
 def quantiles(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Tell least, median, 90 %, 99 %, greatest and mean for each window and topic."""
     found = _grouped("window", rows, settings, *_MEASURES)
     levels = (f"{level} AS {name}" for name, level in _LEVELS.items())
-    return found.selectExpr(*_of_window("/quantiles"), "measured AS records", *levels)
+    return found.selectExpr(*_of_window("/quantiles", settings), "measured AS records", *levels)
 
 
 def windows(rows: "DataFrame", settings: Settings) -> "DataFrame":
@@ -123,7 +198,7 @@ def windows(rows: "DataFrame", settings: Settings) -> "DataFrame":
             f"{mine.get(name, 'CAST(NULL AS DOUBLE)')} AS {name}"
             for name in ("records", "rate", *_LEVELS)
         ]
-        told.append(f"struct({', '.join((*_of_window(topic), *fields))})")
+        told.append(f"struct({', '.join((*_of_window(topic, settings), *fields))})")
     return found.selectExpr(f"inline(array({', '.join(told)}))").where("records > 0")
 
 
@@ -131,44 +206,48 @@ def sessions(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Find runs of records of a topic without a gap as long as the window."""
     found = _grouped("session_window", rows, settings, _RECORDS, "max(time) AS last")
     length = "CAST(last AS DOUBLE) - CAST(window.start AS DOUBLE) AS seconds"
-    return found.selectExpr(*_of_window("/sessions"), "records", length)
+    return found.selectExpr(*_of_window("/sessions", settings), "records", length)
 
 
 def late(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Count records that came later than the delay behind the latest one of their topic."""
     from callboard.pipeline.spark.processors import LATE_SCHEMA, late_processor
 
-    timed = rows.selectExpr("offset", "topic", "CAST(time AS DOUBLE) AS seconds")
+    timed = _keyed(rows).selectExpr("offset", "topic", "CAST(time AS DOUBLE) AS seconds")
     found = timed.groupBy("topic").transformWithState(
         late_processor(settings.delay), LATE_SCHEMA, "Update", "None"
     )
-    return found.selectExpr(*_of_source("/late"), "records", "late", "worst")
+    return found.selectExpr(*_of_source("/late", settings), "records", "late", "worst")
 
 
 def anomalies(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Find values that are far from what is usual for their topic at that time."""
     from callboard.pipeline.spark.processors import ANOMALY_SCHEMA, anomaly_processor
 
-    timed = rows.selectExpr("topic", "CAST(time AS DOUBLE) AS seconds", "value")
+    timed = _keyed(rows).selectExpr("topic", "CAST(time AS DOUBLE) AS seconds", "value")
     found = timed.groupBy("topic").transformWithState(
         anomaly_processor(settings.detection), ANOMALY_SCHEMA, "Update", "None"
     )
-    return found.selectExpr(*_of_source("/anomalies"), "value", "expected", "score")
+    return found.selectExpr(*_of_source("/anomalies", settings), "value", "expected", "score")
 
 
 def join(rows: "DataFrame", settings: Settings) -> "DataFrame":
-    """Join each record of some topics with those of others that are near in time."""
+    """Join each record of some topics with those of others that are near in time.
+
+    With `by` they are also equal in that.
+    """
     from pyspark.sql import functions as f
 
     check_sides(settings)
     width = max(1, round(settings.within * 1e6))
+    sides = (*_SIDE, "by") if settings.by else _SIDE
 
     def side(name: str, prefix: str, steps: tuple[int, ...]) -> "DataFrame":
         mine = _marked(rows, settings).where(f.col("topic").startswith(prefix))
         span = f"(unix_micros(time) - pmod(unix_micros(time), {width})) div {width}"
         spans = ", ".join(f"{span} + {step}" for step in steps)
         return mine.selectExpr(
-            *(f"{each} AS {name}_{each}" for each in _SIDE),
+            *(f"{each} AS {name}_{each}" for each in sides),
             f"explode(array({spans})) AS {name}_span",
         )
 
@@ -179,6 +258,7 @@ def join(rows: "DataFrame", settings: Settings) -> "DataFrame":
         "left_span = right_span"
         f" AND right_time BETWEEN left_time - INTERVAL {width} MICROSECONDS"
         f" AND left_time + INTERVAL {width} MICROSECONDS"
+        + (" AND left_by = right_by" if settings.by else "")
     )
     return left.join(right, near).selectExpr(
         "concat('/join', left_topic) AS topic",
@@ -188,19 +268,29 @@ def join(rows: "DataFrame", settings: Settings) -> "DataFrame":
         "right_topic",
         "right_value",
         "CAST(right_time AS DOUBLE) - CAST(left_time AS DOUBLE) AS apart",
+        *([f"left_by AS {quoted(settings.by)}"] if settings.by else []),
     )
 
 
 _SIDE: Final = ("time", "topic", "value")
 
+_DELAY: Final = frozenset(("delay",))
+_WINDOW: Final = _DELAY | {"window"}
+_VALUES: Final = _WINDOW | {"field"}
+_DETECTION: Final = frozenset(("field", "detection"))
+_JOIN: Final = _DELAY | {"field", "left", "right", "within"}
+
 QUERIES: Final = {
-    "rates": Query(rates, needs_values=False, help="records and rate of each window and topic"),
-    "quantiles": Query(quantiles, needs_values=True, help="quantiles of each window and topic"),
-    "windows": Query(windows, needs_values=False, help="rates and quantiles in one pass"),
-    "sessions": Query(sessions, needs_values=False, help="runs of records without a gap"),
-    "late": Query(late, needs_values=False, help="records that came too late, of each topic"),
-    "anomalies": Query(anomalies, needs_values=True, help="values that are not usual"),
-    "join": Query(join, needs_values=False, help="records of two topics near in time"),
+    name: Query(build, needs_values=needs_values, help=text, uses=uses)
+    for name, build, needs_values, text, uses in (
+        ("rates", rates, False, "records and rate of each window and topic", _WINDOW),
+        ("quantiles", quantiles, True, "quantiles of each window and topic", _VALUES),
+        ("windows", windows, False, "rates and quantiles in one pass", _VALUES),
+        ("sessions", sessions, False, "runs of records without a gap", _WINDOW),
+        ("late", late, False, "records that came too late, of each topic", _DELAY),
+        ("anomalies", anomalies, True, "values that are not usual", _DETECTION),
+        ("join", join, False, "records of two topics near in time", _JOIN),
+    )
 }
 
 
@@ -214,7 +304,23 @@ def _grouped(kind: str, rows: "DataFrame", settings: Settings, *measures: str) -
     from pyspark.sql import functions as f
 
     window = f.expr(f"{kind}(time, '{settings.window} seconds') AS window")
-    return _marked(rows, settings).groupBy(window, "topic").agg(*map(f.expr, measures))
+    return _keyed(_marked(rows, settings)).groupBy(window, "topic").agg(*map(f.expr, measures))
+
+
+def _keyed(rows: "DataFrame") -> "DataFrame":
+    """Return rows with what their results are told for as the topic; "" if they have none."""
+    from pyspark.sql import functions as f
+
+    if "by" not in rows.columns:
+        return rows
+    return rows.withColumn("topic", f.expr("IF(by IS NULL, '', concat('/', by))")).drop("by")
+
+
+def _of_by(settings: Settings, topic: str) -> list[str]:
+    """Return the field of results that they are told for, in SQL, of what `_keyed` made."""
+    if not settings.by:
+        return []
+    return [f"IF({topic} = '', NULL, substr({topic}, 2)) AS {quoted(settings.by)}"]
 
 
 _RECORDS: Final = "count(*) AS records"
@@ -239,18 +345,20 @@ _LEVELS: Final = {
 }
 
 
-def _of_window(name: str) -> list[str]:
+def _of_window(name: str, settings: Settings) -> list[str]:
     """Return topic, time and start of a window's result, in SQL."""
     return [
         f"concat('{name}', topic) AS topic",
         "window.end AS time",
         "window.start AS start",
+        *_of_by(settings, "topic"),
     ]
 
 
-def _of_source(name: str) -> list[str]:
+def _of_source(name: str, settings: Settings) -> list[str]:
     """Return topic and time of a result that stands for one record, in SQL."""
     return [
         f"concat('{name}', source) AS topic",
         "timestamp_micros(CAST(seconds * 1e6D AS BIGINT)) AS time",
+        *_of_by(settings, "source"),
     ]

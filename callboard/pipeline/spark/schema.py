@@ -5,8 +5,8 @@ else the field `value`. `main.temp` is the field `temp` of the field `main`, unl
 with the whole name, and `payload.time` is the field `time`, which is not the record's.
 
 A field that is missing is null; one that does not fit its type makes the record undecodable.
-Times fit as text of ISO 8601 and as numbers since 1970 as well, integers also where JSON made
-`3.0` of them, and NaN is missing where no number with a fraction is wanted, as in pandas.
+Times fit as text of ISO 8601 and as numbers since 1970 as well, integers of any size where
+floats are wanted, and NaN is missing where they are not, as in pandas.
 """
 
 import math
@@ -195,11 +195,9 @@ def _fitted(value: Any, kind: pa.DataType, zone: tzinfo) -> Any:
         return moment if kind.tz else moment.astimezone(zone).replace(tzinfo=None)
     if types.is_date(kind) and isinstance(value, str):
         return date.fromisoformat(value)
-    if types.is_integer(kind) and isinstance(value, float | Decimal):
-        if value != int(value):
-            what = f"{value} is no {kind}"
-            raise ValueError(what)
-        return int(value)
+    if types.is_integer(kind) and not isinstance(value, int):
+        what = f"{value!r} is no {kind}"  # Arrow would cut floats, within others too
+        raise ValueError(what)
     if types.is_decimal(kind) and isinstance(value, float):
         return Decimal(repr(value))
     return _fitted_inside(value, kind, zone) if types.is_nested(kind) else value

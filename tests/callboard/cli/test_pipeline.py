@@ -29,6 +29,33 @@ from tests.polling import eventually
         (["run", "anomalies", "--season", "1d"], "'1d' is no season; give one like 1d:24"),
         (["run", "rates", "--retain", "much"], "--retain 'much' cannot be read"),
         (["replay", "rates", "--from", "0", "--batch"], "--help"),
+        (
+            ["run", "late", "--window", "1m"],
+            "--window means nothing to this query; it is for r",
+        ),
+        (
+            ["run", "rates", "--season", "1d:24"],
+            "--season means nothing .*; it is for anomalies",
+        ),
+        (
+            ["run", "rates", "--left", "/in"],
+            "--left means nothing to this query; it is for join",
+        ),
+        (
+            ["run", "rates", "--batch", "--interval", "1s"],
+            "--interval means nothing to --batch",
+        ),
+        (["run", "rates", "--batch", "--checkpoint", "x"], "--checkpoint means nothing to --b"),
+        (["run", "rates", "--batch", "--max-rows", "9"], "--max-rows means nothing to --batch"),
+        (["run", "rates", "--once", "--interval", "1s"], "--interval means nothing to --once"),
+        (["run", "rates", "--interval", "often"], "'often' is no span of time; give one like"),
+        (["run", "rates", "--store", "x"], "--store needs a cluster that has it; give --peer"),
+        (
+            ["run", "rates", "--schema", "flights.ddl"],
+            "there is no file flights.ddl; give one,",
+        ),
+        (["run", "quantiles", "--time", "value"], "--field and --time are both 'value'"),
+        (["run", "nope.py:high"], "there is no file nope.py; give FILE.py:FUNCTION"),
     ],
 )
 def test_wrong_use_is_told_before_java_starts(arguments, says, capsys, tmp_path):
@@ -40,6 +67,73 @@ def test_wrong_use_is_told_before_java_starts(arguments, says, capsys, tmp_path)
     assert line.startswith("callboard: ")
     assert re.search(says, line)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_setting_of_spark_has_a_name_and_a_value(capsys, tmp_path):
+    CommitLog(tmp_path / "metrics").close()
+    run = [
+        "run",
+        "rates",
+        "--log",
+        str(tmp_path / "metrics"),
+        "--to",
+        str(tmp_path / "results"),
+    ]
+
+    assert main(["pipeline", *run, "--conf", "spark.executor.memory"]) == 2
+
+    assert capsys.readouterr().err == (
+        "callboard: --conf 'spark.executor.memory' is no setting; give one like"
+        " spark.executor.memory=2g\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "query", "says"),
+    [
+        ("def high(rows): ...", "hihg", "has no function 'hihg'; it has high"),
+        ("def high(rows:", "high", r"does not load: SyntaxError: .* \(line 1\); mend it"),
+        (
+            "\nimport nothing_here",
+            "high",
+            r"ModuleNotFoundError: No module .* \(line 2\); mend",
+        ),
+        (
+            "import sys\nsys.exit(3)",
+            "high",
+            r"does not load: SystemExit: 3 \(line 2\); mend it",
+        ),
+        (
+            "from callboard.pipeline import pipeline\n@pipeline\ndef high(rows): ...",
+            "high",
+            r"write @pipeline\(schema=…\) with brackets",
+        ),
+    ],
+)
+def test_a_file_that_does_not_load_is_told_in_one_line(program, query, says, capsys, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(program)
+    folders = ["--log", str(tmp_path / "nothing"), "--to", str(tmp_path / "results")]
+
+    assert main(["pipeline", "run", f"{path}:{query}", *folders]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(says, line), line
+
+
+def test_help_tells_options_in_sections_and_what_has_to_be_given_first(capsys):
+    assert main(["pipeline", "run", "--help"]) == 0
+
+    said = capsys.readouterr().out
+    titles = [
+        "What is read:",
+        "What is asked:",
+        "Where results go:",
+        "How it runs:",
+        "Options:",
+    ]
+    assert [line for line in said.splitlines() if line in titles] == titles
+    assert said.partition("What is read:\n")[2].lstrip().startswith("--log")
 
 
 @pytest.mark.parametrize("has_results", [False, True])

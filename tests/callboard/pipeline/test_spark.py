@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
 
+import pandas
 from cbor2 import loads
 from typer.main import get_command
 
@@ -583,11 +584,241 @@ def test_spark_and_the_command_take_the_lines_of_the_page_that_submit(spark, whi
     assert mine == line[-len(mine) :]
     assert mine[:2] == ["run", "rates"]
     command = get_command(pipeline.app).commands["run"]
-    known = mine[1 : mine.index("--checkpoint")]
-    assert command.make_context("run", known).params["staging"] == "driver"
+    assert command.make_context("run", mine[1:]).params["staging"] == "driver"
 
 
 PACKAGES = ("--packages", "org.apache.hadoop:hadoop-aws:3.5.0")
+
+
+@pytest.fixture
+def command(spark, folder, tmp_path, capsys, monkeypatch):
+    """Run a query by command, in the session of the tests; returns its results."""
+    monkeypatch.setattr("callboard.pipeline.spark_session.session", lambda *_, **__: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+
+    def run(query, *options, code=0):
+        out = tmp_path / "results"
+        shutil.rmtree(out, ignore_errors=True)
+        arguments = ["pipeline", "run", query, "--log", folder, "--to", str(out), "--batch"]
+        found = main([*arguments, *map(str, options)])
+        told = capsys.readouterr()
+        run.said, said = told.out, told.err
+        assert found == code, said
+        if code:
+            return said
+        return list(LogReader(out)) if any(out.glob("*.log")) else []
+
+    return run
+
+
+def flights(count=400):
+    """Return flights as JSON has them, by far not all of which are good, and late ones."""
+    origins = ["JFK", "LGA", "Zürich", "", None, "null"]
+    rows = []
+    for number in range(count):
+        minutes = number * 7 - (number % 5) * 40
+        at = pandas.Timestamp("2013-03-10T04:00", tz="UTC") + pandas.Timedelta(minutes=minutes)
+        row = {"origin": origins[number % 6], "delay": number % 90 - 30, "at": at.isoformat()}
+        if number % 10 == 0:  # through a change to summer time
+            row["at"] = at.tz_convert("America/New_York").isoformat()
+        if number % 23 == 0:
+            row["delay"] = [None, float("nan"), 2**60 + 1][number % 3]
+        if number % 29 == 0:
+            row["at"] = ["soon", True, None][number % 3]
+        if number % 31 == 0:
+            del row["origin"]
+        rows.append(row)
+    return rows
+
+
+FLIGHTS = ["--schema", "origin string, delay double, at timestamp", "--time", "at"]
+
+
+def test_fields_of_payloads_are_times_groups_and_values_as_pandas_has_them(
+    fill, command, tmp_path
+):
+    rows, bad = flights(), tmp_path / "bad"
+    fill([*rows, b"no flight"], topic="/flights")
+
+    found = command(
+        *("quantiles", *FLIGHTS, "--by", "origin", "--field", "delay", "--window", "1h"),
+        *("--dead-letters", bad),
+    )
+
+    good = pandas.DataFrame([row for row in rows if row["at"] not in ("soon", True, None)])
+    good["hour"] = pandas.to_datetime(good["at"], format="ISO8601", utc=True).dt.floor("1h")
+    good["group"] = good["origin"].map(lambda name: (name,) if isinstance(name, str) else ())
+    hours = good[good["delay"].notna()].groupby(["hour", "group"])["delay"]
+    expected = {
+        (hour.to_pydatetime(), *(group or [None])): (size, least, most, pytest.approx(mean))
+        for (hour, group), (size, least, most, mean) in (
+            hours.agg(["size", "min", "max", "mean"]).iterrows()
+        )
+    }
+    assert {
+        (told["start"], told["origin"]): tuple(
+            told[name] for name in ("records", "min", "max", "mean")
+        )
+        for told in (each.payload for each in found)
+    } == expected
+    assert len(found) == len(expected)
+    groups = ["/JFK", "/LGA", "/Zürich", "/", "", "/null"]
+    assert {each.topic for each in found} == {f"/quantiles{each}" for each in groups}
+    letters = [json.loads(each.headers["offset"]) for each in LogReader(bad)]
+    assert letters == [*(n for n in range(len(rows)) if n % 29 == 0), len(rows)]
+
+
+def test_what_does_not_decode_is_left_out_where_nobody_takes_it(fill, command):
+    good = {"origin": {"code": 7}, "at": 1_000_000_000}
+    fill([good, {"origin": {"code": 7}, "at": "soon"}, b"\xff", {"at": 1_000_000_001_000}])
+
+    found = command("rates", "--by", "origin.code", "--time", "at")
+
+    assert pick_payloads(found, "origin.code", "records") == [(None, 1), ("7", 1)]
+    assert command.said.endswith("; left out 2 records that do not decode\n")
+
+
+def test_a_join_takes_what_is_near_in_time_and_equal_in_a_field(fill, command):
+    weather = {"origin": "JFK", "time": "2013-01-01T05:00:00Z", "value": 39.0}
+    flight = {"origin": "JFK", "time": "2013-01-01T05:15:00Z", "value": 2}
+    fill([weather, weather | {"origin": "LGA"}], topic="/weather")
+    fill([flight, flight | {"time": "2013-01-01T07:15:00Z"}], topic="/flights")
+
+    found = command(
+        *("join", "--left", "/flights", "--right", "/weather", "--within", "30m"),
+        *("--time", "time", "--by", "origin"),
+    )
+
+    (record,) = found
+    assert record.topic == "/join/flights"
+    assert record.payload == {
+        "left_topic": "/flights",
+        "left_value": 2.0,
+        "right_topic": "/weather",
+        "right_value": 39.0,
+        "apart": -900.0,
+        "origin": "JFK",
+    }
+
+
+MINE = """
+from callboard.pipeline import pipeline
+
+@pipeline(schema="origin string, delay double, at timestamp", time="at", topics=["/flights"])
+def delayed(rows, settings):
+    return rows.where(f"delay > {settings.threshold}").selectExpr(
+        "concat('/delayed/', origin) AS topic", "time", "key", "headers", "delay"
+    )
+
+@pipeline("origin string, delay double")
+def counted(rows):
+    assert {"offset", "sender", "payload", "is_bytes", "origin"} <= set(rows.columns)
+    return rows.groupBy("topic").count()
+
+def valued(rows, settings):
+    return rows.where("value > 1").select("topic", "key", "value")
+
+def misspelt(rows):
+    return rows.where("dely > 60")
+
+def broken(rows):
+    return rows.select({}["nothing"])
+
+def empty(rows):
+    rows.count
+
+def homeless(rows):
+    return rows.select("time")
+
+@pipeline("origin strng")
+def untyped(rows):
+    return rows
+
+def late(rows):
+    from pyspark.sql.functions import udf
+    return rows.withColumn("n", udf(lambda topic: 1 // 0)("topic")).drop("payload", "is_bytes")
+"""
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE.replace("{settings.threshold}", "60"))
+    return path
+
+
+def test_a_function_gets_all_columns_and_the_fields_that_it_states(fill, command, mine):
+    at = "2013-01-01T05:15:00Z"
+    payloads = [{"origin": "JFK", "delay": delay, "at": at} for delay in (61.0, 7)]
+    fill(payloads, topic="/flights", key="UA1", headers={"unit": "min"})
+    fill([{"origin": "JFK", "delay": 99, "at": at}], topic="/other")
+
+    (record,) = command(f"{mine}:delayed")
+    counted = command(f"{mine}:counted")
+    valued = command(f"{mine}:valued", "--field", "delay", "--topic", "/flights")
+
+    assert record[1:5] == (1357017300 * 10**9, "/delayed/JFK", "UA1", {"unit": "min"})
+    assert record.payload == {"delay": 61.0}
+    assert pick_payloads(counted, "count") == [(1,), (2,)]
+    assert pick_payloads(valued, "value") == [(7.0,), (61.0,)]
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "says"),
+    [
+        ("misspelt", [], "misspelt failed: A column.*`dely` cannot be resolved.*line 19"),
+        ("broken", [], r"broken failed: KeyError: 'nothing' \(line 22\); mend it"),
+        ("empty", [], "empty returned NoneType; let it return rows"),
+        ("homeless", [], "homeless returned rows without a topic; add the column"),
+        ("untyped", [], "the schema 'origin strng' cannot be read: .*; give a file, or fields"),
+        ("late", [], "ZeroDivisionError: integer division or modulo by zero; see docs"),
+        ("counted", ["--schema", "n bigint"], "AssertionError"),
+    ],
+)
+def test_what_is_wrong_with_a_function_is_told_in_one_line(
+    fill, command, mine, query, options, says
+):
+    fill([{"origin": "JFK"}])
+
+    (line,) = command(
+        f"{mine}:{query}", *options, code=1 if query == "late" else 2
+    ).splitlines()
+
+    assert re.search(says, line), line
+    assert "Traceback" not in line
+    assert "org.apache" not in line
+
+
+def test_a_function_fails_on_what_does_not_decode_unless_somebody_takes_it(
+    fill, command, mine, tmp_path
+):
+    fill([{"delay": "much"}, {"delay": 1}])
+
+    said = command(f"{mine}:counted", code=1)
+    (record,) = command(f"{mine}:counted", "--dead-letters", tmp_path / "bad")
+
+    assert said.endswith("name a log with --dead-letters, or ask for the column error STRING\n")
+    assert record.payload == {"count": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--field", "dely"], "--field 'dely' is not in the schema; did you mean delay[?]"),
+        (["--field", "origin"], "--field 'origin' is string in the schema"),
+        (["--field", "delay", "--by", "x"], "--by 'x' is not in the schema; it has origin, d"),
+        (["--field", "delay", "--schema", "a int, A int"], "has the field 'a' twice"),
+    ],
+)
+def test_fields_that_a_schema_lacks_are_told(fill, command, options, says):
+    fill([{"delay": 1}])
+
+    assert re.search(says, command("quantiles", *FLIGHTS, *options, code=2))
+
+
+def pick_payloads(found, *names):
+    told = [tuple(each.payload[name] for name in names) for each in found]
+    return sorted(told, key=lambda each: (each[0] is not None, each))
 
 
 def test_the_programs_of_the_page_run_as_they_stand(spark, capsys):

