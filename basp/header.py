@@ -85,6 +85,8 @@ DIRECTORY: Final = 3
 INSPECTOR: Final = 4
 #: Serves logs, where a node has some to serve.
 LOG_SERVICE: Final = 5
+#: Takes records for these logs.
+LOG_INTAKE: Final = 6
 #: Where a dispatch goes on to that its source has no right to; the payload says which.
 NOT_PERMITTED: Final = 15
 #: Numbers below this one are reserved for parts of the node.

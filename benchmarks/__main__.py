@@ -50,6 +50,7 @@ MEASURES = (
     "workers",
     "blocked",
     "log_append",
+    "log_receipts",
     "log_read",
     "log_table",
     "topic_flood",

@@ -1,9 +1,9 @@
 """callboard's side: the actors that are measured, and the node process that they talk to.
 
-    python -m benchmarks.ours [--join ADDRESS] [--offer] [--largest BYTES]
+    python -m benchmarks.ours [--join ADDRESS] [--offer] [--largest BYTES] [--log FOLDER]
 
 runs a node until stdin closes and prints its address. `--join` links it to another node first,
-`--offer` registers an echo and a sink there.
+`--offer` registers an echo and a sink there, `--log` serves a log.
 """
 
 import argparse
@@ -215,8 +215,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--join")
     parser.add_argument("--offer", action="store_true")
     parser.add_argument("--largest", type=int, default=LARGEST)
+    parser.add_argument("--log", help="folder of a log that is served as cpu")
     options = parser.parse_args(arguments)
-    with Node(limits=Limits(payload=options.largest)) as node:
+    logs = {"cpu": options.log} if options.log else None
+    with Node(limits=Limits(payload=options.largest), serve_logs=logs) as node:
         node.listen("127.0.0.1", 0)
         if options.offer:
             node.register("echo", node.spawn(Echo))

@@ -11,12 +11,13 @@ from typing import Any, ClassVar, TypedDict, Unpack
 
 from callboard.actors.actor import Actor
 from callboard.actors.errors import WrongValue
-from callboard.basp.header import LOG_SERVICE
+from callboard.basp.header import LOG_INTAKE, LOG_SERVICE
 from callboard.proxies import node
 from callboard.proxies.link.certificates import TlsSource
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.surroundings import Surroundings
+from callboard.serving.intake import LogIntake
 from callboard.serving.log_service import LogService, checked_logs
 
 __all__ = ["Node"]
@@ -105,3 +106,4 @@ class Node(node.Node):
         if served:
             parts = (served, self.overlay, limits.payload)
             self.runtime.start_actor(LogService, parts, number=LOG_SERVICE)
+            self.runtime.start_actor(LogIntake, parts[:2], number=LOG_INTAKE)

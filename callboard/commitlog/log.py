@@ -249,9 +249,9 @@ class CommitLog(LogReader):
         """
         return Producer(self, name, begin)
 
-    def open_producer(self, name: str) -> ProducerOpening:
-        """Give a producer its next epoch; `producer` is what programs call."""
-        return self._writer.open_producer(name)
+    def open_producer(self, name: str, epoch: int = 0) -> ProducerOpening:
+        """Give a producer its next epoch, or let it keep one; programs call `producer`."""
+        return self._writer.open_producer(name, epoch)
 
     def take(self, claim: Claim, columns: Columns) -> int:
         """Append what a producer claims; returns its offset, durable after the next `flush`.
@@ -327,6 +327,10 @@ class CommitLog(LogReader):
         """Remove what waited for its copy."""
         with suppress(LogError):
             self._writer.trim(None)
+
+    def writes(self, place: Path) -> bool:
+        """Return whether this holds the writer's lock of a folder."""
+        return self._lock is not None and Path(self.folder).resolve() == place
 
     # --- the end ---
 
@@ -410,6 +414,13 @@ def _refuse_large(columns: Columns) -> None:
     if size > MAX_RECORD:
         what = f"a payload of {size:,} bytes exceeds the limit of {MAX_RECORD:,}; split it"
         raise InvalidRecord(what)
+
+
+def written_here(folder: str | Path) -> CommitLog | None:
+    """Return the log in a folder if this process has it open to write."""
+    place = Path(folder).resolve()
+    with _LOCK:
+        return next((each for each in _WRITTEN if each.writes(place)), None)
 
 
 def _check_options(sync: str, sync_interval: float, segment_bytes: int | None) -> None:

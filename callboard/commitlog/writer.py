@@ -144,16 +144,20 @@ class Writer:
                 self.producers.put(entry)
         return first
 
-    def open_producer(self, name: str) -> ProducerOpening:
-        """Give a producer its next epoch.
+    def open_producer(self, name: str, epoch: int = 0) -> ProducerOpening:
+        """Give a producer its next epoch, or let it go on with the one that it has.
 
         Raises:
             LogFailed: the disk has failed before.
             LogClosed: the log was closed.
+            ProducerFenced: its epoch is not the latest.
         """
         with self._lock:
             self._check()
-            return self.producers.open(name, self._clock())
+            now = self._clock()
+            if epoch:
+                return self.producers.resume(name, epoch, now)
+            return self.producers.open(name, now)
 
     def sync(self) -> None:
         """Make durable what was appended before; several threads share one sync.

@@ -14,7 +14,7 @@ that means "not permitted", so order and accounts stay exact. Nothing unknown pa
 import threading
 from collections.abc import Collection
 from dataclasses import field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from callboard.actors.envelope import Envelope
 from callboard.actors.exit_reason import ExitReason
@@ -33,6 +33,7 @@ from callboard.basp.header import (
     HEADER,
     HEADER_SIZE,
     INSPECTOR,
+    LOG_INTAKE,
     LOG_SERVICE,
     MESSAGE_ID_MASK,
     NODE_ACTOR,
@@ -204,9 +205,9 @@ class LeafGate:
             return foreign
         if data & RESPONSE or number >= FIRST_ACTOR:
             return None
+        if node == self._node and self._looks_itself(number):
+            return None
         if number == CORE_ACTOR:
-            if node == self._node and self.standing.rights.has_topics:
-                return None  # the core looks at each topic and store
             return Refusal("publish", "topics", "topics")
         try:
             message: Any = self._host.read(payload)
@@ -217,6 +218,12 @@ class LeafGate:
             return Refusal("send", what, what)
         message = message.message if message.__class__ is Envelope else message
         return self._refusal_at_part(number, message, node, data & MESSAGE_ID_MASK)
+
+    def _looks_itself(self, number: int) -> bool:
+        """Return whether a part of this node looks at each topic, store or log itself."""
+        rights = self.standing.rights
+        is_core = number == CORE_ACTOR and rights.has_topics
+        return is_core or (number == LOG_INTAKE and bool(rights.append))
 
     def _foreign_ref(self, payload: bytes) -> Refusal | None:
         """Return the refusal of a ref that the leaf names and was not given."""
@@ -252,7 +259,9 @@ class LeafGate:
         if number == INSPECTOR and kind is messages.DrainNode:
             return None if rights.drain else Refusal("drain", "the node", "the node")
         if number == LOG_SERVICE:
-            return self._refusal_of_log(message, node)
+            return self._refusal_of_log(message, node, "logs")
+        if number == LOG_INTAKE:
+            return self._refusal_of_log(message, node, "append")
         return self._refusal_of_name(number, message, node, message_id)
 
     def _refusal_of_name(
@@ -274,14 +283,15 @@ class LeafGate:
             self._lookups[node, message_id] = message.name
         return None
 
-    def _refusal_of_log(self, message: Any, node: bytes) -> Refusal | None:
+    def _refusal_of_log(
+        self, message: Any, node: bytes, right: Literal["logs", "append"]
+    ) -> Refusal | None:
         """Return what a question about a log lacks; only this node tells which there are."""
         rights, log = self.standing.rights, getattr(message, "log", None)
         if type(log) is str:
-            is_permitted = rights.permit("logs", log)
-            return None if is_permitted else Refusal("logs", log, repr(log))
+            return None if rights.permit(right, log) else Refusal(right, log, repr(log))
         is_here = node == self._node
-        return None if is_here and rights.logs else Refusal("logs", "logs", "logs")
+        return None if is_here and rights.logs else Refusal(right, "logs", "logs")
 
     def _may_announce(self, key: Key) -> bool:
         """Return whether a proxy of an actor may be announced; note whether its end is told."""

@@ -14,7 +14,7 @@ CORE_NAME: Final = "callboard.core"
 MASTER_NAME: Final = "callboard.master."
 
 #: Rights whose patterns are matched with names, as file names are (`*`, `?`, `[a-z]`).
-NAMED: Final = ("names", "send", "monitor", "spawn", "stop", "link", "logs", "reach")
+NAMED: Final = ("names", "send", "monitor", "spawn", "stop", "link", "logs", "append", "reach")
 #: Rights whose entries are the beginnings of topics.
 TOPICS: Final = ("publish", "subscribe")
 #: What the names of callboard's own actors begin with: patterns match them that begin so too.
@@ -23,7 +23,9 @@ OWN: Final = "callboard."
 STORE_LEVELS: Final = ("read", "write")
 
 Level = Literal["read", "write"]
-NamedRight = Literal["names", "send", "monitor", "spawn", "stop", "link", "logs", "reach"]
+NamedRight = Literal[
+    "names", "send", "monitor", "spawn", "stop", "link", "logs", "append", "reach"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Rights:
         subscribe: topics whose values it may get: what begins so.
         stores: stores that it may `"read"`, or `"write"` as well, by patterns of their names.
         logs: logs that it may read.
+        append: logs that it may append to, under the name of any producer.
         inspect: it may ask for the node's figures, actors, links and events.
         drain: it may have the node drained.
         reach: names of nodes behind this one that it may talk with, under the same rights.
@@ -63,6 +66,7 @@ class Rights:
     subscribe: Collection[str] = ()
     stores: Mapping[str, Level] = field(default_factory=dict)
     logs: Collection[str] = ()
+    append: Collection[str] = ()
     inspect: bool = False
     drain: bool = False
     reach: Collection[str] = ()

@@ -72,7 +72,7 @@ class Numbering:
             raise InvalidOption(what)
         self._begin = begin
         self._is_known, self._has_forgotten = False, False
-        self.epoch, self.next = 0, 1 if begin is None else begin
+        self.epoch, self.next = 0, 0
         self.last: int | None = None
 
     def opened(self, told: ProducerOpening) -> None:
@@ -81,7 +81,10 @@ class Numbering:
         self._is_known = told.last is not None
         if told.last is not None:
             self.last = told.last.number
+        if self.last is not None:
             self.next = self.last + 1
+        else:
+            self.next = 1 if self._begin is None else self._begin
 
     def number(self, given: int | None, count: int) -> int:
         """Return the number of the first of so many records.
@@ -105,7 +108,7 @@ class Numbering:
         self._is_known = True
         if self.last is None or number + count - 1 > self.last:
             self.last = number + count - 1
-            self.next = self.last + 1
+            self.next = max(self.next, self.last + 1)  # or more are under way
 
 
 def record_of(

@@ -26,6 +26,8 @@ from callboard.commitlog.errors import ProducerFenced, ProducerForgotten, WrongN
 #: Seconds and producers after which one is forgotten.
 KEPT_SECONDS: Final = 7 * 86400.0
 KEPT_PRODUCERS: Final = 100_000
+#: Nanoseconds by which an epoch may be ahead of the clock, which may have been put back.
+_AHEAD: Final = 86400 * 10**9
 
 
 class ProducerEntry(NamedTuple):
@@ -115,6 +117,20 @@ class ProducerTable:
             del self._epochs[next(iter(self._epochs))]  # its entry has an epoch, if it appends
         return ProducerOpening(epoch, self.entries.get(name), self.horizon > 0)
 
+    def resume(self, name: str, epoch: int, now: int) -> ProducerOpening:
+        """Let a producer go on with the epoch that it has, as after a restart of the log.
+
+        Raises:
+            ProducerFenced: it was opened again later, or never.
+        """
+        entry = self.entries.get(name)
+        current = max(self._epochs.get(name, 0), entry.epoch if entry else 0)
+        if not current <= epoch <= max(now, self._newest) + _AHEAD:
+            raise ProducerFenced(_fenced(name))
+        self._newest = max(self._newest, epoch)
+        self._epochs[name] = epoch
+        return ProducerOpening(epoch, entry, self.horizon > 0)
+
     def admit(self, claim: Claim, offset: int, now: int) -> ProducerEntry | None:
         """Return the entry for records that are to be written at an offset.
 
@@ -128,9 +144,8 @@ class ProducerTable:
         name, epoch, number, count, checksum = claim
         entry = self.entries.get(name)
         current = max(self._epochs.get(name, 0), entry.epoch if entry else 0)
-        if epoch < current:
-            what = f"the producer {name} was opened again elsewhere; only the latest appends"
-            raise ProducerFenced(what)
+        if not current <= epoch <= self._newest:
+            raise ProducerFenced(_fenced(name))
         if entry is None:
             if epoch <= self.horizon:
                 raise ProducerForgotten(forgotten(name, number))
@@ -185,6 +200,10 @@ class ProducerTable:
         self.horizon = self._newest = max(now, self._newest)
 
 
+def _fenced(name: str) -> str:
+    return f"the producer {name} was opened again elsewhere; only the latest appends"
+
+
 def find_run(claim: Claim, runs: Iterator[ProducerEntry]) -> int:
     """Return the offset of records whose numbers were taken before.
 
@@ -196,15 +215,18 @@ def find_run(claim: Claim, runs: Iterator[ProducerEntry]) -> int:
         WrongNumber: they were taken with other records, or it is no longer known where.
     """
     name, _, number, count, checksum = claim
+    why = "was taken long ago; its offset is no longer known"
     for run in runs:
         first = run.number - run.records + 1
+        if run.previous < 0:
+            why = f"comes before the first that the log knows, {first}"
         if first > number:
             continue
         if (first, run.records, run.checksum) == (number, count, checksum):
             return run.offset
         what = f"number {number} of {name} was taken with another record (at {run.offset})"
         raise WrongNumber(what)
-    what = f"number {number} of {name} was taken long ago; its offset is no longer known"
+    what = f"number {number} of {name} {why}"
     raise WrongNumber(what)
 
 

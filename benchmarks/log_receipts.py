@@ -1,0 +1,82 @@
+"""Appending to a log of another node, with receipts: 16 publishers, each waits for its offset.
+
+A receipt comes when the record (100 bytes) is on the disk: what 16 publishers append meanwhile
+shares a sync. Two processes on this machine, TCP over loopback. Beside it the same 16 threads
+ask an actor there, one question after the other each: what a receipt costs more than an answer.
+"""
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from benchmarks import ours
+from benchmarks.log_append import PAYLOAD, check
+from benchmarks.measure import Measure, Subject
+from benchmarks.processes import RunFailedError, serving
+from callboard import Node
+from callboard.commitlog import LogReader, LogWriter
+
+PUBLISHERS = 16
+COUNT = 40_000
+"""Appends or asks of all publishers."""
+
+
+def rate(callers: list[Callable[[], object]], count: int) -> float:
+    """Return calls for each second; each caller has a thread of its own."""
+    done = []
+
+    def call(caller: Callable[[], object]) -> None:
+        for _ in range(count // PUBLISHERS):
+            caller()
+        done.append(caller)
+
+    threads = [threading.Thread(target=call, args=(each,)) for each in callers]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    taken = time.perf_counter() - started
+    if len(done) < len(callers):
+        message = "a publisher failed"
+        raise RunFailedError(message)
+    return count // PUBLISHERS * PUBLISHERS / taken
+
+
+def receipts(share: float = 1.0) -> float:
+    """Return appends for each second."""
+    count = int(COUNT * share)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        _, address = stack.enter_context(serving(ours.node_program("--log", folder)))
+        node = stack.enter_context(Node())
+        writers = [
+            stack.enter_context(LogWriter(f"{address}/cpu", f"meter-{n}", node=node))
+            for n in range(PUBLISHERS)
+        ]
+        callers = [lambda writer=each: writer.append("/power", PAYLOAD) for each in writers]
+        rate(callers, count // 10)
+        result = rate(callers, count)
+        check(LogReader(folder).end, sum(each.last or 0 for each in writers))
+    return result
+
+
+def asks(share: float = 1.0) -> float:
+    """Return asks for each second."""
+    count = int(COUNT * share)
+    with ours.remote_partner("echo") as (_, partner):
+        callers = [lambda: partner.ask(7).result(ours.LIMIT)] * PUBLISHERS
+        rate(callers, count // 10)
+        return rate(callers, count)
+
+
+MEASURE = Measure(
+    title="appends with receipts from another node, 16 publishers",
+    unit="appends/s",
+    subjects=(
+        Subject("callboard", receipts),
+        Subject("plain asks", asks),
+    ),
+)

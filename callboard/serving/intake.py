@@ -1,0 +1,188 @@
+"""The actor that appends to a node's logs what other nodes send, and the one that syncs them.
+
+Records are written as they come, and answered after a sync of the disk that all of them share
+which came while the one before was under way: so many producers cost few syncs. A disk that is
+slow is given a moment more, so that who had an answer just now is in the next sync again.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, ClassVar, Final
+
+from callboard.actors.actor import Promise
+from callboard.actors.dispatch import handler
+from callboard.actors.errors import CallboardError, NotRegistered, WrongArgument
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.system_actor import CallBack, SystemActor
+from callboard.commitlog import CommitLog, LogReader
+from callboard.commitlog.errors import LogError, LogFailed
+from callboard.commitlog.log import written_here
+from callboard.commitlog.producing.table import Claim, checksum_of
+from callboard.proxies.errors import NotPermitted
+from callboard.proxies.overlay import Overlay
+from callboard.serving.append import (
+    AppendQuestion,
+    AppendToLog,
+    OpenLogProducer,
+    columns_of,
+    objection_to,
+    refusal_of,
+)
+from callboard.serving.log_service import Served
+
+#: Of the time that a sync took, what the next one waits for, and seconds at most.
+_GATHERED: Final = 0.25
+_LONGEST: Final = 0.002
+#: Seconds of a sync that is not worth waiting for others.
+_QUICK: Final = 0.001
+
+
+class SyncWrites:
+    """To a syncer: make records durable and answer; by log, who waits for which offset."""
+
+    __slots__ = ("written",)
+
+    def __init__(self, written: dict[str, tuple[CommitLog, list[tuple[Promise, int]]]]) -> None:
+        self.written = written
+
+
+class _Syncer(SystemActor):
+    """Syncs on a thread of its own, and answers."""
+
+    detached: ClassVar[bool] = True
+
+    def __init__(self, intake: "LogIntake") -> None:
+        self._intake = intake
+
+    @handler
+    def sync(self, order: SyncWrites) -> None:
+        """Make durable what was written, and answer."""
+        began, failed = self.now(), []
+        for name, (log, waiting) in order.written.items():
+            try:
+                log.flush()
+            except LogError as error:
+                failed.append(name)
+                for promise, _ in waiting:
+                    promise.set_result(("unknown", str(error)))
+            else:
+                for promise, offset in waiting:
+                    promise.set_result(offset)
+        self._intake.call_soon(self._intake.synced, self.now() - began, failed)
+
+
+class LogIntake(SystemActor):
+    """Appends to logs. What it is asked came from another node, and is checked."""
+
+    def __init__(self, logs: Mapping[str, Served], overlay: Overlay) -> None:
+        self._served = dict(logs)
+        self._overlay = overlay
+        #: Logs that this actor opened, since nobody here had; closed with it.
+        self._own: dict[str, CommitLog] = {}
+        #: By log, what was written since the last sync: who waits, and for which offset.
+        self._written: dict[str, tuple[CommitLog, list[tuple[Promise, int]]]] = {}
+        self._is_syncing = False
+        self._syncer = self.runtime.start_actor(_Syncer, (self,))
+
+    @handler
+    def open_producer(self, question: OpenLogProducer) -> Any:
+        """Open a producer; all that is told of it is durable."""
+        if self._refuses(question):
+            return None
+        try:
+            log = self._log(question.log)
+            epoch, last, has_forgotten = log.open_producer(question.producer, question.epoch)
+            log.flush()
+        except LogError as error:
+            return refusal_of(error)
+        return (epoch, -1 if last is None else last.number, has_forgotten)
+
+    @handler
+    def append(self, question: AppendToLog) -> Any:
+        """Append records; answered after the next sync."""
+        if self._refuses(question):
+            return None
+        try:
+            log, columns = self._log(question.log), columns_of(question.rows)
+            count, checksum = len(question.rows), checksum_of(columns)
+            claim = Claim(question.producer, question.epoch, question.number, count, checksum)
+            offset = log.take(claim, columns)
+        except LogError as error:
+            return refusal_of(error)
+        if not self._is_syncing:
+            self._is_syncing = True
+            self.call_soon(self._sync)
+        _, waiting = self._written.setdefault(question.log, (log, []))
+        waiting.append((self.promise(), offset))
+        return None
+
+    def _sync(self) -> None:
+        """Have synced what was written so far."""
+        written, self._written = self._written, {}
+        self._is_syncing = bool(written)
+        if written:
+            self._syncer.tell(SyncWrites(written))
+
+    def synced(self, seconds: float, failed: list[str]) -> None:
+        """Begin the next sync; a log that failed is opened anew."""
+        for name in failed:
+            self._drop(name)
+        if self._written and seconds > _QUICK:
+            self.after(min(seconds * _GATHERED, _LONGEST), CallBack(self._sync))
+        else:
+            self._sync()
+
+    def _log(self, name: str) -> CommitLog:
+        """Return a log that can be appended to.
+
+        Raises:
+            LogError: it is served to be read only, or another process writes it.
+        """
+        served = self._served[name]
+        if isinstance(served, CommitLog):
+            return served
+        if isinstance(served, LogReader):
+            served = served.folder
+            if not served:
+                what = f"{name} is served to be read; serve its CommitLog, or its folder"
+                raise LogFailed(what)
+        if (log := written_here(served)) is not None and log is not self._own.get(name):
+            return log
+        if name not in self._own or self._own[name].has_failed:
+            self._drop(name)
+            self._own[name] = CommitLog(served, sync="none")
+        return self._own[name]
+
+    def _drop(self, name: str) -> None:
+        """Close a log that this actor opened."""
+        if name in self._own:
+            with suppress(LogError):  # it failed, which was told
+                self._own.pop(name).close()
+
+    def _refuses(self, question: AppendQuestion) -> bool:
+        """Return whether a question is not served; then it is answered."""
+        peer = bytes(getattr(self.context.sender, "node", b""))
+        wrong, rights = objection_to(question), self._overlay.rights(peer)
+        error: CallboardError
+        if wrong:
+            error = WrongArgument(wrong)
+        elif rights is not None and not rights.permit("append", question.log):
+            self._overlay.refused(peer, "append", question.log)
+            error = NotPermitted(f"no right 'append' for {question.log!r:.200}")
+        elif question.log not in self._served:
+            names = [
+                each for each in self._served if not rights or rights.permit("append", each)
+            ]
+            here = ", ".join(sorted(names)) or "none"
+            text = f"no log is served as {question.log!r:.200} by {self.node.name}"
+            error = NotRegistered(f"{text}; those that may be appended to are: {here}")
+        else:
+            return False
+        self.promise().set_exception(error)
+        return True
+
+    def on_end(self, reason: ExitReason, detail: str) -> None:
+        """Close the logs that this actor opened."""
+        del reason, detail
+        for name in list(self._own):
+            self._drop(name)

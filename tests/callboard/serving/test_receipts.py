@@ -1,0 +1,317 @@
+"""Appends to logs of other nodes: durable when they return, and there once."""
+
+import asyncio
+import threading
+
+import pytest
+
+from callboard import Node, Rights
+from callboard.basp.header import LOG_INTAKE
+from callboard.commitlog import (
+    CommitLog,
+    InvalidRecord,
+    LogClosed,
+    LogFailed,
+    LogReader,
+    ProducerFenced,
+    ProducerForgotten,
+    ReceiptUnknown,
+    WrongNumber,
+)
+from callboard.proxies.events import PermissionRefused
+from callboard.serving.append import AppendToLog, OpenLogProducer
+from callboard.serving.log_writer import LogWriter
+from callboard.simulation import SimulatedDisk
+from tests.polling import eventually
+
+
+@pytest.fixture
+def make_node():
+    made = []
+
+    def make(name="", *, port=0, **options):
+        made.append(Node(name, **options))
+        made[-1].listen("127.0.0.1", port)
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def log(tmp_path):
+    with CommitLog(tmp_path / "cpu", sync="none") as log:
+        yield log
+
+
+@pytest.fixture
+def shop(make_node, log):
+    return make_node("shop", serve_logs={"cpu": log})
+
+
+@pytest.fixture
+def writer(shop):
+    with LogWriter(shop.address + "/cpu", "meter-7", timeout=20) as writer:
+        yield writer
+
+
+def payloads(log):
+    return [record.payload for record in log.read()]
+
+
+@pytest.mark.parametrize("served", ["log", "folder", "folder written here", "memory"])
+def test_what_returns_is_durable_and_there_once(make_node, tmp_path, served):
+    place = None if served == "memory" else tmp_path / "cpu"
+    log = None if served == "folder" else CommitLog(place, sync="none")
+    shop = make_node("shop", serve_logs={"cpu": log if served in ("log", "memory") else place})
+    with LogWriter(shop.address + "/cpu", "meter-7") as writer:
+        assert writer.last is None
+        headers = {"b": "1", "a": "2"}
+        assert writer.append("/t", {"n": 1}, key=b"k", headers=headers, time=7) == 0
+        assert writer.append("/t", b"plain", sender="me") == 1
+        headers = {"a": "2", "b": "1"}
+        assert writer.append("/t", {"n": 1}, key=b"k", headers=headers, number=1) == 0
+        assert writer.append_batch(["a", b"b"], topic=["/u", "/v"], key="k") == range(2, 4)
+        assert writer.append_batch(["a", b"b"], topic=["/u", "/v"], key="k", number=3)[0] == 2
+        assert writer.last == 4
+        first, second, third, last = (log or LogReader(place)).read()
+        assert (first.payload, first.key, first.time) == ({"n": 1}, b"k", 7)
+        assert first.headers == headers
+        assert (second.payload, second.sender, second.is_bytes) == (b"plain", "me", True)
+        assert (third.topic, last.topic, last.payload) == ("/u", "/v", b"b")
+        assert log is None or log.durable == 4
+    if log is not None:
+        log.close()
+
+
+def test_what_is_wrong_is_told(writer, shop, log):
+    writer.append("/t", 1)
+    with pytest.raises(WrongNumber, match="number 1 of meter-7 was taken with another record"):
+        writer.append("/t", 2, number=1)
+    with pytest.raises(WrongNumber, match="leaves a gap"):
+        writer.append("/t", 2, number=7)
+    with pytest.raises(InvalidRecord, match="a topic is a text"):
+        writer.append(7, 2)
+    with pytest.raises(InvalidRecord, match="cannot be stored"):
+        writer.append("/t", object())
+    assert writer.append("/t", 2) == 1
+    other = LogWriter(shop.address + "/cpu", "new")
+    with pytest.raises(ProducerForgotten):
+        other.append("/t", 2, number=2)
+    other.close()
+    with pytest.raises(LogClosed):
+        other.append("/t", 2)
+    with pytest.raises(LogFailed, match=r"no log is served as 'gpu'.*are: cpu$"):
+        LogWriter(shop.address + "/gpu", "meter-7")
+
+
+def test_the_second_process_fences_the_first(writer, shop, log):
+    writer.append("/t", "first")
+    with LogWriter(shop.address + "/cpu", "meter-7") as second:
+        assert second.last == 1
+        with pytest.raises(ProducerFenced):
+            writer.append("/t", "swallowed?")
+        with pytest.raises(ProducerFenced):
+            writer.append("/t", "swallowed?")
+        assert second.append("/t", "second") == 1
+    assert payloads(log) == ["first", "second"]
+
+
+def test_producers_share_syncs_in_order(shop, log, monkeypatch):
+    syncs = []
+    monkeypatch.setattr(log, "flush", lambda flush=log.flush: (syncs.append(1), flush()))
+    address = shop.address + "/cpu"
+
+    def publish(name):
+        with LogWriter(address, name) as writer:
+            told = [writer.append_soon(name, n) for n in range(50)]
+            assert [log.readv(each.result(20)).records[0].payload for each in told] == [
+                *range(50)
+            ]
+
+    threads = [threading.Thread(target=publish, args=(f"p{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = list(log.read())
+    for n in range(4):
+        assert [each.payload for each in found if each.topic == f"p{n}"] == [*range(50)]
+    assert len(syncs) < 200
+
+
+def test_from_coroutines(shop, log):
+    async def publish():
+        with LogWriter(shop.address + "/cpu", "meter-7", window=4) as writer:
+            return await asyncio.gather(*(writer.aappend("/t", n) for n in range(20)))
+
+    assert sorted(asyncio.run(publish())) == [*range(20)]
+    assert sorted(payloads(log)) == [*range(20)]
+
+
+def test_it_goes_on_when_the_node_is_back(make_node, log, shop):
+    writer = LogWriter(shop.address + "/cpu", "meter-7", timeout=20)
+    writer.append("/t", 0)
+    port = int(shop.address.rpartition(":")[2])
+    shop.close()
+    told = [writer.append_soon("/t", n) for n in range(1, 10)]
+    make_node("shop", port=port, serve_logs={"cpu": log})
+    assert [each.result(20) for each in told] == [*range(1, 10)]
+    assert payloads(log) == [*range(10)]
+    writer.close()
+
+
+def test_a_node_that_stays_away_leaves_it_unknown(make_node, log, shop):
+    writer = LogWriter(shop.address + "/cpu", "meter-7", timeout=0.3)
+    writer.append("/t", 0)
+    port = int(shop.address.rpartition(":")[2])
+    shop.close()
+    with pytest.raises(ReceiptUnknown, match="unknown after 0.3 s .*with number=2"):
+        writer.append("/t", 1)
+    with pytest.raises(LogFailed, match="not appended, nobody answers for 0.3 s"):
+        writer.append("/t", 1)
+    make_node("shop", port=port, serve_logs={"cpu": log})
+    assert eventually(lambda: _appended(writer))
+    assert payloads(log)[:2] == [0, "late"]
+    writer.close()
+
+
+def _appended(writer):
+    try:
+        return writer.append("/t", "late") > 0
+    except (LogFailed, ReceiptUnknown):
+        return False
+
+
+def test_an_answer_that_stays_away_leaves_it_unknown(shop, log, monkeypatch):
+    writer = LogWriter(shop.address + "/cpu", "meter-7", timeout=0.5)
+    held, flush = threading.Event(), log.flush
+    monkeypatch.setattr(log, "flush", lambda: held.wait(20) and flush())
+    with pytest.raises(ReceiptUnknown, match="append it again with number=1") as unknown:
+        writer.append("/t", "once")
+    held.set()
+    assert unknown.value.number == 1
+    assert writer.append("/t", "once", number=1) == 0
+    assert payloads(log) == ["once"]
+    writer.close()
+
+
+def test_a_full_disk_is_told_and_what_waits_behind_is_not_taken(make_node):
+    disk = SimulatedDisk()
+    log = CommitLog("/a", disk=disk, sync="none")
+    shop = make_node("shop", serve_logs={"cpu": log})
+    with LogWriter(shop.address + "/cpu", "meter-7") as writer:
+        writer.append("/t", 0)
+        disk.faults.capacity = disk.size(f"/a/{0:020}.log") + 50
+        told = [writer.append_soon("/t", n) for n in range(1, 9)]
+        for each in told:
+            with pytest.raises(LogFailed):
+                each.result(20)
+        disk.faults.capacity = None
+        assert [writer.append("/t", n) for n in range(1, 9)] == [*range(1, 9)]
+        assert payloads(log) == [*range(9)]
+
+
+def test_a_sync_that_fails_is_tried_again_with_a_log_opened_anew(
+    tmp_path, make_node, monkeypatch
+):
+    shop = make_node("shop", serve_logs={"cpu": tmp_path / "cpu"})
+    with LogWriter(shop.address + "/cpu", "meter-7", timeout=20) as writer:
+        writer.append("/t", 0)
+        failures = [LogFailed("the disk failed")]
+        flush = CommitLog.flush
+        monkeypatch.setattr(CommitLog, "flush", lambda log: _flush(log, failures, flush))
+        assert writer.append("/t", 1) == 1
+        assert not failures
+    assert payloads(LogReader(tmp_path / "cpu")) == [0, 1]
+
+
+def _flush(log, failures, flush):
+    if failures:
+        raise failures.pop()
+    flush(log)
+
+
+# --- rights, and hostile questions ---
+
+
+@pytest.fixture
+def guarded(make_node, log):
+    secrets = {"meter": "s1", "billing": "s2", "member": "s3"}
+    permissions = {
+        "meter": Rights(append=["cpu"]),
+        "billing": Rights(logs=["cpu", "safe"]),
+        "member": Rights.member(),
+    }
+    logs = {"cpu": log, "safe": log}
+    return make_node("shop", secrets=secrets, permissions=permissions, serve_logs=logs)
+
+
+def test_writing_is_another_right_than_reading(guarded, log):
+    told = []
+    with guarded.subscribed(told.append):
+        with LogWriter(guarded.address + "/cpu", "meter-7", token="s1") as writer:
+            assert writer.append("/t", b"x" * 300_000) == 0
+        with LogWriter(guarded.address + "/safe", "meter-7", token="s3") as writer:
+            assert writer.append("/t", 1) == 1
+        for token, name in (("s1", "safe"), ("s2", "cpu"), ("s1", "absent")):
+            with pytest.raises(LogFailed, match=f"no right 'append' for '{name}'"):
+                LogWriter(f"{guarded.address}/{name}", "meter-7", token=token)
+        with pytest.raises(LogFailed, match="no right 'logs'"):
+            LogReader(guarded.address + "/cpu", token="s1")
+        assert LogReader(guarded.address + "/cpu", token="s2").end == 2
+        refused = lambda: {e.right for e in told if isinstance(e, PermissionRefused)}  # noqa: E731
+        assert eventually(lambda: "append" in refused())
+
+
+ROW = ("/t", b"x", True, None, None, "", None)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        OpenLogProducer("../cpu", "a"),
+        OpenLogProducer("cpu", "a b"),
+        OpenLogProducer("cpu", 7),
+        OpenLogProducer("cpu", "a", -1),
+        OpenLogProducer("cpu", "a", 2**63),
+        OpenLogProducer("cpu", "a", 2**63 - 1),
+        OpenLogProducer(["cpu"], "a"),
+        AppendToLog("cpu", "a", 0, 1, [ROW]),
+        AppendToLog("cpu", "a", 2**62, 1, [ROW]),
+        AppendToLog("cpu", "a", 1, -1, [ROW]),
+        AppendToLog("cpu", "a", 1, 1, []),
+        AppendToLog("cpu", "a", 1, 1, ROW),
+        AppendToLog("cpu", "a", 1, 1, [ROW] * 8193),
+        AppendToLog("cpu", "a", 1, 1, [ROW[:1]]),
+        AppendToLog("cpu", "a", 1, 1, [(7, *ROW[1:])]),
+        AppendToLog("cpu", "a", 1, 1, [("/t", "x", *ROW[2:])]),
+        AppendToLog("cpu", "a", 1, 1, [("/t", b"\xff", False, *ROW[3:])]),
+        AppendToLog("cpu", "a", 1, 1, [("/t", b"\x81" * 5000, False, *ROW[3:])]),
+        AppendToLog("cpu", "a", 1, 1, [(*ROW[:3], 7, *ROW[4:])]),
+        AppendToLog("cpu", "a", 1, 1, [(*ROW[:4], {1: 2}, *ROW[5:])]),
+        AppendToLog("cpu", "a", 1, 1, [(*ROW[:5], None, None)]),
+        AppendToLog("cpu", "a", 1, 1, [(*ROW[:6], 2**64)]),
+    ],
+)
+def test_what_no_producer_asks_changes_nothing(make_node, shop, log, question):
+    node = make_node("peer")
+    ref = node.runtime.ref_of(node.connect(shop.address), LOG_INTAKE)
+    opened = ref.ask(OpenLogProducer("cpu", "a"), 20).result(20)[0]
+    if isinstance(question, AppendToLog) and question.epoch == 1:
+        question = AppendToLog("cpu", "a", opened, question.number, question.rows)
+    asked = ref.ask(question, 20)
+    if (error := asked.exception(20)) is None:
+        assert asked.result()[0] in ("fenced", "record")
+    else:
+        assert "Traceback" not in str(error)
+    assert log.end == 0
+    assert ref.ask(AppendToLog("cpu", "a", opened, 1, [ROW]), 20).result(20) == 0
+
+
+def test_a_log_that_is_read_only_says_so(make_node, tmp_path, log):
+    log.append("/t", 1)
+    shop = make_node("shop", serve_logs={"cpu": LogReader(log.folder)})
+    with LogWriter(shop.address + "/cpu", "meter-7") as writer:  # its folder is written here
+        assert writer.append("/t", 2) == 1
