@@ -15,8 +15,8 @@ from benchmarks import ours
 from benchmarks.log_append import PAYLOAD, check
 from benchmarks.measure import Measure, Subject
 from benchmarks.processes import RunFailedError, serving
-from callboard import Node
-from callboard.commitlog import LogReader, LogWriter
+from callboard import LogWriter, Node
+from callboard.commitlog import LogReader
 
 PUBLISHERS = 16
 COUNT = 40_000

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from callboard.proxies.stats import NodeStats as NodeStats
     from callboard.proxies.workers.pool import Worker as Worker
     from callboard.proxies.workers.pool import WorkerPool as WorkerPool
+    from callboard.serving.log_writer import LogWriter as LogWriter
 
 # A name is imported when it is first used, so that who needs one room pays for no other: Spark
 # executors read logs without actors. A test holds this equal to the imports above.
@@ -91,6 +92,7 @@ _HOMES: Final = {
         "callboard.proxies.stats": "AccountInfo LinkInfo NodeStats",
         "callboard.proxies.link.tls": "Tls",
         "callboard.proxies.workers.pool": "Worker WorkerPool",
+        "callboard.serving.log_writer": "LogWriter",
     }.items()
     for name in names.split()
 }

@@ -1,4 +1,4 @@
-"""The node that has a log is killed under 16 publishers: each receipt holds, no record is there twice."""
+"""A log's node is killed under 16 publishers: receipts hold, and no record is there twice."""
 
 import os
 import random

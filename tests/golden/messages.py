@@ -24,6 +24,7 @@ from callboard.proxies import actor_trace, chronicle, inspection, messages
 from callboard.proxies.messages import Drained
 from callboard.proxies.stats import LinkInfo, ReachableNode
 from callboard.serving import messages as logs
+from callboard.serving.append import AppendToLog, OpenLogProducer
 from callboard.simulation.processes import NodeCall
 from tests.golden.sample import Sample
 
@@ -146,6 +147,8 @@ VALUES: tuple[Any, ...] = (
     logs.ListLogFiles("cpu"),
     logs.ReadLogFile("cpu", "00000000000000000000.log", 2**40, 262_144, 7),
     logs.AwaitLogGrowth("cpu", "00000000000000000000.log", 2**40),
+    OpenLogProducer("cpu", "meter-7", 10**18),
+    AppendToLog("cpu", "meter-7", 10**18, 7, [("/t", b"\x01", False, "k", {"a": "b"}, "", 9)]),
 )
 
 

@@ -13,6 +13,7 @@ from callboard.actors.errors import CallboardError
 from callboard.commitlog import CommitLog, LogError, LogFailed, ProducerFenced, ReceiptUnknown
 from callboard.commitlog.producing.table import ProducerTable
 from callboard.serving.log_writer import LogWriter
+from callboard.simulation import SimulatedDisk
 from callboard.simulation.cluster import Cluster
 
 SEEDS = int(os.environ.get("CALLBOARD_SEEDS", "6"))
@@ -48,7 +49,7 @@ class ReceiptLife:
 
     def open(self):
         if self.host is None:
-            self.disk = self.cluster_disk()
+            self.disk = SimulatedDisk(self.cluster.seed)
         self.disk.faults.fsync_errors = 0.0
         self.logs["cpu"] = CommitLog(
             "/cpu",
@@ -57,11 +58,6 @@ class ReceiptLife:
             segment_bytes=2000,
             clock=lambda: 10**18 + int(self.cluster.now * 1e9),
         )
-
-    def cluster_disk(self):
-        from callboard.simulation import SimulatedDisk
-
-        return SimulatedDisk(self.cluster.seed)
 
     def restart(self):
         """Crash the host of the log: what was not synced is lost in part."""
@@ -79,32 +75,40 @@ class ReceiptLife:
         return self.writers.get(name)
 
     def step(self):
-        rng, cluster = self.random, self.cluster
+        rng = self.random
         name = rng.choice(PRODUCERS)
-        choice = rng.random()
-        if choice < 0.65:
-            if (writer := self.writer(name)) is not None:
-                for _ in range(rng.choice((1, 1, 5))):
-                    self.made += 1
-                    payload = f"{name} {self.made}"
-                    with suppress(LogError):
-                        future = writer.append_soon(name, payload)
-                        self.under_way.append((name, payload, future))
-        elif choice < 0.72:
-            cluster.cut(self.host, rng.choice(self.nodes))
-        elif choice < 0.79:
-            cluster.partition(self.host, rng.choice(self.nodes), both=rng.random() < 0.5)
-        elif choice < 0.84:
-            cluster.loss(self.host, rng.choice(self.nodes), rng.choice((0.0, 0.2)))
-        elif choice < 0.88:
-            cluster.heal()
-        elif choice < 0.92:
-            self.disk.faults.fsync_errors = rng.choice((0.0, 0.5))
-        elif choice < 0.97:
-            self.restart()
-        elif name in self.writers:  # another process takes the name over
-            self.writers.pop(name)
-        cluster.advance(rng.choice((0.0, 0.001, 0.1, 2.0, 8.0)))
+        if rng.random() < 0.65:
+            self.append(name, rng.choice((1, 1, 5)))
+        else:
+            rng.choice((self.cut, self.partition, self.lose, self.cluster.heal, self.fail))()
+            if rng.random() < 0.1:
+                self.restart()
+            if rng.random() < 0.1:  # another process takes the name over
+                self.writers.pop(name, None)
+        self.cluster.advance(rng.choice((0.0, 0.001, 0.1, 2.0, 8.0)))
+
+    def append(self, name, count):
+        if (writer := self.writer(name)) is not None:
+            for _ in range(count):
+                self.made += 1
+                payload = f"{name} {self.made}"
+                with suppress(LogError):
+                    future = writer.append_soon(name, payload)
+                    self.under_way.append((name, payload, future))
+
+    def cut(self):
+        self.cluster.cut(self.host, self.random.choice(self.nodes))
+
+    def partition(self):
+        node, both = self.random.choice(self.nodes), self.random.random() < 0.5
+        self.cluster.partition(self.host, node, both=both)
+
+    def lose(self):
+        part = self.random.choice((0.0, 0.2))
+        self.cluster.loss(self.host, self.random.choice(self.nodes), part)
+
+    def fail(self):
+        self.disk.faults.fsync_errors = self.random.choice((0.0, 0.5))
 
     def collect(self):
         """Note what was told."""
@@ -177,5 +181,9 @@ def test_a_planted_bug_is_found(bug, monkeypatch):
     else:
         monkeypatch.setattr(CommitLog, "flush", lambda _: None)
     with pytest.raises(AssertionError, match="twice|was told|out of order"):
-        for seed in range(40):
-            ReceiptLife(seed).run()
+        live_all(range(40))
+
+
+def live_all(seeds):
+    for seed in seeds:
+        ReceiptLife(seed).run()
