@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import repeat
+from pathlib import Path
 from typing import Any, Final, Self
 
 from callboard.actors.dispatch import handler
@@ -139,6 +140,7 @@ class LogWriter:
         *,
         begin: int | None = None,
         token: str | None = None,
+        tls: str | Path | None = None,
         node: Node | None = None,
         timeout: float = TIMEOUT,
         window: int = WINDOW,
@@ -150,6 +152,7 @@ class LogWriter:
             producer: Its name.
             begin: The number of the first record of a producer that the log does not know.
             token: The secret to prove; the environment's CALLBOARD_SECRET by default.
+            tls: Folder with `authority.pem`, as for `LogReader`; CALLBOARD_TLS by default.
             node: The `Node` of this program that asks, with its secret and TLS; one in the
                 background by default.
             timeout: Seconds after which an append gives up: then it is unknown.
@@ -162,7 +165,7 @@ class LogWriter:
         checked_seconds(timeout, "timeout")
         self._timeout = timeout
         self._numbering = Numbering(producer, begin)
-        self._caller = _Intake(address, token, node)
+        self._caller = _Intake(address, token, tls, node)
         self._node = self._caller.node
         self._lock = threading.RLock()
         self._room = threading.BoundedSemaphore(window)
