@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -120,6 +121,62 @@ def put(
         if not clone.await_idle(options.timeout):
             why = f"the master of {store!r} did not acknowledge it in time"
             raise Problem(why=why, step="look whether it is there with: callboard store get")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions(StoreOptions):
+    """Where entries go that were in a file."""
+
+    into: Path | None = option(
+        None, "New file for a master of ours; then no STORE is named.", metavar="THINGS.db"
+    )
+
+
+@command(app, "import")
+def import_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Of a master of Zeek Broker.")],
+    options: ImportOptions,
+    store: Annotated[
+        str, typer.Argument(metavar="[STORE]", help="A running store, reached by --peer.")
+    ] = "",
+) -> None:
+    """Take over the entries of a SQLite file that a real Zeek Broker wrote.
+
+    What has expired is left out. The file itself is only read.
+
+    \b
+    Examples:
+      callboard store import broker.db --into things.db
+      callboard store import broker.db things --peer basp://127.0.0.1:4222
+    """  # noqa: D301
+    if bool(store) == bool(options.into):
+        step = "give --into THINGS.db, or STORE and --peer ADDRESS"
+        raise Misuse(why="where the entries go was not said", step=step)
+    from callboard.broker.store_file import read_store_file, remaining, write_store_file
+    from callboard.store import BackendFailure
+
+    try:
+        found = read_store_file(file)
+        kept = [one for one in found if (left := remaining(one)) is None or left > 0.0]
+        if options.into:
+            write_store_file(kept, options.into)
+    except BackendFailure as error:
+        raise Problem(why=str(error), step="look at the file with sqlite3") from error
+    if store:
+        with options.clone(store) as clone:
+            for one in kept:
+                clone.put(one.key, one.value, remaining(one))
+            if not clone.await_idle(options.timeout):
+                why = f"the master of {store!r} did not acknowledge all entries in time"
+                raise Problem(why=why, step="give more time with --timeout, and import again")
+    gone = len(found) - len(kept)
+    tail = f", {gone:,} had expired" if gone else ""
+    place = store or options.into
+    say(
+        to_json({"imported": len(kept), "expired": gone})
+        if options.as_json
+        else f"{len(kept):,} entries of {file} are in {place}{tail}"
+    )
 
 
 @command(app)

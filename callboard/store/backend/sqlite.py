@@ -49,11 +49,12 @@ from callboard.store.machine.stored import Token, checked_stored, checked_token
 
 Done = Callable[[BackendFailure | None], object]
 
-#: Of the tables, as `user_version` in the file.
-_VERSION: Final = 1
+#: Of the tables, as `user_version` in the file. In version 1 the entries were in a table
+#: `store`, as they are in files of Zeek Broker, which then took ours for its own.
+_VERSION: Final = 2
 
 _SCHEMA: Final = """
-CREATE TABLE store (
+CREATE TABLE entries (
   key PRIMARY KEY NOT NULL, value BLOB NOT NULL, expiry INTEGER
 ) WITHOUT ROWID;
 CREATE TABLE writers (
@@ -67,8 +68,14 @@ _COMMITS: Final = (
     "CREATE TABLE IF NOT EXISTS commits (file BLOB NOT NULL, number INTEGER NOT NULL)"
 )
 _TABLES: Final = {
-    "store": ["key", "value", "expiry"],
+    "entries": ["key", "value", "expiry"],
     "writers": ["endpoint", "object", "seq", "answers"],
+}
+_FIRST_NAMES: Final = {"entries": "store"}
+#: What makes the tables of this version out of those of an earlier one, by that.
+_STEPS: Final = {
+    0: tuple(_SCHEMA.split(";")),
+    1: ("ALTER TABLE store RENAME TO entries",),
 }
 _NS: Final = 10**9
 _FILES: Final = ("", "-wal", "-shm", "-journal")
@@ -271,8 +278,9 @@ class SqliteBackend:
         connection.execute(f"PRAGMA journal_mode = {options.journal_mode}")
         connection.execute(f"PRAGMA synchronous = {options.synchronous}")
         connection.execute("BEGIN EXCLUSIVE")
-        if not _check_owner(connection):
-            for statement in _SCHEMA.split(";"):
+        version = _check_owner(connection)
+        if version < _VERSION:
+            for statement in _STEPS[version]:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {_VERSION}")
         connection.execute(_COMMITS)
@@ -339,7 +347,7 @@ class SqliteBackend:
     def _read_rows(self, connection: sqlite3.Connection) -> list[tuple[Token, Row]]:
         """Read keys, values and deadlines."""
         offset = self._wall_offset
-        found = connection.execute("SELECT key, value, expiry FROM store")
+        found = connection.execute("SELECT key, value, expiry FROM entries")
         rows: list[tuple[Token, Row]] = []
         for key, value, expiry in found:
             deadline = None if expiry is None else expiry / _NS - offset
@@ -395,10 +403,10 @@ class SqliteBackend:
         connection.execute("BEGIN IMMEDIATE")
         try:
             if merged.is_cleared:
-                connection.execute("DELETE FROM store")
-            connection.executemany("REPLACE INTO store VALUES (?, ?, ?)", self._rows(merged))
+                connection.execute("DELETE FROM entries")
+            connection.executemany("REPLACE INTO entries VALUES (?, ?, ?)", self._rows(merged))
             gone = [(token,) for token, row in merged.rows.items() if row is ERASED]
-            connection.executemany("DELETE FROM store WHERE key = ?", gone)
+            connection.executemany("DELETE FROM entries WHERE key = ?", gone)
             _write_writers(connection, merged)
             connection.execute("UPDATE commits SET number = number + 1")
             connection.execute("COMMIT")
@@ -432,27 +440,44 @@ def _merge(group: list[Persist]) -> Persist:
     return merged
 
 
-def _check_owner(connection: sqlite3.Connection) -> bool:
-    """Return whether a file has our tables already.
+def _check_owner(connection: sqlite3.Connection) -> int:
+    """Return the version of our tables in a file, 0 where it has none yet.
 
     Raises:
         _Refused: it is of another program, or of a later release.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     if not version and not tables:
-        return False
-    if version > _VERSION and (not tables or _TABLES.keys() <= {*tables}):
+        return 0
+    if version > _VERSION and (not tables or _TABLES.keys() <= tables):
         msg = (
             f"it has version {version}, and this release knows {_VERSION}; use a later release"
         )
         raise _Refused(msg)
+    if broker := zeek_broker_version(connection):
+        step = "give ours a path of its own, and take its entries over with"
+        msg = f"it is a store of Zeek Broker {broker}; {step} callboard store import"
+        raise _Refused(msg)
     for name, columns in _TABLES.items():
+        name = _FIRST_NAMES.get(name, name) if version == 1 else name
         found = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
-        if version != _VERSION or found != columns:
+        if not 0 < version <= _VERSION or found != columns:
             msg = "it is a database of another program; give the store a path of its own"
             raise _Refused(msg)
-    return True
+    return int(version)
+
+
+def zeek_broker_version(connection: sqlite3.Connection) -> str | None:
+    """Return the version of the Zeek Broker that made a file; None if none did.
+
+    Source: files of Broker 1.4.0, tables `meta(key, value)` and `store(key, value, expiry)`.
+    """
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    if not {"meta", "store"} <= tables:
+        return None
+    found = connection.execute("SELECT * FROM meta").fetchall()
+    return next((str(value[1]) for value in found if value[0] == "broker_version"), "1 or 2")
 
 
 def _is_no_damage(cause: BaseException) -> bool:

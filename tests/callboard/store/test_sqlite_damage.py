@@ -202,7 +202,7 @@ def of_zeek_broker(path: Path) -> None:
 def of_the_future(path: Path) -> None:
     filled(path)
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
 
 
 @pytest.mark.parametrize("failure_mode", ["FAIL", "DELETE"])
@@ -262,13 +262,13 @@ def test_garbage_in_the_shared_memory_harms_nothing(killed):
 
 
 ROWS = [
-    "UPDATE store SET value = X'9F'",
-    "UPDATE store SET value = 'text'",
-    "UPDATE store SET value = 5",
-    f"UPDATE store SET value = X'{'81' * 3000}00'",
-    "UPDATE store SET expiry = 'soon'",
-    "UPDATE store SET key = 7.5 WHERE key = 'k0'",
-    "UPDATE store SET key = X'FF' WHERE key = 'k0'",
+    "UPDATE entries SET value = X'9F'",
+    "UPDATE entries SET value = 'text'",
+    "UPDATE entries SET value = 5",
+    f"UPDATE entries SET value = X'{'81' * 3000}00'",
+    "UPDATE entries SET expiry = 'soon'",
+    "UPDATE entries SET key = 7.5 WHERE key = 'k0'",
+    "UPDATE entries SET key = X'FF' WHERE key = 'k0'",
     "INSERT INTO writers VALUES (X'00', 'x', '1', X'A0')",
     "INSERT INTO writers VALUES (X'00', '1', '1', X'FF')",
     "UPDATE commits SET number = 'many'",

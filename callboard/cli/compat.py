@@ -1,0 +1,47 @@
+"""`callboard compat …`: run programs that were written for packages whose interface we have."""
+
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from callboard.cli.options import command, noun
+from callboard.cli.problem import FAILED, Misuse
+
+app = noun()
+
+
+@command(app)
+def broker(
+    program: Annotated[Path, typer.Argument(metavar="PROGRAM.py", help="What to run.")],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGS]...", help="Its arguments.")
+    ] = None,
+) -> int:
+    """Run a program written for Zeek Broker's Python package, `import broker`, as it is.
+
+    \b
+    Examples:
+      callboard compat broker -- detector.py --verbose
+    """  # noqa: D301
+    if not program.is_file():
+        raise Misuse(why=f"there is no file {program}", step="give the path of a Python file")
+    import callboard.broker as package
+    from callboard.broker import bro, zeek
+
+    inside = {"": package, ".zeek": zeek, ".bro": bro, "._broker": package._broker}  # noqa: SLF001
+    sys.modules.update({f"broker{name}": module for name, module in inside.items()})
+    sys.argv = [str(program), *(args or ())]
+    sys.path.insert(0, str(program.resolve().parent))
+    try:
+        runpy.run_path(str(program), run_name="__main__")
+    except Exception as error:  # noqa: BLE001  # it is the program's, and shown as Python does
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename != str(program):
+            frames = frames.tb_next
+        traceback.print_exception(error.with_traceback(frames))
+        return FAILED
+    return 0
