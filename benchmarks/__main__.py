@@ -75,6 +75,7 @@ MEASURES = (
     "pipeline_stream",
     "pipeline_copy",
     "pipeline_micro_batch",
+    "pipeline_cluster",
     "pipeline_round",
 )
 PUBLISHED = page.RESULTS

@@ -41,6 +41,7 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
     "pipeline_stream": {"callboard": 200_000},
     "pipeline_copy": {"callboard": 80_000},
     "pipeline_micro_batch": {"callboard, no states": 0.3, "callboard, windows": 0.7},
+    "pipeline_cluster": {"local master": 0.67},
     "pipeline_round": {"callboard": 1.5},
     "topic_flood": {"Zeek Broker, Python": 3, "Zeek Broker, C++": 0.4},
     "topic_batches": {"Zeek Broker, Python": 1},

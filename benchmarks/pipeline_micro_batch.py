@@ -4,6 +4,7 @@ Without states the query copies a field; with states it counts in windows of eve
 """
 
 import tempfile
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -17,7 +18,7 @@ WARM = 5
 SETTINGS = Settings(field="load")
 
 
-def _median(query: Any, share: float) -> float:
+def _median(query: Any, share: float, start: Callable[[], Any] = start) -> float:
     batches = max(3, int(BATCHES * share))
     with tempfile.TemporaryDirectory() as folder:
         log = f"{folder}/log"
@@ -26,7 +27,7 @@ def _median(query: Any, share: float) -> float:
         try:
             rows = spark.readStream.format("callboard").schema(schema_of(SETTINGS))
             rows = rows.option("maxOffsetsPerTrigger", str(ROWS)).load(log)
-            writer = query(rows).writeStream.format("callboard")
+            writer = query(rows).writeStream.format("callboard").option("staging", "shared")
             writer = writer.option("checkpointLocation", f"{folder}/checkpoint")
             running = writer.trigger(availableNow=True).start(f"{folder}/out")
             running.awaitTermination()
@@ -41,10 +42,10 @@ def stateless(share: float = 1.0) -> float:
     return _median(lambda rows: rows.selectExpr("topic", "time", "load"), share)
 
 
-def stateful(share: float = 1.0) -> float:
-    """Return seconds of a batch with windows."""
+def stateful(share: float = 1.0, start: Callable[[], Any] = start) -> float:
+    """Return seconds of a batch with windows, in a session that is to be started."""
     return _median(
-        lambda rows: rates(values(rows, SETTINGS, needs_values=False), SETTINGS), share
+        lambda rows: rates(values(rows, SETTINGS, needs_values=False), SETTINGS), share, start
     )
 
 

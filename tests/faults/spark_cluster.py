@@ -34,7 +34,7 @@ from tests.faults import spark_job
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = "org.apache.spark.deploy"
-RECORDED = 20_000
+RECORDED = 8000
 """Records that are there before anything runs."""
 
 SECONDS = 10**9
@@ -48,12 +48,11 @@ logs = ["metrics"]
 
 
 def until(check, seconds=400.0):
-    """Poll; what a log says that is not there yet counts as no."""
+    """Poll until something is so, and return it."""
     deadline = time.monotonic() + seconds
     while True:
-        with suppress(LogError):
-            if found := check():
-                return found
+        if found := check():
+            return found
         assert time.monotonic() < deadline, "it took too long"
         time.sleep(0.05)
 
@@ -69,21 +68,23 @@ def executors():
 
 
 class Feed:
-    """Publishes records to whoever records them, fifty at a time, until it ends."""
+    """Publishes records to whoever records them, as quickly as they are copied."""
 
-    def __init__(self, node):
-        self._endpoint, self._ended = Endpoint(node=node), threading.Event()
-        self._thread = threading.Thread(target=self._run)
+    def __init__(self, node, waiting):
+        self._endpoint, self._waiting = Endpoint(node=node), waiting
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self):
         number = RECORDED
-        while not self._ended.wait(0.2):
-            rows = range(number, number + 50)
-            self._endpoint.publish_batch(
-                *((f"/n/{row % 7}", {"load": row % 97}) for row in rows)
-            )
-            number += 50
+        while not self._ended.wait(0.1):
+            if self._waiting() < 3 * spark_job.ROWS:
+                rows = range(number, number + 50)
+                self._endpoint.publish_batch(
+                    *((f"/n/{row % 7}", {"load": row % 97}) for row in rows)
+                )
+                number += 50
 
     def end(self):
         self._ended.set()
@@ -186,13 +187,20 @@ class Site:
         return self.start(self.driver, "driver", *command, **own)[0]
 
     def feed(self):
-        return Feed(self._node)
+        return Feed(self._node, lambda: self.recorded() - self.copied())
 
     def copied(self):
-        return LogReader(self.results / "copies").end
+        return end_of(self.results / "copies")
 
     def recorded(self):
-        return LogReader(self.log / "metrics").end
+        return end_of(self.log / "metrics")
+
+
+def end_of(folder):
+    """Return the end of a log; 0 where there is none."""
+    with suppress(LogError):
+        return LogReader(folder).end
+    return 0
 
 
 def kill(process):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from callboard.pipeline import session
 
-ROWS = 4000
+ROWS = 2000
 """Records of a micro-batch at most."""
 
 STOP = "stop"
