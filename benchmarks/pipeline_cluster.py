@@ -7,6 +7,7 @@ are processes of this machine.
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -35,6 +36,10 @@ def standalone(workers: int = 2) -> Iterator[str]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         environment = {"JAVA_HOME": str(find_java()), "SPARK_LOCAL_IP": "127.0.0.1"}
         environment["SPARK_WORKER_DIR"] = str(folder / "work")
+        # Executors run the python3 of their path.
+        environment["PATH"] = os.pathsep.join(
+            [str(Path(sys.executable).parent), os.environ["PATH"]]
+        )
 
         def start(name: str, pattern: str, *command: str) -> str:
             said = folder / name

@@ -106,6 +106,8 @@ class Job:
             topics = topics or ",".join(stated.topics)
         options |= {"topics": topics, "startingOffsets": self.start}
         options["timeZone"] = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+        if self.staging:
+            options["staging"] = self.staging
         if self.max_rows is not None:
             options["maxOffsetsPerTrigger"] = str(self.max_rows)
         if self.dead_letters:

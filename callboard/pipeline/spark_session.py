@@ -85,7 +85,7 @@ def session(
     Raises:
         SparkMissing: pyspark, or a Java that runs it, is not installed.
         InvalidSetting: Spark takes no such master.
-        PipelineError: Java ended before Spark was there.
+        PipelineError: Java ended before Spark was there, or executors lack callboard.
     """
     try:
         from pyspark.errors import PySparkRuntimeError
@@ -115,10 +115,14 @@ def session(
             what = f"the Java in {java} ended before Spark was there; see what it said"
             raise PipelineError(what) from None
     if not _is_registered(spark):
+        try:
+            register(spark)
+        except PipelineError:
+            spark.stop()
+            raise
         _set_defaults(spark)
     if shortcuts and here and _CHECKPOINT_FILES not in settings:
         _write_checkpoints_quickly(spark)
-    register(spark)
     return spark
 
 
@@ -152,7 +156,8 @@ def _set_defaults(spark: "SparkSession") -> None:
         if key not in known:
             spark.conf.set(key, value)
     if _PARTITIONS not in known:
-        partitions = choose_partitions(spark.sparkContext.master, count_tasks(spark))
+        context = spark.sparkContext
+        partitions = choose_partitions(context.master, int(context.environment[TASKS]))
         spark.conf.set(_PARTITIONS, str(partitions))
 
 

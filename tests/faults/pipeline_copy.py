@@ -48,7 +48,7 @@ class MortalFormat(CallboardFormat):
 def main(master, log, out, checkpoint, *death):
     spark = session(master, conf={"spark.sql.shuffle.partitions": "2", "spark.cores.max": "2"})
     rows = spark.readStream.format("callboard").option("maxOffsetsPerTrigger", str(ROWS))
-    writer = rows.load(log).writeStream.format("callboard")
+    writer = rows.load(log).writeStream.format("callboard").option("staging", "shared")
     if death:
         spark.dataSource.register(MortalFormat)
         writer = writer.option("death", ",".join(death))

@@ -115,7 +115,8 @@ class Site:
         """Make a host with a Python and a callboard of its own, and nothing of the driver's."""
         worker = self._network.add_host()
         worker.show(Path(sys.prefix), self._base / "python")
-        worker.show(ROOT / "callboard", self._base / "lib" / "callboard")
+        for name in ("callboard", "actors", "basp", "proxies"):
+            worker.show(ROOT / name, self._base / "lib" / name)
         for folder in (self.log, self.results, ROOT):
             worker.hide(folder)
         return worker

@@ -146,7 +146,7 @@ def cluster(java, tmp_path):
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_WORKER_DIR": str(tmp_path / "work"),
-        "PYSPARK_PYTHON": sys.executable,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     deploy = "org.apache.spark.deploy"
     ports = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from callboard.commitlog import LogReader, Retention
 from callboard.pipeline.errors import InvalidSetting
+from callboard.pipeline.spark.cluster import SHARED, check_folder
 from callboard.pipeline.spark.schema import Rules
 
 _TRUE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -90,6 +91,12 @@ class SourceOptions:
         given = lowered(options)
         zone = given.get("timezone", "UTC")
         _zone(zone)  # or say what is wrong
+        if (letters := given.get("deadletters")) and given.get("staging") != SHARED:
+            check_folder(
+                letters,
+                "tasks append dead letters there: ask for the column error STRING instead, or"
+                f' give option("staging", "{SHARED}") if all hosts have it under this path',
+            )
         return cls(
             path=given["path"],
             start=_place(given.get("startingoffsets", "earliest"), "startingOffsets"),

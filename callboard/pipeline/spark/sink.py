@@ -1,6 +1,5 @@
 """Results of Spark as records of a log: those of each batch all at once, and once."""
 
-import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,18 +22,13 @@ from callboard.commitlog.objects.store import FileSystemObjects, ObjectAddress
 from callboard.commitlog.reader import is_archive
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.checkpoint import local_path, sync_checkpoint
-from callboard.pipeline.spark.cluster import MASTER, is_local
+from callboard.pipeline.spark.cluster import DRIVER, SHARED, check_folder
 from callboard.pipeline.spark.encode import RowEncoder
 from callboard.pipeline.spark.journal import Journal, Staged
 from callboard.pipeline.spark.options import lowered, retention_of, storage_of
 from callboard.pipeline.spark.store_journal import StoreJournal
 
 _SYNCS: Final = ("batch", "checkpoint", "none")
-
-#: Where tasks put what they write until it is published: in the folder of the log, which all
-#: hosts have, or in their answer to the driver.
-SHARED: Final = "shared"
-DRIVER: Final = "driver"
 
 #: What Spark tells each task of a stream: the query's id, the same after a new start.
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -120,13 +114,12 @@ def _is_sent(given: Mapping[str, str]) -> bool:
     if staging not in {"", SHARED, DRIVER}:
         what = f"staging={staging!r}; give {SHARED} or {DRIVER}"
         raise InvalidSetting(what)
-    if not staging and "://" not in given["path"] and not is_local():
-        what = (
-            f"{given['path']} is a folder, and master {os.environ[MASTER]} has hosts of its"
-            f' own; give option("staging", "{DRIVER}") if the folder is the driver\'s,'
-            f' "{SHARED}" if all hosts have it under this path'
+    if not staging:
+        check_folder(
+            given["path"],
+            f'give option("staging", "{DRIVER}") if the folder is the driver\'s,'
+            f' "{SHARED}" if all hosts have it under this path (--staging)',
         )
-        raise InvalidSetting(what)
     return staging == DRIVER
 
 

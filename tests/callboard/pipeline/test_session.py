@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
 
-from callboard.pipeline import InvalidSetting, session
+from callboard.pipeline import InvalidSetting, PipelineError, session
 from callboard.pipeline.spark import cluster
 from callboard.pipeline.spark.cluster import choose_partitions, count_tasks
 from callboard.pipeline.spark.source import split
@@ -49,8 +49,13 @@ class Sized:
     def parallelize(self, *_):
         return self
 
+    def map(self, _):
+        return self
+
     def count(self):
         self.jobs += 1
+        if self.master == "spark://bare:7077":
+            raise RuntimeError(TOLD)
 
     @property
     def defaultParallelism(self):  # noqa: N802
@@ -70,7 +75,7 @@ def test_the_size_of_a_cluster_is_what_its_settings_say(conf, expected):
     spark = Sized("spark://there:7077", **conf)
 
     assert count_tasks(spark) == expected
-    assert not spark.jobs
+    assert spark.jobs == 1
 
 
 def test_else_it_is_what_the_executors_have_that_come_together(monkeypatch):
@@ -80,6 +85,22 @@ def test_else_it_is_what_the_executors_have_that_come_together(monkeypatch):
     assert count_tasks(spark) == 16
     assert spark.jobs == 1
     assert count_tasks(Sized("local[3]", sizes=(3,))) == 3
+
+
+TOLD = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times
+Error from python worker:
+  /usr/bin/python3: No module (ModuleNotFoundError: No module named 'callboard')
+PYTHONPATH was:"""
+
+
+def test_executors_without_callboard_are_told_in_one_line():
+    said = (
+        r"spark://bare:7077 cannot .*No module named 'callboard'.*; install callboard\[spark\]"
+    )
+    with pytest.raises(PipelineError, match=said) as error:
+        count_tasks(Sized("spark://bare:7077"))
+
+    assert "\n" not in str(error.value)
 
 
 def test_states_have_a_part_for_each_task_that_runs_at_a_time():

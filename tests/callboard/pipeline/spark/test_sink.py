@@ -11,6 +11,7 @@ from callboard.commitlog import LogReader
 from callboard.pipeline import InvalidSetting
 from callboard.pipeline.spark.cluster import MASTER
 from callboard.pipeline.spark.encode import RowEncoder
+from callboard.pipeline.spark.options import SourceOptions
 from callboard.pipeline.spark.sink import LogStreamWriter, SinkOptions
 
 
@@ -57,6 +58,10 @@ def test_a_folder_of_a_cluster_is_refused_until_it_is_said_who_has_it():
     assert SinkOptions.parse({"path": "/results", "staging": "driver"}).is_sent
     assert not SinkOptions.parse({"path": "/results", "staging": "shared"}).is_sent
     assert not SinkOptions.parse({"path": "s3://bucket/results"}).is_sent
+    letters = {"path": "grpc+tls://there:1/log", "deadLetters": "/letters"}
+    with pytest.raises(InvalidSetting, match="hosts of its own; tasks append dead letters"):
+        SourceOptions.parse(letters)
+    assert SourceOptions.parse(letters | {"staging": "shared"}).dead_letters == "/letters"
 
 
 def writer(folder, **options):
