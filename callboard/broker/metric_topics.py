@@ -18,7 +18,7 @@ from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item
 from callboard.endpoint.machine.topic import checked_topic
 from callboard.endpoint.monitoring import topic_metrics
-from callboard.figures import Metric
+from callboard.figures import PROCESS_SOURCES, Metric
 
 #: Seconds after which what an endpoint told of itself is shown no more.
 STALE_AFTER: Final = 60.0
@@ -58,7 +58,9 @@ class MetricExporter:
         if self._is_closed:
             return
         self._timer = self._runtime.call_later(self._interval, self._export)
-        own = (one for one in topic_metrics(self._hub) if one.name.startswith(self._prefixes))
+        process = (one for source in tuple(PROCESS_SOURCES) for one in source())
+        every = (*topic_metrics(self._hub), *process)
+        own = (one for one in every if one.name.startswith(self._prefixes))
         rows = []
         for one in own:
             samples = [[dict(labels), value] for labels, value in one.samples]

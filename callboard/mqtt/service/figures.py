@@ -10,7 +10,16 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NamedTuple
 
 from callboard.dataclass import dataclass
-from callboard.figures import Figure, Metric, Row, by_label, figures_of, metrics_of, values_of
+from callboard.figures import (
+    PROCESS_SOURCES,
+    Figure,
+    Metric,
+    Row,
+    by_label,
+    figures_of,
+    metrics_of,
+    values_of,
+)
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.port.remote_link import Door
 from callboard.mqtt.router.link import Mailbox
@@ -19,6 +28,8 @@ from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import LinkClosed
 
 CLIENT_ID: Final = "$sys"
+#: What no topic may hold that is published.
+_NO_WILDCARDS: Final = str.maketrans("+#", "__")
 ROOT: Final = "$SYS/broker"
 _PREFIX: Final = "callboard_mqtt_"
 
@@ -144,6 +155,19 @@ def _sys_values(state: RouterState) -> dict[str, object]:
     }
 
 
+def _reader_values() -> dict[str, object]:
+    """Return the figures of the named readers of logs of this process, below `$SYS/broker`."""
+    values: dict[str, object] = {}
+    for metric in (metric for source in tuple(PROCESS_SOURCES) for metric in source()):
+        start, _, what = metric.name.rpartition("_")
+        if start == "callboard_log_reader":
+            for labels, value in metric.samples:
+                folder, reader = (text for _, text in labels)
+                log = folder.rpartition("/")[2].translate(_NO_WILDCARDS)
+                values[f"log/{log}/{reader}/{what}"] = int(value)
+    return values
+
+
 @dataclass(eq=False, repr=False)
 class SysTopics:
     """Publishes `$SYS` topics every so often; an unchanged one is not published again."""
@@ -169,7 +193,8 @@ class SysTopics:
         """Publish what changed, again and again."""
         self._timer = self._loop.call_later(self._interval, self._tick)
         uptime = int(self._loop.time() - self._began)
-        self._publish({"uptime": f"{uptime} seconds", **_sys_values(self._state)})
+        values = {"uptime": f"{uptime} seconds", **_sys_values(self._state)}
+        self._publish({**values, **_reader_values()})
 
     def _publish(self, values: dict[str, object]) -> None:
         """Publish the values that are others than before."""

@@ -8,6 +8,7 @@ import pytest
 from callboard.broker import BrokerOptions, Configuration, metric_topics
 from callboard.broker.metric_topics import MetricImporter
 from callboard.broker.monitoring import metrics_of, metrics_text
+from callboard.commitlog import CommitLog
 from callboard.figures import exposition
 from callboard.model.errors import InvalidOption, InvalidTopic
 from callboard.operation.metrics import node_metrics
@@ -56,6 +57,25 @@ def test_one_endpoint_shows_the_metrics_of_all(make_endpoint, collector):
     assert text.count("# TYPE broker_connections gauge") == 1
     assert 'callboard_topic_publishers{endpoint="two"} 0' in text
     assert 'callboard_topic_subscribers{endpoint="two"}' not in text
+
+
+def test_the_lag_of_named_readers_travels_as_well(make_endpoint, collector, tmp_path):
+    shown, port = collector
+    with CommitLog(tmp_path / "orders", sync="none") as log, log.reader("billing") as billing:
+        log.append_batch([1, 2, 3], topic="/t")
+        billing.read(1)
+        billing.commit()
+        options = {"metrics_export_topic": "/metrics/one", "metrics_export_interval": 0.02}
+        endpoint = make_endpoint(
+            configured(
+                **options,
+                metrics_export_prefixes=("callboard_log_reader_lag",),
+                metrics_endpoint_name="one",
+            )
+        )
+        assert endpoint.peer("127.0.0.1", port)
+        lag = 'callboard_log_reader_lag{log="%s",reader="billing"} 2' % (tmp_path / "orders")
+        assert eventually(lambda: lag in metrics_text(shown))
 
 
 def test_a_node_shows_what_its_endpoint_was_told(make_endpoint):

@@ -7,6 +7,7 @@ import urllib.request
 
 import pytest
 
+from callboard.commitlog import CommitLog
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.access.acl import AclEntry
 from callboard.mqtt.access.auth import Security
@@ -102,6 +103,19 @@ def test_meters_are_pushed_by_a_timer_as_retained_sys_topics():
         with Caller(router.port, "another", V4):
             while counts[-1].payload != b"2":
                 counts.append(caller.hear_packets(1)[0])
+
+
+def test_the_lag_of_named_readers_of_logs_is_a_sys_topic(tmp_path):
+    with (
+        CommitLog(tmp_path / "a+b", sync="none") as log,
+        log.reader("billing"),
+        Router(RouterConfig(sys_interval=0.05)) as router,
+        Caller(router.port, "sys", V4) as caller,
+    ):
+        log.append_batch([1, 2, 3], topic="/t")
+        caller.subscribe("$SYS/broker/log/a_b/billing/lag")
+        while caller.hear_packets(1)[0].payload != b"3":
+            pass
 
 
 def test_the_list_of_slow_subscribers_names_who_does_not_read(router):
