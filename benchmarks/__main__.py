@@ -53,6 +53,7 @@ MEASURES = (
     "log_receipts",
     "log_read",
     "log_table",
+    "log_on_store",
     "topic_flood",
     "topic_batches",
     "topic_chain",

@@ -1,8 +1,8 @@
 """A log's sealed segments on S3 as Arrow's record batches, from begin to end, all columns.
 
-The S3 is moto, in a process of its own on this machine: it shows what reading costs us, not what
-a network does. The log is that of `log_table`, a million records of 100 random bytes. The peer
-is pyarrow's dataset of the Parquet files of the same records on the same server.
+The S3 is moto, in a process of its own on this machine: it shows what reading costs us, not
+what a network does. The log is that of `log_table`, a million records of 100 random bytes. The
+peer is pyarrow's dataset of the Parquet files of the same records on the same server.
 """
 
 import subprocess

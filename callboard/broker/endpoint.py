@@ -33,7 +33,7 @@ from callboard.broker.subscriber import (
     SubscriberPlace,
 )
 from callboard.broker.tls import BrokerTls
-from callboard.commitlog import CommitLog, Retention
+from callboard.commitlog import Archive, CommitLog, Retention
 from callboard.commitlog.log import Sync
 from callboard.endpoint.actor_subscription import ActorSubscription, OnFull, TopicMessage
 from callboard.endpoint.hub import Hub, HubOptions
@@ -349,6 +349,7 @@ class Endpoint(Closing):
         sync: Sync = "group",
         retain: Retention | None = None,
         columns: bool = False,
+        archive: str | Archive | None = None,
     ) -> Recording:
         """Record every topic that begins with one of these into a log, until it is closed.
 
@@ -361,16 +362,19 @@ class Endpoint(Closing):
             sync: what is durable when; see `CommitLog`.
             retain: how long records are kept; for ever by default.
             columns: whether sealed segments are kept as Parquet as well.
+            archive: where they are copied to, such as `s3://bucket/cpu`; see `CommitLog`.
 
         Raises:
             LogLocked: something else writes this log.
             LogFailed: the disk refuses.
-            ExtraMissing: `columns` without pyarrow.
+            ExtraMissing: `columns` without pyarrow, or `archive` without fsspec.
             WouldBlock: called on the thread of a running event loop.
         """
         self._refuse_shut()
         refuse_loop("record()", "endpoint.arecord(…)")
-        make_log = partial(CommitLog, folder, sync=sync, retain=retain, columns=columns)
+        make_log = partial(
+            CommitLog, folder, sync=sync, retain=retain, columns=columns, archive=archive
+        )
         return self._member(Recording(self.hub, topic_texts(topics), make_log, self._forget))
 
     async def arecord(
@@ -381,11 +385,11 @@ class Endpoint(Closing):
         sync: Sync = "group",
         retain: Retention | None = None,
         columns: bool = False,
+        archive: str | Archive | None = None,
     ) -> Recording:
         """Awaitable twin of `record`."""
-        return await on_a_thread(
-            self.record, topics, folder, sync=sync, retain=retain, columns=columns
-        )
+        options: dict[str, Any] = {"retain": retain, "columns": columns, "archive": archive}
+        return await on_a_thread(self.record, topics, folder, sync=sync, **options)
 
     def forward(self, topics: Topics) -> None:
         """Let messages of these topics come here though no subscriber wants them.

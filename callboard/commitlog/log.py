@@ -73,6 +73,7 @@ class CommitLog(LogReader):
         sync_interval: float = 0.01,
         retain: Retention | None = None,
         segment_bytes: int | None = None,
+        segment_seconds: float | None = None,
         columns: bool = False,
         compression: Compression | None = None,
         archive: str | Archive | None = None,
@@ -87,6 +88,8 @@ class CommitLog(LogReader):
             sync_interval: Seconds between syncs with "group".
             retain: How long records are kept; for ever by default.
             segment_bytes: Size at which a new file begins: 64 MiB, or a tenth of `retain`.
+            segment_seconds: Age of its first record at which the next append begins a new
+                file, for logs that are archived and slow; no limit by default.
             columns: Whether segments that get no more records are kept as Parquet as well;
                 see `sealed_segments`. A thread of its own does that.
             compression: How batches are compressed: "zstd" (an extra before Python 3.14),
@@ -105,7 +108,7 @@ class CommitLog(LogReader):
             ExtraMissing: `columns` without pyarrow, or "zstd" without Zstandard.
             ValueError: an option makes no sense.
         """
-        _check_options(sync, sync_interval, segment_bytes)
+        _check_options(sync, sync_interval, segment_bytes, segment_seconds)
         given: object = retain
         if not isinstance(given, Retention | None):
             what = f"retain={given!r:.80}: give Retention(seconds=…), for instance"
@@ -126,7 +129,7 @@ class CommitLog(LogReader):
             place.make()
             if is_shared:
                 self._lock = lock_writing(place.path)
-            limits = SegmentLimits.fitting(retain, segment_bytes)
+            limits = SegmentLimits.fitting(retain, segment_bytes, segment_seconds)
             copied = self._end_of_copies if archive is not None and archive.holds else None
             self._writer = Writer(place, limits, retain, clock, compression, copied)
         except BaseException as error:
@@ -423,12 +426,17 @@ def written_here(folder: str | Path) -> CommitLog | None:
         return next((each for each in _WRITTEN if each.writes(place)), None)
 
 
-def _check_options(sync: str, sync_interval: float, segment_bytes: int | None) -> None:
+def _check_options(
+    sync: str, sync_interval: float, segment_bytes: int | None, segment_seconds: float | None
+) -> None:
     """Raise `ValueError` for options that make no sense."""
     if sync not in get_args(Sync):
         what = f"sync={sync!r}; give one of {', '.join(get_args(Sync))}"
         raise InvalidOption(what)
     checked_seconds(sync_interval, "sync_interval")
+    if segment_seconds is not None and checked_seconds(segment_seconds, "segment_seconds") <= 0:
+        what = f"segment_seconds={segment_seconds}: give more than 0, or None for no limit"
+        raise InvalidOption(what)
     if sync_interval <= 0 or (segment_bytes is not None and segment_bytes <= 0):
         what = f"sync_interval={sync_interval}, segment_bytes={segment_bytes}: give more than 0"
         raise InvalidOption(what)

@@ -98,11 +98,17 @@ class SegmentLimits:
     seconds: float | None
 
     @classmethod
-    def fitting(cls, retention: Retention, segment_bytes: int | None) -> "SegmentLimits":
+    def fitting(
+        cls,
+        retention: Retention,
+        segment_bytes: int | None,
+        segment_seconds: float | None = None,
+    ) -> "SegmentLimits":
         """Return limits that let retention remove about a tenth at a time."""
         size = segment_bytes or DEFAULT_SEGMENT_BYTES
         if segment_bytes is None and retention.bytes is not None:
             size = max(1, min(size, retention.bytes // PARTS))
         records = None if retention.records is None else max(1, retention.records // PARTS)
-        seconds = None if retention.seconds is None else retention.seconds / PARTS
-        return cls(size, records, seconds)
+        part = math.inf if retention.seconds is None else retention.seconds / PARTS
+        seconds = min(part, math.inf if segment_seconds is None else segment_seconds)
+        return cls(size, records, None if seconds == math.inf else seconds)

@@ -66,6 +66,7 @@ class ObjectDisk:
         #: Where the files of the tail take over.
         self._border = 0
         self._upcoming: dict[str, ObjectFile] = {}
+        self._process = os.getpid()
         #: The offset behind a segment that a reader has come to the end of.
         self._reached = -1
         self.mkdir = self.rename = self.unlink = self.sync_folder = partial(
@@ -103,6 +104,8 @@ class ObjectDisk:
             if not row.index_bytes:
                 raise FileNotFoundError(errno.ENOENT, "it has no index", path)
             return ObjectFile(self, row._replace(bytes=row.index_bytes), row.index_object)
+        if self._process != os.getpid():  # a fork has no threads that would bring it
+            self._process, self._upcoming = os.getpid(), {}
         file = self._upcoming.pop(row.name, None) or ObjectFile(self, row, row.object)
         file.is_read_on |= self._reached == row.base
         return file

@@ -215,3 +215,58 @@ def test_retention_waits_for_copies_unless_it_is_told_not_to(tmp_path, monkeypat
     with CommitLog(tmp_path / "b", archive=place, **limits) as log:
         fill(log, 100)
         assert log.start > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            PermissionError("Access Denied"),
+            "refuses: Access Denied; see the key and its rights",
+        ),
+        (OSError(16, "Slow Down"), "cannot be used: OSError"),
+        (type("NoCredentialsError", (Exception,), {})("none"), "; set AWS_ACCESS_KEY_ID"),
+        (ImportError("crypto"), "needs a package that is missing: crypto"),
+    ],
+)
+def test_what_a_store_refuses_is_one_line_with_the_next_step(error, text):
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    class Refusing(MemoryFileSystem):
+        protocol = "refusing"
+
+        def ls(self, *_, **__):
+            raise error
+
+    fsspec.register_implementation("refusing", Refusing, clobber=True)
+    store._file_system.cache_clear()
+    Refusing.clear_instance_cache()
+    with pytest.raises((LogFailed, ExtraMissing)) as caught:
+        LogReader("refusing://x/y")
+    assert text in str(caught.value)
+    assert str(caught.value).startswith("refusing://x/y")
+
+
+def test_a_slow_log_is_copied_after_a_time(tmp_path):
+    times = iter(
+        [0, 0, 10**9, 3 * 10**9, 3 * 10**9, 3 * 10**9, 4 * 10**9, 4 * 10**9, 5 * 10**9]
+    )
+    place = f"file://{tmp_path}/copies"
+    options = {"segment_seconds": 2.0, "clock": lambda: next(times, 9 * 10**9)}
+    with CommitLog(tmp_path / "cpu", sync="none", archive=place, **options) as log:
+        for n in range(8):
+            log.append("/n", n)
+        assert len(log.segments) > 1
+        assert copied(log)
+    with pytest.raises(ValueError, match="segment_seconds"):
+        CommitLog(tmp_path / "x", segment_seconds=-1)
+
+
+def test_an_endpoint_records_into_a_log_that_is_archived(tmp_path):
+    from callboard import Endpoint
+
+    place = f"file://{tmp_path}/copies"
+    with Endpoint() as endpoint:
+        with endpoint.record("/cpu", tmp_path / "cpu", archive=place):
+            endpoint.publish("/cpu/1", 1)
+        assert LogReader(tmp_path / "cpu").readv(0).records[0].payload == 1
