@@ -52,6 +52,7 @@ MEASURES = (
     "log_append",
     "log_receipts",
     "log_read",
+    "log_read_node",
     "log_table",
     "log_on_store",
     "topic_flood",

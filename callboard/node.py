@@ -15,10 +15,12 @@ from callboard.basp.header import LOG_INTAKE, LOG_SERVICE
 from callboard.proxies import node
 from callboard.proxies.link.certificates import TlsSource
 from callboard.proxies.link.limits import Limits
+from callboard.proxies.link.tls import Tls
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.surroundings import Surroundings
+from callboard.serving.flight_process import FlightProcess
 from callboard.serving.intake import LogIntake
-from callboard.serving.log_service import LogService, checked_logs
+from callboard.serving.log_service import LogService, ServedLog, checked_logs, real_folders
 
 __all__ = ["Node"]
 
@@ -68,6 +70,7 @@ class Node(node.Node):
         Raises:
             DashboardError: the page cannot be opened; and what that node raises.
         """
+        self._flight: FlightProcess | None = None
         super().__init__(name, **options)
         self._dashboard: Any = None
         if dashboard:
@@ -94,16 +97,65 @@ class Node(node.Node):
         return link
 
     def close(self) -> None:
-        """Close the page, if there is one, and the node. Idempotent."""
+        """Close the page and the process of the logs, if there are any, and the node."""
         if not self._closed and self._dashboard is not None:
             self._dashboard.close()
         super().close()
+        if self._flight is not None and not self.runner.is_forked:
+            self._flight.close()
 
     def _start_parts(self, limits: Limits, logs: Mapping[str, Any] | None) -> None:
         """Start the actors that every node has, and who serves logs."""
-        served = checked_logs(logs)
+        self._logs = checked_logs(logs)
         super()._start_parts(limits, logs)
-        if served:
-            parts = (served, self.overlay, limits.payload)
+        if self._logs:
+            parts = (self._logs, self.overlay, limits.payload)
             self.runtime.start_actor(LogService, parts, number=LOG_SERVICE)
             self.runtime.start_actor(LogIntake, parts[:2], number=LOG_INTAKE)
+
+    def listen_logs(self, listen: str = "127.0.0.1:0", *, tls: Tls | None = None) -> str:
+        """Serve the logs of `serve_logs` by Arrow Flight too; returns the address.
+
+        A process of its own does, which this node starts again when it ends, and which ends
+        with it. The node's secrets are the tokens, and its permissions hold.
+
+        Args:
+            listen: `HOST:PORT`; port 0 picks a free one. A public address needs a secret of
+                the node, and `tls`.
+            tls: whose certificate it shows; it is read now.
+
+        Raises:
+            ExtraMissing: pyarrow is not installed.
+            PublicAddress: other machines reach it, and nothing guards it.
+            PortUnavailable: nothing can be served there.
+            ValueError: there are no logs to serve, one is in memory, or it is served already.
+        """
+        self._refuse_closed()
+        if self._flight is not None:
+            msg = f"the logs are served at {self._flight.address} already"
+            raise WrongValue(msg)
+        access = self._connector.options.access
+        self._flight = FlightProcess(real_folders(self._logs), listen, access, tls)
+        return self._flight.address
+
+    @property
+    def serves_by_flight(self) -> bool:
+        """Whether `listen_logs` was called."""
+        return self._flight is not None
+
+    @property
+    def logs_address(self) -> str:
+        """Where `listen_logs` serves; with "/NAME" behind it, the address of a log.
+
+        Raises:
+            ValueError: it was not called.
+        """
+        if self._flight is None:
+            msg = f"{self.name} serves no logs by Flight; call node.listen_logs() first"
+            raise WrongValue(msg)
+        return self._flight.address
+
+    def served_logs(self) -> list[ServedLog]:
+        """Return the logs that others may read here, and how far who reads them is."""
+        cell = self.runtime.contexts.get(LOG_SERVICE)
+        return [] if cell is None else cell.actor.served()

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, create_model
 
 from callboard import Limits
+from callboard.commitlog.folder import SERVED_NAME
 from callboard.configuration import reading
 from callboard.proxies.address import check_name, parse_node_address, parse_seed
 from callboard.proxies.messages import DRAIN_TIMEOUT
@@ -61,6 +62,20 @@ def check_class(text: str) -> None:
 Seed = Annotated[str, reading.text_form(parse_seed)]
 ClassName = Annotated[str, reading.text_form(check_class)]
 ActorName = Annotated[str, reading.text_form(check_name)]
+
+
+def check_log_name(text: str) -> None:
+    """Refuse a name under which no log can be served.
+
+    Raises:
+        ValueError: it has other characters than an address may have.
+    """
+    if SERVED_NAME.fullmatch(text) is None:
+        message = f"{text!r} is no name for a log: letters, digits and -_.+@= are"
+        raise ValueError(message)
+
+
+LogName = Annotated[str, reading.text_form(check_log_name)]
 
 
 def _in_folder(path: Path, info: ValidationInfo) -> Path:
@@ -113,6 +128,8 @@ class NodeConfiguration(reading.Table):
     permissions: ReadLater | None = None
     tls: TlsFiles | None = None
     spawnable: dict[str, ClassName] | None = None
+    serve_logs: dict[LogName, ReadLater] = {}
+    serve_logs_at: reading.HostPort | None = None
     limits: LimitValues = LimitValues()  # type: ignore[valid-type]
     children: list[ChildEntry] = []
     log_level: reading.LogLevel = "info"

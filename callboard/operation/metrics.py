@@ -55,6 +55,7 @@ class _Look:
             else f"{link.peer_name or 'node'}-{link.peer.hex()[:12]}"
             for link in self.links
         ]
+        self.logs = node.served_logs()
         self.accounts = list(node.accounts().values())
         actors = list(node.runtime.contexts.values())
         waiting = [(each.depth, each) for each in actors if each.number >= FIRST_ACTOR]
@@ -135,6 +136,16 @@ _ROWS: Final[tuple[Row[_Look], ...]] = (
     ("links", "Links to neighbours.", lambda look: len(look.links)),
     ("nodes_reachable", "Nodes with a path to them.", lambda look: len(look.node.nodes())),
     ("proxies", "Remote actors that this node knows.", "stats.proxies"),
+    (
+        "served_log_readers",
+        "Who read a log of this node over BASP within the last minute, by log.",
+        lambda look: by_label("log", {each.name: each.readers for each in look.logs}),
+    ),
+    (
+        "served_log_lag_bytes",
+        "What the one of them furthest behind has not read, by log.",
+        lambda look: by_label("log", {each.name: each.lag for each in look.logs}),
+    ),
     *(
         (
             f"link_{attribute}_total",

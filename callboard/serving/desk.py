@@ -177,11 +177,16 @@ class LogDesk:
         if not waits:
             self._waits.pop(log, None)
 
+    def refuse_waits(self, why: str) -> list[Refuse]:
+        """Return refusals to all who wait for growth."""
+        waits, self._waits = self._waits, {}
+        return [Refuse(ticket, why) for of_log in waits.values() for ticket in of_log]
+
     # --- figures ---
 
     def _note(self, peer: bytes, question: ReadLogFile, now: float) -> None:
         """Note where a reader is; of too many the one is forgotten that was heard of first."""
-        if not question.file.endswith(".log"):
+        if not question.size or not question.file.endswith(".log"):  # it looks
             return
         key, readers = (peer, question.reader), self._readers
         known = readers.pop(key, None)

@@ -2,7 +2,7 @@
 
 import errno
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
@@ -19,12 +19,13 @@ from callboard.actors.errors import (
 )
 from callboard.actors.system_actor import CallBack, SystemActor
 from callboard.commitlog import CommitLog, LogReader
+from callboard.commitlog.disk import RealDisk
 from callboard.commitlog.folder import SEGMENT, SERVED, SERVED_NAME, Folder
 from callboard.commitlog.following.follower import Growth, growth_of
 from callboard.commitlog.reader import open_folder
 from callboard.proxies.errors import NotPermitted
 from callboard.proxies.overlay import Overlay
-from callboard.serving.desk import Fetch, LogDesk, LogPlace, Refuse, Tell
+from callboard.serving.desk import Fetch, LogDesk, LogPlace, Refuse, ServedReader, Tell
 from callboard.serving.messages import (
     PIECE,
     AwaitLogGrowth,
@@ -43,6 +44,9 @@ _RETRY: Final = 0.01
 #: Bytes of a message beside those of the file.
 _AROUND: Final = 1_024
 
+#: Why nobody is told of growth any more.
+_DRAINING: Final = "it is draining"
+
 #: What is served under a name: the folder of a log, which may be made later, or a log.
 Served = str | Path | CommitLog | LogReader
 
@@ -52,6 +56,22 @@ class LogShelf(NamedTuple):
 
     folder: Folder
     growth: Growth
+
+
+class ServedLog(NamedTuple):
+    """A log that a node serves, for figures.
+
+    Attributes:
+        name: under which it is served.
+        size: bytes of its segments.
+        readers: how many have asked within the last minute.
+        lag: bytes that the one furthest behind has not read.
+    """
+
+    name: str
+    size: int
+    readers: int
+    lag: int
 
 
 def shelf_of(log: Served) -> LogShelf:
@@ -84,6 +104,22 @@ def checked_logs(logs: Mapping[str, Served] | None) -> dict[str, Served]:
     return dict(logs or {})
 
 
+def real_folders(logs: Mapping[str, Served]) -> dict[str, str]:
+    """Return the folders of logs, for another process of this machine.
+
+    Raises:
+        WrongValue: there are none, or one is not on the machine's disk.
+    """
+    if not logs:
+        msg = 'there are no logs to serve; make the node with serve_logs={"cpu": folder}'
+        raise WrongValue(msg)
+    for name, log in logs.items():
+        if not isinstance(shelf_of(log).folder.disk, RealDisk):
+            msg = f"the log {name!r} is in memory, where no other process can read it"
+            raise WrongValue(msg)
+    return {name: shelf_of(log).folder.path for name, log in logs.items()}
+
+
 class LogService(SystemActor):
     """Answers readers of logs. What it is asked came from another node, and is checked."""
 
@@ -100,6 +136,29 @@ class LogService(SystemActor):
         }
         self._desk = LogDesk()
         self._is_serving = self._is_looking = False
+
+    def served(self) -> list["ServedLog"]:
+        """Return who reads what, for figures; from any thread."""
+        readers = list(self._desk.readers(self.now()))
+        return [
+            self._figures(name, [each for _, each in readers if each.log == name])
+            for name in sorted(self._shelves)
+        ]
+
+    def _figures(self, name: str, readers: list[ServedReader]) -> "ServedLog":
+        """Return the figures of one log."""
+        folder = self._shelves[name].folder
+        sizes = {}
+        with suppress(OSError):
+            for each in folder.disk.listdir(folder.path):
+                if each.endswith(SEGMENT):
+                    sizes[each] = folder.disk.size(folder.file(each))
+        lags = [
+            sum(size for file, size in sizes.items() if file >= each.file)
+            - min(each.at, sizes.get(each.file, 0))
+            for each in readers
+        ]
+        return ServedLog(name, sum(sizes.values()), len(readers), max(lags, default=0))
 
     # --- questions ---
 
@@ -141,6 +200,9 @@ class LogService(SystemActor):
     def await_growth(self, question: AwaitLogGrowth) -> Any:
         """Tell where a log ends, when that changes."""
         if self._refuses(question):
+            return
+        if self.node.is_draining:
+            self._carry_out(Refuse(self.promise(), _DRAINING))
             return
         self._shelves[question.log].growth.add(self._wakes[question.log])
         place, now = self._end_of(question.log), self.now()
@@ -235,6 +297,9 @@ class LogService(SystemActor):
 
     def _look(self) -> None:
         """Look at the logs whose growth is awaited, again and again while they are."""
+        if self.node.is_draining:  # which waits for what it owes
+            for refusal in self._desk.refuse_waits(_DRAINING):
+                self._carry_out(refusal)
         for log in self._desk.awaited:
             self._look_at(log)
         self._is_looking = bool(self._desk.awaited)

@@ -213,11 +213,11 @@ class ToldGrowth(Growth):
                 self._asking.on_done(partial(_told, WeakMethod(self._note)))
 
     def _note(self, answer: Future[Any]) -> None:
-        """Wake who waits; a node that is lost is told to them by their next look."""
+        """Wake who waits; where the node does not tell, they look now and then."""
         told = None if answer.exception() else answer.result()
         if type(told) is tuple and len(told) == 2:
             self._known = (str(told[0]), told[1] if type(told[1]) is int else -1)
-        self.tell()
+            self.tell()
 
 
 def _told(note: "WeakMethod[Callable[[Future[Any]], None]]", answer: Future[Any]) -> None:

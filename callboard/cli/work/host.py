@@ -56,6 +56,11 @@ def host(config: NodeConfiguration, options: AccessOptions) -> int:
             stack.enter_context(node.subscribed(ends.note))
             health = stack.enter_context(_health(node, config) or contextlib.nullcontext())
             _start(node, config, module)
+            if config.serve_logs_at is not None:
+                with opening(
+                    config.serve_logs_at, what="serve logs at", option="serve_logs_at ="
+                ):
+                    node.listen_logs(config.serve_logs_at, tls=_tls(config, proof))
             if health is not None:
                 health.set_ready()
             _introduce(node, sorted(classes), health, options)
@@ -112,9 +117,6 @@ def _make_node(
 ) -> Node:
     """Make the node of a configuration; options stand above its secret and TLS."""
     name = config.name or ("node" if config.app is None else config.app.stem)
-    tls = proof.tls
-    if tls is None and config.tls is not None:
-        tls = Tls(**dict(config.tls))
     known = peers(config)
     return Node(
         name=name,
@@ -123,9 +125,17 @@ def _make_node(
         secret=proof.secret or read_secret(config.secret_file),
         secrets=known.secrets,
         permissions=known.permissions,
-        tls=tls,
+        tls=_tls(config, proof),
+        serve_logs=config.serve_logs,
         limits=Limits(**dict(config.limits)),
     )
+
+
+def _tls(config: NodeConfiguration, proof: Proof) -> Tls | None:
+    """Return the TLS of the options, else that of the configuration."""
+    if proof.tls is not None or config.tls is None:
+        return proof.tls
+    return Tls(**dict(config.tls))
 
 
 def peers(config: NodeConfiguration) -> PeerPermissions:
@@ -185,17 +195,20 @@ def _introduce(
 ) -> None:
     """Tell how the node is reached."""
     where = None if health is None else health.url
+    logs = node.logs_address if node.serves_by_flight else None
     about = {
         "address": node.address,
         "name": node.name,
         "node_id": node.node_id.hex(),
         "spawnable": classes,
         "health": where,
+        "logs": logs,
     }
     lines = [
         f"{node.name} listens on {node.address}",
         f"  spawnable: {', '.join(classes) or 'nothing'}",
         *([f"  health: {where}/readyz, {where}/metrics"] if where else []),
+        *([f"  logs: {logs}/NAME"] if logs else []),
         f"  try: callboard actor call {node.address}/NAME METHOD   (Ctrl-C stops the node)",
     ]
     options.say(about, "\n".join(lines))

@@ -187,3 +187,18 @@ def test_paths_of_variables_begin_where_the_command_runs(write, tmp_path, monkey
     config = load_configuration(path, {"app": Path("shop.py")}, {})
 
     assert config.app == tmp_path / "shop.py"
+
+
+def test_logs_are_served_from_folders_beside_the_file(tmp_path):
+    path = tmp_path / "node.toml"
+    path.write_text(
+        'serve_logs = { cpu = "logs/cpu", "a-b" = "/x" }\nserve_logs_at = "127.0.0.1:0"'
+    )
+    config = load_configuration(path, {}, {})
+    assert config.serve_logs == {"cpu": tmp_path / "logs/cpu", "a-b": Path("/x")}
+    assert config.serve_logs_at == "127.0.0.1:0"
+    path.write_text('serve_logs = { "a/b" = "x" }\nserve_logs_at = "here"')
+    with pytest.raises(InvalidConfiguration) as refused:
+        load_configuration(path, {}, {})
+    assert any("is no name for a log" in line for line in refused.value.lines)
+    assert any("serve_logs_at" in line for line in refused.value.lines)

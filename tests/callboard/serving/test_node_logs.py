@@ -10,6 +10,7 @@ from callboard import Node, Rights, errors
 from callboard.basp.header import LOG_SERVICE
 from callboard.commitlog import CommitLog, LogFailed, LogReader, Retention
 from callboard.commitlog.verify import verify
+from callboard.operation.metrics import node_metrics
 from callboard.proxies.events import PermissionRefused
 from callboard.serving import desk, node_disk
 from callboard.serving.messages import AwaitLogGrowth, ListLogFiles, ListLogs, ReadLogFile
@@ -204,6 +205,24 @@ def test_the_node_of_readers_ends_with_the_last_of_them(shop):
     eventually(lambda: not shop.links())
 
 
+def test_a_drain_does_not_wait_for_who_follows(shop, log):
+    follower = LogReader(shop.address + "/cpu").follow(timeout=20)
+    read = []
+    thread = threading.Thread(target=lambda: read.extend(follower.read(timeout=20)))
+    thread.start()
+    cell = shop.runtime.contexts[LOG_SERVICE]
+    eventually(lambda: cell.owed_answers)
+    report = shop.drain(20)
+    assert report.is_clean
+    assert report.seconds < 15
+    port = int(shop.address.rpartition(":")[2])
+    log.append("/n", 1)
+    with Node("again", serve_logs={"cpu": log}) as again:
+        again.listen("127.0.0.1", port)
+        thread.join()
+    assert [each.offset for each in read] == [600]
+
+
 # --- rights ---
 
 SECRETS = {"billing": "s1", "nobody": "s2", "member": "s3"}
@@ -325,3 +344,18 @@ def test_readers_beyond_a_limit_look_now_and_then(monkeypatch, shop, log, peer):
     timer.start()
     assert next(iter(follower)).payload == "value"
     timer.join()
+
+
+def test_metrics_tell_readers_and_their_lag(shop, log):
+    reader = LogReader(shop.address + "/cpu")
+    assert shop.served_logs()[0].readers == 0
+    next(reading := iter(reader.read(0)))
+    (served,) = shop.served_logs()
+    assert (served.name, served.readers) == ("cpu", 1)
+    assert 0 < served.lag < served.size == sum(each.bytes for each in log.segments)
+    told = {each.name: each.samples for each in node_metrics(shop)}
+    assert [value for *_, value in told["callboard_served_log_readers"]] == [1]
+    assert [value for *_, value in told["callboard_served_log_lag_bytes"]] == [served.lag]
+    assert len(list(reading)) == 599
+    eventually(lambda: shop.served_logs()[0].lag == 0)
+    assert Node.served_logs(shop)[0].lag == 0
