@@ -38,6 +38,8 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
     "log_read": {"callboard": 1_000_000},
     "log_table": {"pyarrow, Parquet of the same": 0.3},
     "log_on_store": {"pyarrow, Parquet dataset of the same": 0.5},
+    "log_served": {"callboard, a folder": 0.8},
+    "pipeline_served": {"callboard, a folder": 0.8},
     "pipeline_batch": {"Spark, Parquet": 0.2},
     "pipeline_stream": {"callboard": 200_000},
     "pipeline_copy": {"callboard": 80_000},

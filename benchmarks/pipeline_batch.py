@@ -13,7 +13,8 @@ from benchmarks.spark_logs import RECORDS, TOPICS, spark_ready, start, timed, wr
 _COLUMNS = ("offset", "time", "payload", "sender", "key", "is_bytes")
 
 
-def _rate(make: Any, records: int, folder: str) -> float:
+def rate(make: Any, records: int, folder: str) -> float:
+    """Return rows a second of what `make` returns for a session and a folder."""
     spark = start()
 
     def query() -> list[Any]:
@@ -34,7 +35,7 @@ def ours(share: float = 1.0) -> float:
     records = int(RECORDS * share)
     with tempfile.TemporaryDirectory() as folder:
         write(folder, records)
-        return _rate(
+        return rate(
             lambda spark, path: spark.read.format("callboard").load(path), records, folder
         )
 
@@ -48,7 +49,7 @@ def sealed(share: float = 1.0) -> float:
     with tempfile.TemporaryDirectory() as folder:
         write(folder, records, segment_bytes=8 << 20)
         write_columns(folder)
-        return _rate(table, records, folder)
+        return rate(table, records, folder)
 
 
 def parquet(share: float = 1.0) -> float:
@@ -67,7 +68,7 @@ def parquet(share: float = 1.0) -> float:
             at, "time", rows["time"].cast(pa.timestamp("us", tz="UTC"), safe=False)
         )
         write_table(rows, f"{folder}/rows.parquet", row_group_size=1 << 17)
-        return _rate(
+        return rate(
             lambda spark, path: spark.read.parquet(f"{path}/rows.parquet"), records, folder
         )
 

@@ -22,6 +22,7 @@ pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
 from callboard.commitlog import CommitLog, LogError, LogReader
 from callboard.pipeline import SparkMissing
 from callboard.pipeline.java import find_java
+from tests.faults.log_server import ServedLog
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = int(os.environ.get("CALLBOARD_ROUNDS", "1"))
@@ -48,11 +49,13 @@ class Copying:
 
     def __init__(self, folder, stack):
         self._folder, self._stack = folder, stack
+        self.source = str(folder / "log")
         with CommitLog(folder / "log", sync="none") as log:
             log.append_batch(range(RECORDS), topic="/n")
 
     def start(self, *death, master="local[2]"):
-        places = [str(self._folder / name) for name in ("log", "out", "checkpoint")]
+        outputs = [str(self._folder / name) for name in ("out", "checkpoint")]
+        places = [self.source, *outputs]
         command = [sys.executable, "-m", "tests.faults.pipeline_copy", master, *places, *death]
         return self._stack.enter_context(running(command, self._folder / "driver.txt"))
 
@@ -133,6 +136,23 @@ def test_nothing_is_lost_or_doubled_when_the_sink_or_the_driver_is_killed(
     figure(f"driver killed at {copying.done():,} of {RECORDS:,} records")
 
     assert copying.start().wait(240) == 0
+    copying.assert_exact()
+
+
+def test_nothing_is_lost_or_doubled_when_the_server_of_the_log_is_killed(
+    copying, chance, tmp_path, eventually, figure
+):
+    pytest.importorskip("pyarrow.flight")
+    with ServedLog(tmp_path / "log") as server:
+        copying.source = server.address
+        run = copying.start()
+        for batch in sorted(chance.sample(range(1, 10), 3)):
+            copying.wait_for(batch, run, eventually)
+            time.sleep(chance.uniform(0, 0.5))
+            server.kill()
+            figure(f"server of the log killed at {copying.done():,} of {RECORDS:,} records")
+            server.start()
+        assert run.wait(240) == 0
     copying.assert_exact()
 
 

@@ -245,3 +245,29 @@ def test_wrong_tokens_are_a_line_a_second_at_most(serve, log, caplog):
             LogReader(address(server), token="wrong")
     lines = [each for each in caplog.records if "no token of ours" in each.message]
     assert 1 <= len(lines) < 5
+
+
+@pytest.mark.parametrize("package", ["pandas", "duckdb", "polars"])
+def test_columns_are_tables_of_other_packages(serve, log, package):
+    other = pytest.importorskip(package)
+    server = serve({"cpu": log.folder})
+    client = flight.FlightClient(f"grpc://127.0.0.1:{server.port}")
+    ticket = {"log": "cpu", "columns": ["topic", "offset"], "topic": "/b"}
+    rows = client.do_get(flight.Ticket(json.dumps(ticket).encode())).read_all()
+    if package == "pandas":
+        found = rows.to_pandas()["offset"].sum()
+    elif package == "polars":
+        found = other.from_arrow(rows)["offset"].sum()
+    else:
+        found = other.sql('select sum("offset") from rows').fetchall()[0][0]
+    assert found == sum(range(1, 600, 2))
+
+
+def test_sql_is_asked_of_an_address(serve, log, capsys):
+    pytest.importorskip("duckdb")
+    from callboard.cli import main
+
+    place = address(serve({"cpu": log.folder}))
+    assert not main(["log", "sql", "select count(*), max(value) from log", place, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert [*told.values()] == [600, 99]
