@@ -64,6 +64,7 @@ class AppendToLog(Query[int]):
         epoch: of its opening.
         number: of the first record.
         rows: the records, each as `AppendedRow` is.
+        is_published: whether they are published there as well, when they are durable.
     """
 
     log: str
@@ -71,6 +72,7 @@ class AppendToLog(Query[int]):
     epoch: int
     number: int
     rows: list[Any]
+    is_published: bool = False
 
 
 AppendQuestion = OpenLogProducer | AppendToLog

@@ -5,15 +5,19 @@ which came while the one before was under way: so many producers cost few syncs.
 slow is given a moment more, so that who had an answer just now is in the next sync again.
 """
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
+
+from cbor2 import loads
 
 from callboard.actors.actor import Promise
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import CallboardError, NotRegistered, WrongArgument
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.system_actor import CallBack, SystemActor
+from callboard.basp.header import CORE_ACTOR
 from callboard.commitlog import CommitLog, LogReader
 from callboard.commitlog.errors import LogError, LogFailed
 from callboard.commitlog.log import written_here
@@ -30,6 +34,9 @@ from callboard.serving.append import (
 )
 from callboard.serving.log_service import Served
 
+_log = logging.getLogger("callboard.serving")
+#: What topics of callboard itself hold, which leaves do not publish.
+_RESERVED: Final = "<$>"
 #: Of the time that a sync took, what the next one waits for, and seconds at most.
 _GATHERED: Final = 0.25
 _LONGEST: Final = 0.002
@@ -37,12 +44,20 @@ _LONGEST: Final = 0.002
 _QUICK: Final = 0.001
 
 
+class Written(NamedTuple):
+    """Records that are durable after the next sync: who waits, and what is published then."""
+
+    promise: Promise
+    offset: int
+    published: list[Any]
+
+
 class SyncWrites:
     """To a syncer: make records durable and answer; by log, who waits for which offset."""
 
     __slots__ = ("written",)
 
-    def __init__(self, written: dict[str, tuple[CommitLog, list[tuple[Promise, int]]]]) -> None:
+    def __init__(self, written: dict[str, tuple[CommitLog, list[Written]]]) -> None:
         self.written = written
 
 
@@ -63,11 +78,12 @@ class _Syncer(SystemActor):
                 log.flush()
             except LogError as error:
                 failed.append(name)
-                for promise, _ in waiting:
-                    promise.set_result(("unknown", str(error)))
+                for each in waiting:
+                    each.promise.set_result(("unknown", str(error)))
             else:
-                for promise, offset in waiting:
-                    promise.set_result(offset)
+                for each in waiting:
+                    each.promise.set_result(each.offset)
+                    self._intake.publish(each.published)
         self._intake.call_soon(self._intake.synced, self.now() - began, failed)
 
 
@@ -80,7 +96,7 @@ class LogIntake(SystemActor):
         #: Logs that this actor opened, since nobody here had; closed with it.
         self._own: dict[str, CommitLog] = {}
         #: By log, what was written since the last sync: who waits, and for which offset.
-        self._written: dict[str, tuple[CommitLog, list[tuple[Promise, int]]]] = {}
+        self._written: dict[str, tuple[CommitLog, list[Written]]] = {}
         self._is_syncing = False
         self._syncer = self.runtime.start_actor(_Syncer, (self,))
 
@@ -106,15 +122,46 @@ class LogIntake(SystemActor):
             log, columns = self._log(question.log), columns_of(question.rows)
             count, checksum = len(question.rows), checksum_of(columns)
             claim = Claim(question.producer, question.epoch, question.number, count, checksum)
+            if question.is_published is True:
+                self._check_published(question.rows)
+            end = log.end
             offset = log.take(claim, columns)
         except LogError as error:
             return refusal_of(error)
+        published = question.rows if question.is_published is True and offset >= end else []
         if not self._is_syncing:
             self._is_syncing = True
             self.call_soon(self._sync)
         _, waiting = self._written.setdefault(question.log, (log, []))
-        waiting.append((self.promise(), offset))
+        waiting.append(Written(self.promise(), offset, published))
         return None
+
+    def _check_published(self, rows: list[Any]) -> None:
+        """Look whether records can be published here.
+
+        Raises:
+            LogFailed: there is no endpoint, or the peer has no right to publish that.
+        """
+        peer = bytes(getattr(self.context.sender, "node", b""))
+        rights = self._overlay.rights(peer)
+        if self.node.runtime.contexts.get(CORE_ACTOR) is None:
+            what = f"{self.node.name} has no endpoint: nothing can be published there"
+            raise LogFailed(what)
+        for topic in {row[0] for row in rows}:
+            if rights and (_RESERVED in topic or not rights.permit_topic("publish", topic)):
+                self._overlay.refused(peer, "publish", topic)
+                what = f"no right 'publish' for {topic!r:.200}"
+                raise LogFailed(what)
+
+    def publish(self, rows: list[Any]) -> None:
+        """Publish records that are durable; called by the syncer."""
+        core = self.node.runtime.contexts.get(CORE_ACTOR) if rows else None
+        if core is not None:
+            for topic, data, is_bytes, *_ in rows:
+                try:
+                    core.actor.publish(topic, data if is_bytes else loads(data))
+                except CallboardError as error:  # the log holds what topics do not
+                    _log.warning("a record is not published on %r: %s", topic, error)
 
     def _sync(self) -> None:
         """Have synced what was written so far."""

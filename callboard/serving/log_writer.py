@@ -80,10 +80,20 @@ class _Waiting:
         era: what was known of numbers then: a failure of an earlier era sets none back.
     """
 
-    __slots__ = ("attempt", "deadline", "era", "future", "is_given", "number", "rows")
+    __slots__ = (
+        "attempt", "deadline", "era", "future", "is_given", "is_published", "number", "rows"
+    )  # fmt: skip
 
-    def __init__(self, rows: list[AppendedRow], number: int | None, deadline: float) -> None:
+    def __init__(
+        self,
+        rows: list[AppendedRow],
+        number: int | None,
+        deadline: float,
+        *,
+        is_published: bool,
+    ) -> None:
         self.rows = rows
+        self.is_published = is_published
         self.number = number
         self.is_given = number is not None
         self.deadline = deadline
@@ -261,6 +271,28 @@ class LogWriter:
         row = partial(_row, topic, payload, key, headers, sender, time)
         return self._submit(row, number)
 
+    def publish(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Key = None,
+        headers: Headers = None,
+        number: int | None = None,
+    ) -> int:
+        """Append a record, and have it published by the node of the log when it is durable.
+
+        Returns its offset. Subscribers get it at most once, as everything that is published;
+        the log has it. What is tried again is published only when it is appended then.
+
+        Raises:
+            LogFailed: that node has no endpoint, or this one no right to publish that.
+            LogError: as for `append`.
+        """
+        self._room.acquire()
+        row = partial(_row, topic, value, key, headers)
+        return self._caller.wait(self._submit(row, number, is_published=True))
+
     def append_batch(
         self,
         payloads: Sequence[Any],
@@ -285,7 +317,13 @@ class LogWriter:
         first = self._caller.wait(self._submit(rows, number))
         return range(first, first + len(payloads))
 
-    def _submit(self, encode: "partial[list[AppendedRow]]", number: int | None) -> Future[int]:
+    def _submit(
+        self,
+        encode: "partial[list[AppendedRow]]",
+        number: int | None,
+        *,
+        is_published: bool = False,
+    ) -> Future[int]:
         """Queue records and send them; room for them was taken."""
         try:
             rows = encode()
@@ -295,7 +333,8 @@ class LogWriter:
                 if number is not None:
                     number = self._numbering.number(number, len(rows))
                 now = self._node.runtime.now()
-                waiting = _Waiting(rows, number, now + self._timeout)
+                deadline = now + self._timeout
+                waiting = _Waiting(rows, number, deadline, is_published=is_published)
                 self._queue.append(waiting)
                 if self._ref is None:
                     self._link()
@@ -320,7 +359,9 @@ class LogWriter:
         left = waiting.deadline - self._node.runtime.now()
         left = left if left > 0 else self._timeout  # it was given up, and keeps its number
         log, rows = self._caller.log, [tuple(row) for row in waiting.rows]
-        question = AppendToLog(log, numbering.name, numbering.epoch, waiting.number, rows)
+        question = AppendToLog(
+            log, numbering.name, numbering.epoch, waiting.number, rows, waiting.is_published
+        )
         try:
             answer = ref.ask(question, left)
         except CallboardError as error:  # larger than a message, or its node is closed

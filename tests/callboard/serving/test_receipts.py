@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from callboard import Node, Rights
+from callboard import Endpoint, Node, Rights
 from callboard.basp.header import LOG_INTAKE
 from callboard.commitlog import (
     CommitLog,
@@ -233,6 +233,26 @@ def _flush(log, failures, flush):
     flush(log)
 
 
+# --- publishing ---
+
+
+def test_what_is_published_with_a_receipt_is_published_once(make_node, shop, log, writer):
+    node = make_node("office")
+    with pytest.raises(LogFailed, match="shop has no endpoint"):
+        writer.publish("/power", 0)
+    with Endpoint(node=shop) as endpoint, Endpoint(node=node) as office:
+        node.connect(shop.address)
+        subscriber = office.make_subscriber("/power")
+        assert endpoint.await_filter_entry("/power")
+        assert writer.publish("/power", {"volt": 230.1}, key="L1") == 0
+        assert writer.publish("/power", {"volt": 230.1}, key="L1", number=1) == 0
+        assert writer.append("/power", "not published") == 1
+        assert writer.publish("/power", 7) == 2
+        told = [subscriber.get(20.0) for _ in range(2)]
+        assert told == [("/power", {"volt": 230.1}), ("/power", 7)]
+    assert payloads(log) == [{"volt": 230.1}, "not published", 7]
+
+
 # --- rights, and hostile questions ---
 
 
@@ -263,6 +283,15 @@ def test_writing_is_another_right_than_reading(guarded, log):
         assert LogReader(guarded.address + "/cpu", token="s2").end == 2
         refused = lambda: {e.right for e in told if isinstance(e, PermissionRefused)}  # noqa: E731
         assert eventually(lambda: "append" in refused())
+
+
+def test_publishing_needs_its_own_right_as_well(guarded, log):
+    with LogWriter(guarded.address + "/cpu", "meter-7", token="s1") as writer:
+        endpoint = Endpoint(node=guarded)
+        with pytest.raises(LogFailed, match="no right 'publish' for '/t'"):
+            writer.publish("/t", 1)
+        endpoint.shutdown()
+    assert log.end == 0
 
 
 ROW = ("/t", b"x", True, None, None, "", None)
