@@ -25,7 +25,15 @@ from callboard.commitlog.following.follower import Growth, growth_of
 from callboard.commitlog.reader import open_folder
 from callboard.proxies.errors import NotPermitted
 from callboard.proxies.overlay import Overlay
-from callboard.serving.desk import Fetch, LogDesk, LogPlace, Refuse, ServedReader, Tell
+from callboard.serving.desk import (
+    TAKEN_WITHIN,
+    Fetch,
+    LogDesk,
+    LogPlace,
+    Refuse,
+    ServedReader,
+    Tell,
+)
 from callboard.serving.messages import (
     PIECE,
     AwaitLogGrowth,
@@ -173,6 +181,9 @@ class LogService(SystemActor):
     def list_files(self, question: ListLogFiles) -> Any:
         """Tell which files a log has; only those that readers need."""
         if self._refuses(question):
+            return None
+        if self._load(self._peer()) >= TAKEN_WITHIN:
+            self._carry_out(Refuse(self.promise(), "this node takes nothing"))
             return None
         folder = self._shelves[question.log].folder
         try:

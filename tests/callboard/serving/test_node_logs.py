@@ -12,7 +12,7 @@ from callboard.commitlog import CommitLog, LogFailed, LogReader, Retention
 from callboard.commitlog.verify import verify
 from callboard.operation.metrics import node_metrics
 from callboard.proxies.events import PermissionRefused
-from callboard.serving import desk, node_disk
+from callboard.serving import desk, log_service, node_disk
 from callboard.serving.messages import AwaitLogGrowth, ListLogFiles, ListLogs, ReadLogFile
 from tests.polling import eventually
 from tests.proxies.papers import Papers
@@ -333,6 +333,12 @@ def test_no_answer_is_longer_than_a_piece(peer, log):
     file = max(each for each in peer(ListLogFiles("cpu")).result(20) if each.endswith(".log"))
     assert len(peer(ReadLogFile("cpu", file, 0, 2**60)).result(20)) == 8 + (256 << 10)
     assert len(peer(ReadLogFile("cpu", file, 2**62, 100)).result(20)) == 8
+
+
+def test_who_takes_nothing_gets_no_more_lists(monkeypatch, peer):
+    monkeypatch.setattr(log_service, "TAKEN_WITHIN", 0)
+    with pytest.raises(errors.MailboxFull, match="this node takes nothing"):
+        peer(ListLogFiles("cpu")).result(20)
 
 
 def test_readers_beyond_a_limit_look_now_and_then(monkeypatch, shop, log, peer):
