@@ -36,13 +36,7 @@ from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissin
 from callboard.pipeline.failure import reason_of
 from callboard.pipeline.function import stated_by
 from callboard.pipeline.job import Job, find_query
-from callboard.pipeline.progress import (
-    Handed,
-    Progress,
-    StatusFile,
-    listener,
-    query_metrics,
-)
+from callboard.pipeline.progress import Handed, Progress, StatusFile, listener, query_metrics
 from callboard.pipeline.queries import Query, Settings, seconds_of
 from callboard.pipeline.state import Detection
 from callboard.text import printable
@@ -352,8 +346,7 @@ def replay(query: QueryName, options: AgainOptions) -> int:
 @command(app)
 def status(
     place: Annotated[
-        str,
-        typer.Argument(metavar="FOLDER", help="The log of results, or basp://HOST:PORT."),
+        str, typer.Argument(metavar="FOLDER", help="The log of results, or basp://HOST:PORT.")
     ],
     options: StatusOptions,
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from callboard.commitlog import LogReader
 from callboard.commitlog.disk import read_plain, replace_plain
-from callboard.figures import Figure, Metric, by_label, metrics_of
+from callboard.figures import Figure, Metric, Samples, by_label, figures_of, metrics_of
 from callboard.pipeline.errors import InvalidSetting
 
 #: The folder of a log of results that holds what its queries need.
@@ -118,13 +118,13 @@ class Delay:
     Attributes:
         end: The end of the log.
         seconds: From the record that is next to the newest one, by their times; 0 if it has
-            read all.
+            read all, None if that is not known.
         event_seconds: From the watermark to the newest record, in event time; None where
             nothing is waited for.
     """
 
     end: int
-    seconds: float
+    seconds: float | None
     event_seconds: float | None = None
 
     @classmethod
@@ -348,68 +348,44 @@ def _read(path: Path) -> Status:
 
 
 def query_metrics(status: Status) -> list[Metric]:
-    """Return the figures of a query for monitoring."""
-    labels = (("query", status.query),)
-    metrics = metrics_of(FIGURES, status, labels)
-    if status.undecodable is not None:
-        metrics += metrics_of(LETTERS, status, labels)
-    if status.last is not None:
-        metrics += metrics_of(LAST, status.last, labels)
-    if status.delay is not None:
-        metrics += metrics_of(LOOKS, status.delay, labels)
-        if status.delay.event_seconds is not None:
-            metrics += metrics_of(EVENTS, status.delay, labels)
-    if status.handed is not None:
-        metrics += metrics_of(RESULTS, status.handed, labels)
-    return metrics
+    """Return the figures of a query for monitoring; what is not known is left out."""
+    found = metrics_of(FIGURES, status, (("query", status.query),))
+    return [metric for metric in found if metric.samples]
 
 
-#: Of a query's run.
-FIGURES: Final[tuple[Figure[Status], ...]] = (
-    Figure("callboard_pipeline_rows_total", "Records read.", "rows"),
-    Figure("callboard_pipeline_late_total", "Too late for windows.", "dropped"),
-    Figure("callboard_pipeline_lag_rows", "Records that wait in its log.", "lag"),
-    Figure("callboard_pipeline_running", "1 while it runs.", lambda it: it.state == "runs"),
-)
+def _part(part: str, name: str) -> Callable[[Status], Samples]:
+    """Return what reads a figure of a part of a status that may be missing."""
 
-#: Of its last batch.
-LAST: Final[tuple[Figure[Progress], ...]] = (
-    Figure("callboard_pipeline_batch", "Number of the last batch.", "batch"),
-    Figure("callboard_pipeline_rows_per_second", "Of that batch.", "rate"),
-    Figure("callboard_pipeline_batch_seconds", "Its length.", "seconds"),
-)
+    def read(status: Status) -> Samples:
+        value = getattr(getattr(status, part), name, None)
+        return [] if value is None else [((), value)]
 
-#: Of the last look beside batches.
-LOOKS: Final[tuple[Figure[Delay], ...]] = (
-    Figure(
-        "callboard_pipeline_delay_seconds", "From the next record to the newest.", "seconds"
+    return read
+
+
+def _outcomes(status: Status) -> Samples:
+    """Return what became of results that are messages."""
+    told = asdict(status.handed) if status.handed else {}
+    told.pop("waiting", None)
+    return by_label("outcome", told)
+
+
+FIGURES: Final[tuple[Figure[Status], ...]] = figures_of(
+    "callboard_pipeline_",
+    (
+        ("rows_total", "Records read.", "rows"),
+        ("late_total", "Too late for windows.", "dropped"),
+        ("undecodable_total", "Records that did not decode.", _part("undecodable", "real")),
+        ("lag_rows", "Records that wait in its log.", "lag"),
+        ("running", "1 while it runs.", lambda it: it.state == "runs"),
+        ("batch", "Number of the last batch.", _part("last", "batch")),
+        ("rows_per_second", "Of that batch.", _part("last", "rate")),
+        ("batch_seconds", "Its length.", _part("last", "seconds")),
+        ("delay_seconds", "From the next record to the newest.", _part("delay", "seconds")),
+        ("event_delay_seconds", "To the watermark.", _part("delay", "event_seconds")),
+        ("results_total", "Results that are messages, by what became of them.", _outcomes),
+        ("results_waiting", "Results that wait.", _part("handed", "waiting")),
     ),
-)
-EVENTS: Final[tuple[Figure[Delay], ...]] = (
-    Figure(
-        "callboard_pipeline_event_delay_seconds",
-        "From the watermark to the newest record, in event time.",
-        lambda it: it.event_seconds or 0.0,
-    ),
-)
-LETTERS: Final[tuple[Figure[Status], ...]] = (
-    Figure(
-        "callboard_pipeline_undecodable_total",
-        "Records that did not decode.",
-        lambda it: it.undecodable or 0,
-    ),
-)
-
-#: Of results that are messages.
-RESULTS: Final[tuple[Figure[Handed], ...]] = (
-    Figure(
-        "callboard_pipeline_results_total",
-        "Results that are messages, by what became of them.",
-        lambda it: by_label(
-            "outcome", {"handed": it.handed, "unheard": it.unheard, "lost": it.lost}
-        ),
-    ),
-    Figure("callboard_pipeline_results_waiting", "Results that wait.", "waiting"),
 )
 
 

@@ -15,14 +15,14 @@ The unit is the record, not the letter: a record that failed in two queries come
 their log, where both read it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from callboard.commitlog import CommitLog, LogCorrupt, LogFailed, LogReader
+from callboard.commitlog import CommitLog, LogCorrupt, LogReader
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.dead_letters import DeadLetter, append_all
 
@@ -113,7 +113,7 @@ def requeue(
             for place, part in _by_target(run, to).items():
                 target = targets.setdefault(place, _Target(Requeued(place)))
                 if kept is not None and target.log is None:
-                    target.log = stack.enter_context(_opened(target, is_made=bool(to)))
+                    target.log = stack.enter_context(CommitLog(place, sync="none"))
                     _find_unwritten(target, kept)
                 _put_back(target, part, kept)
         for target in targets.values():
@@ -142,14 +142,6 @@ def _is_log(place: str) -> bool:
     return Path(place).is_dir() and any(Path(place).glob("*.log"))
 
 
-def _opened(target: _Target, *, is_made: bool) -> CommitLog:
-    """Open the log that takes records."""
-    if is_made or _is_log(target.told.to):
-        return CommitLog(target.told.to, sync="none")
-    what = f"the log {target.told.to} is gone; name another one with --to"
-    raise LogFailed(what)
-
-
 def _put_back(target: _Target, letters: list[DeadLetter], kept: CommitLog | None) -> None:
     """Append the records of letters that are not there, and write down which these are."""
     told = target.told
@@ -170,7 +162,7 @@ def _put_back(target: _Target, letters: list[DeadLetter], kept: CommitLog | None
         kept.flush()
         target.begun = target.log.end
     run = list(fresh.values())
-    headers = [{**each.headers, HEADER: _mark(each.place)} for each in run]
+    headers = [{**e.headers, HEADER: f"{e.offset} {e.origin.log}"} for e in run]
     offsets = append_all(target.log, run, headers=headers)
     target.log.flush()
     told.first = offsets[0] if told.first is None else told.first
@@ -192,27 +184,15 @@ def _write_down(kept: CommitLog, target: _Target, places: Iterable[_Place]) -> N
     kept.flush()
 
 
-def _mark(place: _Place) -> str:
-    """Return what the header of a requeued record tells."""
-    return f"{place[1]} {place[0]}"
-
-
 def _read_notes(notes: Path) -> dict[str, _Target]:
     """Return what earlier runs have done."""
     targets: dict[str, _Target] = {}
-    for topic, told in _notes(notes):
+    for record in LogReader(notes) if _is_log(str(notes)) else ():
+        told = record.payload
         target = targets.setdefault(told["to"], _Target(Requeued(told["to"])))
         target.begun = told.get("end")
-        if topic == "/done":
-            target.done.update((told["from"], offset) for offset in told["offsets"])
+        target.done.update((told["from"], offset) for offset in told.get("offsets", ()))
     return targets
-
-
-def _notes(notes: Path) -> Iterator[tuple[str, Any]]:
-    """Iterate over what earlier runs have written down."""
-    if _is_log(str(notes)):
-        for record in LogReader(notes):
-            yield record.topic, record.payload
 
 
 def _find_unwritten(target: _Target, kept: CommitLog) -> None:

@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 from callboard.cli.options import AccessOptions
 from callboard.cli.own_node import TOPIC_NODE
 from callboard.cli.problem import Problem
-from callboard.commitlog import Cursor, LogCorrupt, LogError, LogReader
+from callboard.commitlog import Cursor, LogError, LogReader
 from callboard.pipeline.errors import InvalidSetting
-from callboard.pipeline.progress import TOPICS, Delay, Handed, Status, StatusFile, read_status
+from callboard.pipeline.progress import (
+    TOPICS,
+    Delay,
+    Handed,
+    Progress,
+    Status,
+    StatusFile,
+    read_status,
+)
 
 if TYPE_CHECKING:
     from callboard.endpoint.hub import Hub
@@ -24,8 +32,6 @@ _LOOK: Final = 1.0
 
 #: Seconds between looks at what other nodes tell.
 _HEAR: Final = 0.1
-
-_LETTERS: Final = 1000
 
 
 class LetterCount:
@@ -41,17 +47,9 @@ class LetterCount:
     def of(self, query: str) -> int:
         """Return the letters of a query, by its id."""
         with suppress(LogError):
-            log = LogReader(self._folder)
-            while True:
-                try:
-                    run = log.readv(self._cursor, _LETTERS)
-                except LogCorrupt as error:
-                    self._cursor = Cursor(error.next_offset)
-                    continue
-                self._cursor = run.cursor
-                if not run.records:
-                    break
-                self._counts.update(each.headers.get("query", "") for each in run.records)
+            reading = LogReader(self._folder).read(self._cursor, on_damage=lambda _: None)
+            self._counts.update(each.headers.get("query", "") for each in reading)
+            self._cursor = reading.cursor
         return self._counts[query]
 
 
@@ -129,49 +127,33 @@ def delay_of(status: Status, log: str) -> Delay | None:
 
 def row_of(status: Status) -> dict[str, Any]:
     """Return what is told of a query: one row of names and values."""
-    last, delay, handed = status.last, status.delay, status.handed
-    row = {
-        "query": status.query,
-        "state": status.state,
-        "log": status.log,
-        "batch": last.batch if last else 0,
-        "offset": status.offset,
-        "end": delay.end if delay else last.end if last else 0,
-        "lag": status.lag,
-        "delay": delay.seconds if delay else None,
-        "event_delay": delay.event_seconds if delay else None,
-        "rows": status.rows,
-        "rate": last.rate if last else 0.0,
-        "watermark": last.watermark if last else "",
-        "dropped": status.dropped,
-        "undecodable": status.undecodable,
-    }
-    for name in ("results", "handed", "unheard", "lost", "waiting"):
-        row[name] = None if handed is None else getattr(handed, name)
-    return {
-        **row,
-        "pid": status.pid,
-        "host": status.host,
-        "started": status.started,
-        "updated": status.updated,
-    }
+    last = status.last or Progress.parse(status.query, {"batchId": 0})
+    delay = status.delay or Delay(last.end, None)
+    row = {name: getattr(status, name) for name in _OF_STATUS}
+    row |= {name: getattr(last, name) for name in ("batch", "rate", "watermark")}
+    row |= {"end": delay.end, "delay": delay.seconds, "event_delay": delay.event_seconds}
+    return row | {name: getattr(status.handed, name, None) for name in _OF_RESULTS}
 
 
 def line_of(row: dict[str, Any]) -> str:
     """Return a row in words."""
-    text = "{query}: {state}, batch {batch}, {rows:,} records, {rate:,.0f}/s, {lag:,} wait"
-    if row["delay"]:
-        text += ", {delay:,.1f} s behind"
-    if row["event_delay"] is not None:
-        text += ", watermark {event_delay:,.1f} s behind"
-    if row["dropped"]:
-        text += ", {dropped:,} too late"
-    if row["undecodable"]:
-        text += ", {undecodable:,} undecodable"
-    if row["results"] is not None:
-        text += ", results: {handed:,} handed, {unheard:,} unheard, {lost:,} lost"
-        text += ", {waiting:,} waiting"
-    return text.format(**row)
+    return "".join(text for name, text in _TEXTS if row[name]).format(**row)
+
+
+_OF_STATUS: Final = (
+    *("query", "state", "log", "offset", "lag", "rows", "dropped", "undecodable"),
+    *("pid", "host", "started", "updated"),
+)
+_OF_RESULTS: Final = ("results", "handed", "unheard", "lost", "waiting")
+_TEXTS: Final = (
+    ("query", "{query}: {state}, batch {batch}, {rows:,} records, {rate:,.0f}/s, {lag:,} wait"),
+    ("delay", ", {delay:,.1f} s behind"),
+    ("event_delay", ", watermark {event_delay:,.1f} s behind"),
+    ("dropped", ", {dropped:,} too late"),
+    ("undecodable", ", {undecodable:,} undecodable"),
+    ("results", ", results: {handed:,} handed, {unheard:,} unheard, {lost:,} lost"),
+    ("results", ", {waiting:,} waiting"),
+)
 
 
 def rows_in(folder: Path) -> list[dict[str, Any]]:

@@ -22,13 +22,12 @@ query has letters of its own.
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from callboard.commitlog import (
     CommitLog,
     Cursor,
-    LogCorrupt,
     LogError,
     LogFailed,
     LogLocked,
@@ -57,6 +56,7 @@ _RECORD: Final = "record."
 #: Logs and queries of which a process remembers which letters are there.
 _REMEMBERED: Final = 16
 
+#: Records without a letter behind which reading begins anew.
 _RUN: Final = 1000
 
 
@@ -167,24 +167,18 @@ def stored_letters(
     retention or damage has taken meanwhile is left out.
     """
     found: list[DeadLetter] = []
-    cursor, behind = Cursor(0), 0
+    behind = 0
     for offset in sorted(reasons):
         if offset < behind:
             continue
-        if not 0 <= offset - cursor.offset < _RUN:
-            cursor = Cursor(offset)
-        while cursor.offset <= offset:
-            try:
-                run = log.readv(cursor, _RUN)
-            except LogCorrupt as error:
-                cursor = Cursor(error.next_offset)
-                continue
-            if not run.records:
+        near = offset
+        for record in log.read(offset, on_damage=lambda _: None):
+            behind = record.offset + 1
+            if record.offset in reasons:
+                found.append(DeadLetter.of(record, origin, reasons[record.offset]))
+                near = record.offset
+            elif record.offset > near + _RUN:
                 break
-            cursor = run.cursor
-            bad = (each for each in run.records if each.offset in reasons)
-            found += [DeadLetter.of(each, origin, reasons[each.offset]) for each in bad]
-        behind = cursor.offset
     return found
 
 
@@ -261,27 +255,15 @@ class _Buried:
             return
         if not self._is_same(log):
             self._begin()
-        while True:
-            try:
-                run = log.readv(self._cursor, _RUN)
-            except LogCorrupt as error:
-                self._cursor = Cursor(error.next_offset)
-                continue
-            self._cursor = run.cursor
-            if not run.records:
-                return
-            self._last = run.records[-1]
-            self._take(run.records)
-
-    def _take(self, records: Iterable[Record]) -> None:
-        """Note the letters that are of this query and log."""
-        log, query, _ = self._origin
-        for record in records:
-            told = record.headers
-            if told.get("query") == query and told.get("log") == log:
+        log_of, query, _ = self._origin
+        reading = log.read(self._cursor, on_damage=lambda _: None)
+        for record in reading:
+            self._last, told = record, record.headers
+            if told.get("query") == query and told.get("log") == log_of:
                 letter = DeadLetter.read(record)
                 if letter is not None:
                     self.offsets.add(letter.offset)
+        self._cursor = reading.cursor
 
     def _is_same(self, log: LogReader) -> bool:
         """Return whether that is still the log that was read: folders are made anew."""
