@@ -236,6 +236,8 @@ class Status:
                 del told[name]
         if not self.updated:
             del told["updated"]
+        if self.last and not self.last.undecodable:
+            del told["last"]["undecodable"]
         return told
 
     @property
