@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import secrets
 import socket
 import ssl
 import threading
@@ -41,6 +42,8 @@ class DashboardServer(Closing):
         hosts: tuple[str, ...] = (),
         tls: Path | None = None,
         insecure: bool = False,
+        opened: socket.socket | None = None,
+        token: str = "",
     ) -> None:
         """Open the port and begin to answer.
 
@@ -53,6 +56,8 @@ class DashboardServer(Closing):
             hosts: names by which browsers reach it, beside its address and `localhost`.
             tls: folder with `certificate.pem` and `key.pem`.
             insecure: a public address without TLS is meant.
+            opened: a socket that listens already, in place of `listen`.
+            token: that takes part in every request; one of its own by default.
 
         Raises:
             DashboardError: the extra is missing, the address is public without TLS, or it
@@ -71,11 +76,14 @@ class DashboardServer(Closing):
         if is_public and tls is None and not insecure:
             msg = f"{host} is a public address: give TLS, or say insecure (--insecure)"
             raise DashboardError(msg)
-        self._socket = _open(host, port)
+        self._socket = opened or _open(host, port)
         self.port = int(self._socket.getsockname()[1])
         known = {each.lower() for each in (host, socket.gethostname(), *hosts)}
         self.guard = Guard(
-            hosts=frozenset(known), any_address=is_public, cookie=f"callboard-{self.port}"
+            token or secrets.token_urlsafe(32),
+            hosts=frozenset(known),
+            any_address=is_public,
+            cookie=f"callboard-{self.port}",
         )
         self.collector = ClusterWatch(node, shows_itself=shows_itself)
         app = make_app(

@@ -99,6 +99,10 @@ class Line:
         )
         self.selector.register(process.stdout, selectors.EVENT_READ, process)
 
+    def address(self, name: str) -> str:
+        """Return where the node of a process listens."""
+        return f"basp://127.0.0.1:{self._ports[name]}"
+
     def alive(self) -> list[ChildProcess]:
         """Return the processes that have not ended."""
         return [process for process in self.processes.values() if process.is_alive]

@@ -9,7 +9,9 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any, Final
@@ -17,6 +19,7 @@ from typing import Any, Final
 from callboard.demo.analysis import Analysis
 from callboard.demo.line import LINKS, NAMES, Line
 from callboard.demo.outcome import RunOutcome
+from callboard.demo.page import DemoPage
 from callboard.demo.scene import Event, Scene
 from callboard.demo.screen import DemoScreen, Keyboard, KeyCommand, KeyParser, PlainScreen
 from callboard.demo.story import Blow, DemoOptions, Timeline
@@ -80,8 +83,18 @@ class Show:
         self._delay = 0.0
         self._next_draw = 0.0
         self._is_ending = self._was_interrupted = False
+        #: What was clicked in the page and is not done yet, and how to wake who does it.
+        self._clicked: deque[KeyCommand] = deque()
+        self.wake: Callable[[], object] = lambda: None
+        #: Takes the page away before the books are closed.
+        self.end_page: Callable[[], object] = lambda: None
 
     # --- the run ---
+
+    def click(self, command: KeyCommand) -> None:
+        """Do what was clicked in the page; from any thread."""
+        self._clicked.append(command)
+        self.wake()
 
     def play(self) -> RunOutcome:
         """Run from the first process to the closed books."""
@@ -165,7 +178,11 @@ class Show:
         """Wait for reports, keys and signals, and take them in."""
         for key, _ in self.line.selector.select(wait):
             if key.data is None:
-                os.read(key.fd, 64)  # a signal woke us; its handler has run
+                os.read(key.fd, 64)  # a signal woke us, and its handler has run; or a click
+                while self._clicked:
+                    command = self._clicked.popleft()
+                    if not self._is_ending:
+                        self._obey(command)
             elif key.data is self.keyboard:
                 self._press(self.keyboard.read())
             else:
@@ -270,6 +287,7 @@ class Show:
     def _settle(self, problem: str) -> RunOutcome:
         """Let the traffic rest, wait until nothing is in flight, and return what came out."""
         self._is_ending = True
+        self.end_page()
         if self.line.thaw_all():
             for view in self.scene.nodes.values():
                 view.is_frozen = False
@@ -362,13 +380,29 @@ def choose_screen(options: DemoOptions) -> DemoScreen:
     return LiveScreen(None if options.forever else options.seconds)
 
 
+def _wake(descriptor: int) -> None:
+    """Wake the thread that waits at the other end of a pipe, if it is there still."""
+    with suppress(OSError):
+        os.write(descriptor, b"c")
+
+
 def run(options: DemoOptions) -> int:
     """Play the demo; returns the exit code: 0 when the books close exactly."""
     screen = choose_screen(options)
-    with Analysis(options) as analysis, Line() as line, Keyboard() as keyboard:
+    with (
+        Analysis(options) as analysis,
+        Line() as line,
+        Keyboard() as keyboard,
+        ExitStack() as stack,
+    ):
         show = Show(options, line, keyboard, screen, analysis)
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
+        show.wake = functools.partial(_wake, wake_write)
+        if not options.as_json and DemoPage.is_possible():
+            page = stack.enter_context(DemoPage(line.address("A"), show.click))
+            show.end_page = page.close
+            print(f"open {page.link}", flush=True)  # noqa: T201
         line.selector.register(wake_read, 1)
         if keyboard.is_there:
             line.selector.register(keyboard, 1, keyboard)

@@ -1,0 +1,286 @@
+// The pages. Whatever a name holds is text: `html` makes nodes of text, never markup.
+import { html, render, useState, useEffect, useRef, useMemo } from "./vendor/preact.js";
+
+const API = "api/v1/";
+const INVISIBLE = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+const number = (value) => Math.round(value || 0).toLocaleString("en-US");
+const rate = (value) => (value >= 10 ? number(value) : (value || 0).toFixed(1)) + "/s";
+const bytes = (value) => { let n = value || 0, u = 0; while (n >= 1024 && u < 4) { n /= 1024; u += 1; } return (u ? n.toFixed(1) : n) + [" B", " KiB", " MiB", " GiB", " TiB"][u]; };
+const age = (s) => s >= 86400 ? `${Math.floor(s / 86400)} d ${Math.floor(s % 86400 / 3600)} h` : s >= 3600 ? `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} m` : s >= 60 ? `${Math.floor(s / 60)} m ${Math.floor(s % 60)} s` : `${(s || 0).toFixed(1)} s`;
+// What cannot be seen, or turns the direction of writing, is shown as its code.
+const plain = (value, most = 300) => {
+  const text = (typeof value === "string" ? value : value == null ? "" : JSON.stringify(value)).replace(INVISIBLE, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+  return text.length > most ? text.slice(0, most) + "…" : text;
+};
+const short = (address) => { const end = String(address).split("/").pop(); const [n, node] = end.split("@"); return `${n}@${(node || "").slice(0, 6)}`; };
+const GLYPH = { up: "●", silent: "◌", lost: "✕", draining: "◒", refused: "⊘" };
+const State = ({ of }) => html`<span class=${"state " + of}><span aria-hidden="true">${GLYPH[of] || "●"}</span>${of}</span>`;
+
+// --- where we are: #/page?parameters ---
+const here = () => { const [path, query] = location.hash.slice(2).split("?"); return { path: path || "overview", query: Object.fromEntries(new URLSearchParams(query || "")) }; };
+const link = (path, query = {}) => { const text = new URLSearchParams(Object.entries(query).filter(([, v]) => v !== "" && v != null)).toString(); return `#/${path}${text ? "?" + text : ""}`; };
+
+// --- talking to the node ---
+const patched = (old, patch) => {
+  if (patch === null || typeof patch !== "object" || Array.isArray(patch)) return patch;
+  const made = old && typeof old === "object" && !Array.isArray(old) ? { ...old } : {};
+  for (const [name, value] of Object.entries(patch)) { if (value === null) delete made[name]; else made[name] = patched(made[name], value); }
+  return made;
+};
+const listed = (rows) => rows && rows.order ? rows.order.map((key) => ({ ...rows.rows[key], _key: key })) : [];
+let note = () => {};
+const useStream = (view, query = {}, on = true) => {
+  const [told, setTold] = useState(null);
+  const asked = new URLSearchParams({ view, ...query }).toString();
+  useEffect(() => {
+    if (!on) return undefined;
+    let shown = null, source = null;
+    const open = () => {
+      source = new EventSource(`${API}stream?${asked}`);
+      source.onmessage = (event) => {
+        const change = JSON.parse(event.data);
+        if (change.whole) shown = change.whole; else if (change.patch) shown = patched(shown, change.patch); else if (!change.messages) return;
+        if (change.messages) setTold((before) => ({ messages: [...change.messages, ...((before && before.messages) || [])].slice(0, 200) }));
+        else { summary(shown.summary); setTold({ ...shown, _asked: asked }); }
+      };
+      source.onerror = () => { if (source.readyState === 2) fetch(API + "session").then((answer) => { if (answer.status === 401) setTold({ error: "This page needs the link that was printed: it holds the token." }); }).catch(() => summary(null)); };
+    };
+    const seen = () => { if (document.hidden) { if (source) source.close(); source = null; } else if (!source) open(); };
+    document.addEventListener("visibilitychange", seen);
+    seen();
+    return () => { document.removeEventListener("visibilitychange", seen); if (source) source.close(); };
+  }, [asked, on]);
+  return told;
+};
+let summary = () => {};
+const act = async (action, body) => {
+  try {
+    const answer = await fetch(`${API}actions/${action}`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+    const told = await answer.json();
+    note(answer.ok ? `${action}: ${plain(told.outcome)}` : `${action} was not done: ${plain(told.error)}`);
+    return answer.ok ? told.outcome : null;
+  } catch (error) { note(`${action} was not done: ${error.message}`); return null; }
+};
+const parsed = (text) => { try { return JSON.parse(text); } catch { return text; } };
+const save = async (view, query, kind) => {
+  const answer = await fetch(`${API}${view}?${new URLSearchParams({ ...query, skip: 0, limit: 5000 })}`);
+  const { rows } = await answer.json();
+  const names = [...new Set(rows.flatMap(Object.keys))];
+  const cell = (value) => { let text = value == null ? "" : typeof value === "object" ? JSON.stringify(value) : String(value); if (/^[=+\-@\t\r]/.test(text) && typeof value === "string") text = "'" + text; return /[",\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text; };
+  const text = kind === "csv" ? [names.join(","), ...rows.map((row) => names.map((name) => cell(row[name])).join(","))].join("\n") : JSON.stringify(rows, null, 1);
+  const a = document.createElement("a");
+  a.href = URL.createObjectURL(new Blob([text], { type: kind === "csv" ? "text/csv" : "application/json" }));
+  a.download = `${view.replace("/", "-")}.${kind}`;
+  a.click();
+  setTimeout(() => URL.revokeObjectURL(a.href), 1000);
+};
+const loaded = {};
+const script = (name) => loaded[name] || (loaded[name] = new Promise((done) => { const tag = document.createElement("script"); tag.src = `static/vendor/${name}`; tag.async = false; tag.onload = done; document.head.append(tag); }));
+
+// --- a table: asks for the rows that it shows ---
+const HEIGHT = 36, AHEAD = 25;
+const Table = ({ view, columns, query = {}, sort: first, rising: firstRising = false, hint }) => {
+  const { path, query: at } = here();
+  const [search, setSearch] = useState(at.search || "");
+  const [sort, setSort] = useState(at.sort || first);
+  const [rising, setRising] = useState(at.rising ? at.rising === "true" : firstRising);
+  const [skip, setSkip] = useState(0);
+  const box = useRef(null), wait = useRef(0), field = useRef(null);
+  const asked = { ...query, search, rising, sort };
+  const told = useStream(view, { ...asked, skip, limit: 90 });
+  const known = useRef({ count: 0, rows: new Map(), of: "" });
+  const of = JSON.stringify(asked);
+  if (told && told.rows && told._asked.includes(`skip=${skip}&limit`)) {
+    if (known.current.of !== of) known.current = { count: 0, rows: new Map(), of };
+    known.current.count = told.count;
+    const now = new Map();
+    listed(told.rows).forEach((row, index) => now.set(skip + index, row));
+    known.current.rows = now;
+  }
+  useEffect(() => { const keys = (event) => { if (event.key === "/" && !/INPUT|TEXTAREA|SELECT/.test(event.target.tagName)) { event.preventDefault(); field.current.focus(); } }; document.addEventListener("keydown", keys); return () => document.removeEventListener("keydown", keys); }, []);
+  const scrolled = () => { clearTimeout(wait.current); wait.current = setTimeout(() => { const top = Math.floor(box.current.scrollTop / HEIGHT); const next = Math.max(0, Math.floor((top - AHEAD) / 20) * 20); setSkip((before) => (top >= before && top + 45 <= before + 90 && before <= top ? before : next)); }, 60); };
+  const sorted = (name) => { if (name === sort) setRising(!rising); else { setSort(name); setRising(!columns.find((c) => c.name === name).num); } setSkip(0); if (box.current) box.current.scrollTop = 0; };
+  const least = columns.reduce((sum, c) => sum + 14 + Number((c.width || (c.num ? "90px" : "110px")).match(/\d+/)[0]), 18);
+  const widths = columns.map((c) => c.width || (c.num ? "90px" : "minmax(110px,1fr)")).join(" ");
+  const { count, rows } = known.current;
+  const silent = told && told.silent ? Object.entries(told.silent) : [];
+  const isShort = count < 14;
+  return html`<section>
+    <div class="tools">
+      <input type="search" ref=${field} placeholder="search  /" aria-label="search" value=${search} onInput=${(e) => { setSearch(e.target.value); setSkip(0); }} />
+      <button onClick=${() => save(view, asked, "csv")}>CSV</button><button onClick=${() => save(view, asked, "json")}>JSON</button>
+      <span class="count" role="status">${told && told.error ? "" : `${number(count)} rows`}</span>
+    </div>
+    ${told && told.error ? html`<p class="state lost">✕ ${plain(told.error)}</p>` : null}
+    ${silent.map(([name, why]) => html`<p class="state silent">◌ ${plain(name)} did not answer: ${plain(why)}</p>`)}
+    ${told && !told.error && !count ? html`<div class="card dim">${search ? "nothing matches" : hint || "nothing here"}</div>` : html`
+    <div class=${"scroll" + (isShort ? " short" : "")} ref=${box} onScroll=${scrolled} tabindex="0" role="table" aria-rowcount=${count}>
+      <div class="tr head" role="row" style=${{ gridTemplateColumns: widths, minWidth: `${least}px` }}>${columns.map((c) => html`<div class=${"td" + (c.num ? " num" : "")} role="columnheader" aria-sort=${c.name === sort ? (rising ? "ascending" : "descending") : "none"}><button onClick=${() => sorted(c.name)}>${c.label}${c.name === sort ? (rising ? " ↑" : " ↓") : ""}</button></div>`)}</div>
+      <div class="body" style=${{ height: `${count * HEIGHT}px` }}>
+        ${[...rows].map(([index, row]) => html`<div class="tr" role="row" key=${row._key} style=${{ top: `${index * HEIGHT}px`, gridTemplateColumns: widths, minWidth: `${least}px` }}>${columns.map((c) => { const value = row[c.field || c.name]; return html`<div class=${"td" + (c.num ? " num" : "")} role="cell" title=${typeof value === "string" ? plain(value, 1000) : undefined}>${c.show ? c.show(value, row) : plain(value)}</div>`; })}</div>`)}
+      </div>
+    </div>`}
+  </section>`;
+};
+const col = (name, label, more = {}) => ({ name, label, ...more });
+const num = (name, label, show = number, more = {}) => ({ name, label, num: true, show, ...more });
+const actorLink = (address, text) => html`<a href=${link("actor", { address })}>${text || short(address)}</a>`;
+
+// --- overview ---
+const Graph = ({ nodes, links, levers }) => {
+  const places = useRef(new Map()), simulation = useRef(null), [, drawn] = useState(0);
+  const shape = nodes.map((n) => n.node_id).join() + "|" + links.map((l) => l.a + l.b).join();
+  useEffect(() => {
+    let isOver = false;
+    Promise.all(["d3-dispatch.js", "d3-quadtree.js", "d3-timer.js", "d3-force.js"].map(script)).then(() => {
+      if (isOver) return;
+      const d3 = window.d3;
+      const kept = places.current, made = new Map();
+      nodes.forEach((n, i) => { const angle = (2 * Math.PI * i) / nodes.length; made.set(n.node_id, kept.get(n.node_id) || { id: n.node_id, x: 320 + 190 * Math.cos(angle + 0.4), y: 165 + 110 * Math.sin(angle + 0.4) }); });
+      places.current = made;
+      const ends = links.filter((l) => made.has(l.a) && made.has(l.b)).map((l) => ({ source: l.a, target: l.b }));
+      if (simulation.current) simulation.current.stop();
+      simulation.current = d3.forceSimulation([...made.values()]).force("link", d3.forceLink(ends).id((n) => n.id).distance(150)).force("charge", d3.forceManyBody().strength(-1500)).force("x", d3.forceX(320).strength(0.04)).force("y", d3.forceY(165).strength(0.12)).force("apart", d3.forceCollide(62)).on("tick", () => drawn((n) => n + 1));
+      if (!kept.size) simulation.current.tick(200).alpha(0.1);
+      if (kept.size) simulation.current.alpha(0.4);
+    });
+    return () => { isOver = true; if (simulation.current) simulation.current.stop(); };
+  }, [shape]);
+  const at = (id) => { const p = places.current.get(id); return p ? { x: Math.min(590, Math.max(50, p.x)), y: Math.min(295, Math.max(36, p.y)) } : { x: 320, y: 170 }; };
+  return html`<svg class="graph" viewBox="0 0 640 350" role="img" aria-label=${`${nodes.length} nodes, ${links.length} links`}>
+    ${links.map((l) => { const a = at(l.a), b = at(l.b), x = (a.x + b.x) / 2, y = (a.y + b.y) / 2; const text = l.state === "up" ? rate(l.rate || 0) : `${GLYPH[l.state]} ${l.state}`; return html`<g key=${l.a + l.b}><line class=${l.state} x1=${a.x} y1=${a.y} x2=${b.x} y2=${b.y} stroke-width=${1.5 + Math.min(5, Math.log10(1 + (l.rate || 0)) * 1.5)} /><rect class="plate" x=${x - 27} y=${y - 9} width="54" height="18" rx="5" /><text class="rate" x=${x} y=${y + 4}>${text}</text></g>`; })}
+    ${nodes.map((n) => { const p = at(n.node_id); return html`<g key=${n.node_id} class=${n.state}><title>${plain(n.node)}: ${n.state}</title><circle cx=${p.x} cy=${p.y} r="21" /><text class="glyph" x=${p.x} y=${p.y + 5}>${n.state === "up" ? number(n.actor_count) : GLYPH[n.state]}</text><text class="name" x=${p.x} y=${p.y + 39}>${plain(n.node, 18)}</text><text class="rate" x=${p.x} y=${p.y + 53}>${n.state === "up" ? rate(n.handled_rate) : n.state}</text></g>`; })}
+  </svg>`;
+};
+const Curve = ({ totals }) => {
+  const box = useRef(null), chart = useRef(null), data = useRef(null);
+  useEffect(() => {
+    let isOver = false;
+    const css = document.createElement("link"); css.rel = "stylesheet"; css.href = "static/vendor/uPlot.css"; document.head.append(css);
+    Promise.all([fetch(`${API}history`).then((a) => a.json()), script("uPlot.js")]).then(([told]) => {
+      if (isOver || !box.current) return;
+      const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+      const axis = { stroke: color("--dim"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false } };
+      data.current = [told.times, told.handled, told.sent, told.lost];
+      const one = (label, name, dash) => ({ label, stroke: color(name), width: 2, dash, points: { show: false }, value: (_, v) => (v == null ? "" : rate(v)) });
+      chart.current = new window.uPlot({ width: box.current.clientWidth, height: 190, cursor: { y: false }, axes: [axis, { ...axis, size: 62, values: (_, all) => all.map((v) => rate(v)) }], scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.15)] } }, series: [{}, one("handled", "--good"), one("sent to other nodes", "--flow", [6, 4]), one("lost", "--bad", [2, 3])] }, data.current, box.current);
+    });
+    const sized = () => { if (chart.current) chart.current.setSize({ width: box.current.clientWidth, height: 190 }); };
+    window.addEventListener("resize", sized);
+    return () => { isOver = true; window.removeEventListener("resize", sized); if (chart.current) chart.current.destroy(); };
+  }, []);
+  useEffect(() => {
+    const at = Math.round(Date.now() / 1000), all = data.current;
+    if (!chart.current || all[0].at(-1) >= at) return;
+    [at, totals.handled_rate, totals.sent_rate, totals.lost_rate].forEach((value, i) => { all[i].push(value); if (all[i].length > 600) all[i].shift(); });
+    chart.current.setData(all);
+  }, [totals]);
+  return html`<div ref=${box}></div>`;
+};
+const Figure = ({ label, value, kind }) => html`<div class=${"fig " + (kind || "")}><b>${number(value)}</b><span>${label}</span></div>`;
+const Bar = ({ of }) => { const part = (n) => ({ flexGrow: of.sent ? n / of.sent : 0, minWidth: n ? "3px" : 0 }); return html`<div class="bar" role="img" aria-label=${`${number(of.confirmed)} confirmed, ${number(of.in_flight)} in flight, ${number(of.lost)} lost`}><i class="b-ok" style=${part(of.confirmed)}></i><i class="b-flow" style=${part(of.in_flight)}></i><i class="b-lost" style=${part(of.lost)}></i></div>`; };
+const Overview = ({ session }) => {
+  const told = useStream("overview"), before = useRef(new Map());
+  const nodes = listed(told && told.nodes), pairs = listed(told && told.pairs), alarms = listed(told && told.alarms);
+  const links = useMemo(() => listed(told && told.links).map((l) => { const now = performance.now(), last = before.current.get(l._key); let perSecond = last ? last.rate : 0; if (!last || last.frames !== l.frames || now - last.at > 1500) { if (last && now > last.at) perSecond = Math.max(0, (l.frames - last.frames) / ((now - last.at) / 1000)); before.current.set(l._key, { frames: l.frames, at: now, rate: perSecond }); } return { ...l, rate: perSecond }; }), [told]);
+  const sum = (rows, name) => rows.reduce((total, row) => total + (row[name] || 0), 0);
+  const totals = useMemo(() => Object.fromEntries([...["sent", "confirmed", "lost", "in_flight", "waiting"].map((n) => [n, sum(pairs, n)]), ...["handled_rate", "sent_rate", "lost_rate", "actor_count"].map((n) => [n, sum(nodes.filter((x) => x.state !== "lost"), n)])]), [told]);
+  if (told && told.error) return html`<p class="state lost">✕ ${told.error}</p>`;
+  const isExact = totals.sent === totals.confirmed + totals.lost + totals.in_flight;
+  const lever = (name, target, label = name) => session && session.levers.includes(name) ? html`<button class=${name === "kill" ? "danger" : ""} onClick=${() => act(`lever/${name}`, { target })}>${label}</button>` : null;
+  const name = (id) => { const found = nodes.find((n) => n.node_id === id); return found ? found.node : id.slice(0, 6); };
+  return html`<div class="grid">
+    <section class="card" aria-label="balance"><h2>Balance of all messages between nodes</h2>
+      <div class="hero"><${Figure} label="sent" value=${totals.sent} /><span class="op">=</span><${Figure} label="confirmed" value=${totals.confirmed} kind="ok" /><span class="op">+</span><${Figure} label="lost" value=${totals.lost} kind=${totals.lost ? "lost" : "zero"} /><span class="op">+</span><${Figure} label="in flight" value=${totals.in_flight} kind=${totals.in_flight ? "flow" : "zero"} /></div>
+      <${Bar} of=${totals} /><span class="exact dim">${told ? (isExact ? html`<span class="state up">✓ exact</span> — every message is accounted for, ${rate(totals.sent_rate)} at this moment` : "✕ the sums differ") : "asking …"}</span>
+    </section>
+    <section class="card c7"><h2>Nodes and links</h2><${Graph} nodes=${nodes} links=${links} /></section>
+    <section class="card c5"><h2>Alarms of the last minute</h2>${alarms.length ? html`<ul class="plain">${alarms.map((a) => html`<li key=${a._key}><span class=${"state " + (["lost", "exhausted"].includes(a.kind) ? "lost" : "silent")}>${a.kind === "lost" ? "✕" : "▲"} ${plain(a.node)}</span><span>${plain(a.text)}</span></li>`)}</ul>` : html`<p class="state up">✓ nothing is wrong</p>`}</section>
+    <section class="card"><h2>Messages a second, ten minutes</h2><${Curve} totals=${totals} /></section>
+    <section class="card c6"><h2>Nodes</h2><ul class="plain">${nodes.map((n) => html`<li key=${n._key}><b class="td">${plain(n.node, 40)}</b><${State} of=${n.state} /><span class="dim small">${n.state === "lost" ? `for ${age(n.for)}` : html`<a href=${link("actors", { node: n.node_id })}>${number(n.actor_count)} actors</a> · ${rate(n.handled_rate)} handled · ${number(n.waiting)} waiting · up ${age(n.uptime)}`}</span>${n.state !== "lost" || session && session.levers.length ? html`<span>${lever("kill", n.node)} ${lever("freeze", n.node)}</span>` : null}</li>`)}</ul>
+      ${session && session.levers.includes("cut") ? html`<h2>Links</h2><ul class="plain">${links.map((l) => html`<li key=${l._key}><b>${plain(name(l.a))} ─ ${plain(name(l.b))}</b><${State} of=${l.state} />${lever("cut", `${name(l.a)}-${name(l.b)}`)}</li>`)}</ul>` : null}</section>
+    <section class="card c6"><h2>Balance of each pair</h2><ul class="plain">${pairs.sort((a, b) => b.sent - a.sent).slice(0, 40).map((p) => html`<li key=${p._key}><b class="td">${plain(p.from, 24)} → ${plain(p.to, 24)}</b><span class="small dim">${number(p.sent)} = ${number(p.confirmed)} + ${p.lost ? html`<span class="state lost">${number(p.lost)} lost</span>` : "0"} + ${number(p.in_flight)}</span></li>`)}</ul></section>
+  </div>`;
+};
+
+// --- actors ---
+const ACTORS = [
+  col("name", "name", { show: (v, r) => actorLink(r.address, v ? plain(v) : short(r.address)) }), col("class", "class", { field: "actor_class" }), { ...col("node", "node"), show: plain, width: "minmax(80px,.6fr)" }, col("state", "state", { width: "80px" }),
+  num("depth", "mailbox"), num("waited", "oldest", age), num("rate", "rate", rate), num("busy", "in handler", (v) => (v ? age(v) : "–")), num("handled", "handled", number, { width: "110px" }), num("restarts", "restarts"), num("age", "age", age, { width: "100px" }),
+];
+const Actors = () => {
+  const { query } = here();
+  return html`<h1>Actors${query.node ? html` <a class="pill" href=${link("actors")}>all nodes</a>` : null}</h1><div class="tabs"><a href=${link("actors", { node: query.node })} aria-current=${query.tree ? undefined : "page"}>table</a><a href=${link("actors", { node: query.node, tree: 1 })} aria-current=${query.tree ? "page" : undefined}>supervision tree</a></div>${query.tree ? html`<${Tree} node=${query.node} />` : html`<${Table} view="actors" columns=${ACTORS} sort="depth" query=${query.node ? { node: query.node } : {}} hint="no actor lives here yet" />`}`;
+};
+const Tree = ({ node }) => {
+  const told = useStream("actors", { limit: 1000, sort: "age", ...(node ? { node } : {}) });
+  const actors = listed(told && told.rows), below = {};
+  const known = new Set(actors.map((a) => a.address));
+  actors.forEach((a) => (below[known.has(a.parent) ? a.parent : ""] = below[known.has(a.parent) ? a.parent : ""] || []).push(a));
+  const branch = (of, depth) => depth > 30 ? null : html`<div class=${depth ? "tree" : ""}>${(below[of] || []).slice(0, 300).map((a) => html`<div key=${a.address}>${actorLink(a.address, plain(a.name || a.actor_class, 60))} <span class="dim small">${plain(a.actor_class, 60)} · ${plain(a.node)} · ${a.state}${a.restarts ? ` · ${a.restarts} restarts` : ""}</span>${below[a.address] ? branch(a.address, depth + 1) : null}</div>`)}</div>`;
+  const families = (below[""] || []).filter((a) => below[a.address]);
+  below[""] = [...families, ...(below[""] || []).filter((a) => !below[a.address])];
+  return html`<div class="card">${told ? branch("", 0) : "asking …"}</div>`;
+};
+const Actor = ({ session }) => {
+  const { query } = here(), address = query.address || "";
+  const [tracing, setTracing] = useState(false);
+  const told = useStream("actor", { address }), trace = useStream("trace", { address, seconds: 60 }, tracing);
+  const [text, setText] = useState(""), [type, setType] = useState("");
+  useEffect(() => { if (!tracing) return undefined; const over = setTimeout(() => setTracing(false), 60000); return () => clearTimeout(over); }, [tracing]);
+  const page = listed(told && told.rows)[0];
+  if (told && !page) return html`<h1>${plain(short(address))}</h1><p class="state lost">✕ ${plain(told.error) || "this actor has ended, or never was"}</p>`;
+  if (!page) return html`<p class="dim">asking …</p>`;
+  const a = page.actor, may = session && session.actions;
+  const refs = (list) => (list || []).map((one) => html`${actorLink(one)} `);
+  const row = (label, value) => (value || value === 0 ? html`<dt>${label}</dt><dd>${value}</dd>` : null);
+  return html`<h1>${plain(a.name || a.actor_class)} <span class="dim small">${plain(a.actor_class)} on ${plain(page.node)}</span></h1><div class="grid">
+    <section class="card c6"><dl class="kv">${row("address", html`<span class="mono">${plain(a.address)}</span>`)}${row("state", a.state)}${row("mailbox", `${number(a.depth)} waiting${a.waited ? `, the oldest for ${age(a.waited)}` : ""}${page.mailbox ? `; ${page.mailbox}` : ""}`)}${row("handler", a.busy ? `${plain(a.handler)} ${plain(a.place)} for ${age(a.busy)}` : "")}${row("waits for", plain(a.awaits))}${row("handled", `${number(a.handled)} in ${age(a.age)}`)}${row("restarts", number(a.restarts))}${row("supervised by", a.parent ? actorLink(a.parent) : "")}${row("watched by", number(page.watchers))}${row("monitors", page.monitors.length ? refs(page.monitors) : "")}${row("linked with", page.links.length ? refs(page.links) : "")}${row("children", page.children.length ? refs(page.children) : "")}</dl>
+      <div class="tools" style=${{ marginTop: "14px" }}><button onClick=${() => setTracing(!tracing)}>${tracing ? "end the trace" : "trace for a minute"}</button>${may ? html`<button onClick=${() => act("stop", { address })}>stop</button><button class="danger" onClick=${() => act("kill", { address })}>kill</button>` : html`<span class="dim small">only looks: --allow-actions lets it do something</span>`}</div></section>
+    <section class="card c6"><h2>Messages${tracing ? html` <span class="pill warn">traced</span>` : ""}</h2>${tracing ? html`<ul class="plain">${listed(trace && trace.rows).reverse().slice(0, 60).map((m) => html`<li key=${m._key}><b class="td">${plain(m.message, 80)}</b><span class="dim small">${plain(m.sender)} · ${age(m.age)} ago</span></li>`)}</ul>` : html`<p class="dim">A trace shows each message that it takes, by type, with its sender.</p>`}
+      ${may ? html`<h2>Send</h2><form onSubmit=${(e) => { e.preventDefault(); act("send", { address, type, message: parsed(text), ask: true }); }}><select aria-label="type" value=${type} onChange=${(e) => setType(e.target.value)}><option value="">plain JSON</option>${session.types.map((t) => html`<option value=${t.type}>${plain(t.type, 60)} (${t.fields.join(", ")})</option>`)}</select><p><textarea aria-label="message" placeholder='{"by": 5}' value=${text} onInput=${(e) => setText(e.target.value)}></textarea></p><button class="first">ask</button> <button type="button" onClick=${() => act("send", { address, type, message: parsed(text) })}>tell</button></form>` : null}</section>
+    <section class="card"><h2>Errors of its class or name</h2>${page.failures.length ? page.failures.map((f) => html`<p class="dim small">${age(f.age)} ago</p><pre>${plain(f.text, 4000)}</pre>`) : html`<p class="dim">none</p>`}${page.losses.length ? html`<h2>Lost</h2><ul class="plain">${page.losses.map((l) => html`<li>${number(l.count)} ${plain(l.message)} <span class="dim">${plain(l.kind)}, from ${plain(l.sender)}, ${age(l.age)} ago</span></li>`)}</ul>` : null}</section>
+  </div>`;
+};
+
+// --- topics, stores, MQTT, logs, events ---
+const Topics = ({ session }) => {
+  const [topic, setTopic] = useState(""), [value, setValue] = useState(""), [heard, setHeard] = useState("");
+  const told = useStream("listen", { topic: heard }, Boolean(heard));
+  return html`<h1>Topics</h1><${Table} view="topics" sort="topic" rising=${true} hint="nobody subscribes or publishes" columns=${[col("topic", "topic", { show: (v) => html`<a href="#/topics" onClick=${() => { setTopic(v); setHeard(v); }}>${plain(v)}</a>` }), col("node", "node"), num("subscribers", "subscribers"), num("elsewhere", "other nodes"), num("published", "published")]} />
+  <div class="grid" style=${{ marginTop: "18px" }}><section class="card c6"><h2>A client</h2><form class="row" onSubmit=${(e) => { e.preventDefault(); setHeard(topic); }}><input aria-label="topic" placeholder="/cpu" value=${topic} onInput=${(e) => setTopic(e.target.value)} /><button>listen</button>${heard ? html`<button type="button" onClick=${() => setHeard("")}>stop</button>` : null}</form>
+    ${session && session.actions ? html`<form class="row" style=${{ marginTop: "10px" }} onSubmit=${(e) => { e.preventDefault(); act("publish", { topic, value: parsed(value) }); }}><input aria-label="value" placeholder="0.5 or text" value=${value} onInput=${(e) => setValue(e.target.value)} /><button class="first">publish</button></form>` : null}
+    ${heard ? html`<ul class="plain">${((told && told.messages) || []).slice(0, 50).map((m) => html`<li><b class="td">${plain(m.topic, 60)}</b><span class="mono td">${plain(m.value)}</span></li>`)}</ul><p class="dim small">listening to ${plain(heard)}</p>` : null}</section>
+    <section class="card c6"><h2>Peers</h2><${Table} view="peers" sort="address" columns=${[col("node", "node"), col("address", "peer"), col("status", "status"), num("buffered", "buffered"), num("waiting_bytes", "in link", bytes)]} hint="no other endpoints" /></section></div>`;
+};
+const Stores = ({ session }) => {
+  const { query } = here(), [key, setKey] = useState(""), [value, setValue] = useState("");
+  if (!query.which) return html`<h1>Stores</h1><${Table} view="stores" sort="store" rising=${true} hint="no store is here" columns=${[col("store", "store", { show: (v) => html`<a href=${link("stores", { which: v })}>${plain(v)}</a>` }), col("node", "node"), col("role", "role"), num("keys", "keys"), num("processed", "writes"), num("clones", "clones"), num("lag", "lag"), num("out_of_order", "out of order"), col("error", "error")]} />`;
+  return html`<h1>${plain(query.which)} <a class="pill" href=${link("stores")}>all stores</a></h1>${session && session.actions ? html`<form class="row tools" onSubmit=${(e) => { e.preventDefault(); act("put", { store: query.which, key: parsed(key), value: parsed(value) }); }}><input aria-label="key" placeholder="key" value=${key} onInput=${(e) => setKey(e.target.value)} /><input aria-label="value" placeholder="value" value=${value} onInput=${(e) => setValue(e.target.value)} /><button class="first">put</button></form>` : null}<${Table} view="stores/keys" query=${{ which: query.which }} sort="key" rising=${true} hint="no keys" columns=${[col("key", "key"), col("value", "value", { width: "minmax(160px,3fr)" }), num("expires", "expires in", (v) => (v == null ? "–" : age(v)), { width: "120px" }), col("node", "node")]} />`;
+};
+const MQTT = {
+  clients: [col("client_id", "client", { show: (v) => html`<a href=${link("mqtt", { tab: "trace", which: v })}>${plain(v)}</a>` }), col("address", "address"), col("status", "status"), num("subscriptions", "filters"), num("inflight", "in flight"), num("behind", "behind"), num("packets_in", "packets"), col("node", "node")],
+  subscriptions: [col("filter", "filter"), num("readers", "readers"), num("waiters", "have read all"), num("start", "from"), num("end", "to"), num("bytes", "bytes", bytes), col("node", "node")],
+  retained: [col("topic", "topic"), num("qos", "QoS"), num("bytes", "bytes", bytes), col("text", "payload", { width: "minmax(160px,2fr)" }), col("node", "node")],
+  slow: [col("client_id", "client"), num("behind", "behind"), num("dropped", "dropped"), num("unsent_bytes", "unsent", bytes), col("status", "status"), col("node", "node")],
+  bans: [col("ban", "ban"), col("node", "node")],
+  trace: [num("number", "number"), col("direction", "direction"), col("packet", "packet"), num("bytes", "bytes"), col("fields", "fields", { width: "minmax(200px,4fr)" })],
+};
+const Mqtt = () => {
+  const { query } = here(), tab = MQTT[query.tab] ? query.tab : "clients", which = query.which || "";
+  const told = useStream("mqtt"), routers = listed(told && told.rows);
+  return html`<h1>MQTT</h1><div class="grid">${routers.map((r) => html`<section class="card c4" key=${r._key}><h2>${plain(r.router || r.node)} · ${plain(r.listeners)}</h2><dl class="kv"><dt>clients</dt><dd>${number(r.connections)}, ${number(r.sessions_away)} away</dd><dt>published</dt><dd>${number(r.published)}</dd><dt>delivered</dt><dd>${number(r.delivered)}</dd><dt>lost</dt><dd>${number(r.lost)}</dd><dt>retained</dt><dd>${number(r.retained)}</dd></dl></section>`)}</div><div class="tabs" style=${{ marginTop: "16px" }}>${Object.keys(MQTT).filter((t) => t !== "trace" || which).map((t) => html`<a href=${link("mqtt", { tab: t, which: t === "trace" ? which : "" })} aria-current=${t === tab ? "page" : undefined}>${t}${t === "trace" ? " of " + plain(which, 30) : ""}</a>`)}</div><${Table} key=${tab + which} view=${"mqtt/" + tab} query=${tab === "trace" ? { which } : {}} sort=${MQTT[tab][0].name} rising=${tab !== "trace"} columns=${MQTT[tab]} hint=${routers.length ? "none" : "no router runs on these nodes"} />`;
+};
+const Logs = () => html`<h1>Logs</h1><${Table} view="logs" sort="log" rising=${true} hint="no node writes a log" columns=${[col("log", "log"), col("folder", "folder", { width: "minmax(160px,2fr)" }), num("start", "first"), num("end", "end"), num("durable", "durable"), num("bytes", "size", bytes), num("readers", "readers"), num("behind", "behind"), col("furthest", "furthest behind"), col("node", "node")]} />`;
+const Events = () => html`<h1>Events</h1><${Table} view="events" sort="" hint="nothing has happened yet" columns=${[col("time", "time", { width: "110px", show: (v) => new Date(v).toLocaleTimeString() }), col("at", "node", { width: "minmax(80px,.5fr)" }), col("kind", "kind"), { name: "id", label: "what", width: "minmax(240px,4fr)", show: (_, row) => plain(Object.entries(row).filter(([n, v]) => !["id", "at", "time", "kind", "_key"].includes(n) && v !== "").map(([n, v]) => `${n}=${v}`).join("  ")) }]} />`;
+
+const PAGES = { overview: ["Overview", Overview], actors: ["Actors", Actors], topics: ["Topics", Topics], stores: ["Stores", Stores], mqtt: ["MQTT", Mqtt], logs: ["Logs", Logs], events: ["Events", Events], actor: [null, Actor] };
+const App = () => {
+  const [at, setAt] = useState(here()), [session, setSession] = useState(null), [head, setHead] = useState(null), [said, setSaid] = useState("");
+  summary = setHead;
+  note = (text) => { setSaid(text); clearTimeout(note.timer); note.timer = setTimeout(() => setSaid(""), 6000); };
+  useEffect(() => { const moved = () => setAt(here()); window.addEventListener("hashchange", moved); fetch(`${API}session`).then((a) => (a.ok ? a.json() : null)).then(setSession).catch(() => {}); return () => window.removeEventListener("hashchange", moved); }, []);
+  const Page = (PAGES[at.path] || PAGES.overview)[1];
+  return html`<header class="top"><b class="brand"><a href="#/">callboard</a></b><nav>${Object.entries(PAGES).filter(([, [title]]) => title).map(([path, [title]]) => html`<a href=${link(path)} aria-current=${(at.path === "actor" ? "actors" : at.path) === path ? "page" : undefined}>${title}</a>`)}</nav>${head ? html`<span class=${"pill " + (head.bad ? "bad" : head.alarms ? "warn" : "")} role="status">${head.bad ? `✕ ${head.bad} of ${head.nodes} nodes` : head.alarms ? `▲ ${head.alarms} alarms` : `● ${head.nodes} nodes`}</span>` : null}</header><main key=${location.hash}><${Page} session=${session} /></main>${said ? html`<div class="toast" role="alert">${said}</div>` : null}`;
+};
+render(html`<${App} />`, document.getElementById("app"));

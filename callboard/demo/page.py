@@ -1,0 +1,99 @@
+"""The demo's page in the browser: its address is there at once, the page a moment later.
+
+The demo waits for nothing: a port is opened and a token made, and a thread loads what serves
+the page. Its node is linked with A only, as a tool: a link to each node would be a second path
+between them. While no page is open it sends nothing, so the balance is that of the demo.
+"""
+
+import contextlib
+import importlib.util
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from callboard.actors.closing import Closing
+from callboard.demo.line import LINKS, NAMES
+from callboard.demo.screen import KeyCommand, Verb
+
+#: What the page can be told to do to the demo's own cluster.
+LEVERS: Final[tuple[Verb, ...]] = ("kill", "freeze", "cut")
+
+#: Seconds that the node A may take to answer at first.
+CONNECT_LIMIT: Final = 60.0
+
+
+class DemoPage(Closing):
+    """The page of one run of the demo."""
+
+    def __init__(self, address: str, pull: Callable[[KeyCommand], object]) -> None:
+        """Open a port, and let the page come.
+
+        Args:
+            address: of the node A.
+            pull: called with what was clicked, on a thread of the page.
+        """
+        self._address, self._pull = address, pull
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._token = secrets.token_urlsafe(32)
+        self._parts = contextlib.ExitStack()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        threading.Thread(target=self._serve, name="demo-page", daemon=True).start()
+
+    @staticmethod
+    def is_possible() -> bool:
+        """Return whether the extra `dashboard` is installed."""
+        return all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn"))
+
+    @property
+    def link(self) -> str:
+        """The link that opens the page."""
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}/?token={self._token}"
+
+    def close(self) -> None:
+        """Take the page and its node away. Idempotent."""
+        with self._lock:
+            self._is_closed = True
+            self._parts.close()
+        self._socket.close()
+
+    def _serve(self) -> None:
+        """Load what serves the page, and begin."""
+        from callboard import Node
+        from callboard.dashboard import DashboardServer
+
+        with self._lock:
+            if self._is_closed:
+                return
+            node = self._parts.enter_context(Node("page", is_tool=True))
+            server = DashboardServer(
+                node,
+                actions=True,
+                levers={verb: self._lever(verb) for verb in LEVERS},
+                shows_itself=False,
+                opened=self._socket,
+                token=self._token,
+            )
+            self._parts.enter_context(server)
+        with contextlib.suppress(Exception):  # it is closed, or the line never stood
+            node.connect(self._address, CONNECT_LIMIT)
+
+    def _lever(self, verb: Verb) -> Callable[[str], str]:
+        def pull(target: str) -> str:
+            command = command_of(verb, target)
+            if command is None:
+                return f"there is nothing called {target[:40]!r} to {verb}"
+            self._pull(command)
+            return f"{verb} {target}"
+
+        return pull
+
+
+def command_of(verb: Verb, target: str) -> KeyCommand | None:
+    """Return what a click means: a node, or the two ends of a link; None for nothing."""
+    if verb != "cut":
+        return KeyCommand(verb, target) if target in NAMES else None
+    ends = tuple(sorted(target.split("-")))
+    return KeyCommand(verb, ends[0]) if ends in LINKS else None

@@ -1,0 +1,106 @@
+"""A real headless Chromium, the system's own, driven by selenium."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.polling import eventually
+
+#: What Debian calls it, and others do.
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def why_not() -> str:
+    """Return why no browser can be driven here, or ""."""
+    try:
+        import selenium  # noqa: F401
+    except ImportError:
+        return "needs selenium"
+    if not any(map(shutil.which, CHROMIUMS)) or not shutil.which("chromedriver"):
+        return "needs chromium and chromium-driver of the system"
+    return ""
+
+
+class Browser:
+    """One window of a browser."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, url: str) -> "Browser":
+        self.driver.get(url)
+        return self
+
+    def go(self, link: str, route: str) -> "Browser":
+        """Open a page of a dashboard by its route."""
+        base = link.partition("?token=")[0]
+        if not self.driver.current_url.startswith(base):
+            self.driver.get(link)
+        self.script("location.hash = arguments[0]", f"#/{route}")
+        return self
+
+    def script(self, text: str, *args: Any) -> Any:
+        return self.driver.execute_script(text, *args)
+
+    @property
+    def text(self) -> str:
+        return str(self.script("return document.body.innerText"))
+
+    def shows(self, *texts: str) -> None:
+        """Wait until the page has all these texts."""
+        eventually(lambda: all(each in self.text for each in texts), 30, interval=0.05)
+
+    def click(self, text: str) -> None:
+        """Click the button or link of that text."""
+        find = """return [...document.querySelectorAll('button,a')]
+            .find((each) => each.innerText.trim() === arguments[0])"""
+        found = eventually(lambda: self.script(find, text), 30, interval=0.05)
+        self.script("arguments[0].click()", found)
+
+    def write(self, label: str, text: str) -> None:
+        """Write into the field of that label."""
+        field = self.driver.find_element("css selector", f"[aria-label='{label}']")
+        field.clear()
+        field.send_keys(text)
+
+    def size(self, width: int, height: int, *, is_phone: bool = False) -> None:
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone},
+        )
+
+    def dark(self, is_dark: bool) -> None:
+        scheme = "dark" if is_dark else "light"
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def errors(self) -> list[str]:
+        """Return what the console complained about since the last call."""
+        return [each["message"] for each in self.driver.get_log("browser")]
+
+    def until(self, check: Callable[[], Any], seconds: float = 30.0) -> Any:
+        return eventually(check, seconds, interval=0.02)
+
+
+@contextmanager
+def a_browser() -> Iterator[Browser]:
+    """Start a browser, and end it and its driver; skips the test where there is none."""
+    if reason := why_not():
+        pytest.skip(reason)
+    from selenium.webdriver import Chrome, ChromeOptions
+    from selenium.webdriver.chrome.service import Service
+
+    options = ChromeOptions()
+    options.binary_location = next(filter(None, map(shutil.which, CHROMIUMS)))
+    for each in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu"):
+        options.add_argument(f"--{each}")
+    options.add_argument("--window-size=1280,860")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
