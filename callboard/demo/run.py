@@ -402,6 +402,7 @@ def run(options: DemoOptions) -> int:
         if not options.as_json and DemoPage.is_possible():
             page = stack.enter_context(DemoPage(line.address("A"), show.click))
             show.end_page = page.close
+            screen.link = page.link
             print(f"open {page.link}", flush=True)  # noqa: T201
         line.selector.register(wake_read, 1)
         if keyboard.is_there:

@@ -18,6 +18,7 @@ class DemoScreen(Protocol):
     """Where the demo is shown."""
 
     interval: float
+    link: str
 
     def open(self, start_ms: float) -> None:
         """Begin."""
@@ -45,6 +46,7 @@ class PlainScreen:
     def __init__(self, out: TextIO | None = None, *, is_silent: bool = False) -> None:
         self._out = out or sys.stdout
         self._is_silent = is_silent
+        self.link = ""
 
     def open(self, start_ms: float) -> None:
         """Print the first line: how long it took to get here."""

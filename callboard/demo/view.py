@@ -64,6 +64,8 @@ class LiveScreen:
         self._length = length
         self._start_ms = 0.0
         self._events: list[tuple[Event, float]] = []
+        #: Of the page in the browser; "" without one.
+        self.link = ""
 
     def open(self, start_ms: float) -> None:
         """Take the screen; `start_ms` is how long it took to get here."""
@@ -76,8 +78,10 @@ class LiveScreen:
 
     def draw(self, scene: Scene, seconds: float, prompt: str) -> None:
         """Draw the picture."""
-        lines = max(self._console.height - FIXED_LINES, 3)
+        lines = max(self._console.height - FIXED_LINES - bool(self.link), 3)
+        link = Text(f"open {self.link}", style="bold", no_wrap=True)
         picture = Group(
+            *((link,) if self.link else ()),
             self._header(seconds),
             line_of_nodes(scene),
             figures(scene),

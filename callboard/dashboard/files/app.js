@@ -146,13 +146,19 @@ const Graph = ({ nodes, links, levers }) => {
     });
     return () => { isOver = true; if (simulation.current) simulation.current.stop(); };
   }, [shape]);
-  const at = (id) => { const p = places.current.get(id); return p ? { x: Math.min(590, Math.max(50, p.x)), y: Math.min(295, Math.max(36, p.y)) } : { x: 320, y: 170 }; };
+  const all = [...places.current.values()], span = (axis) => [Math.min(...all.map((p) => p[axis])), Math.max(...all.map((p) => p[axis]))];
+  const [left, right] = span("x"), [top, bottom] = span("y");
+  const fit = all.length > 1 ? Math.min(1.6, 500 / Math.max(1, right - left), 225 / Math.max(1, bottom - top)) : 1;
+  const at = (id) => { const p = places.current.get(id); return p ? { x: 320 + (p.x - (left + right) / 2) * fit, y: 155 + (p.y - (top + bottom) / 2) * fit } : { x: 320, y: 155 }; };
   return html`<svg class="graph" viewBox="0 0 640 350" role="img" aria-label=${`${nodes.length} nodes, ${links.length} links`}>
     ${links.map((l) => { const a = at(l.a), b = at(l.b), x = (a.x + b.x) / 2, y = (a.y + b.y) / 2; const text = l.state === "up" ? rate(l.rate || 0) : `${GLYPH[l.state]} ${l.state}`; return html`<g key=${l.a + l.b}><line class=${l.state} x1=${a.x} y1=${a.y} x2=${b.x} y2=${b.y} stroke-width=${1.5 + Math.min(5, Math.log10(1 + (l.rate || 0)) * 1.5)} /><rect class="plate" x=${x - 27} y=${y - 9} width="54" height="18" rx="5" /><text class="rate" x=${x} y=${y + 4}>${text}</text></g>`; })}
     ${nodes.map((n) => { const p = at(n.node_id); return html`<g key=${n.node_id} class=${n.state}><title>${plain(n.node)}: ${n.state}</title><circle cx=${p.x} cy=${p.y} r="21" /><text class="glyph" x=${p.x} y=${p.y + 5}>${n.state === "up" ? number(n.actor_count) : GLYPH[n.state]}</text><text class="name" x=${p.x} y=${p.y + 39}>${plain(n.node, 18)}</text><text class="rate" x=${p.x} y=${p.y + 53}>${n.state === "up" ? rate(n.handled_rate) : n.state}</text></g>`; })}
   </svg>`;
 };
+const DARK = matchMedia("(prefers-color-scheme: dark)");
 const Curve = ({ totals }) => {
+  const [isDark, setDark] = useState(DARK.matches);
+  useEffect(() => { const turned = () => setDark(DARK.matches); DARK.addEventListener("change", turned); return () => DARK.removeEventListener("change", turned); }, []);
   const box = useRef(null), chart = useRef(null), data = useRef(null);
   useEffect(() => {
     let isOver = false;
@@ -167,8 +173,8 @@ const Curve = ({ totals }) => {
     });
     const sized = () => { if (chart.current) chart.current.setSize({ width: box.current.clientWidth, height: 190 }); };
     window.addEventListener("resize", sized);
-    return () => { isOver = true; window.removeEventListener("resize", sized); if (chart.current) chart.current.destroy(); };
-  }, []);
+    return () => { isOver = true; window.removeEventListener("resize", sized); if (chart.current) chart.current.destroy(); chart.current = null; };
+  }, [isDark]);
   useEffect(() => {
     const at = Math.round(Date.now() / 1000), all = data.current;
     if (!chart.current || all[0].at(-1) >= at) return;
@@ -205,7 +211,7 @@ const Overview = ({ session }) => {
 
 // --- actors ---
 const ACTORS = [
-  col("name", "name", { show: (v, r) => actorLink(r.address, v ? plain(v) : short(r.address)) }), col("class", "class", { field: "actor_class" }), { ...col("node", "node"), show: plain, width: "minmax(80px,.6fr)" }, col("state", "state", { width: "80px" }),
+  col("name", "name", { width: "minmax(170px,1.6fr)", show: (v, r) => actorLink(r.address, v ? plain(v) : short(r.address)) }), col("class", "class", { field: "actor_class" }), { ...col("node", "node"), show: plain, width: "minmax(80px,.6fr)" }, col("state", "state", { width: "80px" }),
   num("depth", "mailbox"), num("waited", "oldest", age), num("rate", "rate", rate), num("busy", "in handler", (v) => (v ? age(v) : "–")), num("handled", "handled", number, { width: "110px" }), num("restarts", "restarts"), num("age", "age", age, { width: "100px" }),
 ];
 const Actors = () => {
