@@ -79,12 +79,8 @@ class DashboardServer(Closing):
         self._socket = opened or _open(host, port)
         self.port = int(self._socket.getsockname()[1])
         known = {each.lower() for each in (host, socket.gethostname(), *hosts)}
-        self.guard = Guard(
-            token or secrets.token_urlsafe(32),
-            hosts=frozenset(known),
-            any_address=is_public,
-            cookie=f"callboard-{self.port}",
-        )
+        token, cookie = token or secrets.token_urlsafe(32), f"callboard-{self.port}"
+        self.guard = Guard(token, frozenset(known), is_public, cookie)
         self.collector = ClusterWatch(node, shows_itself=shows_itself)
         app = make_app(
             node, self.guard, actions=actions, levers=levers, collector=self.collector
