@@ -8,10 +8,10 @@ refused. `archive.json` tells how far the copies are, for people.
 
 import json
 import logging
+import os
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import field, replace
@@ -173,7 +173,7 @@ class Copier:
     def _upload(self, table: LogSegmentTable, base: int, behind: int) -> ListedSegment:
         """Write the objects of a segment, which nobody sees before they are listed."""
         start, index = max(base, self.end), table.cover(table.holding(base))
-        name = f"{start:020}-{uuid.uuid4().hex}"
+        name = f"{start:020}-{os.urandom(16).hex()}"
         with closing(self._folder.disk.open(self._folder.segment(base))) as file:
             position, size, checksum = 0, file.size(), 0
             if start > base:  # it was put together with what was copied before
@@ -244,7 +244,9 @@ class Copier:
         if told[self._url] != before:
             data = json.dumps(told).encode()
             with suppress(OSError):
-                self._folder.replace(self._folder.file(STATE), data, unique=uuid.uuid4().hex)
+                self._folder.replace(
+                    self._folder.file(STATE), data, unique=os.urandom(16).hex()
+                )
 
     def tell_trouble(self, error: LogError) -> None:
         """Write down why nothing more is copied."""
@@ -284,7 +286,7 @@ def _identity(folder: Folder) -> str:
     path = folder.file(IDENTITY)
     found = folder.read(path).decode(errors="replace").strip()
     if not found:
-        found = uuid.uuid4().hex
+        found = os.urandom(16).hex()
         folder.replace(path, f"{found}\n".encode())
     return found
 

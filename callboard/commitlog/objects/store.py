@@ -8,7 +8,6 @@ a folder of this machine has it as a link to a file that is whole.
 import errno
 import json
 import os
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -194,7 +193,7 @@ class FileSystemObjects:
 
         if self._is_proven:
             return
-        path = self._at(f"{_PROBE}-{uuid.uuid4().hex}")[1]
+        path = self._at(f"{_PROBE}-{os.urandom(16).hex()}")[1]
         own = type(found).pipe_file is not AbstractFileSystem.pipe_file
         has_it = own or isinstance(
             found, AsyncFileSystem
@@ -270,7 +269,7 @@ def _create(found: Any, path: str, data: bytes) -> bool:
 def _link(path: Path, data: bytes) -> bool:
     """Create a file that is whole and durable when it is seen."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    whole = path.with_name(f"{path.name}.{os.urandom(16).hex()}.tmp")
     try:
         with whole.open("xb") as file:
             file.write(data)
