@@ -7,7 +7,7 @@ that a method added here is there wherever a node is made, in worker processes t
 import importlib
 import ssl
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
 
 from callboard.actors.actor import Actor
 from callboard.actors.errors import WrongValue
@@ -18,9 +18,10 @@ from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.tls import Tls
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.surroundings import Surroundings
-from callboard.serving.flight_process import FlightProcess
-from callboard.serving.intake import LogIntake
-from callboard.serving.log_service import LogService, ServedLog, checked_logs, real_folders
+
+if TYPE_CHECKING:
+    from callboard.serving.flight_process import FlightProcess
+    from callboard.serving.log_service import ServedLog
 
 __all__ = ["Node"]
 
@@ -106,9 +107,16 @@ class Node(node.Node):
 
     def _start_parts(self, limits: Limits, logs: Mapping[str, Any] | None) -> None:
         """Start the actors that every node has, and who serves logs."""
-        self._logs = checked_logs(logs)
+        self._logs: dict[str, Any] = {}
+        if logs is not None:  # a node that serves none loads no logs
+            from callboard.serving.log_service import checked_logs
+
+            self._logs = checked_logs(logs)
         super()._start_parts(limits, logs)
         if self._logs:
+            from callboard.serving.intake import LogIntake
+            from callboard.serving.log_service import LogService
+
             parts = (self._logs, self.overlay, limits.payload)
             self.runtime.start_actor(LogService, parts, number=LOG_SERVICE)
             self.runtime.start_actor(LogIntake, parts[:2], number=LOG_INTAKE)
@@ -135,6 +143,9 @@ class Node(node.Node):
             msg = f"the logs are served at {self._flight.address} already"
             raise WrongValue(msg)
         access = self._connector.options.access
+        from callboard.serving.flight_process import FlightProcess
+        from callboard.serving.log_service import real_folders
+
         self._flight = FlightProcess(real_folders(self._logs), listen, access, tls)
         return self._flight.address
 
@@ -155,7 +166,7 @@ class Node(node.Node):
             raise WrongValue(msg)
         return self._flight.address
 
-    def served_logs(self) -> list[ServedLog]:
+    def served_logs(self) -> "list[ServedLog]":
         """Return the logs that others may read here, and how far who reads them is."""
         cell = self.runtime.contexts.get(LOG_SERVICE)
         return [] if cell is None else cell.actor.served()
