@@ -48,6 +48,9 @@ _DIALING: Final = [
     ("grpc.max_reconnect_backoff_ms", 500),
 ]
 
+#: The process in which the first client was made.
+_dialed_in: Final[dict[str, int]] = {}
+
 
 class LogAddress(NamedTuple):
     """Where a log is served; as a text, what a user writes.
@@ -325,7 +328,18 @@ def load_flight() -> Any:
 
 @lru_cache(maxsize=64)
 def _client(process: int, address: LogAddress) -> Any:
-    """Return the client of a process: one from before a fork does not work behind it."""
+    """Return the client of a process.
+
+    Raises:
+        LogFailed: the authority cannot be read, or a fork came after the first client of all:
+            gRPC's threads did not come along, and calls would wait for ever.
+    """
+    if _dialed_in.setdefault("process", process) != process:
+        what = (
+            f"{address}: this process was forked from one that had read served logs already,"
+            " behind which Flight does not work; start it by spawn, or fork before the first"
+        )
+        raise LogFailed(what)
     try:
         roots = None if address.authority is None else Path(address.authority).read_bytes()
     except OSError as error:

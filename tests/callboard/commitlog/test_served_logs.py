@@ -271,3 +271,13 @@ def test_sql_is_asked_of_an_address(serve, log, capsys):
     assert not main(["log", "sql", "select count(*), max(value) from log", place, "--json"])
     told = json.loads(capsys.readouterr().out)
     assert [*told.values()] == [600, 99]
+
+
+def test_a_process_that_was_forked_too_late_is_told(serve, log, monkeypatch):
+    place = address(serve({"cpu": log.folder}))
+    monkeypatch.setitem(disk._dialed_in, "process", 1)
+    disk._client.cache_clear()
+    with pytest.raises(
+        LogFailed, match="was forked from one that had read served logs already"
+    ):
+        LogReader(place)
