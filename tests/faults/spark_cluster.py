@@ -220,7 +220,8 @@ def rows_of(folder):
 def by_pandas(log):
     """Return the same, as pandas makes it."""
     records = list(LogReader(log))
-    copies = [(each.topic, each.time, each.payload) for each in records]
+    cut = [each.time // 1000 * 1000 for each in records]  # Spark has microseconds
+    copies = [(each.topic, at, each.payload) for each, at in zip(records, cut, strict=True)]
     table = pandas.DataFrame(
         [(each.topic, each.time // SECONDS, float(each.payload["load"])) for each in records],
         columns=["topic", "start", "load"],
@@ -282,7 +283,7 @@ def main(base, seed, victims):
         assert running["driver"].wait(240) == 0, (base / "driver.txt").read_text()[-3000:]
         local = base / "local"
         spark_job.main(
-            "local[2]", str(site.log / "metrics"), str(local), str(local), str(base), ""
+            "local[2]", str(site.log / "metrics"), str(local), str(local), str(site.shared), ""
         )
         expected = by_pandas(site.log / "metrics")
         for which, found in (("cluster", rows_of(site.results)), ("local", rows_of(local))):
