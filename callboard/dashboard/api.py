@@ -256,7 +256,6 @@ VIEWS: Final[dict[str, View]] = {
     "mqtt/bans": part("mqtt_bans", "who is kept out", sort="ban"),
     "mqtt/trace": part("mqtt_trace", "packets of one client", which=_WHICH, sort="number"),
     "logs": part("logs", "logs that are written, and their readers", sort="log"),
-    "queries": part("queries", "queries over logs that run", sort="query"),
     "events": View(
         "what happened, the latest first",
         _events,
