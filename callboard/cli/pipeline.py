@@ -65,6 +65,13 @@ class QueryOptions(JsonOptions):
     topic: list[str] | None = option(
         None, "Only topics that begin so; repeatable.", "--topic", metavar="PREFIX", **READ
     )
+    where: str = option(
+        "",
+        "Only records with such a topic, key, time or offset, like \"topic LIKE '/cpu/%' AND "
+        "time >= '2026-01-31'\"; others are not decoded.",
+        metavar="CONDITION",
+        **READ,
+    )
     schema: str = option(
         "",
         "Fields of payloads with types, like 'origin string, delay double, at timestamp', or a "
@@ -154,6 +161,7 @@ class QueryOptions(JsonOptions):
             self._check(find_query(query), settings)
         topics, to = ",".join(self.topic or ()), str(self.to)
         run |= {"retain": self.retain, "staging": self.staging}
+        run["where"] = self.where
         run["dead_letters"] = str(self.dead_letters or "")
         return Job(query, self.log, to, settings, topics, **run)
 
@@ -321,6 +329,7 @@ def run(query: QueryName, options: StreamOptions) -> int:
       callboard pipeline run rates --log air --to out --schema air.ddl --dead-letters bad
       callboard pipeline run join --log air --to out --left /flight --right /weather --by origin
       callboard pipeline run anomalies --log temperatures --to results --season 1d:24 --batch
+      callboard pipeline run rates --log metrics --to results --where "key IN ('a', 'b')" --once
       callboard pipeline run mine.py:delayed --log air --to out --interval 10s
       callboard pipeline run rates --log metrics --to results --peer basp://127.0.0.1:4222
     """  # noqa: D301

@@ -77,7 +77,11 @@ def arrow_schema() -> "pa.Schema":
 
 
 def record_batches(
-    reading: "LogReading", end: int | None, topic: str = "", rows: int = ROWS
+    reading: "LogReading",
+    end: int | None,
+    topic: str = "",
+    rows: int = ROWS,
+    choose: Callable[[Batch], Batch | None] | None = None,
 ) -> "Iterator[pa.RecordBatch]":
     """Iterate over records as record batches of about so many rows, up to, not with, `end`.
 
@@ -86,6 +90,7 @@ def record_batches(
         end: The offset behind the last record that is wanted; None for all there are.
         topic: Only records whose topic begins so; batches without any are skipped whole.
         rows: Records after which a piece is handed over; a batch of the log is never split.
+        choose: Returns a batch, or None for one that is passed over.
 
     Raises:
         ExtraMissing: pyarrow is not installed.
@@ -98,7 +103,7 @@ def record_batches(
             if batch.base >= end:  # retention moved the start
                 break
             try:
-                piece.add(batch, start, end)
+                piece.add(batch, start, end, choose)
             except LogCorrupt as error:
                 reading.meet(error)
             if piece.rows >= rows or piece.size >= _BYTES:
@@ -136,14 +141,23 @@ class _Piece:
         self._lengths: list[Buffer] = [bytes(4)]  # the sums of what follows are Arrow's offsets
         self._payloads: list[Buffer] = []
 
-    def add(self, batch: Batch, start: int, end: int) -> None:
+    def add(
+        self,
+        batch: Batch,
+        start: int,
+        end: int,
+        choose: Callable[[Batch], Batch | None] | None = None,
+    ) -> None:
         """Take the records of a batch that are wanted.
 
         Raises:
             LogCorrupt: the checksum is right, but the contents are not what we write.
         """
         try:
-            batch = plain(batch)
+            chosen = batch if choose is None else choose(batch)
+            if chosen is None:
+                return
+            batch = plain(chosen)
             layout = layout_of(batch)
             topics = layout.names.topics
             if self._topic:

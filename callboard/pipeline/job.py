@@ -35,6 +35,7 @@ class Job:
         staging: Who has the folder of the results on a cluster: shared or driver.
         dead_letters: The log that takes records which do not decode; "" leaves them out of what
             is told by their payloads.
+        where: Conditions on topic, key, time and offset, by which less is read.
         checkpoint_at: The directory of its checkpoint, where it is not with the results.
     """
 
@@ -53,6 +54,7 @@ class Job:
     staging: str = ""
     dead_letters: str = ""
     checkpoint_at: str = ""
+    where: str = ""
 
     @property
     def title(self) -> str:
@@ -75,6 +77,10 @@ class Job:
         Raises:
             InvalidSetting: there is no such query or no log, or a setting makes no sense.
         """
+        if self.where:
+            from callboard.pipeline.spark.conditions import Conditions
+
+            Conditions.parse(self.where)  # or say what is wrong
         query = find_query(self.query)
         if query is QUERIES["join"]:
             check_sides(self.settings)
@@ -110,6 +116,7 @@ class Job:
             options["staging"] = self.staging
         if self.max_rows is not None:
             options["maxOffsetsPerTrigger"] = str(self.max_rows)
+        options["where"] = self.where
         if self.dead_letters:
             options["deadLetters"] = self.dead_letters
         rows = read_rows(reader, self.log, query, settings, options, observed)

@@ -6,7 +6,12 @@ from pyspark.sql.types import StructType
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.options import SourceOptions
 from callboard.pipeline.spark.sink import LogBatchWriter, LogStreamWriter, SinkOptions
-from callboard.pipeline.spark.source import LogBatchReader, LogStreamReader, infer_schema
+from callboard.pipeline.spark.source import (
+    LogBatchReader,
+    LogStreamReader,
+    PushedBatchReader,
+    infer_schema,
+)
 
 
 class CallboardFormat(DataSource):
@@ -23,7 +28,8 @@ class CallboardFormat(DataSource):
 
     def reader(self, schema: StructType) -> LogBatchReader:
         """Return what reads a log once."""
-        return LogBatchReader(SourceOptions.parse(self.options), schema)
+        options = SourceOptions.parse(self.options)
+        return (PushedBatchReader if options.pushes else LogBatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802
         """Return what reads a log as it grows."""

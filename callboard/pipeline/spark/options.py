@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 from callboard.commitlog import LogReader, Retention
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.cluster import SHARED, check_folder
+from callboard.pipeline.spark.conditions import Conditions
 from callboard.pipeline.spark.schema import Rules
 
 _TRUE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -45,6 +46,8 @@ class SourceOptions:
         partitions: `numPartitions`; 0 lets the source choose.
         texts: `textFields`: fields of payloads whose numbers and times are text as well.
         required: `requiredFields`: those without which a record does not decode.
+        where: `where`: conditions on topic, key, time and offset.
+        pushes: `pushFilters`: whether conditions of the only query over a table are such, too.
         zone: `timeZone`: where times in payloads are at home that tell no zone.
         tail: `tail`: of an archive, where the log is written, for what is not copied yet.
         storage: `storage.NAME`: what fsspec needs for an archive, as JSON.
@@ -67,6 +70,8 @@ class SourceOptions:
     texts: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     zone: str = "UTC"
+    where: Conditions = Conditions()
+    pushes: bool = False
     tail: str | None = None
     storage: str = field(default="", repr=False)
 
@@ -114,6 +119,8 @@ class SourceOptions:
             texts=frozenset(_names(given, "textFields")),
             required=frozenset(_names(given, "requiredFields")),
             zone=zone,
+            where=Conditions.parse(given.get("where", "")),
+            pushes=_flag(given, "pushFilters", default=False),
             tail=given.get("tail"),
             storage=storage_of(given),
         )

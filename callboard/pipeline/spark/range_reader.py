@@ -82,9 +82,9 @@ def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.Record
     while expected < end:
         reading = LogReading(table, Cursor(expected))
         try:
-            for records in record_batches(reading, end, common):
+            for records in record_batches(reading, end, common, choose=options.where.choose):
                 see_loss(options, expected, expected + reading.lost)
-                yield _of_topics(records, options.topics)
+                yield options.where.select(_of_topics(records, options.topics))
             found = min(reading.cursor.offset, end)
             see_loss(options, expected, expected + reading.lost)
             see_loss(options, found, end)

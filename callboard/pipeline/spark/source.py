@@ -1,13 +1,18 @@
 """Logs as tables and streams of Spark, in partitions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -82,6 +87,13 @@ def split(start: int, end: int, wanted: int = 0) -> list[Range]:
     return [Range(*borders[part : part + 2]) for part in range(parts)]
 
 
+def _parts(options: SourceOptions, log: LogReader, start: int, end: int) -> list[Range]:
+    """Return what of a range tasks read."""
+    ranges = options.where.ranges(log, start, end) if end > start else []
+    wanted = -(-options.partitions // len(ranges)) if ranges else 0
+    return [part for each in ranges for part in split(*each, wanted)]
+
+
 class _RangeTasks:
     """Reads ranges of a log in tasks; to choose them is for those that derive from it."""
 
@@ -121,7 +133,21 @@ class LogBatchReader(_RangeTasks, DataSourceReader):
         end = min(end, log.end)
         see_loss(options, start, log.start)
         start = max(start, log.start)
-        return list(split(start, end, options.partitions)) if end > start else [Range(0, 0)]
+        return _parts(options, log, start, end) or [Range(0, 0)]
+
+
+class PushedBatchReader(LogBatchReader):
+    """Reads a log once, only what the conditions of the query may want.
+
+    Spark 4.3 keeps what a reader made of the conditions of one query for the next ones over the
+    same table, and for the other side of a union. So this is for tables of a single use, whose
+    option `pushFilters` says so.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take up what is known of the conditions; Spark checks all of them again."""
+        self._options = replace(self._options, where=self._options.where.and_of(filters))
+        return filters
 
 
 class LogStreamReader(_RangeTasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -180,7 +206,7 @@ class LogStreamReader(_RangeTasks, DataSourceStreamReader, SupportsTriggerAvaila
         kept = min(self._log.start, last)
         see_loss(self._options, first, kept)
         first = max(first, kept)
-        return list(split(first, last, self._options.partitions)) if last > first else []
+        return _parts(self._options, self._log, first, last)
 
     def commit(self, end: Any) -> None:
         """Do nothing: Spark's checkpoint holds the place."""

@@ -48,6 +48,10 @@ from tests.polling import eventually
         (["run", "rates", "--batch", "--checkpoint", "x"], "--checkpoint means nothing to --b"),
         (["run", "rates", "--batch", "--max-rows", "9"], "--max-rows means nothing to --batch"),
         (["run", "rates", "--once", "--interval", "1s"], "--interval means nothing to --once"),
+        (
+            ["run", "rates", "--where", "load > 5"],
+            "where='load > 5' cannot be read at 'load > 5'",
+        ),
         (["run", "rates", "--interval", "often"], "'often' is no span of time; give one like"),
         (["run", "rates", "--store", "x"], "--store needs a cluster that has it; give --peer"),
         (

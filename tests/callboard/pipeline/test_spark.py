@@ -115,6 +115,23 @@ def test_one_table_serves_queries_with_different_conditions(fill, read):
     assert rows.count() == 10
 
 
+def test_conditions_of_a_table_for_one_query_are_pushed_down(fill, read, spark):
+    """What is not read does not have to decode."""
+    fill([{"n": 1}, {"n": "x"}, {"n": 3}], topic=["/a", "/b", "/a"], key=["k", "k", None])
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        rows = read("topic STRING, key STRING, n BIGINT", pushFilters="true")
+        assert [
+            row.n for row in rows.where("topic = '/a' AND key = 'k' AND n < 9").collect()
+        ] == [1]
+        assert rows.where("topic LIKE '/a%' AND key IS NULL").collect()[0].n == 3
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    asked = read("topic STRING, n BIGINT", where="topic = '/a'")
+    assert asked.where("n > 1").count() == 1
+    assert asked.count() == 2
+
+
 def test_a_schema_is_inferred_from_a_sample(fill, read):
     fill([{"load": 0.5, "host": "a"}, {"load": 1}])
 
