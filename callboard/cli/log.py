@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -26,6 +26,7 @@ from callboard.cli.options import (
 from callboard.cli.output import columns as columns_text
 from callboard.cli.output import say, to_json
 from callboard.cli.problem import FAILED, Misuse, explained, one_line
+from callboard.cli.work.log_replay import ReplayOptions
 from callboard.cli.work.requeue import RequeueOptions
 from callboard.commitlog import (
     Cursor,
@@ -473,7 +474,38 @@ def requeue_letters(
     return damage.code()
 
 
-def _about(records: Iterable[Record], topic: str) -> Iterator[Record]:
+@command(app, "replay")
+def replay_log(place: Place, options: ReplayOptions) -> int:
+    """Publish the records of a log again on their topics, at the pace of their times.
+
+    The pace is that of the times of the records, or of a field of their payloads; records that
+    come before an earlier time go at once. It begins when somebody subscribes. After Ctrl-C it
+    says where it stopped.
+
+    \b
+    Examples:
+      callboard log replay flights --speed 60 --listen 127.0.0.1:4222
+      callboard log replay flights --speed 3600 --time sched_dep --longest-pause 2s --peer basp://127.0.0.1:4222
+      callboard log replay metrics --speed max --from 1000 --topic /cpu --peer basp://127.0.0.1:4222
+    """  # noqa: D301
+    damage = _Damage()
+    with explained((LogError, PipelineError), "try: callboard log verify"):
+        log = LogReader(place)
+        start = _offset(log, options.start)
+        end = min(_offset(log, options.until), log.end)
+        wanted = _about(log.read(start, on_damage=damage), tuple(options.topic or ("",)))
+        code = options.run(place, start, takewhile(lambda each: each.offset < end, wanted))
+    return code or damage.code()
+
+
+def _offset(log: LogReader, text: str) -> int:
+    """Return the offset of a place: earliest, latest, an offset or a time."""
+    if text in {"earliest", "latest"}:
+        return log.start if text == "earliest" else log.end
+    return int(text) if text.isdecimal() else log.offset_at(_time(text))
+
+
+def _about(records: Iterable[Record], topic: str | tuple[str, ...]) -> Iterator[Record]:
     """Return the records about topics that begin so."""
     return (each for each in records if each.topic.startswith(topic))
 

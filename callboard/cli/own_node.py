@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 #: What the node of commands about topics calls itself.
 TOPIC_NODE: Final = "callboard topic"
+
+#: Seconds that the nodes of subscribers may take to confirm; they do so once a second.
+CONFIRM_LIMIT: Final = 10.0
+
+#: Seconds between two looks for that.
+_CONFIRM_LOOK: Final = 0.01
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -162,3 +169,22 @@ class DashboardOptions(AccessOptions):
     insecure: bool = flag("Listen on a public address without TLS.", "--insecure")
     timeout: float = option(10.0, "Seconds to reach each node.", min=0.001)
     as_json: bool = flag("Print the link as JSON.", "--json")
+
+
+def confirm(hub: "Hub") -> None:
+    """Wait until every node has confirmed what went to it.
+
+    Raises:
+        Problem: something is lost or unconfirmed.
+    """
+    deadline = time.monotonic() + CONFIRM_LIMIT
+    hub.receivers_of("").result(CONFIRM_LIMIT)  # behind all that was published
+    while any(account.in_flight for account in hub.node.accounts().values()):
+        if time.monotonic() > deadline:
+            why = f"some messages were not confirmed within {CONFIRM_LIMIT:g} s"
+            raise Problem(why=why, step="see the logs of the nodes that subscribe")
+        time.sleep(_CONFIRM_LOOK)
+    lost = sum(account.lost for account in hub.node.accounts().values())
+    if lost or hub.counters.dropped:
+        why = "some messages are lost or unconfirmed: a link or a node went away"
+        raise Problem(why=why, step="publish them again when it is back")

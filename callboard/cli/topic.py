@@ -16,7 +16,7 @@ import typer
 
 from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import from_text, say, to_json
-from callboard.cli.own_node import JoinOptions, catch_signals
+from callboard.cli.own_node import JoinOptions, catch_signals, confirm
 from callboard.cli.problem import FAILED, Misuse, Problem, explained
 from callboard.commitlog import CommitLog, LogError, Retention
 from callboard.commitlog.log import Sync
@@ -34,9 +34,6 @@ SIGNAL_LOOK: Final = 0.05
 
 #: Seconds between two lines of `--rate`.
 RATE_INTERVAL: Final = 1.0
-
-#: Seconds that the nodes of subscribers may take to confirm; they do so once a second.
-CONFIRM_LIMIT: Final = 10.0
 
 #: Seconds that the answer to a ping may take.
 ANSWER_LIMIT: Final = 2.0
@@ -135,7 +132,7 @@ def _publish_values(topic: str, values: Sequence[str], options: PubOptions) -> N
             options.pace(started, count)
             hub.publish(topic, from_text(line))
             count += 1
-        _confirm(hub)
+        confirm(hub)
         nodes = len(hub.receivers_of(topic).result(options.timeout or 1.0))
     if options.as_json:
         say(to_json({"topic": topic, "published": count, "nodes": nodes}))
@@ -209,25 +206,6 @@ def _wait_for_subscribers(hub: "Hub", topic: str, timeout: float) -> None:
             step = f"start a subscriber: callboard topic sub {topic} --peer ADDRESS"
             raise Problem(why=f"nobody subscribed to {topic} within {timeout:g} s", step=step)
         time.sleep(PUBLISH_LOOK)
-
-
-def _confirm(hub: "Hub") -> None:
-    """Wait until every node has confirmed what went to it.
-
-    Raises:
-        Problem: something is lost or unconfirmed.
-    """
-    deadline = time.monotonic() + CONFIRM_LIMIT
-    hub.receivers_of("").result(CONFIRM_LIMIT)  # behind all that was published
-    while any(account.in_flight for account in hub.node.accounts().values()):
-        if time.monotonic() > deadline:
-            why = f"some messages were not confirmed within {CONFIRM_LIMIT:g} s"
-            raise Problem(why=why, step="see the logs of the nodes that subscribe")
-        time.sleep(PUBLISH_LOOK)
-    lost = sum(account.lost for account in hub.node.accounts().values())
-    if lost or hub.counters.dropped:
-        why = "some messages are lost or unconfirmed: a link or a node went away"
-        raise Problem(why=why, step="publish them again when it is back")
 
 
 # --- sub ---

@@ -13,11 +13,10 @@ lost` are those up to its position, if it takes all topics; all others wait.
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol
 
 from callboard.actors.closing import Closing
 from callboard.actors.errors import CallboardError
@@ -34,6 +33,7 @@ from callboard.commitlog.disk import read_plain, replace_plain
 from callboard.commitlog.objects.store import FileSystemObjects, object_address
 from callboard.commitlog.reader import is_archive
 from callboard.pipeline.errors import InvalidSetting
+from callboard.pipeline.outlet import OnSilence, Outlet, Publisher, is_publishable
 
 log = logging.getLogger("callboard.pipeline")
 
@@ -45,28 +45,6 @@ _WAIT: Final = 0.1
 
 #: Seconds until what was refused is tried again.
 _RETRY: Final = 0.5
-
-
-#: Seconds between looks whether somebody subscribes, or there is room.
-_LOOK: Final = 0.05
-
-
-@runtime_checkable
-class Offering(Protocol):
-    """What knows who takes messages; the hub of an endpoint is one."""
-
-    def offer(self, messages: Sequence[tuple[str, Any]], *, whole: bool = False) -> list[int]:
-        """Publish what somebody takes, or all or nothing; returns the numbers of the rest."""
-
-    def has_room(self) -> bool:
-        """Return whether a message that is published goes on without waiting."""
-
-
-class Publisher(Protocol):
-    """What takes messages; an `Endpoint` is one."""
-
-    def publish_batch(self, *batch: tuple[str, Any]) -> None:
-        """Publish pairs of topic and value."""
 
 
 class Entries(Protocol):
@@ -81,9 +59,7 @@ class Bridge(Closing):
 
     Attributes:
         position: The offset of the next record.
-        handed: Records that were handed on by this object.
-        unheard: Records whose messages nobody took; they may be entries of the store.
-        lost: Records that retention removed before, or that are damaged.
+        lost: Records that retention removed before, that are damaged, or no messages.
         begin: The place where this object began.
     """
 
@@ -99,7 +75,7 @@ class Bridge(Closing):
         place: str | Path | None = None,
         storage_options: Mapping[str, Any] | None = None,
         wait: float = 0.0,
-        on_silence: Callable[[str, int], None] = lambda _, __: None,
+        on_silence: OnSilence = lambda _, __: None,
     ) -> None:
         """Begin to follow.
 
@@ -134,21 +110,14 @@ class Bridge(Closing):
         elif "://" in self._folder and place is None:
             what = f"{folder} is served to be read; give the bridge a file for its place=…"
             raise InvalidSetting(what)
-        self._endpoint = endpoint
-        hub = getattr(endpoint, "hub", endpoint)
-        self._hub: Offering | None = hub if isinstance(hub, Offering) else None
-        self._wait, self._left = wait, wait
-        self._wants_all = wait > 0
-        self._on_silence = on_silence
+        self._outlet = Outlet(endpoint, wait=wait, on_silence=on_silence)
         self._store = store
         self._topics = tuple(topics)
         self._place = Path(place or Path(folder) / f"{name}.position")
         self._name = f"positions/{name}"
         self._ends = threading.Event()
-        self._leaves = threading.Event()
         self.position = self._read_place(start)
         self.begin = self.position
-        self.handed = self.unheard = 0
         self._undecodable = 0
         self.lost = 0
         self._thread = threading.Thread(target=self._run, name=f"callboard {name}", daemon=True)
@@ -157,11 +126,22 @@ class Bridge(Closing):
     def close(self) -> None:
         """Hand on what is there, wait for subscribers as long as was said, and end."""
         self._ends.set()
+        self._outlet.hurry()
         self._thread.join()
 
     def leave(self) -> None:
         """Wait no more: what nobody takes stays for the next bridge of this name."""
-        self._leaves.set()
+        self._outlet.leave()
+
+    @property
+    def handed(self) -> int:
+        """Records that were handed on by this object."""
+        return self._outlet.handed
+
+    @property
+    def unheard(self) -> int:
+        """Records whose messages nobody took; they may be entries of the store."""
+        return self._outlet.unheard
 
     def _run(self) -> None:
         """Follow the log and hand on what comes, until the bridge is closed."""
@@ -225,54 +205,17 @@ class Bridge(Closing):
                 if self._store is not None:
                     for key, value in dict(wanted).items():  # the newest of each is enough
                         self._store.put(key, value)
-                rest = self._publish(wanted) if wanted else 0
+                return self._outlet.publish(wanted)
             except (CallboardError, OSError) as error:
+                fit = list(filter(is_publishable, wanted))
+                if len(fit) < len(wanted):
+                    log.error("the bridge leaves out what can be no message: %s", error)
+                    self._undecodable += len(wanted) - len(fit)
+                    wanted = fit
+                    continue
                 log.warning("results are not taken, and tried again: %s", error)
                 if self._ends.wait(_RETRY):
                     return False
-            else:
-                if rest is None:
-                    return False
-                self.handed += len(wanted) - rest
-                self.unheard += rest
-                return True
-
-    def _publish(self, wanted: list[tuple[str, Any]]) -> int | None:
-        """Publish messages; returns how many nobody takes, None if they are to stay.
-
-        In the first place all have to be taken, as subscribers come one by one. Later it is
-        enough that somebody takes some: who subscribes to a part does not stop the rest.
-        """
-        if self._hub is None:
-            if self._endpoint is not None:
-                self._endpoint.publish_batch(*wanted)
-            return 0
-        is_silent = False
-        while self._has_room(self._hub):
-            wants_all = self._wants_all and self._left > 0
-            rest = self._hub.offer(wanted, whole=wants_all)
-            if not rest or (len(rest) < len(wanted) and not wants_all):
-                self._wants_all, self._left = wants_all and bool(rest), self._wait
-                return len(rest)
-            if self._left <= 0:
-                return len(rest)
-            if not is_silent:
-                is_silent = True
-                self._on_silence(wanted[rest[0]][0], len(rest))
-            begun = time.monotonic()
-            if self._leaves.wait(min(_LOOK, self._left)):
-                break
-            self._left -= time.monotonic() - begun
-            if self._left <= 0:
-                self._on_silence(wanted[rest[0]][0], -len(rest))
-        return None
-
-    def _has_room(self, hub: Offering) -> bool:
-        """Wait until slow subscribers have room; False if the results are to stay."""
-        while not hub.has_room() and not self._ends.is_set():
-            if self._leaves.wait(_LOOK):
-                return False
-        return True
 
     def _read_place(self, start: int) -> int:
         """Return the offset that an earlier bridge of this name wrote down."""

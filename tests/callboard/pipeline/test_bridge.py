@@ -1,6 +1,7 @@
 """Results become messages and entries, and nothing is left out after a new start."""
 
 import os
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from callboard.actors.errors import CallboardError
 from callboard.commitlog import CommitLog
 from callboard.commitlog.columns import Cbor
 from callboard.endpoint.message_queue import MessageQueue
-from callboard.pipeline import InvalidSetting
+from callboard.pipeline import InvalidSetting, outlet
 from callboard.pipeline import bridge as module
 from callboard.pipeline.bridge import Bridge
 from tests.polling import eventually
@@ -198,7 +199,7 @@ def test_what_nobody_takes_is_unheard_and_all_adds_up(fill, folder):
 
 
 def test_results_wait_until_all_are_taken(fill, folder, monkeypatch):
-    monkeypatch.setattr(module, "_LOOK", 0.001)
+    monkeypatch.setattr(outlet, "_LOOK", 0.001)
     fill([1, 2], topic=["/a", "/b"])
     hub, said = Listeners("/a"), []
 
@@ -215,7 +216,7 @@ def test_results_wait_until_all_are_taken(fill, folder, monkeypatch):
 
 
 def test_waiting_is_bounded_and_then_what_nobody_takes_is_unheard(fill, folder, monkeypatch):
-    monkeypatch.setattr(module, "_LOOK", 0.001)
+    monkeypatch.setattr(outlet, "_LOOK", 0.001)
     fill([1, 2], topic=["/a", "/b"])
     hub, said = Listeners("/a"), []
 
@@ -242,7 +243,7 @@ def test_a_bridge_that_is_left_keeps_its_results_for_the_next_one(fill, folder):
 
 
 def test_subscribers_of_another_node_are_waited_for_and_counted(fill, folder, monkeypatch):
-    monkeypatch.setattr(module, "_LOOK", 0.001)
+    monkeypatch.setattr(outlet, "_LOOK", 0.001)
     fill(range(3000), topic=[f"/n/{number % 3}" for number in range(3000)])
     with Endpoint() as there, Endpoint() as here:
         assert there.peer("127.0.0.1", here.listen("127.0.0.1", 0))
@@ -269,3 +270,18 @@ def test_a_hub_offers_to_receivers_of_its_own_messages_too():
 
         assert [queue.get(5), queue.get(5)] == [("/a", 1), ("/a", 3)]
         assert queue.get(0) is None
+
+
+def test_what_can_be_no_message_is_left_out_and_counted(folder, caplog):
+    with CommitLog(folder) as log:
+        log.append_batch([1, Decimal("1.5"), 3], topic="/a")
+    with Endpoint() as endpoint:
+        queue = MessageQueue()
+        endpoint.hub.add_receiver(queue, ["/a"], sees_own=True).result(5)
+
+        with Bridge(folder, endpoint=endpoint) as bridge:
+            pass
+
+        assert [queue.get(5), queue.get(5)] == [("/a", 1), ("/a", 3)]
+    assert (bridge.handed, bridge.unheard, bridge.lost, bridge.position) == (2, 0, 1, 3)
+    assert "leaves out what can be no message" in caplog.text

@@ -1,0 +1,109 @@
+"""The work of `callboard log replay`: a node of its own, and what became of records."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+from callboard.cli.options import option
+from callboard.cli.output import say
+from callboard.cli.own_node import JoinOptions, catch_signals, confirm
+from callboard.commitlog import Record
+
+if TYPE_CHECKING:
+    from callboard.pipeline.replay import Replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions(JoinOptions):
+    """Which records are played again, how quickly, and who takes them."""
+
+    speed: str = option(
+        "1", "So many times as fast as recorded; 0 or max: as fast as possible.", metavar="N"
+    )
+    time: str = option("", "Field of payloads with their time.", "--time", metavar="FIELD")
+    start: str = option(
+        "earliest", "earliest, latest, an offset or a time.", "--from", metavar="PLACE"
+    )
+    until: str = option("latest", "The same, not played itself.", metavar="PLACE")
+    topic: list[str] | None = option(
+        None, "Only topics that begin so; repeatable.", "--topic", metavar="PREFIX"
+    )
+    longest_pause: str = option("", "Wait no longer than this between two.", metavar="SPAN")
+    wait: float = option(
+        10.0,
+        "Seconds to wait for subscribers; then records are unheard.",
+        min=0.0,
+        metavar="SECONDS",
+    )
+    timeout: float = option(10.0, "Seconds to reach each peer.", min=0.0)
+
+    def run(self, place: str, start: int, records: Iterable[Record]) -> int:
+        """Play records of a log that begin behind an offset; returns the exit code.
+
+        Raises:
+            PipelineError: the speed or the pause makes no sense.
+            Problem: nobody can be reached, or messages were lost on their way.
+        """
+        from callboard.pipeline.outlet import Outlet
+        from callboard.pipeline.pace import Pace, parse_speed
+        from callboard.pipeline.queries import seconds_of
+        from callboard.pipeline.replay import Replay
+
+        longest = seconds_of(self.longest_pause) if self.longest_pause else math.inf
+        pace = Pace(parse_speed(self.speed), longest)
+        with catch_signals() as stop, self.hub() as hub:
+            self.link(hub)
+            outlet = Outlet(hub, wait=self.wait, on_silence=self._tell)
+            replay = Replay(pace, outlet, self.time, stop, next=start)
+            Thread(target=_leave, args=(stop, outlet), daemon=True).start()
+            is_done = replay.run(records)
+            self.say(_row(replay, place), _text(replay, place))
+            if not is_done:
+                step = f"go on with --from {replay.next} and the same options"
+                say(f"stopped before record {replay.next}; {step}", err=True)
+            confirm(hub)
+        return 0
+
+    def _tell(self, topic: str, count: int) -> None:
+        """Tell that nobody subscribes, or that nobody came."""
+        if count > 0:
+            say(f"nobody subscribes to {topic}; waits for {self.wait:g} s", err=True)
+        else:
+            say(f"nobody came for {topic}: what nobody takes is unheard", err=True)
+
+
+def _leave(stop: Event, outlet: Any) -> None:
+    """Let a signal end waiting for subscribers."""
+    stop.wait()
+    outlet.leave()
+
+
+def _row(replay: "Replay", place: str) -> dict[str, Any]:
+    """Return what became of the records."""
+    return {
+        "log": place,
+        "records": replay.played + replay.damaged,
+        "handed": replay.outlet.handed,
+        "unheard": replay.outlet.unheard,
+        "unfit": replay.unfit,
+        "untimed": replay.untimed,
+        "out_of_order": replay.pace.behind,
+        "late": round(replay.late, 3),
+        "next": replay.next,
+    }
+
+
+def _text(replay: "Replay", place: str) -> str:
+    """Return the same in words."""
+    text = (
+        "{log}: {records:,} records = {handed:,} handed + {unheard:,} unheard"
+        " + {unfit:,} unfit; at most {late:g} s late"
+    )
+    row = _row(replay, place)
+    if row["untimed"]:
+        text += ", {untimed:,} without a time"
+    if row["out_of_order"]:
+        text += ", {out_of_order:,} out of order"
+    return text.format(**row)
