@@ -26,7 +26,7 @@ from callboard.cli.options import (
 from callboard.cli.output import columns as columns_text
 from callboard.cli.output import say, to_json
 from callboard.cli.problem import FAILED, Misuse, explained, one_line
-from callboard.cli.work.log_replay import ReplayOptions
+from callboard.cli.work.log_replay import LogReplayOptions
 from callboard.cli.work.requeue import RequeueOptions
 from callboard.commitlog import (
     Cursor,
@@ -475,7 +475,7 @@ def requeue_letters(
 
 
 @command(app, "replay")
-def replay_log(place: Place, options: ReplayOptions) -> int:
+def replay_log(place: Place, options: LogReplayOptions) -> int:
     """Publish the records of a log again on their topics, at the pace of their times.
 
     The pace is that of the times of the records, or of a field of their payloads; records that

@@ -13,7 +13,7 @@ from callboard.pipeline.errors import InvalidSetting
 _NANOSECONDS: Final = 10**9
 
 
-class Pace:
+class EventPace:
     """Says when each record is due.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from callboard.commitlog import LogCorrupt, Record
 from callboard.model.errors import EndpointError
 from callboard.pipeline.outlet import Outlet, is_publishable
-from callboard.pipeline.pace import Pace, event_time
+from callboard.pipeline.pace import EventPace, event_time
 
 #: Records that are published at once if they are due.
 _RUN: Final = 1000
@@ -36,7 +36,7 @@ class Replay:
         pause: Waits so many seconds, or until `stop`.
     """
 
-    pace: Pace
+    pace: EventPace
     outlet: Outlet
     field: str
     stop: Event

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayOptions(JoinOptions):
+class LogReplayOptions(JoinOptions):
     """Which records are played again, how quickly, and who takes them."""
 
     speed: str = option(
@@ -47,12 +47,12 @@ class ReplayOptions(JoinOptions):
             Problem: nobody can be reached, or messages were lost on their way.
         """
         from callboard.pipeline.outlet import Outlet
-        from callboard.pipeline.pace import Pace, parse_speed
+        from callboard.pipeline.pace import EventPace, parse_speed
         from callboard.pipeline.queries import seconds_of
         from callboard.pipeline.replay import Replay
 
         longest = seconds_of(self.longest_pause) if self.longest_pause else math.inf
-        pace = Pace(parse_speed(self.speed), longest)
+        pace = EventPace(parse_speed(self.speed), longest)
         with catch_signals() as stop, self.hub() as hub:
             self.link(hub)
             outlet = Outlet(hub, wait=self.wait, on_silence=self._tell)

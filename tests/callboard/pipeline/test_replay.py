@@ -14,7 +14,7 @@ from callboard.commitlog import CommitLog, LogReader
 from callboard.commitlog.columns import Cbor
 from callboard.pipeline import InvalidSetting
 from callboard.pipeline.outlet import Outlet
-from callboard.pipeline.pace import Pace, event_time, parse_speed
+from callboard.pipeline.pace import EventPace, event_time, parse_speed
 from callboard.pipeline.replay import Replay
 
 SECOND = 10**9
@@ -48,7 +48,7 @@ def world():
 @pytest.fixture
 def play(world, folder):
     def run(speed=1.0, longest=math.inf, field="", start=0):
-        pace, outlet = Pace(speed, longest), Outlet(world)
+        pace, outlet = EventPace(speed, longest), Outlet(world)
         replay = Replay(
             *(pace, outlet, field, Event()), next=start, clock=world.clock, pause=world.pause
         )
@@ -102,7 +102,7 @@ def test_drift_does_not_add_up(fill, play, world):
 
 
 def test_many_records_keep_the_exact_pace():
-    pace = Pace(3)
+    pace = EventPace(3)
     for number in range(100_000):
         due = pace.due(number * 10_000_019)
 
@@ -157,7 +157,7 @@ def test_what_can_be_no_message_is_counted(folder):
     with CommitLog(folder) as log:
         log.append_batch([1, Cbor(b"\xff"), Decimal("1.5"), 4], topic="/a", time=[0] * 4)
     with Endpoint() as endpoint:
-        replay = Replay(Pace(0), Outlet(endpoint), "", Event())
+        replay = Replay(EventPace(0), Outlet(endpoint), "", Event())
 
         assert replay.run(LogReader(folder).read(0))
 
@@ -168,7 +168,7 @@ def test_what_can_be_no_message_is_counted(folder):
 def test_a_stop_says_where_it_was(fill, folder, world):
     fill(range(10), time=at(*range(10)))
     stop = Event()
-    replay = Replay(Pace(1), Outlet(world), "", stop, clock=world.clock)
+    replay = Replay(EventPace(1), Outlet(world), "", stop, clock=world.clock)
 
     def pause(seconds):
         world.pause(seconds)
@@ -182,7 +182,7 @@ def test_a_stop_says_where_it_was(fill, folder, world):
 
     stop.clear()
     again = Replay(
-        Pace(1), Outlet(world), "", stop, next=4, clock=world.clock, pause=world.pause
+        EventPace(1), Outlet(world), "", stop, next=4, clock=world.clock, pause=world.pause
     )
     assert again.run(LogReader(folder).read(stopped_at))
     assert [value for _, value in world.heard] == [*range(10)]
