@@ -71,14 +71,14 @@ class Outlet:
         self._hurries = threading.Event()
         self._leaves = threading.Event()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether nobody said that what is not taken is to stay."""
-        return not self._leaves.is_set()
-
     def leave(self) -> None:
         """Wait no more: what nobody takes, or has no room, is to stay; from any thread."""
         self._leaves.set()
+
+    def leave_on(self, stop: threading.Event) -> None:
+        """Wait for an event, and then do that."""
+        stop.wait()
+        self.leave()
 
     def hurry(self) -> None:
         """Wait no more for room than publishing does by itself; from any thread."""

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final
 
 from callboard.cli.options import option
 from callboard.cli.output import say
@@ -57,9 +57,10 @@ class LogReplayOptions(JoinOptions):
             self.link(hub)
             outlet = Outlet(hub, wait=self.wait, on_silence=self._tell)
             replay = Replay(pace, outlet, self.time, stop, next=start)
-            Thread(target=_leave, args=(stop, outlet), daemon=True).start()
+            Thread(target=outlet.leave_on, args=(stop,), daemon=True).start()
             is_done = replay.run(records)
-            self.say(_row(replay, place), _text(replay, place))
+            row = _row(replay, place)
+            self.say(row, "".join(text for name, text in _TEXTS if row[name]).format(**row))
             if not is_done:
                 step = f"go on with --from {replay.next} and the same options"
                 say(f"stopped before record {replay.next}; {step}", err=True)
@@ -74,14 +75,8 @@ class LogReplayOptions(JoinOptions):
             say(f"nobody came for {topic}: what nobody takes is unheard", err=True)
 
 
-def _leave(stop: Event, outlet: Any) -> None:
-    """Let a signal end waiting for subscribers."""
-    stop.wait()
-    outlet.leave()
-
-
 def _row(replay: "Replay", place: str) -> dict[str, Any]:
-    """Return what became of the records."""
+    """Return what became of the records; the first is the sum of the next three."""
     return {
         "log": place,
         "records": replay.played + replay.damaged,
@@ -95,15 +90,9 @@ def _row(replay: "Replay", place: str) -> dict[str, Any]:
     }
 
 
-def _text(replay: "Replay", place: str) -> str:
-    """Return the same in words."""
-    text = (
-        "{log}: {records:,} records = {handed:,} handed + {unheard:,} unheard"
-        " + {unfit:,} unfit; at most {late:g} s late"
-    )
-    row = _row(replay, place)
-    if row["untimed"]:
-        text += ", {untimed:,} without a time"
-    if row["out_of_order"]:
-        text += ", {out_of_order:,} out of order"
-    return text.format(**row)
+_TEXTS: Final = (
+    ("log", "{log}: {records:,} records = {handed:,} handed + {unheard:,} unheard"),
+    ("log", " + {unfit:,} unfit; at most {late:g} s late"),
+    ("untimed", ", {untimed:,} without a time"),
+    ("out_of_order", ", {out_of_order:,} out of order"),
+)
