@@ -306,8 +306,10 @@ class Producing(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), data=st.data())
     def other_record(self, name, data):
-        if self.tried[name]:
-            number, _ = data.draw(st.sampled_from(self.tried[name]))
+        # What a crash took was never acknowledged, and its number is free.
+        taken = [number for number, payload in self.tried[name] if payload in self.told]
+        if taken:
+            number = data.draw(st.sampled_from(taken))
             with pytest.raises((WrongNumber, ProducerForgotten)):
                 self.producer(name).append(name, b"other", number=number)
 
