@@ -1,6 +1,7 @@
 """Keywords of Zeek Broker's package beside our own names for the same parameters."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -25,6 +26,11 @@ def also_named(**others: str) -> Callable[[F], F]:
                 named[others[name]] = named.pop(name)
             return function(*args, **named)
 
-        return call  # type: ignore[return-value]
+        @functools.wraps(function)
+        async def acall(*args: Any, **named: Any) -> Any:
+            return await call(*args, **named)
+
+        made: Any = acall if inspect.iscoroutinefunction(function) else call
+        return made  # type: ignore[no-any-return]
 
     return renamed

@@ -6,6 +6,7 @@ What a door lacks on purpose is said in `WITHOUT`. docs/security.md has it as a 
 
 import contextlib
 import re
+import shutil
 import socket
 import ssl
 import time
@@ -22,6 +23,7 @@ import callboard
 from callboard import Limits, Node, web
 from callboard.basp.handshake import LinkConfig
 from callboard.basp.header import HEADER
+from callboard.dashboard import DashboardServer
 from callboard.gateway.modules.http import HttpModule
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.port.limits import NetworkLimits
@@ -92,6 +94,18 @@ class Place:
         self.stack.callback(server.close)
         return server.port
 
+    def dashboard(self, *, tls: bool = False) -> object:
+        node = self.stack.enter_context(Node())
+        folder = None
+        if tls:
+            folder = self.folder / "dashboard"
+            folder.mkdir()
+            paper = self.papers.issue("127.0.0.1")
+            for name in ("certificate.pem", "key.pem"):
+                shutil.copy(paper, folder / name)
+        server = self.stack.enter_context(DashboardServer(node, tls=folder))
+        return server.port
+
     def gateway(self) -> object:
         module = HttpModule()
         module._actor = SimpleNamespace(name="door")
@@ -149,6 +163,10 @@ DOORS = {
     ),
     "pages": Door(Place.pages, b"GET /", LONG_LINE, GET),
     "health": Door(Place.health, b"GET /", LONG_LINE, GET),
+    "dashboard": Door(Place.dashboard, b"GET /", LONG_LINE, GET),
+    "dashboard tls": Door(
+        partial(Place.dashboard, tls=True), TLS_HELLO, HUGE_RECORD, GET, has_tls=True
+    ),
     "gateway http": Door(Place.gateway, b"GET /", LONG_LINE, GET),
 }
 
@@ -168,6 +186,11 @@ OPENERS = {
     "callboard/mqtt/port/socket_stream.py": "keeps an accepted one",
     "callboard/mqtt/service/bridge.py": "dials",
     "callboard/web.py": "pages, health, gateway http",
+    "callboard/dashboard/server.py": "dashboard, dashboard tls",
+    "callboard/dashboard/port.py": "accepts at these",
+    "callboard/demo/page.py": "hands its socket to a dashboard's process",
+    "callboard/cli/work/log_server.py": "sees whether a port is free, and closes it",
+    "callboard/commitlog/remote/guard.py": "cuts connections of Flight, which has own bounds",
     "callboard/flow/zeromq.py": "ZeroMQ: its own bounds; a public one has to be wanted",
     "callboard/gateway/outprocess.py": "channels with processes of the gateway's own",
     "callboard/gateway/outprocess_host.py": "the other ends of these",
@@ -186,6 +209,7 @@ _OPENS = re.compile(
 ENCRYPTS = {
     "proxies/link/tls.py",
     "callboard/broker/tls.py",
+    "callboard/dashboard/server.py",
     "callboard/gateway/modules/mqtt.py",  # paho's own, with the system's authorities
 }
 _ENCRYPTS = re.compile(r"ssl\.SSLContext\(\w|create_default_context|tls_set\(|wrap_socket\(")

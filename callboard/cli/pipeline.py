@@ -111,8 +111,12 @@ class QueryOptions(JsonOptions):
     left: str = option("", "For a join: topics of one side.", metavar="PREFIX", **ASKED)
     right: str = option("", "For a join: of the other side.", metavar="PREFIX", **ASKED)
     within: str = option("10s", "For a join: how far apart.", metavar="SPAN", **ASKED)
-    to: Path = option(
-        ..., "The log that takes the results.", "--to", metavar="FOLDER", **RESULTS
+    to: str = option(
+        ...,
+        "The log that takes the results: a folder, or s3://BUCKET/NAME.",
+        "--to",
+        metavar="FOLDER",
+        **RESULTS,
     )
     retain: str = option(
         "",
@@ -159,7 +163,7 @@ class QueryOptions(JsonOptions):
                 _read_schema(self.schema),
             )
             self._check(find_query(query), settings)
-        topics, to = ",".join(self.topic or ()), str(self.to)
+        topics, to = ",".join(self.topic or ()), self.to
         run |= {"retain": self.retain, "staging": self.staging}
         run["where"] = self.where
         run["dead_letters"] = str(self.dead_letters or "")

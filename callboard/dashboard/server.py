@@ -1,12 +1,10 @@
 """The port of a dashboard: uvicorn on a thread of its own."""
 
-import asyncio
 import ipaddress
 import secrets
 import socket
 import ssl
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +22,8 @@ _EXTRA: Final = "a dashboard needs starlette and uvicorn; pip install 'callboard
 #: Seconds that connections have to end.
 END_LIMIT: Final = 2.0
 
-#: Connections at a time: some pages, each with a stream and a few requests.
-CONNECTIONS: Final = 128
+#: Connections that wait to be accepted.
+BACKLOG: Final = 128
 
 
 class DashboardServer(Closing):
@@ -65,6 +63,8 @@ class DashboardServer(Closing):
         """
         try:
             import uvicorn
+
+            from callboard.dashboard.port import DashboardPort
         except ImportError:
             raise DashboardError(_EXTRA) from None
         try:
@@ -95,11 +95,10 @@ class DashboardServer(Closing):
             access_log=False,
             server_header=False,
             date_header=False,
-            limit_concurrency=CONNECTIONS,
             timeout_graceful_shutdown=1,
             **_tls(tls),
         )
-        self._server = _resting(uvicorn)(config)
+        self._server = DashboardPort(config)
         shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104  # what is asked
         shown = f"[{shown}]" if ":" in shown else shown
         self.url = f"http{'s' if tls else ''}://{shown}:{self.port}/"
@@ -122,40 +121,6 @@ class DashboardServer(Closing):
         self._socket.close()
 
 
-def _resting(uvicorn: Any) -> Any:
-    """Return uvicorn's server without its clock: one that nobody asks anything does nothing."""
-
-    class RestingServer(uvicorn.Server):  # type: ignore[misc]  # an extra, seen as Any
-        """Waits for its end instead of looking ten times a second whether it has come."""
-
-        def run_on(self, sock: socket.socket) -> None:
-            """Serve a socket until `end`."""
-            self._loop = asyncio.new_event_loop()
-            self._over = asyncio.Event()
-            self._is_over = getattr(self, "_is_over", False)
-            try:
-                self._loop.run_until_complete(self.serve(sockets=[sock]))
-            finally:
-                self._loop.close()
-
-        async def main_loop(self) -> None:
-            """Wait for the end."""
-            self.server_state.default_headers = list(self.config.encoded_headers)
-            if not self._is_over:
-                await self._over.wait()
-            self.should_exit = self.force_exit = True
-
-        def end(self) -> None:
-            """Let it end; from any thread."""
-            self._is_over = True
-            loop = getattr(self, "_loop", None)
-            if loop is not None:
-                with suppress(RuntimeError):  # it has ended
-                    loop.call_soon_threadsafe(self._over.set)
-
-    return RestingServer
-
-
 def _open(host: str, port: int) -> socket.socket:
     """Return a socket that listens.
 
@@ -164,7 +129,7 @@ def _open(host: str, port: int) -> socket.socket:
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        found = socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+        found = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         why = error.strerror or error
         msg = f"the dashboard cannot listen on {host}:{port}: {why}; port 0 picks a free one"

@@ -63,8 +63,8 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where its checkpoint and status are."""
-        return Path(self.to) / FOLDER / self.title
+        """Where its checkpoint and status are: here, if results go to a store."""
+        return Path("" if "://" in self.to else self.to) / FOLDER / self.title
 
     @property
     def checkpoint(self) -> str:

@@ -245,12 +245,22 @@ class LogWriter:
             )
         )
 
-    async def aappend(self, topic: str, payload: Any, **given: Any) -> int:
+    async def aappend(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: Key = None,
+        headers: Headers = None,
+        sender: str = "",
+        time: int | None = None,
+        number: int | None = None,
+    ) -> int:
         """Append one record as `append` does, without blocking the loop."""
         if not self._room.acquire(blocking=False):
             await asyncio.to_thread(self._room.acquire)
-        number = given.pop("number", None)
-        return await self._submit(partial(_row, topic, payload, **given), number)
+        row = partial(_row, topic, payload, key, headers, sender, time)
+        return await self._submit(row, number)
 
     def append_soon(
         self,

@@ -185,11 +185,22 @@ class Producer:
         """
         return self._append(record_of(topic, payload, key, headers, sender, time), number)
 
-    async def aappend(self, topic: str, payload: Any, **given: Any) -> int:
+    async def aappend(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: Key = None,
+        headers: Headers = None,
+        sender: str = "",
+        time: int | None = None,
+        number: int | None = None,
+    ) -> int:
         """Append one record as `append` does, without blocking the loop."""
         import asyncio  # here: programs that only read start twice as fast without
 
-        return await asyncio.to_thread(self.append, topic, payload, **given)
+        columns = record_of(topic, payload, key, headers, sender, time)
+        return await asyncio.to_thread(self._append, columns, number)
 
     def append_batch(
         self,
