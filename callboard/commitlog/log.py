@@ -331,6 +331,11 @@ class CommitLog(LogReader):
         with suppress(LogError):
             self._writer.trim(None)
 
+    @property
+    def holds_lock(self) -> bool:
+        """Whether this holds a writer's lock: nobody else writes its folder."""
+        return self._lock is not None
+
     def writes(self, place: Path) -> bool:
         """Return whether this holds the writer's lock of a folder."""
         return self._lock is not None and Path(self.folder).resolve() == place

@@ -1,8 +1,8 @@
-"""The actor that appends to a node's logs what other nodes send, and the one that syncs them.
+"""The actor that appends to a node's logs what other nodes send, on a thread of its own.
 
-Records are written as they come, and answered after a sync of the disk that all of them share
-which came while the one before was under way: so many producers cost few syncs. A disk that is
-slow is given a moment more, so that who had an answer just now is in the next sync again.
+What waits in its mailbox is written, then synced at once and answered; what comes meanwhile
+shares the next sync: so many producers cost few syncs. Before the next sync of a slow disk is a
+pause, so that producers that were answered just now take part in it again.
 """
 
 import logging
@@ -52,53 +52,23 @@ class Written(NamedTuple):
     published: list[Any]
 
 
-class SyncWrites:
-    """To a syncer: make records durable and answer; by log, who waits for which offset."""
-
-    __slots__ = ("written",)
-
-    def __init__(self, written: dict[str, tuple[CommitLog, list[Written]]]) -> None:
-        self.written = written
-
-
-class _Syncer(SystemActor):
-    """Syncs on a thread of its own, and answers."""
-
-    detached: ClassVar[bool] = True
-
-    def __init__(self, intake: "LogIntake") -> None:
-        self._intake = intake
-
-    @handler
-    def sync(self, order: SyncWrites) -> None:
-        """Make durable what was written, and answer."""
-        began, failed = self.now(), []
-        for name, (log, waiting) in order.written.items():
-            try:
-                log.flush()
-            except LogError as error:
-                failed.append(name)
-                for each in waiting:
-                    each.promise.set_result(("unknown", str(error)))
-            else:
-                for each in waiting:
-                    each.promise.set_result(each.offset)
-                    self._intake.publish(each.published)
-        self._intake.call_soon(self._intake.synced, self.now() - began, failed)
-
-
 class LogIntake(SystemActor):
     """Appends to logs. What it is asked came from another node, and is checked."""
+
+    detached: ClassVar[bool] = True
 
     def __init__(self, logs: Mapping[str, Served], overlay: Overlay) -> None:
         self._served = dict(logs)
         self._overlay = overlay
         #: Logs that this actor opened, since nobody here had; closed with it.
         self._own: dict[str, CommitLog] = {}
+        #: Logs that are written in this process, by this actor or others.
+        self._known: dict[str, CommitLog] = {}
         #: By log, what was written since the last sync: who waits, and for which offset.
         self._written: dict[str, tuple[CommitLog, list[Written]]] = {}
         self._is_syncing = False
-        self._syncer = self.runtime.start_actor(_Syncer, (self,))
+        #: Seconds of the last sync.
+        self._slowness = 0.0
 
     @handler
     def open_producer(self, question: OpenLogProducer) -> Any:
@@ -131,7 +101,7 @@ class LogIntake(SystemActor):
         published = question.rows if question.is_published is True and offset >= end else []
         if not self._is_syncing:
             self._is_syncing = True
-            self.call_soon(self._sync)
+            self._sync_later()
         _, waiting = self._written.setdefault(question.log, (log, []))
         waiting.append(Written(self.promise(), offset, published))
         return None
@@ -154,7 +124,7 @@ class LogIntake(SystemActor):
                 raise LogFailed(what)
 
     def publish(self, rows: list[Any]) -> None:
-        """Publish records that are durable; called by the syncer."""
+        """Publish records that are durable."""
         core = self.node.runtime.contexts.get(CORE_ACTOR) if rows else None
         if core is not None:
             for topic, data, is_bytes, *_ in rows:
@@ -163,21 +133,30 @@ class LogIntake(SystemActor):
                 except CallboardError as error:  # the log holds what topics do not
                     _log.warning("a record is not published on %r: %s", topic, error)
 
-    def _sync(self) -> None:
-        """Have synced what was written so far."""
-        written, self._written = self._written, {}
-        self._is_syncing = bool(written)
-        if written:
-            self._syncer.tell(SyncWrites(written))
-
-    def synced(self, seconds: float, failed: list[str]) -> None:
-        """Begin the next sync; a log that failed is opened anew."""
-        for name in failed:
-            self._drop(name)
-        if self._written and seconds > _QUICK:
-            self.after(min(seconds * _GATHERED, _LONGEST), CallBack(self._sync))
+    def _sync_later(self) -> None:
+        """Sync behind what waits in the mailbox, after a pause where the disk is slow."""
+        order = CallBack(self._sync)
+        if self._slowness > _QUICK:
+            self.after(min(self._slowness * _GATHERED, _LONGEST), order)
         else:
-            self._sync()
+            self.context.post(order)
+
+    def _sync(self) -> None:
+        """Make durable what was written, and answer; a log that fails is opened anew."""
+        written, self._written = self._written, {}
+        self._is_syncing, began = False, self.now()
+        for name, (log, waiting) in written.items():
+            try:
+                log.flush()
+            except LogError as error:
+                for each in waiting:
+                    each.promise.set_result(("unknown", str(error)))
+                self._drop(name)
+            else:
+                for each in waiting:
+                    each.promise.set_result(each.offset)
+                    self.publish(each.published)
+        self._slowness = self.now() - began
 
     def _log(self, name: str) -> CommitLog:
         """Return a log that can be appended to.
@@ -193,12 +172,16 @@ class LogIntake(SystemActor):
             if not served:
                 what = f"{name} is served to be read; serve its CommitLog, or its folder"
                 raise LogFailed(what)
-        if (log := written_here(served)) is not None and log is not self._own.get(name):
-            return log
-        if name not in self._own or self._own[name].has_failed:
+        known = self._known.get(name)  # to look for it costs more than to append
+        is_own = known is not None and known is self._own.get(name)
+        if known is not None and not known.has_failed and (is_own or known.holds_lock):
+            return known
+        log = written_here(served)
+        if log is None or log is self._own.get(name):
             self._drop(name)
-            self._own[name] = CommitLog(served, sync="none")
-        return self._own[name]
+            log = self._own[name] = CommitLog(served, sync="none")
+        self._known[name] = log
+        return log
 
     def _drop(self, name: str) -> None:
         """Close a log that this actor opened."""
