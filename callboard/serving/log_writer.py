@@ -383,12 +383,16 @@ class LogWriter:
 
     def _answered(self, waiting: _Waiting, attempt: int, answer: Future[Any]) -> None:
         """Take the answer to what was sent, unless it was sent again meanwhile."""
+        error = answer.exception()
+        told = answer.result() if error is None else None
         with self._lock:
             if waiting.attempt != attempt:
                 return
-            error = answer.exception()
-            if error is None:
-                self._take(waiting, answer.result())
+            if type(told) is int:
+                assert waiting.number is not None
+                self._numbering.took(waiting.number, len(waiting.rows))
+            elif error is None:
+                self._take(waiting, told)
             elif isinstance(error, AskTimeout):
                 self._give_up(waiting)
                 self._lose(str(error))
@@ -400,15 +404,15 @@ class LogWriter:
                 self._refuse(waiting, LogFailed(f"{self._caller.text}: {error}"))
             else:
                 self._lose(str(error))
+        if type(told) is int:  # without the lock, which the thread that wakes wants next
+            waiting.future.set_result(told)
+            with self._lock:
+                self._forget(waiting)
 
     def _take(self, waiting: _Waiting, told: Any) -> None:
-        """Take what the intake told."""
+        """Take what the intake told instead of an offset."""
         error = error_of(told)
-        if type(told) is int:
-            assert waiting.number is not None
-            self._numbering.took(waiting.number, len(waiting.rows))
-            self._settle(waiting, told)
-        elif isinstance(error, ReceiptUnknown):
+        if isinstance(error, ReceiptUnknown):
             self._lose(str(error))
         elif isinstance(error, ProducerFenced):
             self._end_with(error)
@@ -426,16 +430,17 @@ class LogWriter:
                 self._numbering.next = waiting.number
         self._settle(waiting, error)
 
-    def _settle(self, waiting: _Waiting, outcome: int | LogError) -> None:
-        """Give an append its outcome, unless its time is over, and forget it."""
+    def _settle(self, waiting: _Waiting, outcome: LogError) -> None:
+        """Let an append fail, unless its time is over, and forget it."""
+        self._forget(waiting)
+        waiting.future.set_exception(outcome)
+
+    def _forget(self, waiting: _Waiting) -> None:
+        """Take an append off the queue."""
         if self._queue and self._queue[0] is waiting:
             self._queue.popleft()
         elif waiting in self._queue:
             self._queue.remove(waiting)
-        if isinstance(outcome, LogError):
-            waiting.future.set_exception(outcome)
-        else:
-            waiting.future.set_result(outcome)
 
     def _unknown(self, waiting: _Waiting, why: str = "") -> LogError:
         """Return the error of an append that may have been taken, if it was sent."""
