@@ -83,8 +83,6 @@ MEASURES = (
     "pipeline_round",
 )
 PUBLISHED = page.RESULTS
-RUN_LIMIT = 60.0
-"""Seconds for one run; the longest takes about twenty on a quiet machine."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -161,7 +159,7 @@ def more(result: Result, options: argparse.Namespace, console: Console) -> None:
                 console.print(
                     f"{result.measure.title}, run {run + 1}: {each.subject.name}", style="dim"
                 )
-                run_once(result.name, each, share)
+                run_once(result, each, share)
 
 
 def prepared(taken: Taken, console: Console) -> Taken:
@@ -174,11 +172,12 @@ def prepared(taken: Taken, console: Console) -> Taken:
     return taken
 
 
-def run_once(name: str, taken: Taken, share: float) -> None:
+def run_once(result: Result, taken: Taken, share: float) -> None:
     """Add one figure, or note why there is none; a subject that failed is not run again."""
-    command = [sys.executable, "-m", "benchmarks.once", name, taken.subject.name, f"{share}"]
+    subject = taken.subject.name
+    command = [sys.executable, "-m", "benchmarks.once", result.name, subject, f"{share}"]
     try:
-        last = run_bounded(command, RUN_LIMIT).rstrip().rpartition("\n")[2]
+        last = run_bounded(command, result.measure.limit).rstrip().rpartition("\n")[2]
     except RunFailedError as failed:
         taken.trouble = str(failed)
     else:

@@ -29,7 +29,7 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.__main__ import MEASURES, RUN_LIMIT
+from benchmarks.__main__ import MEASURES
 from benchmarks.measure import Measure, Subject
 from benchmarks.processes import ROOT, RunFailedError, run_bounded
 
@@ -137,7 +137,8 @@ def of_subject(pairs: Pairs, subject: Subject, options: argparse.Namespace) -> P
 
 def run_in(folder: Path, pairs: Pairs, share: float) -> float:
     """Do the work once in a process of one checkout and return the figure."""
-    printed = run_bounded(once(folder, pairs, share), RUN_LIMIT, folder)
+    measure: Measure = import_module(f"benchmarks.{pairs.measure}").MEASURE
+    printed = run_bounded(once(folder, pairs, share), measure.limit, folder)
     return float(printed.rstrip().rpartition("\n")[2].removeprefix("figure "))
 
 

@@ -2,6 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
+
+RUN_LIMIT: Final = 60.0
+"""Seconds for one run; most take less than twenty on a quiet machine."""
 
 
 class PeerMissingError(Exception):
@@ -40,12 +44,14 @@ class Measure:
         unit: What the figure counts.
         subjects: Ours first, then the peers.
         more_is_better: False for times.
+        limit: Seconds after which a run is stopped.
     """
 
     title: str
     unit: str
     subjects: tuple[Subject, ...]
     more_is_better: bool = True
+    limit: float = RUN_LIMIT
 
     def subject(self, name: str) -> Subject:
         """Find a subject by its name."""

@@ -1,7 +1,8 @@
 """A micro-batch with windows on a standalone cluster of two workers, beside a local master.
 
-Both run plain Spark, without our shortcuts, on two tasks at a time. Master, workers and driver
-are processes of this machine.
+Both run plain Spark, without our shortcuts, on two tasks at a time, and with the same settings.
+Master, workers and driver are processes of this machine: six of Java take turns on its
+processors while they start, so that a run on the cluster takes about a minute.
 """
 
 import os
@@ -23,6 +24,9 @@ from callboard.pipeline.java import find_java
 
 _DEPLOY: Final = "org.apache.spark.deploy"
 _PATIENCE: Final = 60.0
+_RUN_LIMIT: Final = 240.0
+#: What a session on a local master leaves out by itself.
+_QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _ADDRESS: Final = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
 
 
@@ -41,7 +45,7 @@ def standalone(workers: int = 2) -> Iterator[str]:
             [str(Path(sys.executable).parent), os.environ["PATH"]]
         )
 
-        def start(name: str, pattern: str, *command: str) -> str:
+        def start(name: str, *command: str) -> Path:
             said = folder / name
             with said.open("w") as file:
                 process = subprocess.Popen(
@@ -49,25 +53,30 @@ def standalone(workers: int = 2) -> Iterator[str]:
                 )
             stack.callback(process.wait)
             stack.callback(process.terminate)
-            deadline = time.monotonic() + _PATIENCE
-            while (found := re.search(pattern, said.read_text())) is None:
-                assert time.monotonic() < deadline, said.read_text()
-                time.sleep(0.1)
-            return found[0]
+            return said
 
-        address = start(
-            "master", r"spark://127\.0\.0\.1:\d+", f"{_DEPLOY}.master.Master", *_ADDRESS
-        )
-        for number in range(workers):
-            command = [f"{_DEPLOY}.worker.Worker", "--cores", "1", "--memory", "1g", *_ADDRESS]
-            start(f"worker-{number}", "Successfully registered", *command, address)
+        master = start("master", f"{_DEPLOY}.master.Master", *_ADDRESS)
+        address = _await(master, r"spark://127\.0\.0\.1:\d+")
+        command = [f"{_DEPLOY}.worker.Worker", "--cores", "1", "--memory", "1g", *_ADDRESS]
+        started = [start(f"worker-{number}", *command, address) for number in range(workers)]
+        for worker in started:
+            _await(worker, "Successfully registered")
         yield address
+
+
+def _await(said: Path, pattern: str) -> str:
+    """Return what a process says that matches a pattern, as soon as it does."""
+    deadline = time.monotonic() + _PATIENCE
+    while (found := re.search(pattern, said.read_text())) is None:
+        assert time.monotonic() < deadline, said.read_text()
+        time.sleep(0.1)
+    return found[0]
 
 
 def on_a_cluster(share: float = 1.0) -> float:
     """Return seconds of a batch on a cluster."""
     with standalone() as master:
-        conf = {"spark.executor.memory": "600m", "spark.driver.host": "127.0.0.1"}
+        conf = {"spark.executor.memory": "600m", "spark.driver.host": "127.0.0.1", **_QUIET}
         return stateful(share, lambda: session(master, name="benchmark", conf=conf))
 
 
@@ -84,4 +93,5 @@ MEASURE = Measure(
         Subject("local master", on_a_local_master, spark_ready, against="two workers"),
     ),
     more_is_better=False,
+    limit=_RUN_LIMIT,
 )
