@@ -6,7 +6,8 @@ stands in a batch is put together with that of the next ones, and handed over.
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.commitlog.batch import (
@@ -134,7 +135,7 @@ class _Piece:
         self._is_mixed = False
         self._steps, self._last = array("q"), 0  # from one offset to the next
         self._times: list[bytes] = []
-        self._names = [_Names(value) for value in (str, _key_bytes, _header_pairs, str)]
+        self._names = [_Names(value) for value in (_text, _key_bytes, _header_pairs, _text)]
         #: Of records that have all their names in common: the table, and how many they are.
         self._common: tuple[BatchNames | None, int] = None, 0
         self._kinds: list[bytes] = []
@@ -227,7 +228,7 @@ class _Piece:
         from pyarrow import compute
 
         self._write_common()
-        pa, schema, numbers = self._pa, self._schema, self._numbers
+        pa, schema, numbers = self._pa, self._schema, _numbers
         topics, keys, headers, senders = (
             column.values(pa, schema.field(name).type, self.rows)
             for column, name in zip(self._names, _NAMED, strict=True)
@@ -251,11 +252,12 @@ class _Piece:
         self._clear()
         return wanted
 
-    def _numbers(self, alias: str, data: Any) -> Any:
-        """Return numbers, of 8 to 64 bits as the machine has them, as an array."""
-        pa = self._pa
-        kind, buffer = pa.type_for_alias(alias), pa.py_buffer(data)
-        return pa.Array.from_buffers(kind, buffer.size * 8 // kind.bit_width, [None, buffer])
+
+def _numbers(alias: str, data: Any) -> Any:
+    """Return numbers, of 8 to 64 bits as the machine has them, as an array."""
+    pa = load_pyarrow()
+    kind, buffer = pa.type_for_alias(alias), pa.py_buffer(data)
+    return pa.Array.from_buffers(kind, buffer.size * 8 // kind.bit_width, [None, buffer])
 
 
 class _Names:
@@ -266,22 +268,37 @@ class _Names:
         self._plain = plain
         self._values: list[Any] = []
         self._places = array("i")
+        #: Where the value stands that the last records have in common, and how many they are.
+        self._run = 0, 0
         self._begins: dict[int, tuple[Sequence[Any], int]] = {}
 
     def add(self, values: Sequence[Any], numbers: memoryview | None, count: int) -> None:
         """Take the column of a batch: its table, and the number of each record in this."""
         begin = self.begin_of(values)
         if numbers is None:
-            self._places.extend(array("i", (begin,)) * count)
+            place, before = self._run
+            if place == begin or not before:
+                self._run = begin, before + count
+            else:
+                self._write_run()
+                self._run = begin, count
             return
         own = numbers.cast("I")
         if max(own) >= len(values):
             what = f"number {max(own)} in a table of {len(values)} names"
             raise ValueError(what)
+        self._write_run()
         if begin:
             self._places.extend(array("i", map(begin.__add__, own)))
         else:
             self._places.frombytes(numbers)
+
+    def _write_run(self) -> None:
+        """Write out the places of records that have one value in common."""
+        place, count = self._run
+        if count:
+            self._places.extend(array("i", (place,)) * count)
+            self._run = 0, 0
 
     def begin_of(self, values: Sequence[Any]) -> int:
         """Return where a table stands behind the others, to which it is added if needed."""
@@ -295,9 +312,44 @@ class _Names:
 
     def values(self, pa: Any, kind: Any, rows: int) -> Any:
         """Return the values of the first records; others may be of a batch that was refused."""
+        if not self._places and rows:
+            place = self._run[0]
+            return pa.repeat(_array(pa, kind, self._values[place : place + 1])[0], rows)
+        self._write_run()
         del self._places[rows:]
         places = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(self._places)])
-        return pa.array(self._values, kind).take(places)
+        return _array(pa, kind, self._values).take(places)
+
+
+def _array(pa: Any, kind: Any, values: Sequence[Any]) -> Any:
+    """Return bytes or None, or the pairs of headers, as an array.
+
+    By its buffers: `pa.array` of Python's objects imports pandas where it is installed, which
+    takes longer than to read a million records.
+    """
+    if not pa.types.is_map(kind):
+        whole = [value or b"" for value in values]
+        is_there = None
+        if None in values:
+            marks = bytes(value is not None for value in values)
+            is_there = _numbers("uint8", marks).cast(pa.bool_()).buffers()[1]
+        contents = [is_there, _ends(whole).buffers()[1], pa.py_buffer(b"".join(whole))]
+        return pa.Array.from_buffers(kind, len(whole), contents)
+    keys, items = (
+        _array(pa, pa.string(), [pair[at] for pairs in values for pair in pairs])
+        for at in (0, 1)
+    )
+    return pa.MapArray.from_arrays(_ends(values), keys, items).cast(kind)
+
+
+def _ends(values: Sequence[Sized]) -> Any:
+    """Return where values end that stand behind each other, with a 0 in front."""
+    return _numbers("int32", array("i", accumulate(map(len, values), initial=0)))
+
+
+def _text(text: str) -> bytes:
+    """Return a text as UTF-8."""
+    return text.encode()
 
 
 def _key_bytes(key: str | bytes | None) -> bytes | None:
@@ -305,10 +357,10 @@ def _key_bytes(key: str | bytes | None) -> bytes | None:
     return key.encode() if isinstance(key, str) else key
 
 
-def _header_pairs(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def _header_pairs(headers: Mapping[str, str]) -> tuple[tuple[bytes, bytes], ...]:
     """Return headers as the pairs of an Arrow map."""
     pairs = tuple(headers.items())
     if not all(isinstance(text, str) for pair in pairs for text in pair):
         what = f"headers {pairs!r} are not texts"
         raise ValueError(what)
-    return pairs
+    return tuple((name.encode(), text.encode()) for name, text in pairs)

@@ -1,6 +1,7 @@
 """Records as Arrow's columns: the same as record by record, whatever is asked for."""
 
 import struct
+import subprocess
 import sys
 from contextlib import suppress
 from zlib import crc32
@@ -126,3 +127,16 @@ def test_a_batch_of_another_program_is_corrupt_or_read(body, count, flags):
 
     with suppress(LogCorrupt):  # and nothing else
         assert shown(log.to_arrow()) == rows_of(log.read())
+
+
+def test_reading_imports_no_pandas(tmp_path):
+    pytest.importorskip("pyarrow")
+    with CommitLog(tmp_path) as log:
+        log.append("/a", b"x", key="k", headers={"h": "v"})
+        log.append("/b", b"y")
+    program = (
+        "import sys; from callboard.commitlog import LogReader;"
+        f"table = LogReader({str(tmp_path)!r}).to_arrow();"
+        "assert table.num_rows == 2; assert 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
