@@ -20,13 +20,13 @@ TOPICS = [f"/sensor/{number}" for number in range(10)] * (RUN // 10)
 
 
 @contextmanager
-def written(records: int) -> Iterator[str]:
-    """Write a log, all of whose records are in sealed segments."""
-    payloads = [random.randbytes(100) for _ in range(10 * RUN)]
+def written(records: int, distinct: int = 10 * RUN) -> Iterator[str]:
+    """Write a log, all of whose records are in sealed segments; payloads come again."""
+    payloads = [random.randbytes(100) for _ in range(distinct)]
     with tempfile.TemporaryDirectory() as folder:
         with CommitLog(folder, segment_bytes=16 << 20) as log:
             for number in range(records // RUN):
-                begin = number % 10 * RUN
+                begin = number * RUN % distinct
                 log.append_batch(payloads[begin : begin + RUN], topic=TOPICS)
         with CommitLog(folder, segment_bytes=1) as log:  # which begins another segment
             log.append("/end", b"")
