@@ -312,9 +312,6 @@ class _Names:
 
     def values(self, pa: Any, kind: Any, rows: int) -> Any:
         """Return the values of the first records; others may be of a batch that was refused."""
-        if not self._places and rows:
-            place = self._run[0]
-            return pa.repeat(_array(pa, kind, self._values[place : place + 1])[0], rows)
         self._write_run()
         del self._places[rows:]
         places = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(self._places)])
