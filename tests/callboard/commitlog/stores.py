@@ -92,6 +92,7 @@ class FlakyObjects:
 def s3_server(bucket="logs"):
     """Yield the storage options of an S3 on a free port that has one bucket."""
     import fsspec
+    import requests
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -99,6 +100,8 @@ def s3_server(bucket="logs"):
     try:
         host, port = server.get_host_and_port()
         options = {"key": "k", "secret": "s", "endpoint_url": f"http://{host}:{port}"}
+        # What an earlier server of this process held: moto keeps it for all of them.
+        requests.post(f"{options['endpoint_url']}/moto-api/reset", timeout=30).raise_for_status()
         fsspec.filesystem("s3", **options).mkdir(bucket)
         yield options
     finally:
