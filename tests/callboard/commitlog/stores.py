@@ -99,9 +99,10 @@ def s3_server(bucket="logs"):
     server.start()
     try:
         host, port = server.get_host_and_port()
-        options = {"key": "k", "secret": "s", "endpoint_url": f"http://{host}:{port}"}
+        url = f"http://{host}:{port}"
         # What an earlier server of this process held: moto keeps it for all of them.
-        requests.post(f"{options['endpoint_url']}/moto-api/reset", timeout=30).raise_for_status()
+        requests.post(f"{url}/moto-api/reset", timeout=30).raise_for_status()
+        options = {"key": "k", "secret": "s", "endpoint_url": url}
         fsspec.filesystem("s3", **options).mkdir(bucket)
         yield options
     finally:
