@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
@@ -12,6 +11,7 @@ from callboard.actors.errors import CallboardError
 from callboard.commitlog import json_text
 from callboard.dashboard import api
 from callboard.dashboard.actions import Actions, Levers, message_types
+from callboard.dashboard.assets import assets
 from callboard.dashboard.collector import ClusterWatch
 from callboard.dashboard.errors import DashboardError
 from callboard.dashboard.guard import BODY_LIMIT, Application, Guard, GuardedApp
@@ -21,8 +21,6 @@ from callboard.node import Node
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
-
-_FILES: Final = Path(__file__).parent / "files"
 
 _EXTRA: Final = "a dashboard needs starlette and uvicorn; pip install 'callboard[dashboard]'"
 
@@ -72,8 +70,7 @@ class _Pages:
     def router(self) -> Application:
         """Return the routes as an application."""
         from starlette.applications import Starlette
-        from starlette.routing import Mount, Route
-        from starlette.staticfiles import StaticFiles
+        from starlette.routing import Route
 
         def route(
             path: str, answer: Callable[..., Awaitable[Any]], method: str = "GET"
@@ -86,7 +83,8 @@ class _Pages:
         ]
         app = Starlette(
             routes=[
-                route("/", self._index),
+                route("/", self._file),
+                route("/static/{name:path}", self._file),
                 route("/api/v1/openapi.json", self._description),
                 route("/api/v1/session", self._session),
                 route("/api/v1/stream", self._stream),
@@ -95,7 +93,6 @@ class _Pages:
                     for name, view in api.VIEWS.items()
                 ),
                 *actions,
-                Mount("/static", StaticFiles(directory=_FILES)),
             ],
             exception_handlers={404: _not_found, 405: _not_found},
         )
@@ -120,11 +117,16 @@ class _Pages:
 
         return endpoint
 
-    async def _index(self, _: "Request") -> "Response":
-        """Return the page."""
-        from starlette.responses import FileResponse
+    async def _file(self, request: "Request") -> "Response":
+        """Return a file of the pages, or the page itself."""
+        from starlette.responses import Response
 
-        return FileResponse(_FILES / "index.html", headers={"Cache-Control": "no-cache"})
+        name = request.path_params.get("name")
+        found = assets().get(name or "") if name != "" else None
+        if found is None:
+            return await _not_found(request, KeyError(name))
+        status, body, headers = found.answer(request.headers)
+        return Response(body, status, headers)
 
     async def _description(self, _: "Request") -> Any:
         """Return the description of the API."""

@@ -167,7 +167,10 @@ class GuardedApp:
 
         async def send_guarded(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_OWN_HEADERS]
+                given = list(message.get("headers", ()))
+                named = {name.lower() for name, _ in given}  # the page has a policy of its own
+                given += [each for each in _OWN_HEADERS if each[0] not in named]
+                message["headers"] = given
             await send(message)
 
         await self._app(scope, receive, send_guarded)

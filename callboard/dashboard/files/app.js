@@ -132,7 +132,7 @@ const Graph = ({ nodes, links, levers }) => {
   const shape = nodes.map((n) => n.node_id).join() + "|" + links.map((l) => l.a + l.b).join();
   useEffect(() => {
     let isOver = false;
-    Promise.all(["d3-dispatch.js", "d3-quadtree.js", "d3-timer.js", "d3-force.js"].map(script)).then(() => {
+    script("d3-force.js").then(() => {
       if (isOver) return;
       const d3 = window.d3;
       const kept = places.current, made = new Map();

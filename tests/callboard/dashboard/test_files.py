@@ -1,9 +1,13 @@
 """The files of the pages: small, complete, and nothing that comes from elsewhere."""
 
+import gzip
 import re
 from pathlib import Path
 
+import pytest
+
 import callboard.dashboard
+from callboard.dashboard.assets import assets
 from scripts.vendor import LIMIT, PACKAGES
 
 FILES = Path(callboard.dashboard.__file__).parent / "files"
@@ -14,10 +18,10 @@ def test_all_files_together_are_small():
 
 
 def test_each_package_is_there_with_its_licence():
-    licences = (FILES / "vendor" / "LICENSES.txt").read_text()
+    licences = assets()["vendor/LICENSES.txt"].plain.decode()
     for package in PACKAGES:
         assert f"{package.name} {package.version}" in licences
-        assert all((FILES / "vendor" / name).is_file() for name in package.files.values())
+        assert all(f"vendor/{name}" in assets() for name in package.files.values())
 
 
 def test_nothing_is_fetched_from_elsewhere_and_no_markup_is_made_of_text():
@@ -26,3 +30,65 @@ def test_nothing_is_fetched_from_elsewhere_and_no_markup_is_made_of_text():
         assert not re.search(r"https?://|//cdn", text), name
         assert "innerHTML" not in text
         assert not re.search(r"<script>|\son\w+=\"|style=\"", text), name
+
+
+def test_the_page_holds_its_style_and_its_frame_and_names_the_pages_that_there_are():
+    page = assets()[""].plain.decode()
+    assert "<style>" in page
+    assert 'rel="stylesheet"' not in page
+    frame = re.findall(r'<a href="#/(\w+)">(\w+)</a>', page)
+    titles = re.findall(r'(\w+): \["(\w+)", ', (FILES / "app.js").read_text())
+    assert frame == titles
+
+
+@pytest.mark.parametrize(
+    ("accepted", "is_packed"),
+    [
+        ("gzip, deflate, br", True),
+        ("br;q=1.0, GZIP;q=0.5", True),
+        ("gzip;q=0", False),
+        ("", False),
+        ("identity", False),
+        ("notgzip", False),
+    ],
+)
+def test_a_file_goes_out_compressed_where_that_is_taken(cluster, accepted, is_packed):
+    status, body, headers = cluster.client.ask(
+        "static/vendor/uPlot.js", Accept_Encoding=accepted or "identity"
+    )
+
+    assert status == 200
+    assert (headers["Content-Encoding"] == "gzip") == is_packed
+    assert headers["Vary"] == "Accept-Encoding"
+    assert (gzip.decompress(body) if is_packed else body).startswith(b"/*!")
+
+
+@pytest.mark.parametrize("path", ["", "static/app.js", "static/vendor/preact.js"])
+def test_what_a_browser_has_is_not_sent_again(cluster, path):
+    _, _, headers = cluster.client.ask(path)
+
+    status, body, again = cluster.client.ask(path, If_None_Match=f'"x", {headers["ETag"]}')
+
+    assert (status, body) == (304, b"")
+    assert again["Content-Security-Policy"] == headers["Content-Security-Policy"]
+    assert cluster.client.ask(path, If_None_Match='"x"')[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["../app.py", "..%2fapp.py", "", "vendor", "vendor/", "index.html", "%00", "x.gz"]
+)
+def test_no_other_file_is_sent(cluster, path):
+    status, body, _ = cluster.client.ask(f"static/{path}")
+
+    assert status == 404
+    assert b"import" not in body
+
+
+def test_only_the_style_of_the_page_is_let_in(cluster):
+    _, _, headers = cluster.client.ask("")
+    _, _, others = cluster.client.ask("static/app.js")
+
+    (policy,) = headers.get_all("Content-Security-Policy")
+    assert "style-src 'self' 'sha256-" in policy
+    assert "unsafe" not in policy
+    assert "sha256" not in others["Content-Security-Policy"]
