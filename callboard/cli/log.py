@@ -452,7 +452,9 @@ def serve(
 
 @command(app, "requeue")
 def requeue_letters(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The dead letters.")],
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="The dead letters: a directory, or s3://….")
+    ],
     options: RequeueOptions,
 ) -> int:
     """Append the records of dead letters to the log they come from, once their query is mended.
@@ -466,6 +468,7 @@ def requeue_letters(
       callboard log requeue dead --dry-run
       callboard log requeue dead --query flights --error "field delay"
       callboard log requeue dead --since 2026-01-31 --until 2026-02-01 --to again
+      callboard log requeue s3://bucket/dead --to again
     """  # noqa: D301
     damage = _Damage()
     since, until = (_time(each) if each else None for each in (options.since, options.until))

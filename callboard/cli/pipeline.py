@@ -86,9 +86,9 @@ class QueryOptions(JsonOptions):
         metavar="FIELD",
         **READ,
     )
-    dead_letters: Path | None = option(
-        None,
-        "The log that takes records which do not decode.",
+    dead_letters: str = option(
+        "",
+        "The log that takes records which do not decode: a folder, or s3://BUCKET/NAME.",
         "--dead-letters",
         metavar="FOLDER",
         **READ,
@@ -166,7 +166,7 @@ class QueryOptions(JsonOptions):
         topics, to = ",".join(self.topic or ()), self.to
         run |= {"retain": self.retain, "staging": self.staging}
         run["where"] = self.where
-        run["dead_letters"] = str(self.dead_letters or "")
+        run["dead_letters"] = self.dead_letters
         return Job(query, self.log, to, settings, topics, **run)
 
     def _check(self, query: Query, settings: Settings) -> None:

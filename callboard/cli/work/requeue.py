@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from callboard.cli.options import JsonOptions, flag, option
@@ -28,7 +27,7 @@ class RequeueOptions(JsonOptions):
 
     def run(
         self,
-        folder: Path,
+        folder: str,
         since: int | None,
         until: int | None,
         on_damage: Callable[[LogCorrupt], None],

@@ -14,9 +14,9 @@ A header of the record that has one of these names stands under `record.NAME`, a
 begins with `record.` gets another `record.`; so all of them can be told apart. Letters of
 before have no `query`, `name`, `log` and `topic`, but a `range`: `LOG:FIRST-END`.
 
-Tasks append to it, one at a time. A letter is known by its query, log and offset, not by the
-task that found it: a task that Spark runs again, or cuts otherwise, adds nothing, and another
-query has letters of its own.
+Tasks append to it, one at a time, or on an object store whoever comes first. A letter is known
+by its query, log and offset, not by the task that found it: a task that Spark runs again, or
+cuts otherwise, adds nothing, and another query has letters of its own.
 """
 
 import os
@@ -37,6 +37,7 @@ from callboard.commitlog import (
 )
 from callboard.commitlog.columns import Cbor
 from callboard.pipeline.errors import PublishFailed
+from callboard.pipeline.spark.store_journal import LETTERS, journal_at
 
 #: The topic of a dead letter: this, and that of the record.
 TOPIC: Final = "/dead-letters"
@@ -145,6 +146,11 @@ class DeadLetter(NamedTuple):
         return own | told | ({"name": self.origin.name} if self.origin.name else {})
 
 
+def full_path(path: str) -> str:
+    """Return what a log is called wherever one looks from."""
+    return path.rstrip("/") if "://" in path else os.path.realpath(path)
+
+
 def append_all(log: CommitLog, letters: Sequence[DeadLetter], **columns: Any) -> range:
     """Append to a log what letters hold; `columns` are those that are not the record's own."""
     own: dict[str, Any] = {
@@ -183,29 +189,32 @@ def stored_letters(
 
 
 def bury(
-    folder: str, letters: Sequence[DeadLetter], retain: Retention | None = None
+    folder: str,
+    letters: Sequence[DeadLetter],
+    retain: Retention | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> list[DeadLetter]:
     """Append dead letters of one query and log, but those that are there; durable on return.
 
     Args:
-        folder: The directory of their log.
+        folder: The directory of their log, or `s3://…`.
         letters: What did not decode.
         retain: How long dead letters are kept; their age counts from the time of the record.
+        storage_options: Of a store, what fsspec needs where the environment does not say.
 
     Returns:
         Those that were not there.
 
     Raises:
-        PublishFailed: others write that log all the time.
+        PublishFailed: others write that log all the time, or the store refuses.
         LogFailed: the disk refuses.
     """
     if not letters:
         return []
-    known = _Buried.of(folder, letters[0].origin)
-    known.catch_up()  # most of it without the lock
-    with _open(folder, retain) as log:
-        known.catch_up()
-        fresh = [each for each in letters if each.offset not in known.offsets]
+    known, fresh = _Buried.of(folder, letters[0].origin), list(letters)
+
+    def add(log: CommitLog) -> None:
+        fresh[:] = [each for each in letters if each.offset not in known.offsets]
         if fresh:
             append_all(
                 log,
@@ -214,8 +223,32 @@ def bury(
                 topic=[each.kept_topic for each in fresh],
                 headers=[each.kept_headers for each in fresh],
             )
-            log.flush()
+
+    if "://" in folder:
+        journal = journal_at(folder, storage_options, retain=retain, kind=LETTERS)
+        added: set[int] = set()
+
+        def choose(log: CommitLog) -> None:
+            known.catch_up(journal.reader)
+            add(log)
+            added.update(each.offset for each in fresh)  # an answer that is lost may be a yes
+
+        journal.append(choose)
+        return [each for each in letters if each.offset in added]
+    known.catch_up(_reader(folder))  # most of it without the lock
+    with _open(folder, retain) as log:
+        known.catch_up(_reader(folder))
+        add(log)
+        log.flush()
     return fresh
+
+
+def _reader(folder: str) -> LogReader | None:
+    """Return a reader of a log, if there is one."""
+    try:
+        return LogReader(folder)
+    except LogFailed:
+        return None
 
 
 class _Buried:
@@ -225,16 +258,15 @@ class _Buried:
         offsets: The offsets of their records.
     """
 
-    def __init__(self, folder: str, origin: Origin) -> None:
-        self._folder = folder
+    def __init__(self, origin: Origin) -> None:
         self._origin = origin
         self._begin()
 
     @classmethod
     def of(cls, folder: str, origin: Origin) -> "_Buried":
         """Return what this process remembers, or begin."""
-        key = os.path.realpath(folder), origin
-        known = _KNOWN.pop(key, None) or cls(folder, origin)
+        key = full_path(folder), origin
+        known = _KNOWN.pop(key, None) or cls(origin)
         _KNOWN[key] = known
         if len(_KNOWN) > _REMEMBERED:
             _KNOWN.popitem(last=False)
@@ -246,11 +278,9 @@ class _Buried:
         self._cursor = Cursor(0)
         self._last: Record | None = None
 
-    def catch_up(self) -> None:
-        """Read what came since."""
-        try:
-            log = LogReader(self._folder)
-        except LogFailed:  # there is none so far
+    def catch_up(self, log: LogReader | None) -> None:
+        """Read what came since; None if there is no log so far."""
+        if log is None:
             self._begin()
             return
         if not self._is_same(log):

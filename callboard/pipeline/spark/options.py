@@ -9,10 +9,12 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from callboard.commitlog import LogReader, Retention
+from callboard.commitlog.reader import is_archive
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.cluster import SHARED, check_folder
 from callboard.pipeline.spark.conditions import Conditions
 from callboard.pipeline.spark.schema import Rules
+from callboard.pipeline.spark.store_journal import journal_at
 
 _TRUE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _NUMBER: Final = re.compile(r"-?\d+")
@@ -36,7 +38,8 @@ class SourceOptions:
         topics: `topics`: beginnings of topics, with commas; empty takes all.
         max_rows: `maxOffsetsPerTrigger`; None is no limit.
         fails_on_loss: `failOnDataLoss`.
-        dead_letters: `deadLetters`: the log that takes records which do not decode.
+        dead_letters: `deadLetters`: the log that takes records which do not decode; a folder,
+            or on an object store.
         dead_letters_retain: `deadLettersRetain`: how long these are kept.
         query: `queryId`: whose dead letters those are; by default the id that Spark gives a
             stream, of a table its schema.
@@ -50,7 +53,7 @@ class SourceOptions:
         pushes: `pushFilters`: whether conditions of the only query over a table are such, too.
         zone: `timeZone`: where times in payloads are at home that tell no zone.
         tail: `tail`: of an archive, where the log is written, for what is not copied yet.
-        storage: `storage.NAME`: what fsspec needs for an archive, as JSON.
+        storage: `storage.NAME`: what fsspec needs for an archive and dead letters, as JSON.
     """
 
     path: str
@@ -78,8 +81,14 @@ class SourceOptions:
     @property
     def access(self) -> dict[str, Any]:
         """What a reader of the log needs beside its path."""
-        storage = json.loads(self.storage) if self.storage else None
+        is_for_letters = "://" in (self.dead_letters or "") and not is_archive(self.path)
+        storage = None if is_for_letters else self.storage_options
         return {"token": self.token, "tail": self.tail, "storage_options": storage}
+
+    @property
+    def storage_options(self) -> dict[str, Any] | None:
+        """What fsspec needs for the log, if that is on a store, and for dead letters there."""
+        return json.loads(self.storage) if self.storage else None
 
     @property
     def rules(self) -> Rules:
@@ -96,12 +105,8 @@ class SourceOptions:
         given = lowered(options)
         zone = given.get("timezone", "UTC")
         _zone(zone)  # or say what is wrong
-        if (letters := given.get("deadletters")) and given.get("staging") != SHARED:
-            check_folder(
-                letters,
-                "tasks append dead letters there: ask for the column error STRING instead, or"
-                f' give option("staging", "{SHARED}") if all hosts have it under this path',
-            )
+        if letters := given.get("deadletters", ""):
+            _check_letters(letters, given)
         return cls(
             path=given["path"],
             start=_place(given.get("startingoffsets", "earliest"), "startingOffsets"),
@@ -109,7 +114,7 @@ class SourceOptions:
             topics=_names(given, "topics"),
             max_rows=_at_least(given, "maxOffsetsPerTrigger", 1),
             fails_on_loss=_flag(given, "failOnDataLoss", default=True),
-            dead_letters=given.get("deadletters"),
+            dead_letters=letters or None,
             dead_letters_retain=retention_of(given, "deadLettersRetain"),
             query=given.get("queryid", "").strip(),
             infers=_flag(given, "inferSchema", default=False),
@@ -123,6 +128,20 @@ class SourceOptions:
             pushes=_flag(given, "pushFilters", default=False),
             tail=given.get("tail"),
             storage=storage_of(given),
+        )
+
+
+def _check_letters(letters: str, given: Mapping[str, str]) -> None:
+    """Raise `InvalidSetting` if tasks cannot write dead letters there."""
+    if "://" in letters:
+        storage = storage_of(given)
+        journal_at(letters, json.loads(storage) if storage else None)
+    elif given.get("staging") != SHARED:
+        check_folder(
+            letters,
+            "tasks append dead letters there: give s3://…, ask for the column error STRING"
+            f' instead, or give option("staging", "{SHARED}") if all hosts have it under this'
+            " path",
         )
 
 

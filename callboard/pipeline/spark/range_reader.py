@@ -14,7 +14,7 @@ from callboard.commitlog.reader import open_folder
 from callboard.commitlog.reading import LogReading
 from callboard.commitlog.segment import LogSegmentTable
 from callboard.pipeline.errors import DataLost, Undecodable
-from callboard.pipeline.spark.dead_letters import Origin, bury, stored_letters
+from callboard.pipeline.spark.dead_letters import Origin, bury, full_path, stored_letters
 from callboard.pipeline.spark.options import SourceOptions
 from callboard.pipeline.spark.schema import decode_payloads
 
@@ -51,15 +51,11 @@ def read_range(
     for records in _records(options, start, end):
         yield decoder.decode(records)
     if decoder.reasons and options.dead_letters:
-        origin = Origin(_full_path(options.path), *_reader_of(options, schema))
+        origin = Origin(full_path(options.path), *_reader_of(options, schema))
         log = LogReader(options.path, **options.access)
         letters = stored_letters(log, origin, decoder.reasons)
-        bury(options.dead_letters, letters, options.dead_letters_retain)
-
-
-def _full_path(path: str) -> str:
-    """Return what a log is called wherever one looks from."""
-    return path if "://" in path else os.path.realpath(path)
+        storage = options.storage_options if "://" in options.dead_letters else None
+        bury(options.dead_letters, letters, options.dead_letters_retain, storage)
 
 
 def _reader_of(options: SourceOptions, schema: pa.Schema) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """Results of Spark as records of a log: those of each batch all at once, and once."""
 
+import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,17 +17,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from callboard.commitlog import LogError, Retention
+from callboard.commitlog import Retention
 from callboard.commitlog.batch import decode_header
-from callboard.commitlog.objects.store import FileSystemObjects, ObjectAddress
-from callboard.commitlog.reader import is_archive
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.checkpoint import local_path, sync_checkpoint
 from callboard.pipeline.spark.cluster import DRIVER, SHARED, check_folder
 from callboard.pipeline.spark.encode import RowEncoder
 from callboard.pipeline.spark.journal import Journal, Staged
 from callboard.pipeline.spark.options import lowered, retention_of, storage_of
-from callboard.pipeline.spark.store_journal import StoreJournal
+from callboard.pipeline.spark.store_journal import StoreJournal, journal_at
 
 _SYNCS: Final = ("batch", "checkpoint", "none")
 
@@ -92,15 +91,9 @@ class SinkOptions:
         Raises:
             InvalidSetting: it is served to be read, or a package is missing.
         """
-        if is_archive(self.path):
-            try:
-                objects = FileSystemObjects(ObjectAddress(self.path.rstrip("/"), self.storage))
-            except LogError as error:
-                raise InvalidSetting(str(error)) from None
-            return StoreJournal(objects, retain=self.retain)
         if "://" in self.path:
-            what = f"{self.path} is served to be read; give a folder, or s3://…"
-            raise InvalidSetting(what)
+            options = json.loads(self.storage) if self.storage else None
+            return journal_at(self.path, options, retain=self.retain)
         return Journal(self.path, is_durable=self.is_durable, retain=self.retain)
 
 

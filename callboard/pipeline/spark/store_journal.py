@@ -5,34 +5,41 @@ writes them again as segments with the offsets that come next, and creates the m
 lists these and says which batch of which query they are. That one create-if-absent is the
 moment at which all of it is there; a publisher that was slower finds its batch published, or
 begins anew with other offsets. See `commitlog.objects.manifest`.
+
+Dead letters, and notes of what became of them, are such logs as well: what is appended there is
+chosen anew for each try, with all before it in sight, so several writers add nothing twice.
 """
 
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
-from typing import Final
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
-from callboard.commitlog import LogError, Retention
+from callboard.commitlog import CommitLog, LogError, LogReader, Retention
 from callboard.commitlog.batch import HEADER_SIZE, Header, decode_header, encode_header
+from callboard.commitlog.objects.disk import ObjectDisk
 from callboard.commitlog.objects.manifest import (
     STAGED,
     ListedSegment,
     Manifest,
     Manifests,
 )
-from callboard.commitlog.objects.store import Objects
+from callboard.commitlog.objects.store import FileSystemObjects, Objects, object_address
+from callboard.commitlog.reader import is_archive
 from callboard.commitlog.retention import SegmentLimits
 from callboard.commitlog.segment import STEP, SegmentIndex
-from callboard.pipeline.errors import PublishFailed
+from callboard.pipeline.errors import InvalidSetting, PublishFailed
 from callboard.pipeline.spark.journal import QUERIES, Staged
 from callboard.pipeline.spark.segments import MANY, SMALL
 
-#: How the identity of a log of results begins; archives have others.
-_RESULTS: Final = "results-"
+#: How the identity of a log of results begins, by what these are; archives have others.
+RESULTS: Final = "results"
+LETTERS: Final = "letters"
+NOTES: Final = "notes"
 _PIECE: Final = 8 << 20
 _SEGMENT: Final = 64 << 20
 #: Seconds in which a publication is tried again, and between two tries.
@@ -41,23 +48,39 @@ _PAUSE: Final = 0.5
 #: Manifests between two looks for what tasks left that died.
 _SWEEP: Final = 256
 
+_Told = TypeVar("_Told")
 _log = logging.getLogger("callboard.pipeline")
 
 
 class StoreJournal:
     """A log on an object store into which queries publish, each batch once."""
 
-    def __init__(self, objects: Objects, *, retain: Retention | None = None) -> None:
+    def __init__(
+        self, objects: Objects, *, retain: Retention | None = None, kind: str = RESULTS
+    ) -> None:
         """Name the place of the log, where nothing need be.
 
         Args:
             objects: The place.
-            retain: How long results are kept, by the time when they were published; the
-                newest batch always is.
+            retain: How long results are kept, by the time when they were published; letters
+                by their own times. The newest batch always is.
+            kind: What the log holds; a log of another kind is refused.
         """
         self._objects = objects
         self._manifests = Manifests(objects)
         self._retain = retain or Retention()
+        self._kind = kind
+
+    @property
+    def reader(self) -> LogReader | None:
+        """A reader of all that was published until now; None where nothing was.
+
+        Raises:
+            LogFailed: the store refuses.
+        """
+        if self._manifests.newest(surely=True) is None:
+            return None
+        return LogReader(self._objects.url, disk=ObjectDisk(self._manifests))
 
     def stage(self, batches: Iterable[tuple[bytes, int]]) -> Staged:
         """Write encoded batches, each with how many records it has, where nobody reads them.
@@ -102,28 +125,59 @@ class StoreJournal:
         Raises:
             PublishFailed: the store refuses for a minute, or holds another log.
         """
-        full, deadline = [each for each in staged if each.records], time.monotonic() + _PATIENCE
+        full = [each for each in staged if each.records]
         made: list[ListedSegment] = []  # also of tries that were not heard
-        is_fresh: bool | None = None
-        while is_fresh is None:
-            try:
-                is_fresh = self._publish(query, batch, full, made)
-            except PublishFailed:
-                raise
-            except FileNotFoundError as error:  # who published it has removed what was staged
-                if self.published().get(query, -1) < batch:
-                    what = f"batch {batch} of query {query} is gone before it was published"
-                    raise PublishFailed(what) from error
-                is_fresh = False
-            except LogError as error:
-                if time.monotonic() > deadline:
-                    what = f"batch {batch} of query {query} cannot be published: {error}"
-                    raise PublishFailed(what) from error
-                time.sleep(_PAUSE)
+        what = f"batch {batch} of query {query}"
+        try:
+            is_fresh = _patiently(lambda: self._publish(query, batch, full, made), what)
+        except FileNotFoundError as error:  # who published it has removed what was staged
+            if self.published().get(query, -1) < batch:
+                what = f"{what} is gone before it was published"
+                raise PublishFailed(what) from error
+            is_fresh = False
         self.discard(staged)
         if is_fresh and full:
             self._clear_up()
         return is_fresh
+
+    def append(self, fill: Callable[[CommitLog], object]) -> None:
+        """Append what `fill` puts into a log in memory; nothing if that is nothing.
+
+        It is asked again whenever another writer was there first, or an answer was lost, and
+        finds with `reader` what is there.
+
+        Raises:
+            PublishFailed: the store refuses for a minute, or holds another log.
+        """
+
+        def change(newest: Manifest | None) -> Manifest | None:
+            newest = self._own(newest)
+            with CommitLog() as made:
+                fill(made)
+                data = b"".join(made.place.read(each.path) for each in made.segments)
+            if not data:
+                return None
+            rows = self._segments(newest.end, _batches_in(data))
+            grown = newest._replace(segments=(*newest.segments, *rows))
+            return grown.kept(self._retain, time.time_ns())
+
+        if _patiently(lambda: self._manifests.change(change), f"{self._kind} of this query"):
+            self._clear_up()
+
+    def _own(self, newest: Manifest | None) -> Manifest:
+        """Return the newest manifest of this log, or the first one.
+
+        Raises:
+            PublishFailed: the place has another log.
+        """
+        first = Manifest(0, f"{self._kind}-{uuid.uuid4().hex}", f"{self._kind} of Spark")
+        newest = newest or first
+        kind = newest.log.partition("-")[0]
+        if kind == self._kind:
+            return newest
+        held = kind if kind in {RESULTS, LETTERS, NOTES} else "the archive"
+        what = f"{self._objects.url} has {held} of {newest.origin}; give another place"
+        raise PublishFailed(what)
 
     def _publish(
         self, query: str, batch: int, staged: list[Staged], made: list[ListedSegment]
@@ -133,18 +187,15 @@ class StoreJournal:
 
         def change(newest: Manifest | None) -> Manifest | None:
             nonlocal is_fresh
-            newest = newest or Manifest(0, f"{_RESULTS}{uuid.uuid4().hex}", "results of Spark")
-            if not newest.log.startswith(_RESULTS):
-                origin = f"the archive of {newest.origin}; give another place"
-                what = f"{self._objects.url} has {origin}"
-                raise PublishFailed(what)
+            newest = self._own(newest)
             if newest.published.get(query, -1) >= batch:
                 names = {each.name for each in made}
                 is_fresh = any(each.name in names for each in newest.segments)
                 return None
             if not staged:
                 return None
-            rows = list(self._segments(newest.end, staged))
+            parts = (part for each in staged for part in self._batches(f"{STAGED}/{each.name}"))
+            rows = list(self._segments(newest.end, parts))
             made.extend(rows)
             published = {**newest.published}
             published.pop(query, None)
@@ -157,20 +208,21 @@ class StoreJournal:
         self._manifests.change(change)
         return is_fresh
 
-    def _segments(self, base: int, staged: list[Staged]) -> Iterator[ListedSegment]:
-        """Write what was staged as segments with the offsets from `base` on."""
+    def _segments(
+        self, base: int, batches: Iterable[tuple[Header, bytes]]
+    ) -> Iterator[ListedSegment]:
+        """Write batches as segments with the offsets from `base` on."""
         parts: list[bytes] = []
         index, size = SegmentIndex(base), 0
-        for each in staged:
-            for header, body in self._batches(f"{STAGED}/{each.name}"):
-                if size + len(body) > _SEGMENT and parts:
-                    yield self._write(index, parts)
-                    parts, size, index = [], 0, SegmentIndex(index.end)
-                end = index.end + header.records
-                parts += [encode_header(header._replace(base=index.end)), body]
-                length = HEADER_SIZE + len(body)
-                index.cover(index.end, end, length, header.latest_time)
-                size += length
+        for header, body in batches:
+            if size + len(body) > _SEGMENT and parts:
+                yield self._write(index, parts)
+                parts, size, index = [], 0, SegmentIndex(index.end)
+            end = index.end + header.records
+            parts += [encode_header(header._replace(base=index.end)), body]
+            length = HEADER_SIZE + len(body)
+            index.cover(index.end, end, length, header.latest_time)
+            size += length
         if parts:
             yield self._write(index, parts)
 
@@ -178,8 +230,8 @@ class StoreJournal:
         """Write the objects of a segment, which nobody sees before they are listed."""
         data, base = b"".join(parts), index.first(0)
         name = f"{base:020}-{uuid.uuid4().hex}"
-        now = time.time_ns()
-        made = ListedSegment(base, index.end, len(data), now, crc32(data), name)
+        latest = time.time_ns() if self._kind == RESULTS else index.latest
+        made = ListedSegment(base, index.end, len(data), latest, crc32(data), name)
         self._objects.write(made.object, [data])
         if len(data) > STEP:
             encoded = index.encode()
@@ -198,12 +250,9 @@ class StoreJournal:
             piece = self._objects.read(name, at, at + _PIECE)
             at, is_whole, cut = at + len(piece), len(piece) < _PIECE, 0
             data += piece
-            while (header := decode_header(data, cut)) is not None:
-                end = cut + HEADER_SIZE + header.length
-                if end > len(data):
-                    break
-                yield header, data[cut + HEADER_SIZE : end]
-                cut = end
+            for header, body in _batches_in(data):
+                yield header, body
+                cut += HEADER_SIZE + len(body)
             data = data[cut:]
         if data:
             what = f"{self._objects.url}/{name} is damaged at byte {at - len(data)}"
@@ -236,9 +285,8 @@ class StoreJournal:
         if len(run) < 2 or len(data) != sum(each.bytes for each in run):
             return
         name = f"{run[0].base:020}-{uuid.uuid4().hex}"
-        whole = ListedSegment(
-            run[0].base, run[-1].end, len(data), run[-1].latest_time, crc32(data), name
-        )
+        latest = max(each.latest_time for each in run)
+        whole = ListedSegment(run[0].base, run[-1].end, len(data), latest, crc32(data), name)
         self._objects.write(whole.object, [data])
 
         def change(newest: Manifest | None) -> Manifest | None:
@@ -251,3 +299,55 @@ class StoreJournal:
             return newest._replace(segments=(*rows[:at], whole, *rows[at + len(run) :]))
 
         self._manifests.change(change)
+
+
+def journal_at(
+    address: str,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    retain: Retention | None = None,
+    kind: str = RESULTS,
+) -> StoreJournal:
+    """Return the log at an address that fsspec opens.
+
+    Raises:
+        InvalidSetting: logs are only read there, it means nothing, or a package is missing.
+    """
+    if not is_archive(address):
+        what = f"{address} is served to be read; give a folder, or s3://…"
+        raise InvalidSetting(what)
+    try:
+        objects = FileSystemObjects(object_address(address, storage_options))
+    except LogError as error:
+        raise InvalidSetting(str(error)) from None
+    return StoreJournal(objects, retain=retain, kind=kind)
+
+
+def _batches_in(data: bytes) -> Iterator[tuple[Header, bytes]]:
+    """Yield the headers and bodies of whole batches, up to one that is cut off."""
+    cut = 0
+    while (header := decode_header(data, cut)) is not None:
+        end = cut + HEADER_SIZE + header.length
+        if end > len(data):
+            return
+        yield header, data[cut + HEADER_SIZE : end]
+        cut = end
+
+
+def _patiently(work: Callable[[], _Told], what: str) -> _Told:
+    """Try to publish for a minute.
+
+    Raises:
+        PublishFailed: the store refuses for so long, or this cannot be.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return work()
+        except PublishFailed:
+            raise
+        except LogError as error:
+            if time.monotonic() > deadline:
+                what = f"{what} cannot be published: {error}"
+                raise PublishFailed(what) from error
+            time.sleep(_PAUSE)
