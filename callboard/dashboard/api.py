@@ -321,12 +321,8 @@ def _row_schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
 def _answers(*statuses: int) -> dict[str, Any]:
     """Return the descriptions of refusals."""
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    plain = {"text/plain": {"schema": {"type": "string"}}}
     return {
-        str(status): {
-            "description": _STATUSES[status],
-            "content": plain if status == 401 else {**content, **plain},
-        }
+        str(status): {"description": _STATUSES[status], "content": content}
         for status in statuses
     }
 
@@ -339,6 +335,7 @@ _STATUSES: Final = {
     413: "too large",
     415: "not JSON",
     422: "the body is of no use",
+    500: "it failed, and the log of the node tells why",
 }
 
 
@@ -353,7 +350,7 @@ def _reading(name: str, view: View, parts: dict[str, Any]) -> dict[str, Any]:
         "parameters": [each.schema for each in view.parameters],
         "responses": {
             "200": {"description": view.text, "content": content},
-            **_answers(400, 401, 403, 409),
+            **_answers(400, 401, 403, 409, 500),
         },
     }
 
@@ -369,6 +366,6 @@ def _acting(name: str, kind: type[BaseModel]) -> dict[str, Any]:
         "requestBody": {"required": True, "content": body},
         "responses": {
             "200": {"description": "done", "content": content},
-            **_answers(401, 403, 409, 413, 415, 422),
+            **_answers(400, 401, 403, 409, 413, 415, 422, 500),
         },
     }

@@ -1,6 +1,7 @@
 """The API and the pages as one ASGI application, and how it is mounted into another one."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
@@ -13,14 +14,17 @@ from callboard.dashboard import api
 from callboard.dashboard.actions import Actions, Levers, message_types
 from callboard.dashboard.assets import assets
 from callboard.dashboard.collector import ClusterWatch
-from callboard.dashboard.errors import DashboardError
+from callboard.dashboard.errors import DashboardError, explained
 from callboard.dashboard.guard import BODY_LIMIT, Application, Guard, GuardedApp
 from callboard.dashboard.streams import STREAMS, Streams
 from callboard.node import Node
+from callboard.text import logged, printable
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
+
+_LOG: Final = logging.getLogger(__name__)
 
 _EXTRA: Final = "a dashboard needs starlette and uvicorn; pip install 'callboard[dashboard]'"
 
@@ -103,6 +107,7 @@ class _Pages:
         """Return an endpoint that turns errors into answers."""
 
         async def endpoint(request: "Request") -> "Response":
+            from starlette.requests import ClientDisconnect
             from starlette.responses import Response
 
             try:
@@ -112,7 +117,13 @@ class _Pages:
             except ValidationError as error:
                 return _json({"error": _mistakes(error)}, 422)
             except (CallboardError, TimeoutError) as error:
-                return _json({"error": str(error)}, 409)
+                status, text = explained(error)
+                return _json({"error": text}, status)
+            except ClientDisconnect:  # it left in the midst of its request
+                return _json({"error": "the request is not whole; send it again"}, 400)
+            except Exception as error:  # noqa: BLE001  # who asks is told, and the log has it
+                logged(_LOG, "dashboard: %s failed", request.url.path, error=error)
+                return _json({"error": "it failed; the log of this node tells why"}, 500)
             return told if isinstance(told, Response) else _json(told)
 
         return endpoint
@@ -164,12 +175,14 @@ class _Pages:
                 text = "this dashboard only looks; open it with actions=True or --allow-actions"
                 return _json({"error": text}, 403)
             if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-                return _json({"error": "actions take application/json"}, 415)
+                return _json(
+                    {"error": "send the body with Content-Type: application/json"}, 415
+                )
             body = bytearray()
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > BODY_LIMIT:
-                    return _json({"error": f"at most {BODY_LIMIT:,} bytes are taken"}, 413)
+                    return _json({"error": f"send at most {BODY_LIMIT:,} bytes"}, 413)
             order = self._actions.kinds()[name][0].model_validate_json(bytes(body))
             who = "?" if request.client is None else request.client.host
             return {"outcome": await self._actions.carry_out(name, order, who)}
@@ -211,9 +224,11 @@ def _json(value: Any, status: int = 200) -> "Response":
 async def _not_found(request: "Request", error: Exception) -> "Response":
     """Answer for a path or method that is not there."""
     status = int(getattr(error, "status_code", 404))
-    text = "there is nothing here" if status == 404 else "this is not done here that way"
-    answer = _json({"error": text}, status)
     allowed: Mapping[str, str] = getattr(error, "headers", None) or {}
+    text = "there is nothing here; api/v1/openapi.json tells what there is"
+    if status == 405:
+        text = f"{request.method} is not done here; use {allowed.get('Allow', 'GET')}"
+    answer = _json({"error": printable(text[:200])}, status)
     for name, value in allowed.items():
         answer.headers[name] = value
     return answer
@@ -221,6 +236,8 @@ async def _not_found(request: "Request", error: Exception) -> "Response":
 
 def _mistakes(error: ValidationError) -> str:
     """Return what is wrong with the body of an action, in one line."""
-    return "; ".join(
-        f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in error.errors()
+    told = "; ".join(
+        f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}"
+        for each in error.errors()[:10]
     )
+    return printable(f"{told[:1_000]}; api/v1/openapi.json describes the fields")

@@ -11,6 +11,7 @@ Sans-IO: `Guard.judge` looks at method, path and headers; `GuardedApp` is the dr
 """
 
 import ipaddress
+import json
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from dataclasses import field
@@ -20,8 +21,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from callboard.dataclass import dataclass
 
-#: Bytes of the body of an action.
+#: Bytes of the body of an action, and of the headers of any request.
 BODY_LIMIT: Final = 1 << 20
+HEAD_LIMIT: Final = 16 << 10
 
 #: What every answer carries. Scripts, styles and data come from here and nowhere else.
 HEADERS: Final = {
@@ -60,7 +62,9 @@ class Guard:
 
     Attributes:
         token: what takes part in every request that is not for a static file.
-        hosts: names by which it may be reached, beside addresses of this machine.
+        hosts: names by which it may be reached, beside addresses of this machine. Behind a
+            proxy that asks with a `Host` of its own these are both: that one, and the name (with
+            its port, if it has one) that browsers know.
         any_address: whether any IP address may be such a name: the port is a public one.
         cookie: what the cookie is called; ports of one machine share their cookies.
         static: paths of files that say nothing about the cluster, and their beginnings.
@@ -79,7 +83,7 @@ class Guard:
             return Judgment(403, "this name is not one of this page; use the printed link")
         is_page = path in ("/", "")
         if not self._is_own(method, host, headers, is_page=is_page):
-            return Judgment(403, "this is not done for pages of other sites")
+            return Judgment(403, "pages of other sites get nothing here; use the printed link")
         given = parse_qs(query).get("token", [""])[-1] if is_page and method == "GET" else ""
         if given:
             if self._is_token(given):
@@ -107,19 +111,19 @@ class Guard:
             return False
         return self.any_address or address.is_loopback
 
-    @staticmethod
-    def _is_own(method: str, host: str, headers: Headers, *, is_page: bool) -> bool:
+    def _is_own(self, method: str, host: str, headers: Headers, *, is_page: bool) -> bool:
         """Return whether no page of another site asks; the link itself may stand on one."""
-        origin = headers.get("origin")
+        origin, fetched = headers.get("origin"), headers.get("sec-fetch-site", "none")
         if origin is not None:
             try:
                 site = urlsplit(origin).netloc.lower()
             except ValueError:
                 return False
-            if site != host.lower():
+            # a proxy may ask with another Host; then the browser's own word is needed as well
+            if site != host.lower() and not (site in self.hosts and fetched == "same-origin"):
                 return False
         is_link = is_page and method == "GET" and headers.get("sec-fetch-mode") == "navigate"
-        return headers.get("sec-fetch-site", "none") in _SAME or is_link
+        return fetched in _SAME or is_link
 
     def _is_token(self, given: str) -> bool:
         """Return whether it is the token, in constant time."""
@@ -157,12 +161,14 @@ class GuardedApp:
         root = scope.get("root_path", "")
         path = str(scope["path"]).removeprefix(root) or "/"
         headers = _read_headers(scope["headers"])
-        verdict = Judgment(400, "a header stands there twice")
-        if headers is not None:
+        verdict = _MALFORMED
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_LIMIT:
+            verdict = Judgment(431, f"send at most {HEAD_LIMIT:,} bytes of headers")
+        elif headers is not None:
             query = scope.get("query_string", b"").decode("latin-1")
             verdict = self.guard.judge(scope["method"], path, query, headers)
         if verdict.status != 200:
-            await self._answer(verdict, root, scope, send)
+            await self._answer(verdict, root, path, scope, send)
             return
 
         async def send_guarded(message: MutableMapping[str, Any]) -> None:
@@ -175,16 +181,22 @@ class GuardedApp:
 
         await self._app(scope, receive, send_guarded)
 
-    async def _answer(self, verdict: Judgment, root: str, scope: Scope, send: Send) -> None:
-        """Answer a request that is not let through."""
+    async def _answer(
+        self, verdict: Judgment, root: str, path: str, scope: Scope, send: Send
+    ) -> None:
+        """Answer a request that is not let through: a program in JSON, a browser in text."""
         headers = [*_OWN_HEADERS, (b"cache-control", b"no-store")]
         if verdict.cookie:
             secure = "; Secure" if scope.get("scheme") == "https" else ""
             cookie = f"{self.guard.cookie}={verdict.cookie}; Path={root or '/'}; HttpOnly; "
             headers.append((b"set-cookie", f"{cookie}SameSite=Strict{secure}".encode()))
             headers.append((b"location", f"{root}/".encode()))
-        body = f"{verdict.text}\n".encode() if verdict.text else b""
-        headers.append((b"content-type", b"text/plain; charset=utf-8"))
+        if verdict.status in (400, 431):  # what else comes on this connection, nobody knows
+            headers.append((b"connection", b"close"))
+        body, kind = f"{verdict.text}\n".encode() if verdict.text else b"", b"text/plain"
+        if path.startswith("/api/"):
+            body, kind = json.dumps({"error": verdict.text}).encode(), b"application/json"
+        headers.append((b"content-type", kind + b"; charset=utf-8"))
         headers.append((b"content-length", str(len(body)).encode()))
         await send(
             {"type": "http.response.start", "status": verdict.status, "headers": headers}
@@ -196,11 +208,19 @@ class GuardedApp:
 _OWN_HEADERS: Final = [(name.lower().encode(), text.encode()) for name, text in HEADERS.items()]
 
 #: What decides must stand there once: which of two a browser meant, nobody knows.
-_ONCE: Final = ("host", "origin", "authorization", "sec-fetch-site", "sec-fetch-mode")
+_ONCE: Final = (
+    *("host", "origin", "authorization", "sec-fetch-site", "sec-fetch-mode"),
+    *("content-length", "transfer-encoding"),
+)
+
+_MALFORMED: Final = Judgment(400, "headers contradict one another; send each once")
 
 
 def _read_headers(pairs: Collection[tuple[bytes, bytes]]) -> dict[str, str] | None:
-    """Return headers by name; None where one that decides stands there twice."""
+    """Return headers by name; None where one that decides stands there twice.
+
+    So do two lengths of a body: what one server takes for its end, the proxy before it may not.
+    """
     headers: dict[str, str] = {}
     for raw, value in pairs:
         name = raw.decode("latin-1").lower()
@@ -208,4 +228,4 @@ def _read_headers(pairs: Collection[tuple[bytes, bytes]]) -> dict[str, str] | No
             return None
         text = value.decode("latin-1")
         headers[name] = f"{headers[name]}; {text}" if name in headers else text
-    return headers
+    return None if {"content-length", "transfer-encoding"} <= headers.keys() else headers

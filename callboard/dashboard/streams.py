@@ -12,6 +12,7 @@ from callboard.actors.errors import CallboardError
 from callboard.dashboard import api
 from callboard.dashboard.collector import ClusterWatch
 from callboard.dashboard.difference import difference
+from callboard.dashboard.errors import explained
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.message_queue import MessageQueue
 
@@ -73,7 +74,7 @@ class Streams:
                 try:
                     told = _keyed(await view.answer(collector, asked))
                 except CallboardError as error:
-                    told = {"error": str(error)}
+                    told = {"error": explained(error)[1]}
                 told["summary"] = _summary(collector)
                 if shown is None:
                     yield {"whole": told}
