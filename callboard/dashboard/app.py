@@ -175,9 +175,7 @@ class _Pages:
                 text = "this dashboard only looks; open it with actions=True or --allow-actions"
                 return _json({"error": text}, 403)
             if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-                return _json(
-                    {"error": "send the body with Content-Type: application/json"}, 415
-                )
+                return _json({"error": "say Content-Type: application/json"}, 415)
             body = bytearray()
             async for chunk in request.stream():
                 body += chunk

@@ -63,8 +63,8 @@ class Guard:
     Attributes:
         token: what takes part in every request that is not for a static file.
         hosts: names by which it may be reached, beside addresses of this machine. Behind a
-            proxy that asks with a `Host` of its own these are both: that one, and the name (with
-            its port, if it has one) that browsers know.
+            proxy that asks with a `Host` of its own these are both: that one, and the name
+            (with its port, if it has one) that browsers know.
         any_address: whether any IP address may be such a name: the port is a public one.
         cookie: what the cookie is called; ports of one machine share their cookies.
         static: paths of files that say nothing about the cluster, and their beginnings.

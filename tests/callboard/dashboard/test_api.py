@@ -1,6 +1,7 @@
 """The API against a live cluster: what it tells, what it does, what it refuses."""
 
 import json
+import socket
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ from callboard import Node
 from callboard.dashboard import DashboardError, DashboardServer
 from callboard.dashboard.actions import DashboardAction
 from callboard.dashboard.api import VIEWS
+from callboard.dashboard.collector import ClusterWatch
 from callboard.errors import WrongValue
 from tests.callboard.dashboard.conftest import NASTY, Client, Cluster, Counter
 from tests.polling import eventually
@@ -192,6 +194,68 @@ def test_mistakes_are_told_in_a_line(cluster):
     assert cluster.client.ask("api/v1/nothing")[0] == 404
     assert cluster.client.ask("api/v1/actor?address=nonsense")[0] == 409
     assert cluster.client.ask("api/v1/stream?view=nothing")[0] == 400
+
+
+def test_what_a_proxy_may_read_otherwise_is_refused_and_its_connection_closed(cluster):
+    host, token = cluster.client.base.split("/")[2], cluster.client.token
+    head = f"HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
+    hidden = f"GET /api/v1/nodes {head}\r\n"
+    lengths = "Content-Length: 4\r\nTransfer-Encoding: chunked"
+    text = f"POST /api/v1/actions/stop {head}{lengths}\r\n\r\n0\r\n\r\n{hidden}"
+    with socket.create_connection(host.split(":"), timeout=30) as sent:
+        sent.sendall(text.encode())
+        answer = b"".join(iter(lambda: sent.recv(65_536), b""))
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_whoever_leaves_in_the_midst_leaves_no_traceback(cluster, caplog):
+    host, token = cluster.client.base.split("/")[2], cluster.client.token
+    head = (
+        f"POST /api/v1/actions/stop HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}"
+    )
+    more = "Content-Type: application/json\r\nContent-Length: 9"
+    with socket.create_connection(host.split(":"), timeout=30) as sent:
+        sent.sendall(f"{head}\r\n{more}\r\n\r\n{{".encode())
+        cluster.client.read("nodes")  # it has been read by then
+    cluster.client.read("nodes")
+
+    assert "Traceback" not in caplog.text
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "body", "status"),
+    [
+        ("api/v1/nothing", "GET", None, 404),
+        ("api/v1/nodes", "DELETE", None, 405),
+        ("api/v1/actors?limit=x", "GET", None, 400),
+        ("api/v1/actor?address=nonsense", "GET", None, 409),
+        ("api/v1/actions/send", "POST", {"adress": "x", "<b>\u202e": 1}, 422),
+        ("api/v1/actions/put", "POST", {"store": "things", "key": 10**30}, 409),
+    ],
+)
+def test_each_error_is_json_with_one_line_and_the_next_step(
+    cluster, path, method, body, status
+):
+    told, text, headers = cluster.client.ask(path, method, body)
+    error = json.loads(text)["error"]
+
+    assert (told, headers["Content-Type"]) == (status, "application/json")
+    assert error.isprintable()
+    assert any(word in error for word in (";", "use ", "is a number"))
+
+
+def test_what_nobody_thought_of_is_told_and_logged(cluster, caplog, monkeypatch):
+    def breaks(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(ClusterWatch, "nodes", breaks)
+    status, text, _ = cluster.client.ask("api/v1/nodes")
+
+    assert (status, "log of this node" in json.loads(text)["error"]) == (500, True)
+    assert "ZeroDivisionError" in caplog.text
 
 
 def stream(client, query):

@@ -1,6 +1,7 @@
 """The checklist of dashboards: Host, Origin and token, on every method."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -47,6 +48,11 @@ def status(headers=(), *, method="GET", path="/api/v1/nodes", query="", guard=GU
         ({**COOKIE, "sec-fetch-site": "cross-site"}, 403),
         ({**COOKIE, "sec-fetch-site": "same-site"}, 403),
         ({**COOKIE, "sec-fetch-site": "same-origin"}, 200),
+        # a proxy asks with a Host of its own, the browser knows the name that was given
+        ({**COOKIE, "origin": "https://shop.example"}, 403),
+        ({**COOKIE, "origin": "https://shop.example", "sec-fetch-site": "same-site"}, 403),
+        ({**COOKIE, "origin": "https://shop.example", "sec-fetch-site": "same-origin"}, 200),
+        ({**COOKIE, "origin": "https://evil.example", "sec-fetch-site": "same-origin"}, 403),
     ],
 )
 def test_who_may_ask_is_the_same_for_every_method(method, headers, expected):
@@ -129,6 +135,28 @@ def test_a_header_that_decides_must_not_stand_there_twice():
 
     assert sent[0]["status"] == 400
     assert not passed
+
+
+def test_a_body_has_one_length_and_headers_an_end():
+    lengths = [("content-length", "4"), ("transfer-encoding", "chunked")]
+    bomb = [(f"x-{n}", "y" * 1_000) for n in range(20)]
+    for headers, status in (
+        (lengths, 400),
+        ([("content-length", "4"), ("content-length", "4")], 400),
+        (bomb, 431),
+    ):
+        sent, passed = asked([("host", OWN), *COOKIE.items(), *headers])
+
+        assert (sent[0]["status"], passed) == (status, [])
+        assert (b"connection", b"close") in sent[0]["headers"]
+
+
+def test_a_program_is_refused_in_json_with_the_next_step():
+    for headers, word in (([], "printed link"), ([("host", OWN)], "link that was printed")):
+        sent, _ = asked(headers)
+
+        assert (b"content-type", b"application/json; charset=utf-8") in sent[0]["headers"]
+        assert word in json.loads(sent[1]["body"])["error"]
 
 
 def test_the_cookie_is_for_our_own_pages_only():
