@@ -8,23 +8,13 @@ their fields names, by `Frame._make`.
 from typing import Final, NamedTuple
 
 from callboard.basp import errors
+from callboard.basp.foreign import FIRST_BYTES, OURS, wire_of
 from callboard.basp.header import HEADER, HEADER_SIZE, OPERATION_COUNT
 from callboard.basp.node_id import node_id_text
 
 #: 16 MiB: stores, logs and snapshots travel in chunks of 256 KiB, so only a user's own
 #: message comes near it.
 DEFAULT_PAYLOAD_LIMIT: Final = 16 * 1024 * 1024
-
-# How what is not BASP begins.
-_OTHERS: Final = {
-    b"\x16\x03": "TLS",
-    b"GET ": "HTTP",
-    b"POST": "HTTP",
-    b"HEAD": "HTTP",
-    b"HTTP": "HTTP",
-    b"SSH-": "SSH",
-    b"\x10": "MQTT",
-}
 
 # Reads smaller than this are drops: their objects would cost more than their bytes.
 _DROP_SIZE: Final = 4096
@@ -163,7 +153,9 @@ class FrameReader:
             fields = unpack(data, start)
             length = fields[1]
             if length > limit or fields[0] >= OPERATION_COUNT:
-                self._fail(fields[0], length, fields[3])
+                self._fail(
+                    fields[0], length, fields[3], wire_of(data[start : start + FIRST_BYTES])
+                )
                 return frames
             body = start + HEADER_SIZE
             end = body + length
@@ -178,12 +170,10 @@ class FrameReader:
             self._head = data[start:]
         return frames
 
-    def _fail(self, operation: int, length: int, source: bytes) -> None:
+    def _fail(self, operation: int, length: int, source: bytes, another: str) -> None:
         """Note which rule the header of a frame breaks."""
         origin = f"from node {node_id_text(source)}"
-        first = operation.to_bytes(4)
-        another = next((name for start, name in _OTHERS.items() if first.startswith(start)), "")
-        if another:
+        if another and another != OURS:
             kind = errors.SpeaksTls if another == "TLS" else errors.UnknownOperation
             self.error = kind(f"it speaks {another}, and this port plain BASP")
         elif operation >= OPERATION_COUNT:

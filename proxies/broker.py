@@ -24,7 +24,8 @@ from callboard.basp.frame import RawFrame, pack_frame
 from callboard.basp.header import Operation
 from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.connector import Connector, LinkOptions
-from callboard.proxies.link.wire import Wire
+from callboard.proxies.link.foreign import ForeignWires
+from callboard.proxies.link.wire import CLOSING, Wire
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.surroundings import Surroundings
 from callboard.proxies.traffic.doubts import Doubts
@@ -57,14 +58,15 @@ class Broker:
         self.runtime = runtime
         self.routes = routes = RouteTable(options.node_id)
         self.connector = Connector(runner, surroundings.network, options, runtime.report)
+        #: Ports, dials and links of other wires than ours.
+        self.foreign = ForeignWires(self.connector, surroundings.network, runtime.report)
         self.unrouted = Unrouted(runtime, routes, self.connector.dialer)
         self.outgoing = Outgoing(
             runtime,
             routes,
             self.unrouted,
             surroundings.registry,
-            limits.payload,
-            limits.items,
+            *(limits.payload, limits.items),
         )
         self.pacing = Pacing(runtime, routes, self.outgoing, self.unrouted)
         self.lifetimes = Lifetimes(runtime, routes, self.pacing, limits.proxies)
@@ -103,8 +105,7 @@ class Broker:
         self.connector.start(self)
         #: Called every second with the time.
         self.on_tend: Callable[[float], object] = lambda _: None
-        self._pause = TEND_INTERVAL
-        self._tend_at = runtime.now() + TEND_INTERVAL
+        self._pause, self._tend_at = TEND_INTERVAL, runtime.now() + TEND_INTERVAL
         runtime.call_later(TEND_INTERVAL, self._look_around)
 
     def _lend(self, leaf: bytes, number: int) -> None:
@@ -169,6 +170,7 @@ class Broker:
         self.report()
         self.outgoing.fail(NodeUnreachable("the node was closed"))
         self.paths.close()
+        self.foreign.close(CLOSING)
         self.connector.close()
         self.unrouted.close("the node was closed")
 

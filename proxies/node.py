@@ -156,7 +156,7 @@ class Node(Closing):
         self.runtime.connect(self, broker.lifetimes, self._spawn_elsewhere)
         self._routes, self._connector = broker.routes, broker.connector
         #: Links and paths, for rooms that build on nodes.
-        self.overlay = Overlay(self.runtime, self._routes, self._connector)
+        self.overlay = Overlay(self.runtime, self._routes, self._connector, broker.foreign)
         self._ports = Ports(
             self.runner, around.network, self._connector, self._routes.listens_at
         )

@@ -13,6 +13,7 @@ from callboard.proxies.address import Endpoint
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.connector import Connector
 from callboard.proxies.link.dialer import Dial
+from callboard.proxies.link.foreign import ForeignWires
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.route_table import RouteTable
 
@@ -52,6 +53,8 @@ class Overlay:
     _runtime: Runtime
     _routes: RouteTable
     _connector: Connector
+    #: Ports, dials and links of other wires than ours.
+    foreign: ForeignWires
 
     def __post_init__(self) -> None:
         """Begin without parts."""

@@ -10,17 +10,16 @@ import selectors
 import socket
 from collections.abc import Callable
 from dataclasses import field
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from callboard.actors.runner.runner import Runner
-from callboard.basp.handshake import LinkConfig
 from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.events import ConnectionsRefused, LinkRefused
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.limits import Gate
+from callboard.proxies.link.stream import Stream
 from callboard.proxies.link.tls_socket import FIRST_WORD_LIMIT, Handshake, TlsSocket
-from callboard.proxies.link.wire import Wire
 
 _log = logging.getLogger("callboard.links")
 
@@ -33,17 +32,21 @@ ACCEPT_PAUSE: Final = 1.0
 REFUSAL_INTERVAL: Final = 1.0
 
 
+#: What a port says of all its links: of those between nodes their configuration.
+C = TypeVar("C")
+
+
 @dataclass(eq=False, repr=False)
-class Acceptor:
+class Acceptor(Generic[C]):
     """The ports of one node. Its methods run on the runner with its role."""
 
     _runner: Runner
     #: Decides which connections may begin.
-    _gate: Gate
+    gate: Gate
     #: Takes the events.
     _emit: Callable[[object], None]
     #: Begins a link on a connection.
-    _opened: Callable[[socket.socket | TlsSocket, LinkConfig, Endpoint], Wire]
+    _opened: Callable[[socket.socket | TlsSocket, C, Endpoint], Stream[Any, Any]]
     #: Closes a connection behind its last words, and tells the gate.
     _part_with: Callable[[object, TlsSocket], None]
     #: Counts the connections of the node, without handshakes of TLS here.
@@ -54,9 +57,7 @@ class Acceptor:
     #: Until when no connection that does not fit is told loudly.
     _quiet_until: float = 0.0
 
-    def listen(
-        self, sock: socket.socket, config: LinkConfig, tls: Certificates | None = None
-    ) -> None:
+    def listen(self, sock: socket.socket, config: C, tls: Certificates | None = None) -> None:
         """Accept connections on a bound socket."""
         if self._closed:
             sock.close()
@@ -66,18 +67,14 @@ class Acceptor:
         self._listeners.append(sock)
         self._watch_listener(sock, config, tls)
 
-    def _watch_listener(
-        self, sock: socket.socket, config: LinkConfig, tls: Certificates | None
-    ) -> None:
+    def _watch_listener(self, sock: socket.socket, config: C, tls: Certificates | None) -> None:
         """Wait for connections on a socket."""
         if not self._closed:
             self._runner.selector.register(
                 sock, selectors.EVENT_READ, lambda _: self._accept(sock, config, tls)
             )
 
-    def _accept(
-        self, listener: socket.socket, config: LinkConfig, tls: Certificates | None
-    ) -> None:
+    def _accept(self, listener: socket.socket, config: C, tls: Certificates | None) -> None:
         """Take one connection, unless a limit refuses it."""
         try:
             sock, address = listener.accept()
@@ -96,10 +93,10 @@ class Acceptor:
                 return
             raise
         connections = self._connections() + len(self._handshakes)
-        refusal = self._gate.refusal(address[0], connections, self._runner.now())
+        refusal = self.gate.refusal(address[0], connections, self._runner.now())
         if refusal:
             sock.close()
-            if self._gate.untold == 1:
+            if self.gate.untold == 1:
                 _log.warning("a connection from %s is refused: %s", address[0], refusal)
                 self._runner.call_later(REFUSAL_INTERVAL, self._tell_refusals, refusal)
             return
@@ -111,11 +108,11 @@ class Acceptor:
 
     def _tell_refusals(self, reason: str) -> None:
         """Report the connections refused since the last report."""
-        count, self._gate.untold = self._gate.untold, 0
+        count, self.gate.untold = self.gate.untold, 0
         self._emit(ConnectionsRefused(count, reason))
 
     def _secure(
-        self, sock: TlsSocket, tls: Certificates, config: LinkConfig, endpoint: Endpoint
+        self, sock: TlsSocket, tls: Certificates, config: C, endpoint: Endpoint
     ) -> None:
         """Begin a TLS handshake; the link begins when it has succeeded."""
 
@@ -125,12 +122,12 @@ class Acceptor:
                 self._not_secured(sock, endpoint, error)
                 self._part_with(handshake, sock)
                 return
-            self._gate.ended(handshake)
+            self.gate.ended(handshake)
             sock.follow(tls, self._open(sock, config, endpoint))
 
         handshake = Handshake(self._runner, sock, FIRST_WORD_LIMIT, ended)
         self._handshakes.add(handshake)
-        self._gate.begun(handshake, endpoint[0])
+        self.gate.begun(handshake, endpoint[0])
         handshake.begin()
 
     def _not_secured(self, sock: TlsSocket, endpoint: Endpoint, error: str) -> None:
@@ -144,12 +141,12 @@ class Acceptor:
         self._emit(LinkRefused(endpoint_text(endpoint), error))
 
     def _open(
-        self, sock: "socket.socket | TlsSocket", config: LinkConfig, endpoint: Endpoint
-    ) -> Wire:
+        self, sock: "socket.socket | TlsSocket", config: C, endpoint: Endpoint
+    ) -> Stream[Any, Any]:
         """Begin a link on a connection."""
         wire = self._opened(sock, config, endpoint)
         if wire.is_open:
-            self._gate.begun(wire, endpoint[0])
+            self.gate.begun(wire, endpoint[0])
         return wire
 
     def close(self) -> None:

@@ -127,7 +127,8 @@ class Connector:
         #: Connections that have ended, until their peers have closed them too.
         self._partings: dict[Parting, object] = {}
         self._pauses = 0  # of links that ended
-        self._turns = Turns(self._runner)
+        #: Writes what all connections of the node collected in a turn.
+        self.turns = Turns(self._runner)
         self._certificates: list[Certificates] = []
         self._looking: Timer | None = None
         options = self.options
@@ -139,7 +140,7 @@ class Connector:
             self._network,
             options.tls,
             self._open_dialed,
-            self._part_with,
+            self.part_with,
             self._pairs,
             len(options.access.keys),
         )
@@ -149,14 +150,14 @@ class Connector:
             self.gate,
             self._emit,
             self._open,
-            self._part_with,
+            self.part_with,
             self._connections,
         )
 
     def start(self, user: LinkUser) -> None:
         """Begin to serve a user of links."""
         self._user = user
-        self._wiring = Wiring(self._turns, user.deliver, self._carry_out, self.options.limits)
+        self._wiring = Wiring(self.turns, user.deliver, self._carry_out, self.options.limits)
         if self.options.tls is not None:
             self.options.tls.report = self._emit
             self._runner.post(self.watch, self.options.tls)
@@ -269,7 +270,7 @@ class Connector:
         link.upper_state = self.options.state
         wire = self._wires[link] = Wire(self._wiring, sock, link, remote, dialer=dialer)
         wire.after_read = partial(self._introduced, wire)
-        wire.let_go = partial(self._part_with, wire)
+        wire.let_go = partial(self.part_with, wire)
         wire.start()
         if isinstance(sock, TlsSocket):  # its handshake may have read more than its own bytes
             self._runner.post(wire.catch_up)
@@ -359,20 +360,27 @@ class Connector:
         for wire in list(self._wires.values()):
             wire.end(CLOSING)
         for parting, connection in list(self._partings.items()):
-            if not isinstance(connection, Wire) or connection.peer is None:
+            if getattr(connection, "peer", None) is None:
                 parting.abort()  # strangers hold nothing up
 
-    def _part_with(self, connection: object, sock: Any) -> None:
-        """Close a connection so that its last words arrive; it counts for limits until then."""
+    def part_with(self, connection: object, sock: Any, gate: Gate | None = None) -> None:
+        """Close a connection so that its last words arrive; it counts for limits until then.
+
+        Args:
+            connection: whose socket it is.
+            sock: the socket.
+            gate: what let it in; by default that of the ports of nodes.
+        """
+        let_in_by = gate or self.gate
 
         def ended(parting: Parting) -> None:
             timer.cancel()
             self._partings.pop(parting)
-            self.gate.ended(connection)
+            let_in_by.ended(connection)
 
         if not isinstance(sock, socket.socket | TlsSocket):  # a simulated one resets nothing
             sock.close()
-            self.gate.ended(connection)
+            let_in_by.ended(connection)
             return
         parting = Parting(self._runner, sock, ended)
         self._partings[parting] = connection

@@ -6,12 +6,10 @@ not come back in one moment. With TLS, its handshake comes between connecting an
 """
 
 import logging
-import os
-import selectors
 import socket
-import threading
 from collections.abc import Callable
 from dataclasses import field
+from functools import partial
 from typing import Any, Final
 
 from callboard.actors.backoff import Backoff
@@ -24,11 +22,12 @@ from callboard.basp.handshake import PeerIdentity, Published
 from callboard.basp.link import Closed, LinkPairs
 from callboard.basp.node_id import NodeId
 from callboard.dataclass import dataclass
-from callboard.proxies.address import Endpoint, endpoint_text, is_path
+from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.errors import LinkError, TlsError
+from callboard.proxies.link.attempt import Attempt, Obstacle
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.network import Network
-from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT, Handshake, TlsSocket
+from callboard.proxies.link.tls_socket import TlsSocket
 from callboard.proxies.link.wire import Wire
 
 LAST_RETRY: Final = 2.0
@@ -46,8 +45,8 @@ class Dial:
         self.published: Published | None = None
         self.wire: Wire | None = None
         self.timer: Timer | None = None
-        #: A connection that is being made.
-        self.sock: socket.socket | None = None
+        #: The attempt to connect that is under way.
+        self.attempt: Attempt | None = None
         self.waiters: list[Future[Dial]] = []
         #: Those that outlast failed attempts: only success, or `stop`, ends their wait.
         self.patient: list[Future[Dial]] = []
@@ -114,9 +113,6 @@ KEY_LIMIT: Final = 4_096
 #: Seconds without a word after which a port may be one that speaks TLS: nodes greet at once.
 SILENCE: Final = 0.5
 
-#: Seconds that one address may take to answer; the system itself would try for minutes.
-CONNECT_LIMIT: Final = 10.0
-
 
 @dataclass(eq=False, repr=False)
 class Dialer:
@@ -135,7 +131,6 @@ class Dialer:
     #: Secrets that the node may prove.
     _key_count: int
     _dials: dict[Endpoint, Dial] = field(default_factory=dict)
-    _handshakes: set[Handshake] = field(default_factory=set)
     #: The secrets that were proven last, by address, where it was not the first.
     _keys: dict[Endpoint, int] = field(default_factory=dict)
     #: Where no TLS was asked for: tried with ports that say nothing, as those of TLS do. None
@@ -145,7 +140,8 @@ class Dialer:
 
     def __len__(self) -> int:
         """Count the TLS handshakes under way: connections that are no links yet."""
-        return len(self._handshakes)
+        attempts = [dial.attempt for dial in self._dials.values()]
+        return sum(each is not None and each.handshake is not None for each in attempts)
 
     def dial(
         self,
@@ -247,74 +243,58 @@ class Dialer:
     def _let_go(self, dial: Dial) -> None:
         """Drop the timer and the half-made connection of a dial."""
         dial.plan(None)
-        if dial.sock is not None:
-            self._runner.selector.unregister(dial.sock)
-            dial.sock.close()
-            dial.sock = None
+        if dial.attempt is not None:
+            dial.attempt.abandon()
+            dial.attempt = None
 
     def _start(self, dial: Dial) -> None:
-        """Begin an attempt: look the host up."""
+        """Begin an attempt."""
         if self._closed or dial.is_busy:
             return  # the timer of an attempt that is under way stays
         dial.plan(None)
         dial.is_busy = True
-        host, port = dial.endpoint
-        found = self._network.resolve(host, port, numeric=True)
-        if found is None:
-            threading.Thread(target=self._resolve, args=(dial,), daemon=True).start()
-        else:
-            self._connect(dial, found)
+        dial.attempt = Attempt(
+            self._runner,
+            self._network,
+            dial.endpoint,
+            opened=partial(self._connected, dial),
+            failed=partial(self._hindered, dial),
+            tls=self._tls or (self.either if dial.speaks_tls else None),
+            server_name=dial.server_name,
+        )
+        dial.attempt.begin()
 
-    def _resolve(self, dial: Dial) -> None:
-        """Look a host name up: that blocks, so on a thread of its own."""
-        host, port = dial.endpoint
-        try:
-            found = self._network.resolve(host, port, numeric=False)
-        except OSError as error:
-            self._runner.post(self._failed, dial, f"host {host!r} is not known ({error})")
-            return
-        self._runner.post(self._connect, dial, found)
-
-    def _connect(self, dial: Dial, found: list[Any]) -> None:
-        """Connect to the first of the addresses that a host name stands for."""
-        if self._closed or dial.is_stopped:
-            return
-        try:
-            sock, code = self._network.connect(found[0])
-        except OSError as error:  # no descriptor is free, or no such addresses on this machine
-            self._refused(dial, found, error.strerror or str(error))
-            return
-        if code:
-            sock.close()
-            self._refused(dial, found, os.strerror(code))
-            return
-        dial.sock = sock
-        late = self._runner.call_later(CONNECT_LIMIT, self._connected, dial, found, "timed out")
-        dial.plan(late)
-
-        def connected(_: int) -> None:
-            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            self._connected(dial, found, os.strerror(code) if code else "")
-
-        self._runner.selector.register(sock, selectors.EVENT_WRITE, connected)
-
-    def _connected(self, dial: Dial, found: list[Any], error: str) -> None:
-        """Go on with a connection that was made, or refused."""
-        sock, dial.sock = dial.sock, None
-        assert sock is not None, "each attempt to connect ends once"
-        dial.plan(None)
-        self._runner.selector.unregister(sock)
-        if error:
-            sock.close()
-            self._refused(dial, found, error)
-            return
-        tls = self._tls or (self.either if dial.speaks_tls else None)
-        if tls is not None and not is_path(dial.endpoint[0]):
-            self._secure(dial, sock, tls)
-            return
+    def _connected(self, dial: Dial, sock: "socket.socket | TlsSocket") -> None:
+        """Begin a link on the connection that was made."""
+        dial.attempt = None
         wire = dial.wire = self._opened(dial, sock)
-        if self.either is not None and dial.speaks_tls is None:
+        if isinstance(sock, TlsSocket):
+            tls = self._tls or self.either
+            assert tls is not None, "nothing else secures a connection"
+            sock.follow(tls, wire)
+        elif self.either is not None and dial.speaks_tls is None:
             dial.plan(self._runner.call_later(SILENCE, self._try_tls, dial, wire))
+
+    def _hindered(self, dial: Dial, obstacle: Obstacle) -> None:
+        """End an attempt to which nobody answered, or not with TLS."""
+        dial.attempt = None
+        where, secured = endpoint_text(dial.endpoint), obstacle.secured
+        if secured is not None and self._tls is None:  # it was slow, and speaks plainly
+            secured.close()
+            dial.is_busy, dial.speaks_tls = False, False
+            self._start(dial)
+        elif obstacle.stage == "host":
+            self._failed(dial, obstacle.why)
+        elif obstacle.stage == "connect":
+            text = f"no node answers at {where} ({obstacle.why}); see that it is running there"
+            self._failed(dial, text)
+        else:
+            is_unfit = False
+            if secured is not None:
+                is_unfit = secured.is_unfit
+                self._part_with(secured, secured)
+            text = f"no link with {where}: {obstacle.why}"
+            self._failed(dial, text, TlsError(obstacle.why) if is_unfit else None)
 
     def _try_tls(self, dial: Dial, wire: Wire) -> None:
         """Dial a port again that says nothing: ports of TLS wait for the first word."""
@@ -322,43 +302,6 @@ class Dialer:
             dial.wire, dial.is_busy, dial.speaks_tls = None, False, True
             wire.end("it says nothing, as ports that speak TLS")
             self._start(dial)
-
-    def _secure(self, dial: Dial, sock: socket.socket, tls: Certificates) -> None:
-        """Begin a TLS handshake; the link begins when it has succeeded."""
-        try:
-            secured = TlsSocket(sock, tls.dialing(), dial.server_name or dial.endpoint[0])
-        except (OSError, ValueError) as error:
-            sock.close()
-            self._failed(dial, f"no link with {endpoint_text(dial.endpoint)}: {error}")
-            return
-
-        def ended(error: str) -> None:
-            self._handshakes.discard(handshake)
-            if dial.is_stopped:
-                secured.close()
-            elif error and self._tls is None:  # it was slow, and speaks plainly
-                secured.close()
-                dial.is_busy, dial.speaks_tls = False, False
-                self._start(dial)
-            elif error:
-                self._part_with(handshake, secured)
-                text = f"no link with {endpoint_text(dial.endpoint)}: {error}"
-                self._failed(dial, text, TlsError(error) if secured.is_unfit else None)
-            else:
-                dial.wire = wire = self._opened(dial, secured)
-                secured.follow(tls, wire)
-
-        handshake = Handshake(self._runner, secured, HANDSHAKE_LIMIT, ended)
-        self._handshakes.add(handshake)
-        handshake.begin()
-
-    def _refused(self, dial: Dial, found: list[Any], why: str) -> None:
-        """Go on with the next address of the name, if there is one."""
-        if len(found) > 1:
-            self._connect(dial, found[1:])
-            return
-        where = endpoint_text(dial.endpoint)
-        self._failed(dial, f"no node answers at {where} ({why}); see that it is running there")
 
     def _failed(
         self, dial: Dial, text: str, cause: Exception | None = None, *, was_linked: bool = False
@@ -445,9 +388,6 @@ class Dialer:
     def close(self) -> None:
         """End all dials; their waiters fail."""
         self._closed = True
-        for handshake in list(self._handshakes):
-            handshake.abandon()
-        self._handshakes.clear()
         for dial in list(self._dials.values()):
             self._let_go(dial)
             dial.stop("the node was closed")

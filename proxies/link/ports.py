@@ -88,14 +88,7 @@ class Ports:
             refuse_unguarded(address, is_guarded=is_guarded)
         shown = None if published is None else published.actor_id
         config = self._connector.config(access, shown)
-        try:
-            sock = self._network.bind(address, port)
-        except OSError as error:
-            step = _NEXT_STEPS.get(error.errno or 0, "choose another address or port")
-            where = endpoint_text((address, port))
-            reason = (error.strerror or str(error)).partition(" (while")[0]
-            why = f"nothing can listen at {where}: {reason}; {step}"
-            raise PortUnavailable(error.errno, why) from error
+        sock = bind(self._network, address, port)
         endpoint: Endpoint = (address, 0) if is_local else sock.getsockname()[:2]
         self.published[endpoint] = published
         self._opened(endpoint)
@@ -124,6 +117,22 @@ class Ports:
             return True
         bound = [place for place, number in self.published if number == port]
         return any(place in _ANY_HOST for place in bound) and is_of_this_machine(host)
+
+
+def bind(network: Network, address: str, port: int) -> Any:
+    """Return a socket bound to an address; port 0 picks one.
+
+    Raises:
+        PortUnavailable: the address is not ours or the port is taken.
+    """
+    try:
+        return network.bind(address, port)
+    except OSError as error:
+        step = _NEXT_STEPS.get(error.errno or 0, "choose another address or port")
+        where = endpoint_text((address, port))
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+        why = f"nothing can listen at {where}: {reason}; {step}"
+        raise PortUnavailable(error.errno, why) from error
 
 
 def refuse_unguarded(address: str, *, is_guarded: bool) -> None:

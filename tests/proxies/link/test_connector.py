@@ -11,7 +11,7 @@ from callboard.actors.future import Future
 from callboard.actors.runner.runner import Runner
 from callboard.basp.handshake import LinkConfig
 from callboard.basp.node_id import NodeId
-from callboard.proxies.link import dialer as dialer_module
+from callboard.proxies.link import attempt
 from callboard.proxies.link import network as network_module
 from callboard.proxies.link.connector import Connector, LinkOptions
 from callboard.proxies.link.dialer import LAST_RETRY, Dial
@@ -213,7 +213,7 @@ def test_all_addresses_of_a_host_name_are_tried(make_node, monkeypatch):
 
 def test_a_connection_attempt_ends_when_nobody_answers(sides, monkeypatch):
     """A full backlog swallows connection attempts as a black hole does."""
-    monkeypatch.setattr(dialer_module, "CONNECT_LIMIT", 0.1)
+    monkeypatch.setattr(attempt, "CONNECT_LIMIT", 0.1)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as hole:
         fillers = []
         for _ in range(3):
@@ -260,8 +260,8 @@ def test_retries_back_off_with_a_random_part_up_to_a_limit(sides, monkeypatch):
         dialer._retry(dial)
         dial.timer = None
 
-    for attempt, pause in enumerate(pauses):
-        least = min(LAST_RETRY, 0.1 * 2**attempt)
+    for count, pause in enumerate(pauses):
+        least = min(LAST_RETRY, 0.1 * 2**count)
         assert least <= pause <= 1.5 * least
 
 

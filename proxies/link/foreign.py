@@ -1,0 +1,499 @@
+"""Foreign wires of one node: ports, dials and links whose machine is not BASP.
+
+    socket ── stream ── machine of the wire ── door
+                 (bytes)             (messages)
+
+A link of a foreign wire is a stream like a link between nodes: TLS, writes once a turn,
+back-pressure and throttles are the same. Its machine is of the wire's room, and the door turns
+its messages into those of the hub. What strangers may take is bounded for each port as for the
+ports of nodes, and a connection that is not admitted in time is ended.
+"""
+
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import field
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+from callboard.actors.backoff import Backoff
+from callboard.actors.errors import NodeClosed, NodeUnreachable
+from callboard.actors.future import Future
+from callboard.actors.runner.runner import Runner
+from callboard.actors.runner.timers import Timer
+from callboard.basp.errors import BaspError, LinkLost
+from callboard.basp.foreign import Admitted, Arrived
+from callboard.basp.link import Closed, Transmit
+from callboard.dataclass import dataclass
+from callboard.proxies.address import Endpoint, endpoint_text, is_path
+from callboard.proxies.errors import LinkError, TlsError
+from callboard.proxies.link.acceptor import Acceptor
+from callboard.proxies.link.attempt import Attempt, Obstacle
+from callboard.proxies.link.certificates import Certificates
+from callboard.proxies.link.connector import Connector
+from callboard.proxies.link.limits import Gate, Limits, Throttle
+from callboard.proxies.link.network import Network
+from callboard.proxies.link.ports import bind, refuse_unguarded
+from callboard.proxies.link.stream import READ_SIZE, Machine, Stream
+from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT, TlsSocket
+
+_log = logging.getLogger("callboard.links")
+
+#: Seconds of the first pause between attempts; each further one is twice as long.
+FIRST_RETRY: Final = 0.1
+
+#: Seconds between attempts at most, unless the dial says otherwise.
+LAST_RETRY: Final = 10.0
+
+#: Seconds after which a link that stood counts as a success: pauses begin anew.
+STEADY: Final = 5.0
+
+
+class Opening(NamedTuple):
+    """What a machine may know of its connection when it is made.
+
+    Attributes:
+        remote: the other end: what was dialed, or where the connection came from.
+        is_dialed: whether this side dialed.
+        certified: the names in the peer's certificate.
+        now: monotonic seconds.
+    """
+
+    remote: Endpoint
+    is_dialed: bool
+    certified: tuple[str, ...]
+    now: float
+
+
+class ForeignDoor(Protocol):
+    """What the links of a foreign wire are handed to; called on the node's thread."""
+
+    #: What the wire is called, as in `websocket`: for people, peers and metrics.
+    kind: str
+
+    def make_machine(self, opening: Opening) -> Machine[Any, Any]:
+        """Return the machine of a new connection."""
+
+    def link_up(self, link: "ForeignLink", name: str) -> None:
+        """Take note that a peer was admitted."""
+
+    def link_down(self, link: "ForeignLink", reason: str) -> None:
+        """Take note that a link ended whose peer had been admitted."""
+
+    def deliver(self, link: "ForeignLink", messages: list[Any]) -> None:
+        """Take what a peer sent, in its order; also before it is admitted."""
+
+    def not_linked(self, remote: Endpoint, reason: str) -> None:
+        """Take note that an attempt to connect failed, or a handshake."""
+
+
+class ForeignLink(Stream[Any, Any]):
+    """One connection of a foreign wire.
+
+    Attributes:
+        remote: the other end: what was dialed, or where the connection came from.
+        dial: the dial that it is of; None where the peer dialed.
+        peer: what the admitted peer is called; None before.
+    """
+
+    def __init__(
+        self,
+        wires: "ForeignWires",
+        door: ForeignDoor,
+        sock: "socket.socket | TlsSocket",
+        remote: Endpoint,
+        dial: "ForeignDial | None",
+        limits: Limits,
+    ) -> None:
+        """Take a connected socket."""
+        runner, throttle = wires.turns.runner, None
+        if limits.messages_per_second or limits.bytes_per_second:
+            allowed = limits.messages_per_second, limits.bytes_per_second
+            throttle = Throttle(*allowed, now=runner.now(), read_size=READ_SIZE)
+        certified = sock.names() if isinstance(sock, TlsSocket) else ()
+        opening = Opening(remote, dial is not None, certified, runner.now())
+        machine = door.make_machine(opening)
+        carry_out = partial(wires.carry_out, self)
+        super().__init__(wires.turns, sock, machine, self._arrived, carry_out, throttle)
+        self.door = door
+        self.remote = remote
+        self.dial = dial
+        self.peer: str | None = None
+        #: Ends the connection unless its peer is admitted before.
+        self.patience: Timer | None = None
+        self.since = runner.now()
+
+    @property
+    def kind(self) -> str:
+        """What the wire is called."""
+        return self.door.kind
+
+    @property
+    def name(self) -> str:
+        """Who is at the other end, for people."""
+        return f"{self.kind} peer {self.peer or endpoint_text(self.remote)}"
+
+    def _arrived(self, messages: list[Any]) -> None:
+        """Hand messages that came alone to the door."""
+        self.door.deliver(self, messages)
+
+
+class ForeignPort:
+    """A port that speaks a foreign wire."""
+
+    def __init__(self, endpoint: Endpoint, acceptor: Acceptor[ForeignDoor]) -> None:
+        self.endpoint = endpoint
+        self.acceptor = acceptor
+        #: Those that came by this port.
+        self.links: set[ForeignLink] = set()
+
+    @property
+    def port(self) -> int:
+        """The TCP port; 0 of a Unix socket."""
+        return self.endpoint[1]
+
+
+class ForeignDial:
+    """The wish to be linked to who listens at an address on a foreign wire.
+
+    Attributes:
+        linked: done when the peer is admitted for the first time; fails when the one attempt
+            failed (`retry` 0), or when the dial is given up.
+        link: the connection that is there or being made; None between two attempts.
+        told: why there is no link, as the log was told last.
+    """
+
+    def __init__(
+        self,
+        door: ForeignDoor,
+        endpoint: Endpoint,
+        retry: float,
+        tls: Certificates | None,
+        server_name: str | None,
+    ) -> None:
+        self.door = door
+        self.endpoint = endpoint
+        self.retry = retry
+        self.tls = tls
+        self.server_name = server_name
+        self.backoff = Backoff(min(FIRST_RETRY, retry or FIRST_RETRY), retry or LAST_RETRY)
+        self.linked: Future[ForeignLink] = Future()
+        self.link: ForeignLink | None = None
+        self.attempt: Attempt | None = None
+        self.timer: Timer | None = None
+        self.told = ""
+        self.is_stopped = False
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether an admitted peer is at the other end."""
+        return self.link is not None and self.link.peer is not None
+
+
+@dataclass(eq=False, repr=False)
+class ForeignWires:
+    """The foreign ports, dials and links of one node.
+
+    `listen`, `close_port`, `dial` and `stop` may be called from any thread; everything else on
+    the runner with its role.
+    """
+
+    _connector: Connector
+    _network: Network
+    _emit: Callable[[object], None]
+    ports: list[ForeignPort] = field(default_factory=list)
+    dials: list[ForeignDial] = field(default_factory=list)
+    #: All connections, in the order they came.
+    links: dict[ForeignLink, ForeignPort | None] = field(default_factory=dict)
+    _closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.turns = self._connector.turns
+        self._runner: Runner = self.turns.runner
+        self._part_with = self._connector.part_with
+        self._watch = self._connector.watch
+
+    # --- ports ---
+
+    def listen(
+        self,
+        door: ForeignDoor,
+        address: str,
+        port: int = 0,
+        *,
+        tls: Certificates | None = None,
+        is_guarded: bool = False,
+        insecure: bool = False,
+        limits: Limits = Limits(),  # noqa: B008  # it is frozen
+        patience: float = HANDSHAKE_LIMIT,
+    ) -> ForeignPort:
+        """Accept links of a foreign wire on a port.
+
+        Args:
+            door: what the links are handed to; also what their machines are made by.
+            address: local address, or the path of a Unix socket.
+            port: 0 picks a free one.
+            tls: what secures the connections.
+            is_guarded: whether the wire asks for something that strangers lack, as a token.
+            insecure: allow an address that other machines reach though nothing guards it.
+            limits: what strangers and peers may take; `links`, `handshakes` and so on count
+                for this port alone.
+            patience: seconds in which a peer has to be admitted.
+
+        Raises:
+            PublicAddress: other machines reach the address, and nothing guards it.
+            TlsError: a file of `tls` is missing or of no use.
+            PortUnavailable: the address is not ours or the port is taken.
+        """
+        if tls is not None:
+            tls.listening()  # its files are of use
+        if not insecure:
+            refuse_unguarded(address, is_guarded=is_guarded or tls is not None)
+        sock = bind(self._network, address, port)
+        endpoint = (address, 0) if is_path(address) else sock.getsockname()[:2]
+        gate = Gate(limits)
+
+        def opened(accepted: Any, door: ForeignDoor, remote: Endpoint) -> ForeignLink:
+            link = ForeignLink(self, door, accepted, remote, None, limits)
+            made.links.add(link)
+            self._begin(link, accepted, made, patience)
+            return link
+
+        acceptor = Acceptor[ForeignDoor](
+            self._runner,
+            gate,
+            self._emit,
+            opened,
+            partial(self._part_at, gate),
+            lambda: len(made.links),
+        )
+        made = ForeignPort(endpoint, acceptor)
+        self._runner.post(self._open_port, made, sock, door, tls)
+        return made
+
+    def _open_port(
+        self, port: ForeignPort, sock: Any, door: ForeignDoor, tls: Certificates | None
+    ) -> None:
+        """Accept from here on, unless the node has closed meanwhile."""
+        if self._closed:
+            sock.close()
+            return
+        self.ports.append(port)
+        port.acceptor.listen(sock, door, tls)
+        if tls is not None:
+            self._watch(tls)
+
+    def close_port(self, port: ForeignPort, reason: str) -> None:
+        """Accept nothing any more, and end the links of a port."""
+        self._runner.post(self._close_port, port, reason)
+
+    def _close_port(self, port: ForeignPort, reason: str) -> None:
+        port.acceptor.close()
+        if port in self.ports:
+            self.ports.remove(port)
+        for link in list(port.links):
+            link.end(reason)
+
+    def _part_at(self, gate: Gate, connection: object, sock: Any) -> None:
+        """Close a connection of a port; it counts for its limits until the peer closed too."""
+        self._part_with(connection, sock, gate)
+
+    # --- dials ---
+
+    def dial(
+        self,
+        door: ForeignDoor,
+        endpoint: Endpoint,
+        *,
+        retry: float = LAST_RETRY,
+        tls: Certificates | None = None,
+        server_name: str | None = None,
+    ) -> ForeignDial:
+        """Be linked with who listens at an address, until `stop`; see `ForeignDial.linked`.
+
+        Args:
+            door: what the links are handed to; also what their machines are made by.
+            endpoint: host and port.
+            retry: seconds between two attempts at most, without jitter; the first follow
+                sooner. 0 for one attempt, and no other when its link is lost.
+            tls: what secures the connection.
+            server_name: the name that a certificate has to show, where it is not the host.
+        """
+        dial = ForeignDial(door, endpoint, retry, tls, server_name)
+        self._runner.post(self._first, dial)
+        return dial
+
+    def _first(self, dial: ForeignDial) -> None:
+        """Begin with a dial."""
+        if self._closed:
+            dial.linked.set_exception(NodeClosed("the node is closed"))
+        elif not dial.is_stopped:
+            self.dials.append(dial)
+            if dial.tls is not None:
+                self._watch(dial.tls)
+            self._attempt(dial)
+
+    def stop(self, dial: ForeignDial, reason: str = "the user removed it") -> None:
+        """Give a dial up and end its link."""
+        self._runner.post(self._stop, dial, reason)
+
+    def _stop(self, dial: ForeignDial, reason: str) -> None:
+        dial.is_stopped = True
+        if dial in self.dials:
+            self.dials.remove(dial)
+        if dial.timer is not None:
+            dial.timer.cancel()
+        if dial.attempt is not None:
+            dial.attempt.abandon()
+        if not dial.linked.done():
+            dial.linked.set_exception(NodeUnreachable(reason))
+        if dial.link is not None:
+            dial.link.end(reason)
+
+    def redial(self, dial: ForeignDial, reason: str) -> None:
+        """End the link of a dial, and connect again at once: what it said no longer holds."""
+        dial.backoff.reset()
+        if dial.link is not None:
+            dial.link.end(reason)
+        elif dial.timer is not None and dial.attempt is None and not dial.is_stopped:
+            dial.timer.cancel()
+            self._attempt(dial)
+
+    def _attempt(self, dial: ForeignDial) -> None:
+        """Begin an attempt."""
+        dial.timer = None
+        dial.attempt = Attempt(
+            self._runner,
+            self._network,
+            dial.endpoint,
+            opened=partial(self._connected, dial),
+            failed=partial(self._hindered, dial),
+            tls=dial.tls,
+            server_name=dial.server_name,
+        )
+        dial.attempt.begin()
+
+    def _connected(self, dial: ForeignDial, sock: "socket.socket | TlsSocket") -> None:
+        """Begin a link on the connection that was made."""
+        dial.attempt = None
+        link = ForeignLink(self, dial.door, sock, dial.endpoint, dial, Limits())
+        dial.link = link
+        if isinstance(sock, TlsSocket) and dial.tls is not None:
+            sock.follow(dial.tls, link)
+        self._begin(link, sock, None, HANDSHAKE_LIMIT)
+
+    def _hindered(self, dial: ForeignDial, obstacle: Obstacle) -> None:
+        """End an attempt to which nobody answered, or not with TLS."""
+        dial.attempt = None
+        where, secured = endpoint_text(dial.endpoint), obstacle.secured
+        text = f"no {dial.door.kind} link with {where}: {obstacle.why}"
+        cause: Exception | None = None
+        if secured is not None:
+            cause = TlsError(obstacle.why) if secured.is_unfit else None
+            self._part_with(secured, secured, None)
+        elif obstacle.stage == "connect":
+            text = f"nothing answers at {where} ({obstacle.why}); see that it is running there"
+        self._failed(dial, text, cause)
+
+    def _failed(self, dial: ForeignDial, text: str, cause: Exception | None) -> None:
+        """Tell why there is no link, and plan the next attempt."""
+        dial.door.not_linked(dial.endpoint, text)
+        if text != dial.told and not dial.is_stopped and not self._closed:
+            dial.told = text
+            level = logging.INFO if cause is None else logging.WARNING
+            _log.log(level, "%s", text + ("; it is tried again" if dial.retry else ""))
+        self._go_on(dial, text, cause)
+
+    def _go_on(self, dial: ForeignDial, text: str, cause: Exception | None = None) -> None:
+        """Plan the next attempt, or end a dial that has no other."""
+        if dial.is_stopped or self._closed:
+            return
+        if dial.retry:
+            pause = dial.backoff.next_pause(self._runner.random)
+            dial.timer = self._runner.call_later(pause, self._attempt, dial)
+            return
+        self.dials.remove(dial)
+        dial.is_stopped = True
+        if not dial.linked.done():
+            error = NodeUnreachable(text) if cause is None else LinkError(text)
+            error.__cause__ = cause
+            dial.linked.set_exception(error)
+
+    # --- links ---
+
+    def _begin(
+        self, link: ForeignLink, sock: Any, port: ForeignPort | None, patience: float
+    ) -> None:
+        """Let a connection begin; it has to be admitted in time."""
+        self.links[link] = port
+        gate = None if port is None else port.acceptor.gate
+        link.let_go = lambda sock: self._part_with(link, sock, gate)
+        text = f"its handshake took longer than {patience:g} s"
+        link.patience = self._runner.call_later(patience, link.end, text)
+        link.start()
+        if isinstance(sock, TlsSocket):  # its handshake may have read more than its own bytes
+            self._runner.post(link.catch_up)
+
+    def carry_out(self, link: ForeignLink, effects: list[Any]) -> None:
+        """Do what a machine asks for, in its order."""
+        for effect in effects:
+            if isinstance(effect, Transmit):
+                link.write(effect.data)
+            elif isinstance(effect, Arrived):
+                link.frames_received += len(effect.messages)
+                link.door.deliver(link, effect.messages)
+            elif isinstance(effect, Admitted):
+                self._admitted(link, effect.name)
+            elif isinstance(effect, Closed):
+                self._ended(link, effect.reason, effect.error)
+
+    def _admitted(self, link: ForeignLink, name: str) -> None:
+        """A peer has proven what it has to."""
+        link.peer = name
+        if link.patience is not None:
+            link.patience.cancel()
+        port, dial = self.links.get(link), link.dial
+        if port is not None:
+            port.acceptor.gate.proven(link)
+        if dial is not None:
+            dial.told = ""
+        link.door.link_up(link, name)
+        if dial is not None and not dial.linked.done():
+            dial.linked.set_result(link)
+
+    def _ended(self, link: ForeignLink, reason: str, error: BaspError | None) -> None:
+        """Let go of a connection, tell the door, and dial again where that is wanted."""
+        if link not in self.links:
+            return
+        if link.patience is not None:
+            link.patience.cancel()
+        port = self.links.pop(link)
+        link.shut()
+        if port is not None:
+            port.links.discard(link)
+        if link.peer is not None:
+            link.door.link_down(link, reason)
+        elif port is not None:
+            _log.debug("%s link from %s ended: %s", link.kind, link.remote[0], reason)
+            link.door.not_linked(link.remote, reason)
+        dial = link.dial
+        if dial is None:
+            return
+        dial.link = None
+        if link.peer is not None:
+            if self._runner.now() - link.since >= STEADY:
+                dial.backoff.reset()
+            self._go_on(dial, reason)
+            return
+        text = f"no {link.kind} link with {endpoint_text(dial.endpoint)}: {reason}"
+        self._failed(dial, text, None if isinstance(error, LinkLost) else error)
+
+    def close(self, reason: str) -> None:
+        """End everything: the node closes."""
+        self._closed = True
+        for port in list(self.ports):
+            self._close_port(port, reason)
+        for dial in list(self.dials):
+            self._stop(dial, reason)
+        for link in list(self.links):
+            link.end(reason)
