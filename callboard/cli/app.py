@@ -215,6 +215,12 @@ class DoctorOptions(AccessOptions):
     listen: str | None = option(
         None, "See that a node could listen there.", metavar="HOST:PORT"
     )
+    permissions: Path | None = option(
+        None, "Tell which logs the named secrets may read.", metavar="FILE.toml"
+    )
+    certificates: Path | None = option(
+        None, "See whether a door's certificate there is good, and how long.", metavar="FOLDER"
+    )
 
 
 @command(app)
@@ -222,22 +228,33 @@ def doctor(
     options: DoctorOptions,
     peers: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ADDRESS]...", help="Nodes that are to be reached."),
+        typer.Argument(
+            metavar="[ADDRESS]...", help="Nodes and servers of logs (grpc://) to be reached."
+        ),
     ] = None,
 ) -> int:
     """Look for what would trouble a node on this machine, and say what to do.
 
-    Each line is ok, warn or fail; the exit code is 1 when one is fail.
+    Of nodes and servers of logs it tells which logs they serve to who asks, and what is wrong
+    about them. Each line is ok, warn or fail; the exit code is 1 when one is fail.
 
     \b
     Examples:
       callboard doctor
       callboard doctor --listen 0.0.0.0:4222 basp://10.0.0.2:4222
+      callboard doctor grpc+tls://10.0.0.2:8815 --secret-file billing.secret --tls tls
+      callboard doctor --permissions peers.toml --certificates tls
       callboard doctor --json | jq '.[] | select(.status != "ok")'
     """  # noqa: D301
     from callboard.cli.work import doctor as work
 
-    found = work.examine(listen=options.listen, peers=peers or [], access=options)
+    found = work.examine(
+        listen=options.listen,
+        peers=peers or [],
+        access=options,
+        permissions=options.permissions,
+        certificates=options.certificates,
+    )
     options.say(found, work.report(found))
     return FAILED if any(finding.status == "fail" for finding in found) else 0
 

@@ -4,10 +4,9 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import partial
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -37,6 +36,7 @@ from callboard.commitlog import (
     sealed_segments,
     write_columns,
 )
+from callboard.commitlog.reader import is_archive, list_logs
 from callboard.commitlog.verify import verify as verify_log
 from callboard.pipeline.errors import PipelineError
 
@@ -48,7 +48,10 @@ _NUMBERS: Final = (int, float)
 
 app = noun()
 
-_explained = partial(explained, LogError, "try: callboard log verify")
+
+def _explained(*more: type[Exception]) -> AbstractContextManager[None]:
+    """Turn errors of logs into one line; what no log could be is wrong use."""
+    return explained((LogError, *more), "try: callboard log verify")
 
 
 class _Damage:
@@ -91,6 +94,11 @@ class LogOptions(JsonOptions):
     """How a log is shown."""
 
     as_json: bool = flag("Print JSON, one object each line.", "--json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListOptions(LogOptions, AccessOptions):
+    """What proves who lists the logs of a node or a server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,31 +175,55 @@ class SqlOptions(PlaceOptions):
 
 
 @command(app, "ls")
-def list_logs(options: LogOptions, folder: Folder = Path()) -> None:
-    """List the logs in a directory and below.
+def list_them(
+    options: ListOptions,
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="FOLDER",
+            help="A directory; basp://HOST:PORT of a node, grpc://… of a server; s3://BUCKET.",
+        ),
+    ] = ".",
+) -> int:
+    """List the logs in a directory and below, on an object store, or those that are served.
+
+    Of a node or a server it lists the logs that the secret may read.
 
     \b
     Examples:
       callboard log ls
       callboard log ls /var/lib/shop --json | jq .path
+      callboard log ls basp://127.0.0.1:4222 --secret-file billing.secret
+      callboard log ls grpc+tls://shop:8815 --secret-file billing.secret --tls tls
+      callboard log ls s3://bucket
     """  # noqa: D301
-    if not folder.is_dir():
-        raise Misuse(why=f"{folder} is no directory", step="give one that holds logs")
-    found = sorted({path.parent for path in folder.rglob("*.log") if path.stem.isdecimal()})
+    if "://" not in place and not Path(place).is_dir():
+        raise Misuse(why=f"{place} is no directory", step="give one that holds logs")
+    secret, code = read_secret(options.secret_file), 0
+    with _explained():
+        found = list_logs(place, token=secret, tls=options.tls)
     for path in found:
-        with _explained():
-            log = LogReader(path)
-            row = {
-                "path": str(path),
-                "start": log.start,
-                "end": log.end,
-                "bytes": sum(each.bytes for each in log.segments),
-                "segments": len(log.segments),
-            }
+        try:
+            log = LogReader(path, token=secret, tls=options.tls)
+            segments, end = log.segments, log.end
+        except LogError as error:  # the others are there
+            say(one_line(str(error)), err=True)
+            code = FAILED
+            continue
+        row = {
+            "path": path,
+            "start": segments[0].base,
+            "end": end,
+            "bytes": sum(each.bytes for each in segments),
+            "segments": len(segments),
+        }
         text = "{path}: records {start} to {end}, {bytes:,} bytes in {segments} segments"
         options.say(row, text.format(**row))
     if not found and not options.as_json:
-        say(f"no logs in {folder} or below", err=True)
+        is_served = "://" in place and not is_archive(place)
+        where = f"at {place} that may be read" if is_served else f"in {place} or below"
+        say(f"no logs {where}", err=True)
+    return code
 
 
 @command(app)
@@ -472,7 +504,7 @@ def requeue_letters(
     """  # noqa: D301
     damage = _Damage()
     since, until = (_time(each) if each else None for each in (options.since, options.until))
-    with explained((LogError, PipelineError), "try: callboard log verify"):
+    with _explained(PipelineError):
         options.run(folder, since, until, damage)
     return damage.code()
 
@@ -492,7 +524,7 @@ def replay_log(place: Place, options: LogReplayOptions) -> int:
       callboard log replay metrics --speed max --from 1000 --topic /cpu --peer basp://127.0.0.1:4222
     """  # noqa: D301
     damage = _Damage()
-    with explained((LogError, PipelineError), "try: callboard log verify"):
+    with _explained(PipelineError):
         log = LogReader(place)
         start = _offset(log, options.start)
         end = min(_offset(log, options.until), log.end)

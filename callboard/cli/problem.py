@@ -45,12 +45,16 @@ def problem_of(error: object, step: str, code: int = FAILED) -> Problem:
 
 @contextmanager
 def explained(
-    kinds: type[Exception] | tuple[type[Exception], ...], step: str, code: int = FAILED
+    kinds: type[Exception] | tuple[type[Exception], ...], step: str
 ) -> Iterator[None]:
-    """Turn errors of some kinds into one line, as `problem_of` does."""
+    """Turn errors of some kinds into one line, as `problem_of` does.
+
+    One that is a `ValueError` is of what the user has typed, and wrong use.
+    """
     try:
         yield
     except kinds as error:
+        code = MISUSED if isinstance(error, ValueError) else FAILED
         raise problem_of(error, step, code) from None
 
 

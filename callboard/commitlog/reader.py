@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from callboard.commitlog.batch import times_of
 from callboard.commitlog.disk import Disk, RealDisk
-from callboard.commitlog.errors import InvalidOption, require_kind
+from callboard.commitlog.errors import InvalidOption, LogFailed, require_kind
 from callboard.commitlog.folder import Folder, read_mark
 from callboard.commitlog.following.follower import Follower, Growth, growth_of
 from callboard.commitlog.following.named import NamedReader, ReaderPlace, places_of
 from callboard.commitlog.objects.archive import ArchivePlace, archives_of
 from callboard.commitlog.objects.disk import ObjectDisk
-from callboard.commitlog.objects.manifest import Manifests
+from callboard.commitlog.objects.manifest import Manifests, find_logs
 from callboard.commitlog.objects.store import FileSystemObjects, object_address
 from callboard.commitlog.producing.restore import restored
 from callboard.commitlog.producing.table import ProducerEntry
 from callboard.commitlog.reading import LogReading, OnDamage, RunReader
 from callboard.commitlog.record import Cursor, Record, Run
-from callboard.commitlog.remote.disk import SCHEMES, RemoteDisk, parse_address
+from callboard.commitlog.remote.disk import SCHEMES, RemoteDisk, names_at, parse_address
 from callboard.commitlog.segment import LogSegmentTable, SegmentInfo
 
 if TYPE_CHECKING:
@@ -372,11 +372,49 @@ def open_folder(
         opened = import_module("callboard.serving.node_disk").NodeDisk(folder, token, tls, node)
         return Folder(opened, folder)
     if isinstance(folder, str) and "://" in folder:
-        served = parse_address(folder, token)
-        if tls is not None and served.authority is None:
-            served = served._replace(authority=str(Path(tls) / "authority.pem"))
+        served = parse_address(folder, token).with_tls(tls)
         return Folder(RemoteDisk(served), str(served))
     return Folder(RealDisk("/"), str(Path(folder).absolute()))
+
+
+def list_logs(
+    place: str | Path,
+    *,
+    token: str | None = None,
+    tls: str | Path | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Return where the logs are at a place: each can be given to `LogReader`.
+
+    Args:
+        place: A directory, whose logs are those in it and below; `grpc://HOST:PORT` of what
+            `callboard log serve` serves, or `basp://HOST:PORT` of a node with `serve_logs`,
+            whose logs are those that may be read with this token; `s3://bucket` and whatever
+            else fsspec opens.
+        token: As for `LogReader`, and the others as well.
+        tls: Folder with `authority.pem`.
+        storage_options: Of an object store.
+
+    Raises:
+        LogFailed: there is no such directory, or nobody answers, or the answer is no.
+        ExtraMissing: an address, and no pyarrow or no fsspec.
+        InvalidOption: an address has another form.
+    """
+    text = str(place).rstrip("/")
+    if is_archive(place):
+        objects = FileSystemObjects(object_address(str(place), storage_options))
+        return [f"{objects.url}/{each}".rstrip("/") for each in find_logs(objects)]
+    if text.startswith(BASP):
+        names = import_module("callboard.serving.node_disk").names_at(text, token, tls)
+        return [f"{text}/{each}" for each in names]
+    if "://" in text:
+        return [f"{text}/{each}" for each in names_at(text, token, tls)]
+    folder = Path(place)
+    if not folder.is_dir():
+        what = f"{place} is no directory; give one that holds logs"
+        raise LogFailed(what)
+    found = {each.parent for each in folder.rglob("*.log") if each.stem.isdecimal()}
+    return [str(each) for each in sorted(found)]
 
 
 def is_archive(folder: str | Path) -> bool:

@@ -44,6 +44,7 @@ from callboard.serving.messages import (
     AwaitLogGrowth,
     FileBytes,
     ListLogFiles,
+    ListLogs,
     ReadLogFile,
     unpack_file_bytes,
 )
@@ -189,6 +190,22 @@ class LogCaller:
         over: Future[None] = Future()
         self._node.runtime.call_later(_PAUSE, over.set_result, None)
         self._wait(over)
+
+
+def names_at(text: str, token: str | None = None, tls: str | Path | None = None) -> list[str]:
+    """Return the logs of a node, `basp://HOST:PORT`, that who asks may read.
+
+    Raises:
+        InvalidOption: the text has another form.
+        LogFailed: nobody answers for some seconds, or the answer is no.
+    """
+    try:
+        parse_node_address(text)
+    except CallboardError as error:
+        raise InvalidOption(str(error)) from None
+    caller = LogCaller(f"{text}/-", token, tls, None)
+    caller.text = text
+    return sorted(map(str, caller.ask(ListLogs())))
 
 
 class ToldGrowth(Growth):

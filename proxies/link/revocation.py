@@ -86,6 +86,10 @@ def _read_list(data: bytes) -> Revocations:
     return Revocations(frozenset(zip(repeat(issuer), serials, strict=False)), expires)
 
 
+_PEM_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_PEM_END: Final = "-----END CERTIFICATE-----"
+
+
 def chain_of(connection: Any) -> frozenset[CertificateId]:
     """Return the verified certificates of a TLS connection's peer; none without.
 
@@ -106,6 +110,29 @@ def _id_of(data: bytes) -> CertificateId:
     first, last = _enter(data, at)
     at = _after(data, last)  # how it is signed
     return data[at : _after(data, at)], data[first:last]
+
+
+def expiry_of(text: str) -> float:
+    """Return when the first certificate of a text in PEM ends, in seconds since 1970.
+
+    Raises:
+        ValueError: there is none.
+    """
+    start, end = text.find(_PEM_BEGIN), text.find(_PEM_END)
+    if start < 0 or end < start:
+        msg = "it holds no certificate in PEM format"
+        raise ValueError(msg)
+    data = ssl.PEM_cert_to_DER_cert(text[start : end + len(_PEM_END)])
+    try:
+        at, _ = _enter(data, 0)
+        at, _ = _enter(data, at)
+        for _ in range(4 if data[at] != _INTEGER else 3):  # the version, ..., who signed it
+            at = _after(data, at)
+        at, _ = _enter(data, at)
+        return _time(data, _after(data, at))
+    except (IndexError, UnicodeDecodeError):
+        msg = "its certificate is malformed"
+        raise ValueError(msg) from None
 
 
 def _enter(data: bytes, at: int) -> tuple[int, int]:

@@ -14,10 +14,16 @@ from typing import Final, Literal
 import callboard
 from callboard import Actor, CallboardError, Node, handler
 from callboard.basp.header import DIRECTORY
-from callboard.cli.options import AccessOptions
+from callboard.cli.options import AccessOptions, read_secret
 from callboard.cli.own_node import parse_listen
 from callboard.cli.problem import one_line
+from callboard.commitlog import LogError, LogReader
+from callboard.commitlog.reader import list_logs
+from callboard.proxies.errors import TlsError
+from callboard.proxies.link.revocation import expiry_of
+from callboard.proxies.link.tls import Tls
 from callboard.proxies.messages import Describe
+from callboard.proxies.rights.permissions import LinkAccess
 
 #: Our package; other distributions may install one of the same name over it.
 OURS: Final = "callboard"
@@ -35,7 +41,12 @@ PROBE_TIME: Final = 5.0
 BEGIN: Final = datetime(2025, 1, 1, tzinfo=UTC)
 
 #: Of what is fine, what people look for: the rest is counted, and told with --json.
-_TOLD: Final = ("python", "place", "loopback", "port", "peer")
+_TOLD: Final = ("python", "place", "loopback", "port", "peer", "logs", "readers", "certificate")
+#: How the addresses of servers of logs begin.
+_SERVERS: Final = ("grpc://", "grpc+tls://")
+_DAY: Final = 86_400.0
+#: Days before its end from which on a certificate is told.
+_SOON: Final = 14
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -60,14 +71,21 @@ class Echo(Actor):
 
 
 def examine(
-    *, listen: str | None, peers: Sequence[str], access: AccessOptions
+    *,
+    listen: str | None,
+    peers: Sequence[str],
+    access: AccessOptions,
+    permissions: Path | None = None,
+    certificates: Path | None = None,
 ) -> list[Finding]:
     """Carry out all checks.
 
     Args:
         listen: `HOST:PORT` that is to be free; None for none.
-        peers: addresses of nodes that are to be reached.
+        peers: addresses of nodes and of servers of logs that are to be reached.
         access: what is proved to them.
+        permissions: the file of who may read which logs; None for none.
+        certificates: a folder that a door has its certificate from; None for none.
     """
     if listen is not None:
         parse_listen(listen)
@@ -82,7 +100,18 @@ def examine(
     ]
     if listen is not None:
         found.append(check_port(listen))
-    return found + [check_peer(peer, access) for peer in peers]
+    if permissions is not None:
+        found += check_readers(permissions)
+    if certificates is not None:
+        found.append(check_certificate(certificates, datetime.now(UTC).timestamp()))
+    for peer in peers:
+        if peer.startswith(_SERVERS):
+            found += check_logs(peer, access)
+            continue
+        found.append(check_peer(peer, access))
+        if found[-1].status == "ok":
+            found += check_logs(peer, access)
+    return found
 
 
 def check_python(version: tuple[int, ...]) -> Finding:
@@ -201,6 +230,80 @@ def check_peer(address: str, access: AccessOptions) -> Finding:
         step = "see that it runs, that its port is open, and --secret-file or --tls fits"
         return Finding("peer", "fail", f"{address}: {one_line(str(error))}", step)
     return Finding("peer", "ok", f"{address} is {name}, answers in {took * 1e3:.2f} ms")
+
+
+def check_logs(address: str, access: AccessOptions) -> Iterator[Finding]:
+    """Tell which logs are served at an address to who asks, and what is wrong about them."""
+    is_server = address.startswith(_SERVERS)
+    try:
+        secret = read_secret(access.secret_file)
+        logs = list_logs(address, token=secret, tls=access.tls)
+    except (CallboardError, LogError, OSError) as error:
+        if is_server or "serves no logs" not in str(error):  # most nodes serve none
+            step = "see that it runs, and that --secret-file or --tls fits"
+            yield Finding("logs", "fail", one_line(str(error)), step)
+        return
+    wrong, names = [], []
+    for each in logs:
+        try:
+            log = LogReader(each, token=secret, tls=access.tls)
+            names.append(f"{each.rpartition('/')[2]} ({log.start:,} to {log.end:,})")
+        except (LogError, OSError) as error:
+            names.append(each.rpartition("/")[2])
+            wrong.append(one_line(str(error)))
+    proof = "to your secret" if secret else "without a secret"
+    way = "with TLS" if access.tls or address.startswith("grpc+tls") else "plainly"
+    told = f"{address} serves {proof}, {way}: {', '.join(names) or 'no logs'}"
+    if not logs:
+        yield Finding("logs", "warn", told, "give that secret the right: logs = [PATTERN]")
+    else:
+        yield Finding("logs", "ok", told)
+    for each in wrong:
+        yield Finding("logs", "fail", each, "see the folder that is served, and its rights")
+    if is_server and not secret and logs:
+        text = f"{address} lets everybody of its machine read"
+        yield Finding("logs", "warn", text, "give callboard log serve --permissions FILE.toml")
+
+
+def check_readers(file: Path) -> Iterator[Finding]:
+    """Tell which logs each named secret of a file may read and append to."""
+    from callboard.operation.configuration import InvalidConfiguration
+    from callboard.operation.permissions import load_permissions
+
+    try:
+        given = load_permissions(file)
+    except InvalidConfiguration as error:
+        for line in error.lines:
+            yield Finding("readers", "fail", line, "correct it")
+        return
+    told, idle = [], []
+    access = LinkAccess.of(None, given.secrets, given.permissions)
+    for name, _ in access.keys:
+        standing = None if access.permissions is None else access.permissions.admit(name, ())
+        logs = () if standing is None else standing.rights.logs
+        appends = () if standing is None else standing.rights.append
+        told += [f"{name} may read {', '.join(logs)}"] if logs else []
+        told += [f"{name} may append to {', '.join(appends)}"] if appends else []
+        idle += [] if logs or appends else [name]
+    yield Finding("readers", "ok", f"{file}: {'; '.join(told) or 'nobody may read a log'}")
+    if idle:
+        text = f"{file}: {', '.join(idle)} may read no log"
+        yield Finding("readers", "warn", text, 'add logs = ["NAME"] if they should')
+
+
+def check_certificate(folder: Path, now: float) -> Finding:
+    """Tell whether the certificate in a folder can be used, and for how long."""
+    chain, key = folder / "certificate.pem", folder / "key.pem"
+    try:
+        tls = Tls(chain, key if key.exists() else None, mutual=False)
+        tls.for_listening()
+        days = (expiry_of(chain.read_text()) - now) / _DAY
+    except (TlsError, OSError, ValueError) as error:
+        return Finding("certificate", "fail", one_line(str(error)), "put another one there")
+    told = f"{chain} is out of date" if days < 0 else f"{chain} is good for {days:,.0f} days"
+    status: Status = "fail" if days < 0 else "warn" if days < _SOON else "ok"
+    step = "" if status == "ok" else "renew it; doors that run take it up by themselves"
+    return Finding("certificate", status, told, step)
 
 
 def _timed(act: Callable[[], object]) -> float:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from callboard.cli.options import JsonOptions, flag, option
-from callboard.cli.output import say
+from callboard.cli.problem import Problem
 from callboard.commitlog import LogCorrupt
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class RequeueOptions(JsonOptions):
         """Requeue the letters of a log that are wanted, of times in nanoseconds, and tell.
 
         Raises:
+            Problem: there are none.
             PipelineError: a log that they come from is not here.
             LogError: a log cannot be read or written.
         """
@@ -56,7 +57,14 @@ class RequeueOptions(JsonOptions):
         for each in found:
             self.say({**asdict(each), "dry_run": self.dry_run}, _line(each, self.dry_run))
         if not found:
-            say(f"no such dead letters in {folder}", err=True)
+            given = any((self.query, self.error, self.topic, since, until))
+            what = "no such dead letters in" if given else "no dead letters in"
+            step = (
+                "see --query, --error, --topic, --since and --until"
+                if given
+                else "name the log of --dead-letters"
+            )
+            raise Problem(why=f"{what} {folder}", step=step)
 
 
 def _line(told: "Requeued", is_dry: bool) -> str:  # noqa: FBT001

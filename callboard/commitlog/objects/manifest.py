@@ -23,14 +23,14 @@ File: CRC-32 of the rest as 8 hexadecimal digits, a space, and JSON:
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from callboard.commitlog.errors import LogCorrupt, LogError, LogFailed
 from callboard.commitlog.folder import INDEX, LAST_OFFSET, SEGMENT
-from callboard.commitlog.objects.store import Objects
+from callboard.commitlog.objects.store import FileSystemObjects, Objects
 from callboard.commitlog.retention import Retention
 from callboard.commitlog.segment import SegmentInfo
 
@@ -38,6 +38,7 @@ MANIFESTS: Final = "manifests"
 SEGMENTS: Final = "segments"
 #: What tasks of Spark have written and nobody has published.
 STAGED: Final = "staged"
+_OF_LOGS: Final = frozenset({MANIFESTS, SEGMENTS, STAGED, "positions"})
 #: Manifests that are kept.
 KEPT: Final = 32
 #: Seconds after which an object that no manifest lists is of no publisher any more.
@@ -157,6 +158,17 @@ def _are_plausible(segments: Iterable[ListedSegment]) -> bool:
             return False
         behind = each.end
     return True
+
+
+def find_logs(objects: FileSystemObjects, folder: str = "") -> Iterator[str]:
+    """Yield the folders below one that hold a log, by their names there."""
+    within = objects.folders(folder)
+    is_log = MANIFESTS in within
+    if is_log:
+        yield folder
+    for name in within:
+        if not is_log or name not in _OF_LOGS:
+            yield from find_logs(objects, f"{folder}/{name}".lstrip("/"))
 
 
 def _name(number: int) -> str:

@@ -75,8 +75,11 @@ def object_address(url: str, options: Mapping[str, Any] | None = None) -> Object
     """Return an address that two readers of one place have alike.
 
     Raises:
-        InvalidOption: the options are nothing that JSON holds.
+        InvalidOption: the address names no place, or the options are nothing that JSON holds.
     """
+    if not url.partition("://")[2].strip("/"):
+        what = f"{url!r} names no place; write it like s3://BUCKET/NAME"
+        raise InvalidOption(what)
     try:
         told = json.dumps(dict(options), sort_keys=True) if options else ""
     except (TypeError, ValueError):
@@ -171,6 +174,19 @@ class FileSystemObjects:
                     raise
                 return []
             return sorted(each.rstrip("/").rpartition("/")[2] for each in listed)
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in a folder, sorted."""
+        with self._told():
+            found, path = self._at(folder)
+            try:
+                listed = found.ls(path.rstrip("/"), detail=True)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                if _NO_BUCKET in str(error):
+                    raise
+                return []
+            paths = [str(each["name"]) for each in listed if each["type"] == "directory"]
+            return sorted(each.rstrip("/").rpartition("/")[2] for each in paths)
 
     def remove(self, name: str) -> None:
         """Remove an object if it is there."""

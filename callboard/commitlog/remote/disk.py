@@ -71,6 +71,12 @@ class LogAddress(NamedTuple):
         """Return the address without the token."""
         return f"{self.server}/{self.name}"
 
+    def with_tls(self, folder: str | Path | None) -> "LogAddress":
+        """Return it with the authority of a folder, where none is known."""
+        if folder is None or self.authority is not None:
+            return self
+        return self._replace(authority=str(Path(folder) / "authority.pem"))
+
 
 def parse_address(text: str, token: str | None = None) -> LogAddress:
     """Return what a text like `grpc://HOST:PORT/NAME` says.
@@ -78,17 +84,45 @@ def parse_address(text: str, token: str | None = None) -> LogAddress:
     Raises:
         InvalidOption: it has another form, or the token would travel where others can read it.
     """
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    name = parts.path.strip("/")
-    if parts.scheme not in SCHEMES or not parts.hostname or not port or not name:
+    found = _parsed(text, token)
+    if found is None or not found.name:
         what = (
             f"{text!r} names no log; write grpc://HOST:PORT/NAME, or grpc+tls://HOST:PORT/NAME"
         )
         raise InvalidOption(what)
+    return found
+
+
+def names_at(text: str, token: str | None = None, tls: str | Path | None = None) -> list[str]:
+    """Return the logs of a server, `grpc://HOST:PORT`, that who asks may read.
+
+    Raises:
+        InvalidOption: the text has another form.
+        LogFailed: the server does not answer, or refuses.
+    """
+    address = _parsed(text, token)
+    if address is None or address.name:
+        what = (
+            f"{text!r} names no server of logs; write grpc://HOST:PORT, or grpc+tls://HOST:PORT"
+        )
+        raise InvalidOption(what)
+
+    def ask(client: Any, how: Any) -> list[str]:
+        found = client.list_flights(options=how)
+        return sorted(each.descriptor.path[0].decode() for each in found)
+
+    return _called(address.with_tls(tls), ask)
+
+
+def _parsed(text: str, token: str | None) -> LogAddress | None:
+    """Return the parts of an address, whose name may be empty; None if it is none."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return None
+    if parts.scheme not in SCHEMES or not parts.hostname or not port:
+        return None
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     given = token or os.environ.get(TOKEN_VARIABLE) or None
     authority = os.environ.get(AUTHORITY_VARIABLE) or None
@@ -98,7 +132,9 @@ def parse_address(text: str, token: str | None = None) -> LogAddress:
             f" token (token=…, or {TOKEN_VARIABLE}); write grpc+tls://"
         )
         raise InvalidOption(what)
-    return LogAddress(f"{parts.scheme}://{host}:{port}", name, given, authority)
+    return LogAddress(
+        f"{parts.scheme}://{host}:{port}", parts.path.strip("/"), given, authority
+    )
 
 
 def _is_loopback(host: str) -> bool:

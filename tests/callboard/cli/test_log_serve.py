@@ -137,3 +137,83 @@ def test_a_certificate_of_no_use_is_one_line(folder, tmp_path, broken):
     assert "both have to be in PEM format and belong together" in told
     assert told.startswith("callboard: certificate ")
     assert told.count("\n") == 1
+
+
+# --- what is served where ---
+
+
+@pytest.fixture
+def server(folder):
+    from callboard.commitlog.remote.server import LogServer
+
+    with CommitLog(folder.parent / "orders", sync="none"):
+        logs = {"cpu": str(folder), "orders": str(folder.parent / "orders")}
+        may = {None: None, "s1": ["cp*"], "s2": [], "all": ["*"]}.get
+        made = LogServer(logs, "grpc://127.0.0.1:0", may)
+        yield f"grpc://127.0.0.1:{made.port}"
+        made.shutdown()
+
+
+def told(capsys, *arguments, code=0):
+    assert main([*arguments]) == code
+    said = capsys.readouterr()
+    return said.out + said.err
+
+
+def test_the_logs_of_a_server_are_listed_that_may_be_read(server, capsys, monkeypatch):
+    monkeypatch.setenv("CALLBOARD_SECRET", "s1")
+    assert f"{server}/cpu: records 0 to 10" in told(capsys, "log", "ls", server)
+    monkeypatch.setenv("CALLBOARD_SECRET", "all")
+    listed = told(capsys, "log", "ls", server, "--json").splitlines()
+    assert [json.loads(each)["path"] for each in listed] == [
+        f"{server}/cpu",
+        f"{server}/orders",
+    ]
+    monkeypatch.setenv("CALLBOARD_SECRET", "s2")
+    assert f"no logs at {server} that may be read" in told(capsys, "log", "ls", server)
+    monkeypatch.setenv("CALLBOARD_SECRET", "wrong")
+    assert "the token is wrong" in told(capsys, "log", "ls", server, code=1)
+    assert "names no server of logs" in told(capsys, "log", "ls", f"{server}/cpu", code=2)
+
+
+def test_doctor_tells_of_what_is_served_and_what_is_wrong(server, folder, capsys, monkeypatch):
+    monkeypatch.setenv("CALLBOARD_SECRET", "all")
+    said = told(capsys, "doctor", server)
+    assert f"{server} serves to your secret, plainly: cpu (0 to 10), orders (0 to 0)" in said
+    for each in folder.glob("*.log"):
+        each.unlink()
+    assert "fail  logs" in told(capsys, "doctor", server, code=1)
+    monkeypatch.setenv("CALLBOARD_SECRET", "s2")
+    assert "give that secret the right" in told(capsys, "doctor", server)
+
+
+def test_doctor_tells_who_may_read_what_and_how_long_a_certificate_is_good(
+    tmp_path, capsys, monkeypatch
+):
+    from datetime import UTC, datetime, timedelta
+
+    import trustme
+
+    peers = tmp_path / "peers.toml"
+    peers.write_text(PEERS)
+    said = told(capsys, "doctor", "--permissions", str(peers))
+    assert "billing may read cp*" in said
+    assert "warn  readers  " in said
+    assert "other may read no log" in said
+
+    papers = trustme.CA()
+    for days, code, word in (
+        (300, 0, "is good for"),
+        (5, 0, "renew it"),
+        (-1, 1, "out of date"),
+    ):
+        end = datetime.now(UTC) + timedelta(days=days)
+        issued = papers.issue_cert(
+            "localhost", not_before=datetime(2020, 1, 1, tzinfo=UTC), not_after=end
+        )
+        issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "certificate.pem")
+        assert word in told(capsys, "doctor", "--certificates", str(tmp_path), code=code)
+    (tmp_path / "certificate.pem").write_text("none")
+    assert "fail  certificate" in told(
+        capsys, "doctor", "--certificates", str(tmp_path), code=1
+    )

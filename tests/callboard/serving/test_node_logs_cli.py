@@ -87,3 +87,25 @@ def test_a_process_without_arrow_reads_it_over_tls(tmp_path):
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert "/n 5" in done.stdout
+
+
+def test_the_logs_of_a_node_are_listed_and_doctor_tells_of_them(place, tmp_path, capsys):
+    secret = ["--secret-file", str(tmp_path / "secret")]
+    node = place.rpartition("/")[0]
+    assert main(["log", "ls", node, *secret]) == 0
+    assert capsys.readouterr().out.startswith(f"{place}: records 0 to 10, ")
+    assert main(["log", "ls", place, *secret]) == 2
+    assert "does not name a node" in capsys.readouterr().err
+    assert main(["log", "tail", node, *secret]) == 2
+    assert "names no log" in capsys.readouterr().err
+    assert main(["doctor", node, *secret]) == 0
+    assert f"{node} serves to your secret, plainly: cpu (0 to 10)" in capsys.readouterr().out
+
+
+def test_a_node_that_serves_no_logs_says_so(tmp_path, capsys):
+    with Node("plain") as node:
+        node.listen("127.0.0.1", 0)
+        assert main(["log", "ls", node.address]) == 1
+        assert "serves no logs" in capsys.readouterr().err
+        assert main(["doctor", node.address]) == 0
+        assert "serves no logs" not in capsys.readouterr().out

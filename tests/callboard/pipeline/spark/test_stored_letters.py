@@ -229,3 +229,24 @@ def test_what_is_no_log_is_said(dead, capsys):
         requeue(dead)
     assert main(["log", "requeue", dead, "--to", "s3://logs/x"]) != 0
     assert "s3://logs/x is no directory" in capsys.readouterr().err
+
+
+def test_the_logs_on_a_store_are_listed(flights, dead, capsys):
+    list(read(flights, dead, [0, 30]))
+    requeue(dead)
+    bucket = dead.rpartition("/")[0]
+
+    assert main(["log", "ls", bucket, "--json"]) == 0
+
+    listed = [json.loads(each) for each in capsys.readouterr().out.splitlines()]
+    assert [each["path"] for each in listed] == [dead, f"{dead}/requeued"]
+    assert listed[0]["end"] == 20
+    assert main(["log", "ls", f"{bucket}/none"]) == 0
+    assert "no logs in" in capsys.readouterr().err
+    assert main(["log", "cat", "s3://"]) == 2
+    assert "'s3://' names no place; write it like s3://BUCKET/NAME" in capsys.readouterr().err
+
+
+def test_a_log_without_letters_is_said_and_no_success(flights, tmp_path, capsys):
+    assert main(["log", "requeue", flights]) == 1
+    assert f"no dead letters in {flights}; name the log of" in capsys.readouterr().err
