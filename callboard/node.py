@@ -130,7 +130,8 @@ class Node(node.Node):
         Args:
             listen: `HOST:PORT`; port 0 picks a free one. A public address needs a secret of
                 the node, and `tls`.
-            tls: whose certificate it shows; it is read now.
+            tls: whose certificate it shows; it is read again when it is renewed, for which
+                the listener is opened anew.
 
         Raises:
             ExtraMissing: pyarrow is not installed.

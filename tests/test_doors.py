@@ -209,7 +209,6 @@ _OPENS = re.compile(
 ENCRYPTS = {
     "proxies/link/tls.py",
     "callboard/broker/tls.py",
-    "callboard/dashboard/server.py",
     "callboard/gateway/modules/mqtt.py",  # paho's own, with the system's authorities
 }
 _ENCRYPTS = re.compile(r"ssl\.SSLContext\(\w|create_default_context|tls_set\(|wrap_socket\(")

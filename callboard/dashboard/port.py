@@ -15,6 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from callboard import web
+from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.limits import source_of
 
 
@@ -117,6 +118,13 @@ class _Protocol(H11Protocol):
 class DashboardPort(uvicorn.Server):  # type: ignore[misc]  # an extra, seen as Any
     """Serves a socket until `end`, without a clock: where nobody comes nothing happens."""
 
+    def __init__(
+        self, config: uvicorn.Config, certificates: Certificates | None = None
+    ) -> None:
+        """Take what is served, and the certificates where it speaks TLS."""
+        super().__init__(config)
+        self._certificates = certificates
+
     def run_on(self, sock: socket.socket) -> None:
         """Serve a socket until `end`."""
         self._loop = asyncio.new_event_loop()
@@ -156,7 +164,7 @@ class DashboardPort(uvicorn.Server):  # type: ignore[misc]  # an extra, seen as 
 
     async def _join(self, sock: socket.socket, visit: _Visit) -> None:
         """Speak TLS where it is wanted, then HTTP."""
-        secure = self.config.ssl
+        secure = None if self._certificates is None else self._certificates.listening()
 
         def protocol() -> _Protocol:
             given = {"config": self.config, "server_state": self.server_state}

@@ -3,10 +3,9 @@
 import ipaddress
 import secrets
 import socket
-import ssl
 import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from callboard.actors.closing import Closing
 from callboard.configuration.host_port import parse_host_port
@@ -16,6 +15,9 @@ from callboard.dashboard.collector import ClusterWatch
 from callboard.dashboard.errors import DashboardError
 from callboard.dashboard.guard import Guard
 from callboard.node import Node
+from callboard.proxies.errors import TlsError
+from callboard.proxies.link.certificates import Certificates
+from callboard.proxies.link.tls import Tls
 
 _EXTRA: Final = "a dashboard needs starlette and uvicorn; pip install 'callboard[dashboard]'"
 
@@ -76,6 +78,7 @@ class DashboardServer(Closing):
         if is_public and tls is None and not insecure:
             msg = f"{host} is a public address: give TLS, or say insecure (--insecure)"
             raise DashboardError(msg)
+        certificates = _certificates(tls)
         self._socket = opened or _open(host, port)
         self.port = int(self._socket.getsockname()[1])
         known = {each.lower() for each in (host, socket.gethostname(), *hosts)}
@@ -96,9 +99,8 @@ class DashboardServer(Closing):
             server_header=False,
             date_header=False,
             timeout_graceful_shutdown=1,
-            **_tls(tls),
         )
-        self._server = DashboardPort(config)
+        self._server = DashboardPort(config, certificates)
         shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104  # what is asked
         shown = f"[{shown}]" if ":" in shown else shown
         self.url = f"http{'s' if tls else ''}://{shown}:{self.port}/"
@@ -147,18 +149,19 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _tls(folder: Path | None) -> dict[str, Any]:
-    """Return what uvicorn takes for TLS.
+def _certificates(folder: Path | None) -> Certificates | None:
+    """Return the certificates in a folder, which are read again when they are renewed.
 
     Raises:
         DashboardError: a file is missing or of no use.
     """
     if folder is None:
-        return {}
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
+        return None
+    chain, key = folder / "certificate.pem", folder / "key.pem"
     try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
+        found = Certificates(Tls(chain, key if key.exists() else None, mutual=False))
+        found.listening()
+    except TlsError as error:
         msg = f"{folder} needs certificate.pem and key.pem of the dashboard: {error}"
         raise DashboardError(msg) from error
-    return {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
+    return found

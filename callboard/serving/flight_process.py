@@ -3,7 +3,7 @@
 Flight has threads of its own, which would take the interpreter from the node's runner, so it
 runs in a child. What it may show to whom stands in one line on its standard input; when that
 ends, because the node closed it or was killed, the child ends too. A child that ends by itself
-is started again on the same port.
+is started again on the same port. It reads the certificate itself, again when that is renewed.
 """
 
 import contextlib
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from callboard.actors.errors import WrongValue
-from callboard.commitlog.errors import LogFailed
 from callboard.commitlog.remote.disk import load_flight
 from callboard.configuration.host_port import parse_host_port
 from callboard.proxies.errors import PortUnavailable, PublicAddress
@@ -156,27 +155,23 @@ def _keys_of(access: LinkAccess) -> list[tuple[str, Sequence[str]]] | None:
     return told
 
 
-def _papers_of(tls: Tls | None) -> dict[str, str]:
-    """Return chain and key in PEM.
+def _papers_of(tls: Tls | None) -> dict[str, str | None]:
+    """Return where chain and key are: the child reads them, also when they are renewed.
 
     Raises:
-        LogFailed: a file cannot be read.
+        TlsError: they are of no use.
     """
     if tls is None:
         return {}
     tls.for_listening()  # tells what is wrong with the files
     assert tls.certificate is not None
-    try:
-        chain = Path(tls.certificate).read_text()
-        return {"chain": chain, "key": Path(tls.key).read_text() if tls.key else chain}
-    except OSError as error:
-        what = f"the certificate cannot be read: {error.strerror}"
-        raise LogFailed(what) from None
+    key = None if tls.key is None else str(Path(tls.key).absolute())
+    return {"chain": str(Path(tls.certificate).absolute()), "key": key}
 
 
 def _serve(order: Mapping[str, Any]) -> None:
     """Serve what an order says until the standard input ends or the parent is another."""
-    from callboard.commitlog.remote.server import LogServer
+    from callboard.serving.log_door import LogDoor
 
     keys = order["keys"]
 
@@ -188,16 +183,17 @@ def _serve(order: Mapping[str, Any]) -> None:
         return found[0] if found else None
 
     parent = os.getppid()
-    papers = [(order["chain"].encode(), order["key"].encode())] if "chain" in order else ()
+    papers = Tls(order["chain"], order["key"], mutual=False) if "chain" in order else None
     try:
-        server = LogServer(order["logs"], order["location"], readers, certificates=papers)
+        door = LogDoor(order["logs"], order["location"], readers, papers)
     except Exception as error:  # noqa: BLE001  # of Arrow; the node tells it
         print(str(error).partition(". gRPC")[0].replace("\n", " "), flush=True)  # noqa: T201
         return
-    print(server.port, flush=True)  # noqa: T201
+    print(door.port, flush=True)  # noqa: T201
     while os.getppid() == parent:
         if select.select([sys.stdin], [], [], 1.0)[0] and not sys.stdin.read(1):
             break
+        door.look()
     os._exit(0)  # at once: who reads comes again where there is a server
 
 

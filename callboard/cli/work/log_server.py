@@ -20,6 +20,7 @@ from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.remote.disk import load_flight
 from callboard.configuration.host_port import parse_host_port
 from callboard.proxies.errors import TlsError
+from callboard.proxies.link.certificates import LOOK_INTERVAL
 from callboard.proxies.link.ports import is_loopback
 from callboard.proxies.link.tls import Tls
 from callboard.proxies.rights.permissions import LinkAccess
@@ -52,7 +53,8 @@ def serve_logs(
         ExtraMissing: pyarrow is not installed.
     """
     load_flight()
-    from callboard.commitlog.remote.server import LogServer, names_of
+    from callboard.commitlog.remote.server import names_of
+    from callboard.serving.log_door import LogDoor
 
     try:
         (host, port), logs = parse_host_port(listen), names_of(folders)
@@ -69,22 +71,19 @@ def serve_logs(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for connections
     with catch_signals() as stop:
         try:
-            server = LogServer(
-                logs,
-                f"{scheme}://{place}:{port}",
-                _Readers(permissions),
-                certificates=() if tls is None else [_certificate(tls)],
-            )
+            papers = None if tls is None else _papers(tls)
+            door = LogDoor(logs, f"{scheme}://{place}:{port}", _Readers(permissions), papers)
         except (OSError, load_pyarrow().ArrowException) as error:
             told = _why_not(host, port) or str(error).partition(". gRPC")[0]
             why = f"nothing can be served at {listen}: {told}"
             raise Problem(why=why, step="choose another --listen") from None
         for name, folder in logs.items():
-            address = f"{scheme}://{place}:{server.port}/{name}"
+            address = f"{scheme}://{place}:{door.port}/{name}"
             row = {"name": name, "folder": folder, "address": address}
             options.say(row, f"{folder} is served at {address}")
-        stop.wait()
-        server.shutdown()
+        while not stop.wait(LOOK_INTERVAL):
+            door.look()
+        door.shutdown()
 
 
 class _Readers:
@@ -153,20 +152,16 @@ def _why_not(host: str, port: int) -> str:
     return ""
 
 
-def _certificate(folder: Path) -> tuple[bytes, bytes]:
+def _papers(folder: Path) -> Tls:
     """Return the chain and the key in a folder.
 
     Raises:
         Misuse: they cannot be read or used.
     """
     chain, key = folder / "certificate.pem", folder / "key.pem"
-    key = key if key.exists() else chain
-    step = "put the server's certificate and key there"
+    found = Tls(chain, key if key.exists() else None, mutual=False)
     try:
-        Tls(certificate=chain, key=key, mutual=False).for_listening()  # Flight says no reason
-        return chain.read_bytes(), key.read_bytes()
+        found.for_listening()  # Flight says no reason
     except TlsError as error:
-        raise problem_of(error, step, MISUSED) from None
-    except OSError as error:
-        why = f"{key} cannot be read: {error.strerror or error}"
-        raise Misuse(why=why, step=step) from None
+        raise problem_of(error, "put the server's certificate and key there", MISUSED) from None
+    return found

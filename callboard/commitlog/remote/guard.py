@@ -3,6 +3,10 @@
 Flight and gRPC have no bounds of their own, and tell nothing of their connections. These are
 found among the descriptors of the process, and cut there: the calls on them end, and a client
 of ours goes on over another one.
+
+One token may take nearly all there is while nobody else wants it: a cluster has one for all of
+its executors. The last quarter of it is for those that have little, and where connections are
+too many, those go first whose token has most. So no token keeps others out.
 """
 
 import ipaddress
@@ -13,6 +17,7 @@ import socket
 import stat
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NoReturn
@@ -26,6 +31,8 @@ from callboard.commitlog.remote.disk import BUSY
 CALLS: Final = 128
 #: Calls for columns, of which each holds records of up to 16 MiB.
 COLUMNS: Final = 16
+#: Of the last quarter of either, a token gets so many.
+_FEW: Final = (8, 1)
 #: Connections, where the process may have twice as many descriptors.
 CONNECTIONS: Final = 1000
 #: Seconds in which a connection has to show that somebody may read.
@@ -45,6 +52,7 @@ class ServedCall(flight.ServerMiddleware):
 
     Attributes:
         token: What it showed.
+        owner: The token, where one is demanded; calls of one owner share its bounds.
         peer: Where it comes from, once it may read.
         is_for_columns: Whether the server decodes records for it.
         since: When it began to wait for its reader; None while the server works for it.
@@ -52,6 +60,7 @@ class ServedCall(flight.ServerMiddleware):
 
     def __init__(self, token: str | None, guard: "LogGuard") -> None:
         self.token = token
+        self.owner = ""
         self.peer: Peer | None = None
         self.is_for_columns = False
         self.since: float | None = None
@@ -70,6 +79,7 @@ class LogGuard(flight.ServerMiddlewareFactory):
         self._lock = threading.Lock()
         self._calls: set[ServedCall] = set()
         self._readers: dict[Peer, float] = {}  # the last call of each
+        self._owners: dict[Peer, str] = {}
         self._seen: dict[Peer, float] = {}  # when each connection was seen first
         self._stop = threading.Event()
         self._watch: threading.Thread | None = None
@@ -87,38 +97,58 @@ class LogGuard(flight.ServerMiddlewareFactory):
         scheme, _, token = str(given[0]).partition(" ")
         call = ServedCall(token.strip() if scheme.lower() == "bearer" else None, self)
         with self._lock:
-            if len(self._calls) >= CALLS:
+            if len(self._calls) >= 2 * CALLS:  # most of which were not looked at so far
                 self._refuse(f"{CALLS} calls")
             self._calls.add(call)
         return call
 
-    def admit(self, call: ServedCall, peer: str) -> None:
-        """Note that a call may read."""
-        call.peer = _peer(peer.partition(":")[2])
-        self._readers[call.peer] = time.monotonic()
+    def admit(self, call: ServedCall, peer: str, *, is_open: bool) -> None:
+        """Let a call run that may read; where it is open, no token is demanded.
+
+        Raises:
+            FlightUnavailableError: there are as many as can be, or few are left and its token
+                has its share.
+        """
+        call.owner = "" if is_open else call.token or ""
+        with self._lock:
+            admitted = [each for each in self._calls if each.peer is not None]
+            self._share(call, admitted, CALLS, _FEW[0], "calls")
+            call.peer = _peer(peer.partition(":")[2])
+            self._readers[call.peer] = time.monotonic()
+            self._owners[call.peer] = call.owner
 
     def decode(self, call: ServedCall) -> None:
         """Let the server decode records for a call.
 
         Raises:
-            FlightUnavailableError: there are as many as can be.
+            FlightUnavailableError: as for `admit`.
         """
         with self._lock:
-            if sum(each.is_for_columns for each in self._calls) >= COLUMNS:
-                self._refuse(f"{COLUMNS} calls for columns")
+            others = [each for each in self._calls if each.is_for_columns]
+            self._share(call, others, COLUMNS, _FEW[1], "calls for columns")
             call.is_for_columns = True
+
+    def _share(
+        self, call: ServedCall, others: list[ServedCall], most: int, few: int, what: str
+    ) -> None:
+        """Refuse a call where there are too many, or few are left and its owner has `few`."""
+        if len(others) >= most:
+            self._refuse(f"{most} {what}")
+        own = [each for each in others if each.owner == call.owner]
+        if call.owner and len(others) >= most - most // 4 and len(own) >= few:
+            self._refuse(f"{len(own)} {what} of this token", own)
 
     def end(self, call: ServedCall) -> None:
         """Forget a call."""
         with self._lock:
             self._calls.discard(call)
 
-    def _refuse(self, what: str) -> NoReturn:
+    def _refuse(self, what: str, of: Sequence[ServedCall] | None = None) -> NoReturn:
         """Refuse one more; who has not read for longest makes room for when it comes again."""
         now = time.monotonic()
         stalled = [
             (each.since, each.peer)
-            for each in self._calls
+            for each in (self._calls if of is None else of)
             if each.peer is not None and each.since is not None and each.since < now - _STALLED
         ]
         if stalled:
@@ -154,18 +184,25 @@ class LogGuard(flight.ServerMiddlewareFactory):
         with self._lock:
             busy = {call.peer for call in self._calls}
             for peer in [each for each in self._readers if each not in there]:
-                del self._readers[peer]
+                del self._readers[peer], self._owners[peer]
         late = {
             peer
             for peer, since in self._seen.items()
             if peer not in self._readers and now - since >= _GRACE
         }
         self._cut(late, "nobody showed a token there")
-        # Who showed nothing goes first, then who asks nothing, those that came last first.
-        rest = sorted(
-            there - late,
-            key=lambda peer: (peer in busy, self._readers.get(peer, 0.0), -self._seen[peer]),
-        )
+
+        # Who showed nothing goes first; then of the owner with most who asks nothing, and of
+        # those who came last.
+        def use(peer: Peer) -> tuple[bool, float, float]:
+            return peer in busy, self._readers.get(peer, 0.0), -self._seen[peer]
+
+        owned, ranks = Counter[str](), {}
+        for peer in sorted(there & self._readers.keys(), key=use, reverse=True):
+            owner = self._owners[peer]
+            ranks[peer] = owned[owner] if owner else 0
+            owned[owner] += 1
+        rest = sorted(there - late, key=lambda peer: (-ranks.get(peer, len(there)), use(peer)))
         many = len(rest) - max(0, self._most)
         if many > 0:
             why = (

@@ -76,6 +76,7 @@ class LogServer(flight.FlightServerBase):
         self._logs = dict(logs)
         self._readers = readers
         self._next_line = 0.0
+        self._is_open = readers(None) is not None
         self._guard = LogGuard()
         super().__init__(
             location,
@@ -168,7 +169,7 @@ class LogServer(flight.FlightServerBase):
                 self._next_line = now + 1.0
                 _log.warning("a reader of logs from %s has no token of ours", context.peer())
             raise flight.FlightUnauthenticatedError(_WRONG)
-        self._guard.admit(call, context.peer())
+        self._guard.admit(call, context.peer(), is_open=self._is_open)
         return allowed
 
     def _check(self, token: str | None, log: str) -> None:

@@ -139,6 +139,62 @@ def test_a_certificate_of_no_use_is_one_line(folder, tmp_path, broken):
     assert told.count("\n") == 1
 
 
+# --- certificates that are renewed ---
+
+
+def renew(papers, folder, name="127.0.0.1"):
+    """Put another certificate in place; return what is shown with it."""
+    issued = papers.issue_cert(name)
+    for part, pem in (
+        ("key", issued.private_key_pem),
+        ("certificate", issued.cert_chain_pems[0]),
+    ):
+        pem.write_to_path(folder / f"{part}.new")
+        (folder / f"{part}.new").replace(folder / f"{part}.pem")
+    return issued.cert_chain_pems[0].bytes().decode()
+
+
+def shown(port):
+    """Return the certificate that is shown at a port; none while nobody listens."""
+    import ssl
+
+    try:
+        return ssl.get_server_certificate(("127.0.0.1", port), timeout=20)
+    except OSError:
+        return ""
+
+
+def test_a_renewed_certificate_is_shown_and_readers_go_on(folder, tmp_path, caplog):
+    import trustme
+
+    from callboard.proxies.link.tls import Tls
+    from callboard.serving.log_door import LogDoor
+
+    papers = trustme.CA()
+    papers.cert_pem.write_to_path(tmp_path / "authority.pem")
+    first = renew(papers, tmp_path)
+    tls = Tls(tmp_path / "certificate.pem", tmp_path / "key.pem", mutual=False)
+    may = {"s1": ["cpu"]}.get
+    door = LogDoor({"cpu": str(folder)}, "grpc+tls://127.0.0.1:0", may, tls)
+    try:
+        assert shown(door.port).strip() == first.strip()
+        reader = LogReader(f"grpc+tls://127.0.0.1:{door.port}/cpu", token="s1", tls=tmp_path)
+        reading = reader.read()
+        assert next(reading).payload == 0
+        (tmp_path / "certificate.pem").write_text("junk")
+        door.look()
+        assert shown(door.port).strip() == first.strip()
+        second = renew(papers, tmp_path)
+        eventually(lambda: door.look() or shown(door.port).strip() == second.strip())
+        assert [each.payload for each in reading] == list(range(1, 10))
+        assert reader.end == 10
+        door.look()  # what was not changed again costs nobody a connection
+        assert reader.end == 10
+    finally:
+        door.shutdown()
+    assert "stays in force" in caplog.text
+
+
 # --- what is served where ---
 
 

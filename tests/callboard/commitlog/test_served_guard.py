@@ -172,6 +172,78 @@ def test_rights_that_are_taken_away_end_a_stream(serve):
         stream.read_all()
 
 
+def admitted(watched, token, *, is_open=False, columns=False):
+    """Let a call of a token begin; whether it may run."""
+    call = watched.start_call(None, {"authorization": [f"Bearer {token}"]})
+    try:
+        watched.admit(call, "ipv4:10.0.0.1:1", is_open=is_open)
+        if columns:
+            watched.decode(call)
+    except flight.FlightUnavailableError as error:
+        watched.end(call)
+        return str(error)
+    return call
+
+
+def test_one_token_leaves_room_for_others():
+    watched = guard.LogGuard()
+    hog = [admitted(watched, "hog") for _ in range(guard.CALLS - guard.CALLS // 4)]
+    assert "96 calls of this token run" in admitted(watched, "hog")
+    assert not any(isinstance(each, str) for each in hog)
+    few = [admitted(watched, "few") for _ in range(9)]
+    assert [isinstance(each, str) for each in few] == [False] * 8 + [True]
+    assert not isinstance(admitted(watched, "third"), str)
+    for each in [*hog[:40]]:
+        watched.end(each)
+    assert not isinstance(admitted(watched, "hog"), str)
+
+
+def test_columns_are_shared_as_well():
+    watched = guard.LogGuard()
+    hog = [admitted(watched, "hog", columns=True) for _ in range(guard.COLUMNS)]
+    assert sum(isinstance(each, str) for each in hog) == guard.COLUMNS // 4
+    assert not isinstance(admitted(watched, "few", columns=True), str)
+    assert "1 calls for columns of this token run" in admitted(watched, "few", columns=True)
+
+
+def test_a_server_for_all_of_a_machine_has_no_bound_for_each():
+    watched = guard.LogGuard()
+    made = [admitted(watched, "", is_open=True) for _ in range(guard.CALLS + 1)]
+    assert [isinstance(each, str) for each in made] == [False] * guard.CALLS + [True]
+
+
+def test_a_busy_token_is_refused_by_the_server_and_others_are_not(serve, monkeypatch):
+    monkeypatch.setattr(guard, "CALLS", 4)
+    monkeypatch.setattr(guard, "_FEW", (0, 0))
+    monkeypatch.setattr(disk, "_PATIENCE", 0.3)
+    server = serve({"reader": ["cpu"], "second": ["cpu"]}.get)
+    for _ in range(3):
+        admitted(server._guard, "reader")
+    place = f"grpc://127.0.0.1:{server.port}/cpu"
+    with pytest.raises(LogFailed, match="busy: 3 calls of this token run"):
+        LogReader(place, token="reader")
+    monkeypatch.setattr(guard, "_FEW", (1, 1))
+    assert LogReader(place, token="second").end == 24
+
+
+def test_of_too_many_connections_those_go_whose_token_has_most(monkeypatch):
+    cut, watched = [], guard.LogGuard()
+    peers = {("10.0.0.1", port): "reader" for port in range(9)} | {("10.0.0.2", 1): "second"}
+    connections = [(peer, None) for peer in peers]
+    monkeypatch.setattr(guard, "_connections", lambda _: iter(connections))
+    monkeypatch.setattr(watched, "_cut", lambda found, _: cut.extend(found))
+    for age, (peer, token) in enumerate(peers.items()):
+        call = watched.start_call(None, {"authorization": [f"Bearer {token}"]})
+        watched.admit(call, f"ipv4:{peer[0]}:{peer[1]}", is_open=False)
+        if token == "second":
+            watched.end(call)  # it asks nothing just now, which those of the other do
+        watched._readers[peer] = float(age)
+    watched._most = 2
+    watched.look()
+    assert len(cut) == 8
+    assert ("10.0.0.2", 1) not in cut
+
+
 @pytest.mark.parametrize(
     ("peer", "found"),
     [
