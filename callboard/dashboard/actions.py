@@ -18,6 +18,7 @@ from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
 from callboard.node import Node
+from callboard.proxies.errors import NotPermitted
 from callboard.store import attach_clone
 from callboard.text import printable, shown
 
@@ -157,6 +158,9 @@ class Actions:
         except TimeoutError:
             msg = f"it did not end within {END_LIMIT:g} s; kill does not wait for its mailbox"
             raise ActionFailed(msg) from None
+        if told.reason == "unreachable":  # nobody says that it ended: its node may not let us
+            why = told.detail or "its node is out of reach"
+            raise (NotPermitted if "no right" in why else ActionFailed)(why)
         if told.reason == "not_found":
             msg = f"there is no actor {address}"
             raise ActionFailed(msg)

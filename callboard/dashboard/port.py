@@ -67,6 +67,11 @@ class _Visits:
         """Forget a connection that is closed."""
         self._open.pop(visit, None)
 
+    def end_all(self) -> None:
+        """Wake all with the end: also pages that wait for what changes."""
+        for visit in list(self._open):
+            visit.end()
+
     def _drop_one(self, host: str | None) -> bool:
         for visit in self._open:
             if visit.deadline is not None and host in (None, visit.host):
@@ -191,6 +196,7 @@ class DashboardPort(uvicorn.Server):  # type: ignore[misc]  # an extra, seen as 
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        self._visits.end_all()
         self.should_exit = self.force_exit = True
 
     def end(self) -> None:

@@ -21,6 +21,9 @@ NASTY = [
     "quotes ' \" ` ${x}",
     "\u202egnirts desrever\u202c",
     "control \x01\x1b[31m\x7f",
+    "__proto__",
+    "constructor",
+    "=1+1",
     "y" * 10_000,
 ]
 

@@ -92,3 +92,28 @@ def test_only_the_style_of_the_page_is_let_in(cluster):
     assert "style-src 'self' 'sha256-" in policy
     assert "unsafe" not in policy
     assert "sha256" not in others["Content-Security-Policy"]
+
+
+def test_texts_stand_out_from_what_is_behind_them_in_light_and_dark():
+    style = (FILES / "style.css").read_text()
+    themes = [
+        dict(re.findall(r"--(\w+):(#[0-9a-f]{3,6})", each)) for each in style.split("\n")[:2]
+    ]
+    assert len(themes) == 2
+    for theme in themes:
+        for text in ("ink", "dim", "accent", "good", "bad", "warn", "flow"):
+            for behind in ("bg", "card", "soft"):
+                assert contrast(theme[text], theme[behind]) >= 4.5, (text, behind)
+
+
+def contrast(one, other):
+    """WCAG 2.2, section 1.4.3."""
+    first, second = sorted((luminance(one), luminance(other)), reverse=True)
+    return (first + 0.05) / (second + 0.05)
+
+
+def luminance(color):
+    digits = color[1:] if len(color) == 7 else "".join(each * 2 for each in color[1:])
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    parts = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]

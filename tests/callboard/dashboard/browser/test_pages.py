@@ -1,15 +1,30 @@
 """Every page and every action in a real browser, on a live cluster; who is kept out."""
 
+import contextlib
+import csv
 import http.server
+import io
+import json
 import threading
 import time
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
-from callboard import Actor, Node, handler
+from callboard import Actor, Node, Rights, handler
+from callboard.pipeline.progress import Progress, Status
 from tests.callboard.dashboard.browser import a_browser
 from tests.callboard.dashboard.conftest import NASTY, Client, Cluster, Counter
 from tests.polling import eventually
+
+TITLES = {
+    f"{name} · callboard"
+    for name in (
+        *("Overview", "Actors", "Actor", "Topics", "Stores"),
+        *("MQTT", "Logs", "Queries", "Events"),
+    )
+}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +40,7 @@ def page(browser, cluster):
     browser.dark(False)
     yield lambda route="overview": browser.go(cluster.hub.dashboard_url, route)
     assert browser.errors() == []
-    assert browser.driver.title == "callboard"  # no name has become a script
+    assert browser.driver.title in TITLES  # no name has become a script
 
 
 def test_the_overview_shows_nodes_links_and_the_exact_balance(cluster, page):
@@ -85,12 +100,99 @@ def test_an_actor_has_a_page_and_is_sent_to_traced_and_stopped(cluster, page):
     shown.shows('send: {"answer":5}')
     shown.until(lambda: "int" in shown.text)
     shown.click("stop")
+    shown.click("really stop?")
     shown.shows('stop: {"reason":"normal"}')
     shown.shows("this actor has ended")
 
 
 def test_the_supervision_tree_is_a_tree(cluster, page):
-    page("actors?tree=1").shows("counter", "Idle")
+    page("actors?tree=1").shows("counter", "250 × Idle", "__proto__", "constructor")
+
+
+def test_an_actor_is_killed_once_that_is_meant(cluster, page):
+    victim = cluster.west.spawn(Counter)
+    shown = page(f"actor?address={victim}")
+    shown.click("kill")
+    shown.shows("really kill?")
+    assert victim.ask(1).result(10) == 1
+
+    shown.click("really kill?")
+    shown.shows('kill: {"reason":"killed"}', "this actor has ended")
+
+
+def test_each_row_has_a_link_to_all_of_it(cluster, page):
+    shown = page("stores?which=things&search=leader")
+    shown.shows("1 rows")
+    more = shown.driver.find_element("css selector", "[aria-label='all of this row'].more")
+    more.send_keys("\ue007")
+    drawer = "return (document.querySelector('.drawer') || {}).innerText || ''"
+    shown.until(lambda: "leader" in shown.script(drawer))
+    link = shown.script("return location.hash")
+    assert shown.script("return document.activeElement.className") == "drawer"
+    shown.driver.switch_to.active_element.send_keys("\ue00c")  # escape
+    shown.until(lambda: not shown.script(drawer))
+    assert shown.script("return document.activeElement.className") == "more"
+
+    shown.go(cluster.hub.dashboard_url, "events").shows("rows")
+    shown.go(cluster.hub.dashboard_url, link.removeprefix("#/"))
+    shown.until(lambda: "leader" in shown.script(drawer))
+
+
+def test_all_is_reached_by_keys(cluster, page):
+    shown = page("actors")
+    shown.shows("Idle")
+    body = shown.driver.find_element("css selector", "body")
+    body.send_keys("/")
+    focus = (
+        "const it = document.activeElement; return it.ariaLabel || it.innerText || it.tagName"
+    )
+    assert shown.script(focus) == "search"
+    shown.driver.switch_to.active_element.send_keys("counter\t\t\t")
+    shown.shows("1 rows")
+    assert shown.script(focus) == "actors"  # the rows, which arrows scroll
+    shown.driver.switch_to.active_element.send_keys("\t\t")
+    shown.driver.switch_to.active_element.send_keys("\ue007")
+    shown.until(lambda: "class ↑" in shown.text)
+    style = "return getComputedStyle(document.activeElement).outlineStyle"
+    assert shown.script(style) == "solid"
+    nameless = """return [...document.querySelectorAll('button,a,input,select,textarea')]
+        .filter((each) => !(each.ariaLabel || each.innerText.trim())).length"""
+    for route in ("actors", "topics", "stores?which=things", "mqtt", "events"):
+        shown.go(cluster.hub.dashboard_url, route).shows("callboard", "rows")
+        assert shown.script(nameless) == 0, route
+
+
+def test_what_is_shown_is_saved_as_it_is(cluster, page):
+    shown = page("stores?which=things")
+    shown.shows("leader")
+    shown.script(
+        """window.saved = []; URL.createObjectURL = (blob) => {
+            blob.text().then((text) => window.saved.push(text)); return '#'; };
+        HTMLAnchorElement.prototype.click = () => {}"""
+    )
+    shown.click("CSV")
+    shown.until(lambda: shown.script("return window.saved.length") == 1)
+    shown.click("JSON")
+    shown.until(lambda: shown.script("return window.saved.length") == 2)
+
+    text, as_json = shown.script("return window.saved")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    wanted = {name[:2_000] for name in NASTY}
+    assert wanted <= {row["key"] for row in json.loads(as_json)}
+    assert wanted - {"=1+1"} <= {row["key"] for row in rows}
+    assert "'=1+1" in {row["key"] for row in rows}  # no formula where a table opens it
+
+
+@pytest.mark.parametrize(
+    ("route", "text"),
+    [
+        *(("constructor", "Balance"), ("__proto__", "Balance"), ("stores?which=x", "no keys")),
+        *(("mqtt?tab=constructor", "no router runs"), ("actors?search=%E0%A4", "nothing")),
+        ("actor?address=nonsense", "'nonsense' is no address"),
+    ],
+)
+def test_an_address_that_was_bent_shows_a_page(page, route, text):
+    page(route).shows(text)
 
 
 def test_topics_are_listened_to_and_published(cluster, page):
@@ -144,10 +246,107 @@ def test_a_router_and_a_log_are_shown(cluster, page, tmp_path):
         shown.go(cluster.hub.dashboard_url, "logs").shows("readings", str(tmp_path))
 
 
+def test_running_queries_and_their_results_are_shown(cluster, page):
+    progress = {"query": "quantiles", "batch": 7, "rows": 100, "rate": 50.0, "seconds": 2.0}
+    progress |= {"offset": 900, "end": 1_000, "watermark": "", "at": ""}
+    now = datetime.now(UTC).isoformat()
+    status = Status("quantiles", "/logs/<b>cpu</b>", 5, "<i>host</i>", now, updated=now)
+    status = replace(status, undecodable=3, last=Progress(**progress))
+    shown = page("queries")
+    shown.shows("No query tells how far it is", "callboard pipeline run")
+
+    def publish():
+        cluster.there.publish(status.topic, status.as_message())
+        cluster.there.publish("/quantiles/<u>x</u>", {"p50": 0.5, "p99": 0.9, "start": "x"})
+        return "900 of 1,000, 100 wait" in shown.text and "<u>x</u>" in shown.text
+
+    eventually(publish, 30, interval=0.3)
+    shown.shows("runs", "dead letters\n3", "batch 7", "<i>host</i>", "/logs/<b>cpu</b>")
+    shown.until(lambda: shown.script("return !!document.querySelector('.uplot canvas')"))
+    about = "return document.querySelector('.plot').ariaLabel"
+    assert "p50 0.5, p99 0.9" in shown.script(about)
+
+
+def test_names_of_nodes_are_text_in_the_graph_and_everywhere(browser):
+    names = ["<b>x</b>", "__proto__", "constructor"]
+    with Node("hub", dashboard=True) as hub, contextlib.ExitStack() as stack:
+        hub.listen("127.0.0.1", 0)
+        for name in names:
+            stack.enter_context(Node(name)).connect(hub.address)
+        browser.open(hub.dashboard_url).shows("● 4 nodes", *names)
+        labels = (
+            "return [...document.querySelectorAll('.graph .name')].map((e) => e.textContent)"
+        )
+        browser.until(lambda: {"<b>x</b>", "__proto__"} <= set(browser.script(labels)))
+        assert "<b>x</b> is up" in browser.script(
+            "return document.querySelector('.graph').getAttribute('aria-label')"
+        )
+        stack.close()
+        browser.shows("✕ 3 of 4 nodes", "__proto__ is lost", "<b>x</b> is lost")
+        assert not browser.errors()
+
+
+def test_a_page_says_when_its_node_has_gone_and_goes_on_when_it_is_back(browser):
+    with Node("shop", dashboard=True) as node:
+        address = node.dashboard_url.split("/")[2]
+        browser.open(node.dashboard_url).shows("● 1 nodes", "shop")
+    browser.shows("no answer, trying again")
+    browser.errors()
+    with Node("again", dashboard=address) as node:
+        browser.shows("This page needs the link that was printed")
+        browser.open(node.dashboard_url).shows("● 1 nodes", "again")
+    browser.errors()
+
+
+def test_rights_say_what_is_seen_and_done(browser):
+    looks = Rights(inspect=True, stop=["victim"], monitor=["victim"])
+    given = {"looks": looks, "nothing": Rights(), "member": Rights.member()}
+    with Node("shop", permissions=given) as shop, Node("far", secret="m") as far:
+        shop.listen("127.0.0.1", 0, secrets={"looks": "a", "nothing": "b", "member": "m"})
+        far.connect(shop.address)
+        victim, other = shop.spawn(Counter), shop.spawn(Counter)
+        shop.register("victim", victim)
+        shop.register("other", other)
+        with page_of(shop, "a") as node:
+            browser.open(node.dashboard_url).shows("shop", "● 2 nodes")
+            assert "far" not in browser.text  # a leaf sees its neighbour only
+            browser.go(node.dashboard_url, f"actor?address={other}").shows("Counter on shop")
+            browser.click("kill")
+            browser.click("really kill?")
+            browser.shows("kill was not done", "right")
+            assert other.ask(1).result(10) == 1
+            client = Client(node.dashboard_url)
+            status, told = client.act("kill", address=str(other))
+            assert (status, "permissions" in told["error"]) == (403, True)
+            assert client.act("stop", address=str(victim))[0] == 200
+        with page_of(shop, "b") as node:
+            browser.open(node.dashboard_url).shows("⊘", "refused", "inspect")
+            status, text, _ = Client(node.dashboard_url).ask(f"api/v1/actor?address={other}")
+            assert (status, "inspect" in json.loads(text)["error"]) == (403, True)
+            browser.go(node.dashboard_url, "actors").shows("shop did not answer", "inspect")
+    browser.errors()
+
+
+@contextlib.contextmanager
+def page_of(shop, secret):
+    with Node("page", dashboard=True, actions=True, secret=secret) as node:
+        node.connect(shop.address)
+        yield node
+
+
 def test_on_a_phone_nothing_is_wider_than_the_screen(cluster, page):
     shown = page()
     shown.size(390, 800, is_phone=True)
-    for route in ("overview", "actors", "topics", "stores", "mqtt", "logs", "events"):
+    for route in (
+        "overview",
+        "actors",
+        "topics",
+        "stores",
+        "mqtt",
+        "logs",
+        "queries",
+        "events",
+    ):
         shown.go(cluster.hub.dashboard_url, route).shows("callboard")
         wide = "return [document.documentElement.scrollWidth, innerWidth]"
         width, most = shown.script(wide)
