@@ -9,6 +9,8 @@ from callboard.actors.envelope import traced, traceparent, tracestate
 from callboard.actors.errors import AskTimeout, MailboxFull
 from callboard.actors.mailbox import Mailbox
 from callboard.proxies.ledger.credit import KNOWS_CREDIT
+from tests.polling import eventually
+from tests.proxies.cast import everybody_knows
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -79,8 +81,7 @@ def test_what_expired_on_its_way_is_not_handled(nodes):
 
     with pytest.raises(AskTimeout):
         far.ask(5, timeout=0.02).result(5)
-    while local.target.depth == 0:
-        threading.Event().wait(0.001)
+    eventually(lambda: local.target.depth)
     threading.Event().wait(0.03)
     actor.gate.set()
 
@@ -96,8 +97,7 @@ def test_a_high_priority_travels_to_other_nodes(nodes):
         far.tell(number)
     for number in (10, 20):
         far.tell(number, priority="high")
-    while local.target.depth < 4:
-        threading.Event().wait(0.001)
+    eventually(lambda: local.target.depth == 4)
     actor.gate.set()
 
     assert far.ask([]).result(5) == [10, 20, 1, 2]
@@ -129,6 +129,7 @@ def test_with_wait_messages_from_elsewhere_wait_as_well(nodes):
 
 def test_messages_of_an_earlier_release_have_an_overdraft_and_are_then_counted(nodes):
     here, there = nodes
+    everybody_knows(here, there)  # else the other one takes the abilities in behind these
     here._broker.lifetimes._holdings.sightings -= KNOWS_CREDIT
     here._broker.routes.is_able(there.node_id, ["keys"])
     there._broker.routes.is_able(here.node_id, ["keys"])
