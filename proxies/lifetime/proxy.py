@@ -105,6 +105,9 @@ class Outbound(Protocol):
     ) -> bool:
         """Send a message if there is room for it; else its sender waits for its turn."""
 
+    def stand_behind(self, proxy: "Proxy", command: object) -> bool:
+        """Let a command wait behind the messages that wait; False if there are none."""
+
     def ensure_watched(self, proxy: "Proxy") -> None:
         """See to it that a monitor of a proxy's actor is told of its end."""
 
@@ -211,11 +214,10 @@ class Proxy(Holding):
             self.outbound.give_up(self, asker)
 
     def stop(self) -> None:
-        """End the actor behind earlier messages."""
-        if self.credit is None:
-            self.command(StopActor(self.number))
-        else:  # where some of them wait, it does as well
-            self.outbound.dispatch(self, StopActor(self.number), None, b"")
+        """End the actor behind earlier messages: where some of them wait, it does as well."""
+        order = StopActor(self.number)
+        if not self.outbound.stand_behind(self, order):
+            self.command(order)
 
     def kill(self) -> None:
         """End the actor before its next message."""

@@ -168,6 +168,10 @@ class Outgoing:
             has_room = True
         self._unrouted.wait_or_refuse(proxy, message, sender, payload)
 
+    def stand_behind(self, proxy: Proxy, command: object) -> bool:
+        """Let a command wait behind the messages that wait; False if there are none."""
+        return self._unrouted.stand_behind(proxy, command)
+
     def offer(
         self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes, turn: SendTurn
     ) -> bool:

@@ -122,14 +122,14 @@ class Pacing:
         """
         if payload is None:
             payload = self._outgoing.encode(message)
-        if not has_waited and not self._may_go(proxy, message, sender, payload):
-            return
-        if payload:
+        if has_waited or self._may_go(proxy, message, sender, payload):
             self._outgoing.dispatch(
                 proxy, message, sender, payload, at_once=at_once, has_waited=has_waited
             )
-        else:
-            proxy.command(message)
+
+    def stand_behind(self, proxy: Proxy, command: object) -> bool:
+        """Let a command wait behind the messages that wait; False if there are none."""
+        return self._outgoing.stand_behind(proxy, command)
 
     def encode(self, message: Any) -> bytes:
         """Serialize a message."""
@@ -175,7 +175,7 @@ class Pacing:
                 queue = self._queue_of(proxy, len(payload))
                 if queue is None:
                     return True
-                fits = not payload or queue.pressure.fits(len(queue), len(payload))
+                fits = queue.pressure.fits(len(queue), len(payload))
                 is_taken = fits or self._may_pile(proxy, queue, len(payload))
                 if is_taken:
                     queue.put(message, sender, payload)
@@ -195,7 +195,7 @@ class Pacing:
         credit, queue = proxy.credit, proxy.waiting
         if credit is None or proxy.down is not None or proxy.node not in self._next_hops:
             return None
-        if queue is None and (not size or credit.take(size)):
+        if queue is None and credit.take(size):
             return None
         return self._unrouted.begin_to_wait(proxy)
 

@@ -132,6 +132,13 @@ class Unrouted:
             self._waiting.pop(proxy.node, None)
         return Queue() if waiting is None else waiting
 
+    def stand_behind(self, proxy: Proxy, command: object) -> bool:
+        """Let a command wait behind the messages that wait; False if there are none."""
+        with self._lock:
+            if proxy.waiting is not None:
+                proxy.waiting.put(command, None, b"")
+            return proxy.waiting is not None
+
     def search_over(self, node: NodeId) -> None:
         """Send or refuse what waited for another path."""
         with self._lock:

@@ -46,6 +46,29 @@ def test_stop_ends_normally_behind_earlier_messages(ends):
     assert a.stats().dead_letters == b.stats().dead_letters == 0
 
 
+def test_stop_is_behind_what_waits_though_it_needs_no_credit_any_more(ends, monkeypatch):
+    a, b = ends
+    monkeypatch.setattr(b._broker.granting, "announced", lambda *_: None)  # it has bounds?
+    sink = b.spawn(Sink)
+    there = a.ref(str(sink))
+    down = a.monitor(there)
+    for number in range(100):
+        there.tell(number)
+    assert there.target.waiting
+    send, stopping = a._broker.unrouted.send_waiting, [there.stop]
+
+    def stop_and_send(proxy):
+        if proxy is there.target and stopping:
+            stopping.pop()()
+        send(proxy)
+
+    monkeypatch.setattr(a._broker.unrouted, "send_waiting", stop_and_send)
+    a.runtime.post(a._broker.pacing.serve_without, there.target)  # it has none
+
+    assert down.result(30) == Down(sink, "normal")
+    assert b.stats().dead_letters == 0
+
+
 def test_kill_is_told_as_killed(ends):
     a, b = ends
     echo = b.spawn(Echo)
