@@ -1,7 +1,7 @@
 """A real headless Chromium, the system's own, driven by selenium."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,9 +49,18 @@ class Browser:
     def text(self) -> str:
         return str(self.script("return document.body.innerText"))
 
-    def shows(self, *texts: str) -> None:
+    def shows(self, *texts: str, seconds: float = 60.0) -> None:
         """Wait until the page has all these texts."""
-        eventually(lambda: all(each in self.text for each in texts), 30, interval=0.05)
+        try:
+            eventually(lambda: not self._missing(texts), seconds, interval=0.05)
+        except AssertionError as error:
+            shown = f"{self.driver.current_url} has no {self._missing(texts)}, but:"
+            raise AssertionError(f"{error}\n{shown}\n{self.text}\n{self.errors()}") from None
+
+    def _missing(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts that the page does not have."""
+        text = self.text
+        return [each for each in texts if each not in text]
 
     def click(self, text: str) -> None:
         """Click the button or link of that text."""
