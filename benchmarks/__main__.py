@@ -61,6 +61,7 @@ MEASURES = (
     "topic_chain",
     "topic_rounds",
     "topic_record",
+    "zeek_transcode",
     "store_put",
     "store_get",
     "store_to_clone",

@@ -49,6 +49,7 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
     "topic_flood": {"Zeek Broker, Python": 3, "Zeek Broker, C++": 0.4},
     "topic_batches": {"Zeek Broker, Python": 1},
     "topic_chain": {"Zeek Broker, Python": 4},
+    "zeek_transcode": {"by objects": 3},
     "topic_rounds": {"Zeek Broker, Python": 50},
     "store_put": {"Zeek Broker, Python": 2},
     "store_get": {"Zeek Broker, Python, master": 2, "Zeek Broker, Python, clone": 2},

@@ -51,11 +51,13 @@ from callboard.endpoint.machine.effect import (
     RefusedThere,
     RunReceiver,
     TransmitRun,
+    WishesChanged,
 )
 from callboard.endpoint.machine.peer_buffer import LINK_ROOM, OverflowPolicy, PeerBuffer
-from callboard.endpoint.machine.run import PackedType, encode_pair
+from callboard.endpoint.machine.run import PackedType, encode_pair, pair_of
 from callboard.endpoint.machine.status import EC
 from callboard.endpoint.machine.topic import checked_topic
+from callboard.endpoint.wishes import Wishes, WishListener
 from callboard.figures import Metric
 from callboard.model.errors import MalformedMessage
 from callboard.node import Node
@@ -195,6 +197,7 @@ class Hub(SystemActor):
         self._awaited: list[tuple[Condition, Future[bool]]] = []
         #: Nodes whose directory did not answer.
         self._unanswered: list[bytes] = []
+        self._wishes = Wishes(self.core, lambda pause, act: self.after(pause, CallBack(act)))
         self._stop_listening = self.overlay.listen(self._note_event)
         node.register(CORE_NAME, self.me)
         self._take_stock(node)
@@ -398,6 +401,35 @@ class Hub(SystemActor):
         `bringer`.
         """
         self._order(partial(self.core.bring_in, self._entering(messages), bringer))
+
+    def bring_in_encoded(
+        self, messages: Sequence[tuple[str, bytes]], bringer: object, ttl: int | None = None
+    ) -> None:
+        """Publish what a door brings whose values are CBOR of the model already.
+
+        From any thread, and without waiting for room: see `has_room` and `room_listeners`.
+
+        Args:
+            messages: topics, and values as `data_to_cbor` or a transcoder of a door gives them.
+            bringer: the door's receiver, which does not get them.
+            ttl: links that they may still cross, where their wire says so.
+
+        Raises:
+            InvalidTopic: a topic is too long, or has no UTF-8 form; nothing was published.
+        """
+        pairs = [pair_of(topic, content) for topic, content in messages]
+        self._order(partial(self.core.bring_in, pairs, bringer, ttl))
+
+    def watch_wishes(self, bringer: object, told: WishListener) -> Callable[[], None]:
+        """Tell a door what to bring in, now and whenever that changes; returns how to stop.
+
+        Args:
+            bringer: the door's receiver, whose own subscriptions are no wishes.
+            told: gets the shortest prefixes, sorted (see `Core.wishes`); on the node's thread,
+                and only when they differ from the last ones.
+        """
+        self.call_soon(self._wishes.begin, bringer, told)
+        return partial(self.call_soon, self._wishes.end, bringer)
 
     def _order(self, order: CoreOrder) -> None:
         """Let an order wait for the core among the data that was published."""
@@ -835,11 +867,17 @@ class Hub(SystemActor):
                 self._note_refusal(effect)
             else:
                 is_changed = True
-                if isinstance(effect, PeerEvent):
-                    for listener in self._listeners:
-                        listener(effect)
+                self._note(effect)
         if is_changed:
             self._look_for_awaited()
+
+    def _note(self, effect: CoreEffect) -> None:
+        """Tell of a change among peers, filters or wishes."""
+        if isinstance(effect, PeerEvent):
+            for listener in self._listeners:
+                listener(effect)
+        elif isinstance(effect, WishesChanged):
+            self._wishes.changed()
 
     def refuse(self, node: bytes, level: str, store: str) -> None:
         """Tell a leaf that it may not read or write a store; on the node's thread."""

@@ -288,6 +288,7 @@ class ForeignWires:
         self._runner.post(self._close_port, port, reason)
 
     def _close_port(self, port: ForeignPort, reason: str) -> None:
+        """Stop listening on the runner."""
         port.acceptor.close()
         if port in self.ports:
             self.ports.remove(port)
@@ -338,6 +339,7 @@ class ForeignWires:
         self._runner.post(self._stop, dial, reason)
 
     def _stop(self, dial: ForeignDial, reason: str) -> None:
+        """Give a dial up on the runner."""
         dial.is_stopped = True
         if dial in self.dials:
             self.dials.remove(dial)

@@ -22,6 +22,7 @@ from callboard.model.encoding import (
 from callboard.model.errors import EndpointError
 from callboard.store.machine.command import Command, CommandRun, EntityId, encode_run, read_run
 from callboard.zeek.command import InternalCommand, command_from_bytes, command_to_bytes
+from callboard.zeek.transcoder import broker_from_cbor, cbor_from_broker
 from callboard.zeek.value import value_from_bytes, value_to_bytes
 from tests.fuzz.case import Case, require
 from tests.fuzz.datum import datum
@@ -49,7 +50,7 @@ _CODECS: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]] = {
 
 
 class TopicValue:
-    """Feeds the four decoders, and the two short cuts to Python values."""
+    """Feeds the four decoders, the two short cuts to Python values, and those past them."""
 
     name = "value"
 
@@ -68,6 +69,9 @@ class TopicValue:
                     require(encode(decode(again)) == again, f"{name} {payload.hex()}")
         for payload in case["cbor"]:
             _compare_short_cuts(payload)
+            _compare_transcoded(broker_from_cbor, data_from_cbor, value_to_bytes, payload)
+        for payload in case["broker"]:
+            _compare_transcoded(cbor_from_broker, value_from_bytes, data_to_cbor, payload)
         return sum(map(len, case.values()))
 
 
@@ -83,6 +87,19 @@ def _compare_short_cuts(payload: bytes) -> None:
             isinstance(direct, EndpointError) or _is_same(direct, wanted)
         )
         require(is_same, f"{payload.hex()}: {direct!r:.200} or {wanted!r:.200}")
+
+
+def _compare_transcoded(
+    short: Callable[[bytes], bytes],
+    read: Callable[[bytes], Data],
+    write: Callable[[Data], bytes],
+    payload: bytes,
+) -> None:
+    direct, wanted = _outcome(short, payload), _outcome(read, payload)
+    if isinstance(wanted, Data):
+        wanted = write(wanted)
+    is_same = direct == wanted if isinstance(wanted, bytes) else type(direct) is type(wanted)
+    require(is_same, f"{payload.hex()}: {direct!r:.200} or {wanted!r:.200}")
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -22,6 +22,7 @@ the seven callbacks of the guide.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, field, replace
+from itertools import chain
 from operator import itemgetter
 from typing import Final
 
@@ -32,12 +33,14 @@ from callboard.endpoint.machine.effect import (
     CoreEffect,
     CoreOrder,
     DeliverItems,
+    DoorReceiver,
     Item,
     Pair,
     PeerEvent,
     RefusedHere,
     RefusedThere,
     TransmitRun,
+    WishesChanged,
 )
 from callboard.endpoint.machine.filter_exchange import (
     FilterChange,
@@ -61,7 +64,7 @@ from callboard.endpoint.machine.run import (
 )
 from callboard.endpoint.machine.status import SC
 from callboard.endpoint.machine.subscriptions import SubscriptionTable
-from callboard.endpoint.machine.topic import is_local
+from callboard.endpoint.machine.topic import is_local, is_reserved, shortest
 from callboard.model.errors import MalformedMessage
 
 #: Links that a message may cross: Broker's own limit since 2.0.
@@ -125,12 +128,25 @@ class Core:
         self._outputs: dict[PackedType, CoreOutput] = {}
         #: How many local receivers want each topic: the local filter.
         self._wanted: dict[str, int] = {}
+        #: Whether to tell that what is wanted has changed: there is a door.
+        self.tells_wishes = False
 
     # --- looked at ---
 
     def subscriptions(self) -> dict[str, int]:
         """Return the topics that are subscribed to here, and by how many; from any thread."""
         return dict(self._wanted)
+
+    def wishes(self, bringer: object) -> tuple[str, ...]:
+        """Return what a door is to bring in: data that others here, or elsewhere, want.
+
+        These are the shortest prefixes, sorted, so that none takes another. What the door
+        itself subscribes to for its peer is not among them, and no topic of the endpoints.
+        """
+        output = self._outputs.get(_DATA)
+        here = () if output is None else output.index.taken_by_others(bringer)
+        elsewhere = chain.from_iterable(each.topics for each in self.filters.remotes.values())
+        return shortest(topic for topic in chain(here, elsewhere) if not is_reserved(topic))
 
     def wanting(self, topic: str) -> int:
         """Return how many other endpoints subscribe to just that topic."""
@@ -201,15 +217,44 @@ class Core:
             effects += output.deliver_own(run)
         return effects
 
-    def bring_in(self, run: Sequence[Pair], bringer: object) -> list[CoreEffect]:
+    def bring_in(
+        self, run: Sequence[Pair], bringer: object, ttl: int | None = None
+    ) -> list[CoreEffect]:
         """Take data messages that a door brought: as if they had come from another node.
 
-        Whoever brought them does not get them, whatever it subscribed to.
+        Whoever brought them does not get them, whatever it subscribed to, and no receiver of
+        the same foreign peer.
+
+        Args:
+            run: the messages.
+            bringer: the door's receiver.
+            ttl: links that they may still cross, where their wire says so.
         """
+        if ttl is None or ttl >= self.ttl:
+            others = self.data_for_others(run)
+        else:
+            others = self._to_near(run, ttl)
         return [
             effect
-            for effect in (*self.data_for_others(run), *self.deliver_here(_DATA, run))
-            if not (isinstance(effect, DeliverItems) and effect.receiver is bringer)
+            for effect in (*others, *self.deliver_here(_DATA, run))
+            if not (isinstance(effect, DeliverItems) and _leads_back(effect.receiver, bringer))
+        ]
+
+    def _to_near(self, run: Sequence[Pair], ttl: int) -> list[TransmitRun]:
+        """Send data messages to those who want them and are no more links away than `ttl`."""
+        self.counters.data_published += len(run)
+        bundles: dict[bytes, list[bytes]] = {}
+        for topic, pair in run:
+            for node in self.receivers_of(topic):
+                if len(self.path_of(node)) <= ttl:
+                    bundles.setdefault(node, []).append(pair)
+        self.counters.serialized += len(run)
+        self.counters.processed[_DATA] += len(run)
+        self.counters.transmitted += sum(map(len, bundles.values()))
+        return [
+            TransmitRun(node, *one)
+            for node, pairs in bundles.items()
+            for one in pack_runs(_DATA, ttl, pairs)
         ]
 
     def data_for_others(self, run: Sequence[Pair]) -> list[TransmitRun]:
@@ -381,14 +426,16 @@ class Core:
         output = self._output(kind)
         if sees_own:
             output.sees_own.add(receiver)
-        added = set()
+        added, is_changed = set(), False
         for topic in topics:
             if output.index.add(topic, receiver):
+                is_changed = True
                 count = self._wanted.get(topic, 0)
                 self._wanted[topic] = count + 1
                 if not count:
                     added.add(topic)
-        return self._tell(self.filters.change(added, set(), now))
+        told = self._tell(self.filters.change(added, set(), now))
+        return told + self._wishes_changed(is_changed=is_changed)
 
     def unsubscribe(
         self,
@@ -403,14 +450,20 @@ class Core:
         if topics is None:
             topics = output.index.prefixes(receiver)
             output.sees_own.discard(receiver)
-        removed = set()
+        removed, is_changed = set(), False
         for topic in topics:
             if output.index.remove(topic, receiver):
+                is_changed = True
                 self._wanted[topic] -= 1
                 if not self._wanted[topic]:
                     del self._wanted[topic]
                     removed.add(topic)
-        return self._tell(self.filters.change(set(), removed, now))
+        told = self._tell(self.filters.change(set(), removed, now))
+        return told + self._wishes_changed(is_changed=is_changed)
+
+    def _wishes_changed(self, *, is_changed: bool) -> list[CoreEffect]:
+        """Return that doors may have to bring in something else."""
+        return [WishesChanged()] if is_changed and self.tells_wishes else []
 
     def is_taken(self, topic: str) -> bool:
         """Return whether a local receiver takes data of a topic."""
@@ -536,7 +589,7 @@ class Core:
                 self._remote_index.add(topic, change.node)
         if changes:
             self._receivers.clear()
-        return list(changes)
+        return [*changes, *self._wishes_changed(is_changed=bool(changes))]
 
     def _tell(self, updates: list[tuple[bytes, FilterUpdate]]) -> list[CoreEffect]:
         """Return filter updates as runs to transmit."""
@@ -602,6 +655,13 @@ class Core:
         place = self._places.get(node)
         address = None if place is None else place.address
         return PeerEvent(kind, self.endpoint_of(node), address, text)
+
+
+def _leads_back(receiver: object, bringer: object) -> bool:
+    """Return whether a receiver is the bringer, or another door to the same foreign peer."""
+    return receiver is bringer or (
+        isinstance(receiver, DoorReceiver) and receiver.is_of(bringer)
+    )
 
 
 def _update_of(items: list[Item]) -> FilterUpdate:

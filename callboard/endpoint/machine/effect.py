@@ -72,6 +72,10 @@ class DeliverItems(NamedTuple):
     size: int = 0
 
 
+class WishesChanged(NamedTuple):
+    """What doors bring in may be wanted by more or by fewer than before."""
+
+
 class RefusedHere(NamedTuple):
     """A leaf was refused something, by its rights."""
 
@@ -112,7 +116,29 @@ class RunReceiver:
         raise NotImplementedError
 
 
-CoreEffect = TransmitRun | DeliverItems | PeerEvent | FilterChange | RefusedHere | RefusedThere
+class DoorReceiver(RunReceiver):
+    """The receiver of a door to one foreign peer, with the peer's filter.
+
+    What one door of a peer brought in never goes out by another one to the same peer.
+    """
+
+    #: What tells the peer from others: its address as it was configured, or its name.
+    peer_key: str = ""
+
+    def is_of(self, bringer: object) -> bool:
+        """Return whether a bringer leads to the same peer."""
+        return isinstance(bringer, DoorReceiver) and bringer.peer_key == self.peer_key
+
+
+CoreEffect = (
+    TransmitRun
+    | DeliverItems
+    | PeerEvent
+    | FilterChange
+    | RefusedHere
+    | RefusedThere
+    | WishesChanged
+)
 
 
 #: What waits for the core among the data that was published: commands, or a call of it.

@@ -139,6 +139,15 @@ class _KnownTopics(dict[str, bytes]):
 _TOPICS: Final = _KnownTopics()
 
 
+def pair_of(topic: str, content: bytes) -> tuple[str, bytes]:
+    """Return a topic and a value that is CBOR of the model already, as it enters a core.
+
+    Raises:
+        InvalidTopic: the topic is too long, or has no UTF-8 form.
+    """
+    return topic, _TOPICS[topic] + content
+
+
 def encode_plain_pair(topic: str, content: Any) -> bytes:
     """Encode a topic and content of our own making that is plain CBOR: bytes stay bytes."""
     return cbor2.dumps(topic) + cbor2.dumps(content)

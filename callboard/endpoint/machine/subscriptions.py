@@ -92,6 +92,12 @@ class SubscriptionTable(Generic[S]):
         """Return the prefixes of one subscriber, in the order they came."""
         return tuple(self._prefixes.get(subscriber, ()))
 
+    def taken_by_others(self, subscriber: S) -> Iterator[str]:
+        """Yield the prefixes that somebody else is subscribed to."""
+        for prefix, known in self._by_prefix.items():
+            if len(known) > 1 or subscriber not in known:
+                yield prefix
+
     def __len__(self) -> int:
         return sum(map(len, self._prefixes.values()))
 

@@ -121,6 +121,19 @@ def is_reserved(topic: str) -> bool:
     return RESERVED in topic and RESERVED in topic.split("/")
 
 
+def shortest(topics: Iterable[str]) -> tuple[str, ...]:
+    """Return the prefixes that take what all of these take, sorted: none takes another.
+
+    >>> shortest(["/a/b", "/c", "/a", "/ab"])
+    ('/a', '/c')
+    """
+    found: list[str] = []
+    for topic in sorted(topics):
+        if not found or not topic.startswith(found[-1]):
+            found.append(topic)
+    return tuple(found)
+
+
 def is_local(topic: str) -> bool:
     """Return whether messages with this topic stay in the endpoint where they arise."""
     return topic.startswith(_LOCAL)

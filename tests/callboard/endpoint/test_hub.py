@@ -13,7 +13,10 @@ from callboard.actors.runtime import Runtime
 from callboard.endpoint import hub
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine import peer_buffer
+from callboard.endpoint.machine.effect import DoorReceiver
 from callboard.endpoint.message_queue import MessageQueue
+from callboard.model.data import Data
+from callboard.model.encoding import data_to_cbor
 from callboard.proxies.link.wire import Wire
 from tests.proxies.cast import eventually
 
@@ -249,3 +252,58 @@ def test_no_object_has_more_attributes_than_may_share_their_keys(hubs):
 
     assert found.keys() >= {"Hub", "Runner", "Runtime"}
     assert {name: count for name, count in found.items() if count > 30} == {}
+
+
+class Door(DoorReceiver):
+    """A door to a foreign peer: what it is told to bring in, and what goes out by it."""
+
+    def __init__(self, key: str = "zeek:9999") -> None:
+        self.peer_key = key
+        self.wishes: list[tuple[str, ...]] = []
+        self.items: list[tuple[str, object]] = []
+
+    def take_from(self, sender, items, size):
+        self.items += items
+
+
+def test_a_door_is_told_what_others_want_and_when_that_changes(hubs):
+    here, _, queue = hubs  # the other node wants /t
+    door = Door()
+    here.add_receiver(door, ["/peer", "/t"], sees_own=True).result(5)
+    stop = here.watch_wishes(door, door.wishes.append)
+    assert eventually(lambda: door.wishes == [("/t",)])
+
+    mine = MessageQueue()
+    here.add_receiver(mine, ["/a/b", "/a", "/t/below", "store/<$>/data/master"]).result(5)
+    assert eventually(lambda: door.wishes[-1] == ("/a", "/t"))
+    here.add_receiver(door, ["/more of the peer"]).result(5)
+    here.remove_receiver(mine, ["/a"]).result(5)
+    assert eventually(lambda: door.wishes[-1] == ("/a/b", "/t"))
+    assert len(door.wishes) == 3
+
+    stop()
+    here.remove_receiver(mine).result(5)
+    here.add_receiver(mine, ["/late"]).result(5)
+    assert len(door.wishes) == 3
+
+
+def test_what_a_door_brings_encoded_reaches_all_but_doors_to_the_same_peer(hubs):
+    here, _, queue = hubs
+    door, same, another = Door(), Door(), Door("zeek:1")
+    for each in (door, same, another):
+        here.add_receiver(each, [""], sees_own=True).result(5)
+
+    here.bring_in_encoded([("/t", data_to_cbor(Data((1, "two"))))], door)
+
+    assert queue.get(5.0) == ("/t", (1, "two"))
+    assert eventually(lambda: another.items == [("/t", (1, "two"))])
+    assert door.items == same.items == []
+
+
+def test_a_ttl_of_a_foreign_wire_travels_on(hubs):
+    here, _, queue = hubs
+    door = Door()
+    for number, ttl in ((0, 0), (1, 1), (2, None)):
+        here.bring_in_encoded([("/t", data_to_cbor(Data(number)))], door, ttl)
+
+    assert [queue.get(5.0), queue.get(5.0)] == [("/t", 1), ("/t", 2)]

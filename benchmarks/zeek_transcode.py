@@ -1,0 +1,59 @@
+"""Doors to Zeek: an event of three arguments, from Broker's bytes to ours and back.
+
+The peer is the way by objects, `zeek.value` and `model.encoding`, which defines what comes out.
+A checkout without the short way measures that one as its own.
+"""
+
+import ipaddress
+import time
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks.measure import Measure, Subject
+from callboard.model.data import Data
+from callboard.model.encoding import data_from_cbor, data_to_cbor
+from callboard.model.scalar import Count
+from callboard.zeek.value import value_from_bytes, value_to_bytes
+
+EVENTS = 40_000
+
+Way = Callable[[bytes], bytes]
+
+
+def _in_by_objects(payload: bytes) -> bytes:
+    return data_to_cbor(value_from_bytes(payload))
+
+
+def _out_by_objects(content: bytes) -> bytes:
+    return value_to_bytes(data_from_cbor(content))
+
+
+try:
+    from callboard.zeek.transcoder import broker_from_cbor, cbor_from_broker
+except ImportError:
+    cbor_from_broker, broker_from_cbor = _in_by_objects, _out_by_objects
+
+
+def _measure(inward: Way, outward: Way, share: float) -> float:
+    """Take events in and give them out; returns how many a second."""
+    arguments = ("hello world", Count(42), ipaddress.ip_address("10.0.0.1"))
+    payload = value_to_bytes(Data((Count(1), Count(1), ("Test::ping", arguments))))
+    events = max(1, int(EVENTS * share))
+    began = time.perf_counter()
+    for _ in range(events):
+        outward(inward(payload))
+    return events / (time.perf_counter() - began)
+
+
+MEASURE = Measure(
+    title="events of Zeek, from its encoding to ours and back",
+    unit="events/s",
+    subjects=(
+        Subject("callboard", partial(_measure, cbor_from_broker, broker_from_cbor)),
+        Subject(
+            "by objects",
+            partial(_measure, _in_by_objects, _out_by_objects),
+            against="callboard",
+        ),
+    ),
+)
