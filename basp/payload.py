@@ -161,6 +161,10 @@ def read_flat_record(  # noqa: C901
             elif first == 0xFB:
                 values.append(_read_float(payload, at)[0])
                 at += 8
+            elif 0x58 <= first <= 0x5B:  # long bytes, such as many things in one message
+                start = at + (1 << (first - 0x58))
+                at = start + int.from_bytes(payload[at:start], "big")
+                values.append(payload[start:at])
             else:
                 return _NOT_FLAT
     except Exception:  # noqa: BLE001  (cut short, or no UTF-8: the general decoder tells)

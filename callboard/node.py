@@ -119,7 +119,7 @@ class Node(node.Node):
 
             parts = (self._logs, self.overlay, limits.payload)
             self.runtime.start_actor(LogService, parts, number=LOG_SERVICE)
-            self.runtime.start_actor(LogIntake, parts[:2], number=LOG_INTAKE)
+            self.runtime.start_actor(LogIntake, parts, number=LOG_INTAKE)
 
     def listen_logs(self, listen: str = "127.0.0.1:0", *, tls: Tls | None = None) -> str:
         """Serve the logs of `serve_logs` by Arrow Flight too; returns the address.

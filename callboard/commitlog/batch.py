@@ -55,6 +55,7 @@ _ALL_FLAGS: Final = (1 << 7) - 1
 #: A note stands in front; who does not know of notes refuses the batch.
 _NOTED: Final = 1 << 7
 _NAMED: Final = (TOPICS, KEYS, HEADERS, SENDERS)
+_ALL_ALIKE: Final = [None] * len(_NAMED)
 _ANY_NAMED: Final = TOPICS | KEYS | HEADERS | SENDERS
 _KINDS_OF_RECORD: Final = (Record, BytesRecord)
 
@@ -108,20 +109,25 @@ def encode_batch(
     note: bytes = b"",
 ) -> tuple[bytes, int]:
     """Return a batch as bytes, and its latest time; `now` is the time where none is given."""
-    count, payloads = len(columns.payloads), columns.payloads
-    parts: list[bytes] = [_NUMBER.pack(len(columns.names)), columns.names]
-    flags, first, latest = BYTES if columns.all_bytes else 0, now, now
-    if columns.times:
-        flags, first, latest = flags | TIMES, columns.times[0], max(columns.times)
-        parts.append(struct.pack(f"<{count}q", *columns.times))
-    for flag, column in zip(_NAMED, columns[5:], strict=True):
-        if column is not None:
-            flags |= flag
-            parts.append(struct.pack(f"<{count}I", *column))
-    if columns.kinds:
+    payloads, all_bytes, kinds, names, times, *named = columns
+    count = len(payloads)
+    parts: list[bytes] = [_NUMBER.pack(len(names)), names]
+    flags, first, latest = BYTES if all_bytes else 0, now, now
+    if times:
+        flags, first, latest = flags | TIMES, times[0], max(times)
+        parts.append(struct.pack(f"<{count}q", *times))
+    if named != _ALL_ALIKE:
+        for flag, column in zip(_NAMED, named, strict=True):
+            if column is not None:
+                flags |= flag
+                parts.append(struct.pack(f"<{count}I", *column))
+    if kinds:
         flags |= KINDS
-        parts.append(columns.kinds)
-    parts.append(struct.pack(f"<{count}I", *map(len, payloads)))
+        parts.append(kinds)
+    if count == 1:
+        parts.append(_NUMBER.pack(len(payloads[0])))
+    else:
+        parts.append(struct.pack(f"<{count}I", *map(len, payloads)))
     body = b"".join((*parts, *payloads))
     if compress is not None and len(body) >= _SHORT:
         codec, compressed = compress
@@ -130,7 +136,7 @@ def encode_batch(
             flags, body = flags | codec, short
     if note:
         flags, body = flags | _NOTED, b"".join((_NUMBER.pack(len(note)), note, body))
-    header = Header(crc32(body), len(body), base, first, latest, count, flags)
+    header = crc32(body), len(body), base, first, latest, count, flags
     return encode_header(header) + body, latest
 
 
@@ -166,7 +172,7 @@ def encode_packed(base: int, first: int, latest: int, packed: Packed, flags: int
     )
 
 
-def encode_header(header: Header) -> bytes:
+def encode_header(header: tuple[int, int, int, int, int, int, int]) -> bytes:
     """Return what stands before the body; a batch can be moved by a header of its own."""
     checked = _CHECKED.pack(*header)
     return _START.pack(MAGIC, crc32(checked)) + checked  # numbers are packed once

@@ -39,7 +39,7 @@ from callboard.commitlog.reading import RunReader
 from callboard.commitlog.recovery import LogRecovery
 from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.sealed import Sealing
-from callboard.commitlog.writer import Grouping, Writer
+from callboard.commitlog.writer import Claimed, Grouping, Writer
 from callboard.parts import PROCESS_PARTS, Row
 from callboard.seconds import checked_seconds
 
@@ -264,12 +264,28 @@ class CommitLog(LogReader):
             LogFailed: the disk refuses; nothing was appended.
             LogClosed: the log was closed.
         """
-        offset = self._writer.append([columns], claim)
-        if offset < 0:
-            return find_run(claim, self.runs_of(claim.name))
-        if self.growth.is_awaited:
+        (told,) = self.take_all([(claim, columns)])
+        if not isinstance(told, int):
+            raise told
+        return told
+
+    def take_all(self, claimed: Sequence[Claimed]) -> list[int | LogError]:
+        """Append what producers claim, in this order and at once; returns offsets.
+
+        Instead of an offset, why one was not appended: what `take` raises.
+        """
+        end = self._writer.end
+        told = self._writer.take(claimed)
+        for at, each in enumerate(told):
+            if each == -1:
+                claim = claimed[at][0]
+                try:
+                    told[at] = find_run(claim, self.runs_of(claim.name))
+                except LogError as error:
+                    told[at] = error
+        if self.growth.is_awaited and self._writer.end > end:
             self.growth.tell()
-        return offset
+        return told
 
     def runs_of(self, name: str) -> Iterator[ProducerEntry]:
         """Iterate over the runs of records of a producer, the latest first."""

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
-from callboard.commitlog.batch import Compression, Compressor, compressor, encode_batch
+from callboard.commitlog.batch import Compression, compressor, encode_batch
 from callboard.commitlog.columns import Columns
 from callboard.commitlog.disk import DiskFile
-from callboard.commitlog.errors import LogClosed, LogError, LogFailed
+from callboard.commitlog.errors import LogClosed, LogError, LogFailed, ProducerError
 from callboard.commitlog.folder import (
     COLUMNS,
     INDEX,
@@ -27,12 +27,14 @@ from callboard.commitlog.folder import (
     write_all,
 )
 from callboard.commitlog.producing.restore import restored
-from callboard.commitlog.producing.table import Claim, ProducerOpening
+from callboard.commitlog.producing.table import Claim, ProducerEntry, ProducerOpening
 from callboard.commitlog.recovery import LogRecovery, recover
 from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.segment import LogSegment, LogSegmentTable
 
 _NO_LIMIT: Final = 1 << 62
+#: A run of records, and what its producer says of it.
+Claimed = tuple[Claim, Columns]
 
 
 class Writer:
@@ -108,41 +110,104 @@ class Writer:
         """Whether the disk failed so that nothing is taken before the log is opened again."""
         return self._trouble is not None
 
-    def append(self, runs: Sequence[Columns], claim: Claim | None = None) -> int:
+    def append(self, runs: Sequence[Columns]) -> int:
         """Write runs of records, each as a batch; returns the offset of the first one.
 
-        When it returns, the system has the bytes: they outlive this process. A run that a
-        producer claims and that was taken before is not written: -1 is returned.
+        When it returns, the system has the bytes: they outlive this process.
 
         Raises:
             LogFailed: the disk refuses; nothing was appended.
             LogClosed: the log was closed.
-            ProducerError: the claim is wrong; nothing was appended.
         """
         now = self._clock()
         if self._is_full(now):
             self._begin_segment(now)
         with self._lock:
             self._check()
-            index = self._index
-            first, size, note, entry = index.end, index.size, b"", None
-            if claim is not None or not size:
-                if claim is not None and not (entry := self.producers.admit(claim, first, now)):
-                    return -1
-                note = self.producers.note(entry, now, is_head=not size)
-            data, covers = _encode(first, now, runs, self._compress, note)
-            try:
-                write_all(self._file, data)
-            except OSError as error:
-                self._take_back(error)
-            if not size:
-                self._first_time = now
+            first, note = self._index.end, b""
+            if not self._index.size:
+                note = self.producers.note(None, now, is_head=True)
                 self._full_size = self._limits.bytes + len(note)  # a table fills no segment
-            for cover in covers:
-                index.cover(*cover)
-            if entry is not None:
-                self.producers.put(entry)
+            parts, covers = [], []
+            end, compress = first, self._compress
+            for columns in runs:
+                base, end = end, end + len(columns.payloads)
+                data, latest = encode_batch(base, now, columns, compress, note)
+                parts.append(data)
+                covers.append((base, end, len(data), latest))
+                note = b""
+            self._write(parts, covers, now)
         return first
+
+    def take(self, claimed: Sequence[Claimed]) -> list[int | LogError]:
+        """Write what producers claim, each as a batch, all at once; returns offsets.
+
+        Of one that was taken before, which is not written, -1 is returned; of one that is not
+        taken why: a `ProducerError`, or a `LogFailed` of the disk.
+        """
+        told: list[int | LogError] = []
+        while len(told) < len(claimed):
+            now = self._clock()
+            try:
+                if self._is_full(now):
+                    self._begin_segment(now)
+                with self._lock:
+                    self._check()
+                    told += self._take(claimed[len(told) :], now)
+            except LogError as error:
+                told += [error] * (len(claimed) - len(told))
+        return told
+
+    def _take(self, claimed: Sequence[Claimed], now: int) -> list[int | LogError]:
+        """Write what producers claim, until the segment is full; the lock is held."""
+        end, size, compress = self._index.end, self._index.size, self._compress
+        told: list[int | LogError] = []
+        parts: list[bytes] = []
+        covers: list[tuple[int, int, int, int]] = []
+        entries: dict[str, ProducerEntry] = {}
+        for claim, columns in claimed:
+            if parts and self._is_filled(size, end):
+                break
+            try:
+                entry = self.producers.admit(claim, end, now, entries.get(claim.name))
+            except ProducerError as error:
+                told.append(error)
+                continue
+            if entry is None:
+                told.append(-1)
+                continue
+            note = self.producers.note(entry, now, is_head=not size)
+            if not size:
+                self._full_size = self._limits.bytes + len(note)
+            data, latest = encode_batch(end, now, columns, compress, note)
+            told.append(end)
+            base, end, size = end, end + claim.records, size + len(data)
+            parts.append(data)
+            covers.append((base, end, len(data), latest))
+            entries.pop(claim.name, None)  # the latest stand last
+            entries[claim.name] = entry
+        try:
+            if parts:
+                self._write(parts, covers, now)
+        except LogFailed as error:
+            return [error if type(each) is int and each >= 0 else each for each in told]
+        for entry in entries.values():
+            self.producers.put(entry)
+        return told
+
+    def _write(
+        self, parts: list[bytes], covers: list[tuple[int, int, int, int]], now: int
+    ) -> None:
+        """Write batches, and note of each what an index has to know; the lock is held."""
+        index = self._index
+        try:
+            write_all(self._file, parts[0] if len(parts) == 1 else b"".join(parts))
+        except OSError as error:
+            self._take_back(error)
+        if not index.size:
+            self._first_time = now
+        for cover in covers:
+            index.cover(*cover)
 
     def open_producer(self, name: str, epoch: int = 0) -> ProducerOpening:
         """Give a producer its next epoch, or let it go on with the one that it has.
@@ -238,14 +303,17 @@ class Writer:
 
     def _is_full(self, now: int) -> bool:
         """Return whether the active segment has reached a limit."""
-        index, limits = self._index, self._limits
+        index, seconds = self._index, self._limits.seconds
         if not index.size:
             return False
-        return (
-            index.size >= self._full_size
-            or index.end - self._active.base >= (limits.records or _NO_LIMIT)
-            or (limits.seconds is not None and now - self._first_time > limits.seconds * 1e9)
+        return self._is_filled(index.size, index.end) or (
+            seconds is not None and now - self._first_time > seconds * 1e9
         )
+
+    def _is_filled(self, size: int, end: int) -> bool:
+        """Return whether a segment of a size that ends there takes no more."""
+        records = self._limits.records or _NO_LIMIT
+        return size >= self._full_size or end - self._active.base >= records
 
     def _begin_segment(self, now: int) -> None:
         """Seal the active segment and begin the next one."""
@@ -317,24 +385,6 @@ class Writer:
             why = error.strerror or error
             what = f"the disk of {self._folder.path} failed: {why}; open the log again"
             raise LogFailed(what) from error
-
-
-def _encode(
-    base: int,
-    now: int,
-    runs: Sequence[Columns],
-    compress: tuple[int, Compressor] | None,
-    note: bytes,
-) -> tuple[bytes, list[tuple[int, int, int, int]]]:
-    """Return batches as bytes, and for each what an index has to know."""
-    parts, covers = [], []
-    for columns in runs:
-        data, latest = encode_batch(base, now, columns, compress, note)
-        end = base + len(columns.payloads)
-        covers.append((base, end, len(data), latest))
-        parts.append(data)
-        base, note = end, b""
-    return parts[0] if len(parts) == 1 else b"".join(parts), covers
 
 
 class Background(ABC):

@@ -19,17 +19,21 @@ from callboard.actors.exit_reason import ExitReason
 from callboard.actors.system_actor import CallBack, SystemActor
 from callboard.basp.header import CORE_ACTOR
 from callboard.commitlog import CommitLog, LogReader
-from callboard.commitlog.errors import LogError, LogFailed
+from callboard.commitlog.errors import InvalidOption, LogError, LogFailed
+from callboard.commitlog.folder import SERVED_NAME
 from callboard.commitlog.log import written_here
 from callboard.commitlog.producing.table import Claim, checksum_of
 from callboard.proxies.errors import NotPermitted
 from callboard.proxies.overlay import Overlay
 from callboard.serving.append import (
-    AppendQuestion,
+    GROUP_BYTES,
+    AppendGroup,
     AppendToLog,
     OpenLogProducer,
+    ProducerAppend,
+    appends_of,
+    check_opening,
     columns_of,
-    objection_to,
     refusal_of,
 )
 from callboard.serving.log_service import Served
@@ -45,10 +49,18 @@ _QUICK: Final = 0.001
 
 
 class Written(NamedTuple):
-    """Records that are durable after the next sync: who waits, and what is published then."""
+    """Appends of one question that are durable after the next sync.
+
+    Attributes:
+        promise: the answer.
+        told: of each append its offset, or why it is refused.
+        is_group: whether the answer is a list of them.
+        published: records to publish then.
+    """
 
     promise: Promise
-    offset: int
+    told: list[Any]
+    is_group: bool
     published: list[Any]
 
 
@@ -57,9 +69,13 @@ class LogIntake(SystemActor):
 
     detached: ClassVar[bool] = True
 
-    def __init__(self, logs: Mapping[str, Served], overlay: Overlay) -> None:
+    def __init__(
+        self, logs: Mapping[str, Served], overlay: Overlay, largest: int = GROUP_BYTES
+    ) -> None:
+        """Take appends for logs, in messages of up to so many bytes."""
         self._served = dict(logs)
         self._overlay = overlay
+        self._group_bytes = min(GROUP_BYTES, largest // 2)
         #: Logs that this actor opened, since nobody here had; closed with it.
         self._own: dict[str, CommitLog] = {}
         #: Logs that are written in this process, by this actor or others.
@@ -73,7 +89,11 @@ class LogIntake(SystemActor):
     @handler
     def open_producer(self, question: OpenLogProducer) -> Any:
         """Open a producer; all that is told of it is durable."""
-        if self._refuses(question):
+        try:
+            check_opening(question)
+            self._permit(question.log)
+        except (InvalidOption, CallboardError) as error:
+            _refuse(self.promise(), error)
             return None
         try:
             log = self._log(question.log)
@@ -81,30 +101,70 @@ class LogIntake(SystemActor):
             log.flush()
         except LogError as error:
             return refusal_of(error)
-        return (epoch, -1 if last is None else last.number, has_forgotten)
+        told = (epoch, -1 if last is None else last.number, has_forgotten)
+        return (*told, self._group_bytes) if question.has_groups is True else told
 
     @handler
-    def append(self, question: AppendToLog) -> Any:
+    def append(self, question: AppendToLog) -> None:
         """Append records; answered after the next sync."""
-        if self._refuses(question):
-            return None
+        self._append(question)
+
+    @handler
+    def append_group(self, question: AppendGroup) -> None:
+        """Append records of several producers; answered after the next sync."""
+        self._append(question)
+
+    def _append(self, question: AppendToLog | AppendGroup) -> None:
+        """Append what a question holds, if its asker may."""
+        promise = self.promise()
         try:
-            log, columns = self._log(question.log), columns_of(question.rows)
-            count, checksum = len(question.rows), checksum_of(columns)
-            claim = Claim(question.producer, question.epoch, question.number, count, checksum)
-            if question.is_published is True:
-                self._check_published(question.rows)
-            end = log.end
-            offset = log.take(claim, columns)
-        except LogError as error:
-            return refusal_of(error)
-        published = question.rows if question.is_published is True and offset >= end else []
+            appends = appends_of(question)
+            self._permit(question.log)
+        except (InvalidOption, CallboardError) as error:
+            _refuse(promise, error)
+            return
+        told, published, log = self._take(question.log, appends)
+        written = Written(promise, told, type(question) is AppendGroup, published)
+        if log is None or not any(type(each) is int for each in told):
+            self._answer(written)
+            return
         if not self._is_syncing:
             self._is_syncing = True
             self._sync_later()
-        _, waiting = self._written.setdefault(question.log, (log, []))
-        waiting.append(Written(self.promise(), offset, published))
-        return None
+        self._written.setdefault(question.log, (log, []))[1].append(written)
+
+    def _take(
+        self, name: str, appends: list[ProducerAppend]
+    ) -> tuple[list[Any], list[Any], CommitLog | None]:
+        """Append records; return what is told of each, what is to be published, and the log."""
+        told: list[Any] = [None] * len(appends)
+        claimed, places = [], []
+        for at, append in enumerate(appends):
+            producer, epoch, number, rows, is_published = append
+            try:
+                columns = columns_of(rows)
+                if is_published is True:
+                    self._check_published(rows)
+            except LogError as error:
+                told[at] = refusal_of(error)
+            else:
+                claim = Claim(producer, epoch, number, len(rows), checksum_of(columns))
+                claimed.append((claim, columns))
+                places.append(at)
+        try:
+            log = self._log(name)
+        except LogError as error:
+            return [each or refusal_of(error) for each in told], [], None
+        end, published = log.end, list[Any]()
+        for at, each in zip(places, log.take_all(claimed), strict=True):
+            told[at] = each if isinstance(each, int) else refusal_of(each)
+            if appends[at].is_published is True and isinstance(each, int) and each >= end:
+                published += appends[at].rows
+        return told, published, log
+
+    def _answer(self, written: Written) -> None:
+        told = written.told
+        written.promise.set_result(told if written.is_group else told[0])
 
     def _check_published(self, rows: list[Any]) -> None:
         """Look whether records can be published here.
@@ -149,12 +209,14 @@ class LogIntake(SystemActor):
             try:
                 log.flush()
             except LogError as error:
+                unknown = ("unknown", str(error))
                 for each in waiting:
-                    each.promise.set_result(("unknown", str(error)))
+                    told = [unknown if type(one) is int else one for one in each.told]
+                    self._answer(each._replace(told=told))
                 self._drop(name)
             else:
                 for each in waiting:
-                    each.promise.set_result(each.offset)
+                    self._answer(each)
                     self.publish(each.published)
         self._slowness = self.now() - began
 
@@ -189,30 +251,38 @@ class LogIntake(SystemActor):
             with suppress(LogError):  # it failed, which was told
                 self._own.pop(name).close()
 
-    def _refuses(self, question: AppendQuestion) -> bool:
-        """Return whether a question is not served; then it is answered."""
+    def _permit(self, name: object) -> None:
+        """Look whether a log is served to the asker.
+
+        Raises:
+            CallboardError: it is not.
+        """
         peer = bytes(getattr(self.context.sender, "node", b""))
-        wrong, rights = objection_to(question), self._overlay.rights(peer)
-        error: CallboardError
-        if wrong:
-            error = WrongArgument(wrong)
-        elif rights is not None and not rights.permit("append", question.log):
-            self._overlay.refused(peer, "append", question.log)
-            error = NotPermitted(f"no right 'append' for {question.log!r:.200}")
-        elif question.log not in self._served:
+        rights = self._overlay.rights(peer)
+        if type(name) is not str or not SERVED_NAME.fullmatch(name):
+            what = "a log's name has letters, digits and -_.+@="
+            raise WrongArgument(what)
+        if rights is not None and not rights.permit("append", name):
+            self._overlay.refused(peer, "append", name)
+            what = f"no right 'append' for {name!r:.200}"
+            raise NotPermitted(what)
+        if name not in self._served:
             names = [
                 each for each in self._served if not rights or rights.permit("append", each)
             ]
             here = ", ".join(sorted(names)) or "none"
-            text = f"no log is served as {question.log!r:.200} by {self.node.name}"
-            error = NotRegistered(f"{text}; those that may be appended to are: {here}")
-        else:
-            return False
-        self.promise().set_exception(error)
-        return True
+            text = f"no log is served as {name!r:.200} by {self.node.name}"
+            what = f"{text}; those that may be appended to are: {here}"
+            raise NotRegistered(what)
 
     def on_end(self, reason: ExitReason, detail: str) -> None:
         """Close the logs that this actor opened."""
         del reason, detail
         for name in list(self._own):
             self._drop(name)
+
+
+def _refuse(promise: Promise, error: Exception) -> None:
+    """Answer what is no question, or not permitted."""
+    is_wrong = isinstance(error, InvalidOption)
+    promise.set_exception(WrongArgument(str(error)) if is_wrong else error)

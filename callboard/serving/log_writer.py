@@ -2,10 +2,11 @@
 
     append() ──rows──> queue ──ask──> the node's intake ──offset, durable──> append() returns
 
-Records are sent as they come, up to `WINDOW` of them before the first is answered. They stay in
-the queue until then, in the order of their numbers. When the link is lost, an actor of the
-node that asks links again, tells the log the producer's epoch, and sends what is in the queue
-once more: the log knows by number what it has taken.
+Records are sent as they come, up to `WINDOW` of them before the first is answered, together
+with those of other writers on this node (`callboard.serving.carrier`). They stay in the queue
+until then, in the order of their numbers. When the link is lost, an actor of the node that
+asks links again, tells the log the producer's epoch, and sends what is in the queue once more:
+the log knows by number what it has taken.
 """
 
 import asyncio
@@ -53,12 +54,8 @@ from callboard.commitlog.producing.table import ProducerEntry, ProducerOpening
 from callboard.proxies.errors import LinkError, NotPermitted
 from callboard.proxies.node import Node
 from callboard.seconds import checked_seconds
-from callboard.serving.append import (
-    AppendedRow,
-    AppendToLog,
-    OpenLogProducer,
-    error_of,
-)
+from callboard.serving.append import AppendedRow, OpenLogProducer, ProducerAppend, error_of
+from callboard.serving.carrier import AppendCarrier, Parcel, WaitingAppend, carrier_of
 from callboard.serving.node_disk import LogCaller
 
 #: Appends that may wait for their receipts before further ones wait to be sent.
@@ -69,36 +66,6 @@ TIMEOUT: Final = 30.0
 _PAUSES: Final = (0.05, 1.0)
 #: What is certain not to change when it is asked again.
 _FINAL: Final = (NotPermitted, NotRegistered, WrongArgument, LinkError)
-
-
-class _Waiting:
-    """Records of one append that have no receipt yet.
-
-    Attributes:
-        number: of the first one; None while it is to get the next one.
-        attempt: the link over which it was sent last; 0 for none.
-        era: what was known of numbers then: a failure of an earlier era sets none back.
-    """
-
-    __slots__ = (
-        "attempt", "deadline", "era", "future", "is_given", "is_published", "number", "rows"
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        rows: list[AppendedRow],
-        number: int | None,
-        deadline: float,
-        *,
-        is_published: bool,
-    ) -> None:
-        self.rows = rows
-        self.is_published = is_published
-        self.number = number
-        self.is_given = number is not None
-        self.deadline = deadline
-        self.future: Future[int] = Future()
-        self.attempt = self.era = 0
 
 
 class _Intake(LogCaller):
@@ -179,14 +146,14 @@ class LogWriter:
         self._node = self._caller.node
         self._lock = threading.RLock()
         self._room = threading.BoundedSemaphore(window)
-        self._queue: deque[_Waiting] = deque()
-        self._ref: ActorRef[Any] | None = None
+        self._queue: deque[WaitingAppend] = deque()
+        self._carrier: AppendCarrier | None = None
         self._attempt, self._era = 1, 0
         self._is_in_doubt = self._is_linking = False
         self._end: LogError | None = None
         self._why = ""
-        self._take_opening(self._caller.ask(self._question(0)))
-        self._ref = self._caller.intake(self._caller.peer)
+        largest = self._take_opening(self._caller.ask(self._question(0)))
+        self._carrier = self._carrier_to(self._caller.peer, largest)
         self._linker = self._node.runtime.start_actor(_Linker, (self,))
 
     @property
@@ -344,58 +311,61 @@ class LogWriter:
                     number = self._numbering.number(number, len(rows))
                 now = self._node.runtime.now()
                 deadline = now + self._timeout
-                waiting = _Waiting(rows, number, deadline, is_published=is_published)
+                waiting = WaitingAppend(rows, number, deadline, is_published=is_published)
+                waiting.on_done(self._make_room)
                 self._queue.append(waiting)
-                if self._ref is None:
+                carrier = self._carrier
+                if carrier is None:
                     self._link()
                 else:
-                    self._send(waiting, self._ref)
+                    self._send(waiting, carrier)
         except BaseException:
             self._room.release()
             raise
-        waiting.future.on_done(self._make_room)
-        return waiting.future
+        if carrier is not None:
+            carrier.ship()
+        return waiting
 
     def _make_room(self, _: Future[int]) -> None:
         self._room.release()
 
-    def _send(self, waiting: _Waiting, ref: ActorRef[Any]) -> None:
-        """Ask the intake; records without a number get the next one."""
+    def _send(self, waiting: WaitingAppend, carrier: AppendCarrier) -> None:
+        """Hand records over to be sent; those without a number get the next one."""
         numbering = self._numbering
         if waiting.number is None:
             waiting.number = numbering.next
             numbering.next += len(waiting.rows)
         waiting.attempt, waiting.era = self._attempt, self._era
-        left = waiting.deadline - self._node.runtime.now()
-        left = left if left > 0 else self._timeout  # it was given up, and keeps its number
-        log, rows = self._caller.log, [tuple(row) for row in waiting.rows]
-        question = AppendToLog(
-            log, numbering.name, numbering.epoch, waiting.number, rows, waiting.is_published
+        append = ProducerAppend(
+            numbering.name, numbering.epoch, waiting.number, waiting.rows, waiting.is_published
         )
-        try:
-            answer = ref.ask(question, left)
-        except CallboardError as error:  # larger than a message, or its node is closed
-            self._settle(waiting, LogFailed(f"{self._caller.text}: {error}"))
-            return
-        answer.on_done(partial(self._answered, waiting, self._attempt))
+        carrier.put(self, waiting, self._attempt, append)
+
+    def is_current(self, attempt: int) -> bool:
+        """Return whether what is to be sent with this attempt still is."""
+        return attempt == self._attempt and self._end is None
+
+    def unsent(self, waiting: WaitingAppend, error: CallboardError) -> None:
+        """Let an append fail that is larger than a message, or whose node is closed."""
+        with self._lock:
+            self._refuse(waiting, LogFailed(f"{self._caller.text}: {error}"))
 
     # --- answers ---
 
-    def _answered(self, waiting: _Waiting, attempt: int, answer: Future[Any]) -> None:
+    def take(self, parcel: Parcel, error: BaseException | None, told: Any) -> bool:
         """Take the answer to what was sent, unless it was sent again meanwhile."""
-        error = answer.exception()
-        told = answer.result() if error is None else None
+        waiting = parcel.waiting
         with self._lock:
-            if waiting.attempt != attempt:
-                return
-            if type(told) is int:
+            if waiting.attempt != parcel.attempt:
+                return False
+            if error is None and type(told) is int:
                 assert waiting.number is not None
                 self._numbering.took(waiting.number, len(waiting.rows))
-            elif error is None:
-                self._take(waiting, told)
+                return True
+            if error is None:
+                self._refused(waiting, told)
             elif isinstance(error, AskTimeout):
-                self._give_up(waiting)
-                self._lose(str(error))
+                self._late(waiting, str(error))
             elif isinstance(error, NodeClosed):
                 self._end_with(LogClosed(f"{self._caller.text}: {error}"))
             elif isinstance(error, RemoteError):
@@ -404,12 +374,23 @@ class LogWriter:
                 self._refuse(waiting, LogFailed(f"{self._caller.text}: {error}"))
             else:
                 self._lose(str(error))
-        if type(told) is int:  # without the lock, which the thread that wakes wants next
-            waiting.future.set_result(told)
-            with self._lock:
-                self._forget(waiting)
+        return False
 
-    def _take(self, waiting: _Waiting, told: Any) -> None:
+    def forget(self, waiting: WaitingAppend) -> None:
+        """Take an append off the queue."""
+        with self._lock:
+            if self._queue and self._queue[0] is waiting:
+                self._queue.popleft()
+            elif waiting in self._queue:
+                self._queue.remove(waiting)
+
+    def _late(self, waiting: WaitingAppend, why: str) -> None:
+        """Give an append up whose time is over; others of its group are sent again."""
+        if self._node.runtime.now() >= waiting.until:
+            self._give_up(waiting)
+        self._lose(why)
+
+    def _refused(self, waiting: WaitingAppend, told: Any) -> None:
         """Take what the intake told instead of an offset."""
         error = error_of(told)
         if isinstance(error, ReceiptUnknown):
@@ -419,7 +400,7 @@ class LogWriter:
         else:
             self._refuse(waiting, error or LogFailed(f"{self._caller.text}: an odd answer"))
 
-    def _refuse(self, waiting: _Waiting, error: LogError) -> None:
+    def _refuse(self, waiting: WaitingAppend, error: LogError) -> None:
         """Let an append fail that was not taken; its number is free again."""
         if not waiting.is_given and waiting.number is not None:
             if isinstance(error, WrongNumber):
@@ -430,19 +411,12 @@ class LogWriter:
                 self._numbering.next = waiting.number
         self._settle(waiting, error)
 
-    def _settle(self, waiting: _Waiting, outcome: LogError) -> None:
+    def _settle(self, waiting: WaitingAppend, outcome: LogError) -> None:
         """Let an append fail, unless its time is over, and forget it."""
-        self._forget(waiting)
-        waiting.future.set_exception(outcome)
+        self.forget(waiting)
+        waiting.set_exception(outcome)
 
-    def _forget(self, waiting: _Waiting) -> None:
-        """Take an append off the queue."""
-        if self._queue and self._queue[0] is waiting:
-            self._queue.popleft()
-        elif waiting in self._queue:
-            self._queue.remove(waiting)
-
-    def _unknown(self, waiting: _Waiting, why: str = "") -> LogError:
+    def _unknown(self, waiting: WaitingAppend, why: str = "") -> LogError:
         """Return the error of an append that may have been taken, if it was sent."""
         if waiting.number is None:
             what = f"{self._caller.text}: not appended, nobody answers for {self._timeout:g} s"
@@ -454,17 +428,17 @@ class LogWriter:
         )
         return ReceiptUnknown(what, waiting.number)
 
-    def _give_up(self, waiting: _Waiting) -> None:
+    def _give_up(self, waiting: WaitingAppend) -> None:
         """Let an append fail whose time is over; it stays in the queue while others wait."""
-        waiting.future.set_exception(self._unknown(waiting, self._why))
-        if all(each.future.done_ for each in self._queue):
+        waiting.set_exception(self._unknown(waiting, self._why))
+        if all(each.done_ for each in self._queue):
             self._is_in_doubt = self._is_in_doubt or any(each.attempt for each in self._queue)
             self._queue.clear()
-            self._ref = None
+            self._carrier = None
 
     def _end_with(self, error: LogError) -> None:
         """Let everything fail, now and later."""
-        self._end, self._ref = error, None
+        self._end, self._carrier = error, None
         while self._queue:
             self._settle(self._queue[0], error)
 
@@ -472,7 +446,7 @@ class LogWriter:
 
     def _lose(self, why: str) -> None:
         """Link again; what was sent is sent once more then."""
-        self._ref, self._why = None, why or self._why
+        self._carrier, self._why = None, why or self._why
         self._attempt += 1
         if self._queue:
             self._link()
@@ -484,10 +458,15 @@ class LogWriter:
             self._linker.tell(Relink())
 
     def _question(self, epoch: int) -> OpenLogProducer:
-        return OpenLogProducer(self._caller.log, self.producer, epoch)
+        return OpenLogProducer(self._caller.log, self.producer, epoch, has_groups=True)
 
-    def _take_opening(self, told: Any) -> None:
-        """Take what the log knows of the producer.
+    def _carrier_to(self, peer: bytes, largest: int) -> AppendCarrier:
+        caller = self._caller
+        ref = caller.intake(peer)
+        return carrier_of(self._node, peer, caller.log, self._timeout, largest, ref)
+
+    def _take_opening(self, told: Any) -> int:
+        """Take what the log knows of the producer; return how large groups may be.
 
         Raises:
             LogError: it refuses.
@@ -495,7 +474,8 @@ class LogWriter:
         if (error := error_of(told)) is not None:
             raise error
         try:
-            epoch, last, has_forgotten = told
+            epoch, last, has_forgotten, *groups = told
+            largest = int(groups[0]) if groups else 0  # an older node takes none
             entry = ProducerEntry(self.producer, epoch, int(last), 1, 0, -1, 0, 0)
         except (TypeError, ValueError):
             what = f"{self._caller.text}: an odd answer"
@@ -507,6 +487,7 @@ class LogWriter:
         if any(each.number is not None for each in self._queue):
             numbering.next = max(numbering.next, issued)
         self._is_in_doubt = False
+        return largest
 
     async def relink(self, actor: "_Linker") -> None:
         """Link again and send what waits, or let it fail in time; called by the actor."""
@@ -518,9 +499,10 @@ class LogWriter:
                 ref = self._caller.intake(peer)
                 told = await ref.ask(self._question(epoch), 5.0)
                 with self._lock:
-                    self._take_opening(told)
-                    self._resend(ref)
-                    return
+                    carrier = self._carrier_to(peer, self._take_opening(told))
+                    self._resend(carrier)
+                carrier.ship()
+                return
             except ProducerFenced as error:
                 self._fail(error)
             except NodeClosed as error:
@@ -537,7 +519,7 @@ class LogWriter:
         with self._lock:
             now = self._node.runtime.now()
             for each in list(self._queue):
-                if not each.future.done_ and now >= each.deadline:
+                if not each.done_ and now >= each.until:
                     self._give_up(each)
             self._is_linking = bool(self._queue)
             return self._is_linking
@@ -546,19 +528,18 @@ class LogWriter:
         with self._lock:
             self._end_with(error)
 
-    def _resend(self, ref: ActorRef[Any]) -> None:
+    def _resend(self, carrier: AppendCarrier) -> None:
         """Send all that waits, in order."""
-        self._ref, self._is_linking = ref, False
-        for waiting in list(self._queue):
-            if self._ref is ref:
-                self._send(waiting, ref)
+        self._carrier, self._is_linking = carrier, False
+        for waiting in self._queue:
+            self._send(waiting, carrier)
 
     # --- the end ---
 
     def flush(self) -> None:
         """Wait until each append so far has an outcome."""
         with self._lock:
-            waiting = [each.future for each in self._queue if not each.future.done_]
+            waiting = [each for each in self._queue if not each.done_]
         for future in waiting:
             with suppress(LogError):  # told to who appended it
                 self._caller.wait(future)

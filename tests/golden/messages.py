@@ -24,7 +24,14 @@ from callboard.proxies import actor_trace, chronicle, inspection, messages
 from callboard.proxies.messages import Drained
 from callboard.proxies.stats import LinkInfo, ReachableNode
 from callboard.serving import messages as logs
-from callboard.serving.append import AppendToLog, OpenLogProducer
+from callboard.serving.append import (
+    AppendedRow,
+    AppendToLog,
+    OpenLogProducer,
+    ProducerAppend,
+    group_of,
+    pack_append,
+)
 from callboard.simulation.processes import NodeCall
 from tests.golden.sample import Sample
 
@@ -68,6 +75,19 @@ NODE = ReachableNode(b"q" * 18, "far", 2, b"p" * 18)
 JOIN = convention.Join(REF, {"Admin Port": 1900, "list": [1, (2,)]})
 WRITE = cluster.RetainedWrite(b"k" * 16, 7, b"o", b"t", b"x", 1, "c", b"\x01\x01", 2.5)
 KEPT = (("publish", ("x", 1, None, b"y")), ("close", ("s",)))
+#: What goes in a group: a plain record, and one with all that a record may have.
+APPENDS = (
+    ProducerAppend("meter-7", 10**18, 7, [AppendedRow("/t", b"one")]),
+    ProducerAppend(
+        "meter-8",
+        10**18,
+        8,
+        [AppendedRow("/t", b"\x01", False, "k", {"a": "b"}, "me", 9)],
+        True,
+    ),
+)
+
+
 VALUES: tuple[Any, ...] = (
     messages.Spawn("Worker", (1, "a"), {"k": 2.5}, True),
     messages.Lookup("name"),
@@ -147,8 +167,9 @@ VALUES: tuple[Any, ...] = (
     logs.ListLogFiles("cpu"),
     logs.ReadLogFile("cpu", "00000000000000000000.log", 2**40, 262_144, 7),
     logs.AwaitLogGrowth("cpu", "00000000000000000000.log", 2**40),
-    OpenLogProducer("cpu", "meter-7", 10**18),
+    OpenLogProducer("cpu", "meter-7", 10**18, True),
     AppendToLog("cpu", "meter-7", 10**18, 7, [("/t", b"\x01", False, "k", {"a": "b"}, "", 9)]),
+    group_of("cpu", list(map(pack_append, APPENDS))),  # type: ignore[arg-type]
 )
 
 
@@ -169,6 +190,13 @@ EARLIER_INSPECTION = bytes.fromhex(
     "730666726f7574657381d9bf07827763616c6c626f6172642e526561636861626c654e6f6465a4676e6f"
     "64655f696452717171717171717171717171717171717171646e616d656366617264686f707302637669"
     "6152707070707070707070707070707070707070"
+)
+
+
+#: As it was before it had `has_groups`.
+EARLIER_OPENING = bytes.fromhex(
+    "81d9bf0782781963616c6c626f6172642e4f70656e4c6f6750726f6475636572a3636c6f676363707568"
+    "70726f6475636572676d657465722d376565706f63681b0de0b6b3a7640000"
 )
 
 
@@ -210,6 +238,11 @@ SAMPLES["callboard.Inspection of the release before"] = Sample(
 SAMPLES["callboard.Describe of the release before"] = Sample(
     messages.Describe(),
     lambda _: bytes.fromhex("81d9bf07827263616c6c626f6172642e4465736372696265a0"),
+    CODEC.decode_message,
+)
+SAMPLES["callboard.OpenLogProducer of the release before"] = Sample(
+    OpenLogProducer("cpu", "meter-7", 10**18),
+    lambda _: EARLIER_OPENING,
     CODEC.decode_message,
 )
 SAMPLES |= {f"Thespian's {kind.__name__}": thespians(kind) for kind in TRAVELING}

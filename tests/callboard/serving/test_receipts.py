@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from callboard import Endpoint, Node, Rights
+from callboard import Endpoint, Limits, Node, Rights
 from callboard.basp.header import LOG_INTAKE
 from callboard.commitlog import (
     CommitLog,
@@ -19,7 +19,18 @@ from callboard.commitlog import (
     WrongNumber,
 )
 from callboard.proxies.events import PermissionRefused
-from callboard.serving.append import AppendToLog, OpenLogProducer
+from callboard.serving.append import (
+    GROUP_BYTES,
+    AppendedRow,
+    AppendGroup,
+    AppendToLog,
+    OpenLogProducer,
+    ProducerAppend,
+    group_of,
+    pack_append,
+)
+from callboard.serving.carrier import AppendCarrier
+from callboard.serving.intake import LogIntake
 from callboard.serving.log_writer import LogWriter
 from callboard.simulation import SimulatedDisk
 from tests.polling import eventually
@@ -139,6 +150,135 @@ def test_producers_share_syncs_in_order(shop, log, monkeypatch):
     for n in range(4):
         assert [each.payload for each in found if each.topic == f"p{n}"] == [*range(50)]
     assert len(syncs) < 200
+
+
+# --- groups ---
+
+
+@pytest.fixture
+def questions(monkeypatch):
+    """What intakes are asked to append."""
+    asked, append = [], LogIntake._append
+    monkeypatch.setattr(
+        LogIntake, "_append", lambda intake, it: (asked.append(it), append(intake, it))[1]
+    )
+    return asked
+
+
+@pytest.fixture
+def held(log, monkeypatch):
+    """Lets no sync end before it is set."""
+    held, flush = threading.Event(), log.flush
+    monkeypatch.setattr(log, "flush", lambda: held.wait(20) and flush())
+    yield held
+    held.set()
+
+
+@pytest.fixture
+def writers(make_node, shop, held):
+    """Writers of one node."""
+    held.set()
+    address, node = shop.address + "/cpu", make_node("meters")
+    made = [LogWriter(address, f"m{n}", node=node, timeout=20) for n in range(4)]
+    held.clear()
+    yield made
+    held.set()
+    for each in made:
+        each.close()
+
+
+def test_what_several_writers_append_during_a_sync_is_one_message(
+    writers, held, questions, log
+):
+    told = [writer.append_soon("/t", n) for n in range(5) for writer in writers]
+    held.set()
+    assert sorted(each.result(20) for each in told) == [*range(20)]
+    assert any(isinstance(each, AppendGroup) for each in questions)
+    assert len(questions) < 10
+    for writer, offsets in zip(writers, (told[n::4] for n in range(4)), strict=True):
+        assert [log.readv(each.result()).records[0].payload for each in offsets] == [*range(5)]
+        assert writer.last == 5
+
+
+def test_what_is_wrong_in_a_group_is_told_to_whose_it_is(writers, held, log):
+    first, second, third, fourth = writers
+    told = [each.append_soon("/t", "first") for each in writers]
+    bad = first.append_soon("/t", 2, number=1)  # another record has this number
+    odd = second.append_soon("/t", 2, key=3.5)  # what is no record travels alone
+    lone = third.append_soon("\ud800", 2)
+    good = fourth.append_soon("/t", "last", key=b"k", headers={"b": "1", "a": "2"}, time=7)
+    large = fourth.append_soon("/t", bytes(GROUP_BYTES))
+    held.set()
+    assert {each.result(20) for each in told} == {0, 1, 2, 3}
+    with pytest.raises(WrongNumber, match="was taken with another record"):
+        bad.result(20)
+    with pytest.raises(InvalidRecord, match="a key is text"):
+        odd.result(20)
+    with pytest.raises(LogFailed):
+        lone.result(20)
+    assert (good.result(20), large.result(20)) == (4, 5)
+    record = log.readv(4).records[0]
+    assert (record.key, record.headers, record.time) == (b"k", {"a": "2", "b": "1"}, 7)
+    assert [each.append("/t", "more") for each in writers] == [6, 7, 8, 9]
+
+
+def test_an_older_node_gets_each_append_by_itself(make_node, shop, log, questions, monkeypatch):
+    monkeypatch.setattr(
+        LogWriter, "_question", lambda it, epoch: OpenLogProducer("cpu", it.producer, epoch)
+    )
+    with LogWriter(shop.address + "/cpu", "old") as writer:
+        told = [writer.append_soon("/t", n) for n in range(20)]
+        assert [each.result(20) for each in told] == [*range(20)]
+    assert {type(each) for each in questions} == {AppendToLog}
+    assert len(questions) == 20
+
+
+def test_a_group_that_cannot_be_sent_is_sent_one_by_one(make_node, shop, log, questions, held):
+    with Node("small", limits=Limits(payload=4_000)) as node:
+        held.set()
+        with LogWriter(shop.address + "/cpu", "m", node=node, timeout=20) as writer:
+            held.clear()
+            told = [writer.append_soon("/t", bytes(1_000)) for _ in range(8)]
+            held.set()
+            assert [each.result(20) for each in told] == [*range(8)]
+            with pytest.raises(LogFailed, match="exceeds the limit"):
+                writer.append("/t", bytes(5_000))
+            assert writer.append("/t", b"last") == 8
+    assert {type(each) for each in questions} == {AppendToLog}
+
+
+def test_nobody_waits_for_a_writer_that_does_not_append_again(writers, held, monkeypatch):
+    monkeypatch.setattr(AppendCarrier, "_answered", _patient(AppendCarrier._answered))
+    held.set()
+    for each in [writer.append_soon("/t", 0) for writer in writers]:
+        each.result(20)
+    assert [writers[0].append("/t", n) for n in range(5)] == [*range(4, 9)]
+
+
+def _patient(answered):
+    """Let groups have taken long, as on a slow disk."""
+    return lambda carrier, parcels, sent, answer: answered(carrier, parcels, sent - 60, answer)
+
+
+def test_a_disk_that_is_full_is_told_to_all_of_a_group(make_node):
+    disk = SimulatedDisk()
+    log = CommitLog("/a", disk=disk, sync="none", segment_bytes=500)
+    shop = make_node("shop", serve_logs={"cpu": log})
+    node = make_node("meters")
+    made = [LogWriter(shop.address + "/cpu", f"m{n}", node=node) for n in range(4)]
+    for round_ in range(3):
+        told = [each.append_soon("/t", n) for n in range(5) for each in made]
+        assert len({each.result(20) for each in told}) == 20
+        disk.faults.capacity = 0
+        for each in [each.append_soon("/t", 7) for each in made]:
+            with pytest.raises(LogFailed):
+                each.result(20)
+        disk.faults.capacity = None
+        assert [each.last for each in made] == [5 * (round_ + 1)] * 4
+    for each in made:
+        each.close()
+    assert payloads(log).count(7) == 0
+    assert len(log.segments) > 3
 
 
 def test_from_coroutines(shop, log):
@@ -295,6 +435,7 @@ def test_publishing_needs_its_own_right_as_well(guarded, log):
 
 
 ROW = ("/t", b"x", True, None, None, "", None)
+PACKED = pack_append(ProducerAppend("a", 1, 1, [AppendedRow("/t", b"x")]))
 
 
 @pytest.mark.parametrize(
@@ -322,6 +463,20 @@ ROW = ("/t", b"x", True, None, None, "", None)
         AppendToLog("cpu", "a", 1, 1, [(*ROW[:4], {1: 2}, *ROW[5:])]),
         AppendToLog("cpu", "a", 1, 1, [(*ROW[:5], None, None)]),
         AppendToLog("cpu", "a", 1, 1, [(*ROW[:6], 2**64)]),
+        group_of("../cpu", [PACKED]),
+        group_of("cpu", [PACKED, b"\x80"]),
+        group_of("cpu", [PACKED, b"\x07"]),
+        group_of("cpu", [PACKED, PACKED[:-1]]),
+        group_of("cpu", [PACKED, b"\xd9\xd9\xf7" + PACKED]),
+        group_of("cpu", [PACKED, b"\x81" * 5000]),
+        group_of("cpu", [PACKED, b"\x9b" + b"\xff" * 8]),
+        group_of("cpu", [PACKED, b"\x80" * GROUP_BYTES]),
+        AppendGroup("cpu", b""),
+        AppendGroup("cpu", PACKED),
+        AppendGroup("cpu", b"\xa0"),
+        AppendGroup("cpu", "text"),
+        AppendGroup("cpu", [PACKED]),
+        AppendGroup(7, b"\x80"),
     ],
 )
 def test_what_no_producer_asks_changes_nothing(make_node, shop, log, question):
