@@ -20,10 +20,11 @@ from typing import Any
 import pytest
 
 import callboard
-from callboard import Limits, Node, web
+from callboard import Endpoint, Limits, Node, web
 from callboard.basp.handshake import LinkConfig
 from callboard.basp.header import HEADER
 from callboard.dashboard import DashboardServer
+from callboard.doors.web_socket_server import WebSocketLimits
 from callboard.gateway.modules.http import HttpModule
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.port.limits import NetworkLimits
@@ -47,6 +48,7 @@ UPGRADE = (
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
 )
+ZEEK_UPGRADE = UPGRADE.replace(b"/mqtt ", b"/v1/messages/json ")
 LONG_LINE = b"GET /" + b"a" * 128 * 1024
 GET = b"GET / HTTP/1.0\r\n\r\n"
 CONNECT = encode(Connect("honest"), V4)
@@ -114,6 +116,12 @@ class Place:
         self.stack.callback(module.destroy)
         return int(module._server.port)
 
+    def zeek(self, *, tls: bool = False) -> object:
+        limits = WebSocketLimits(MOST, MOST_OF_ADDRESS, handshake=self.patience)
+        papers = self.papers.tls(mutual=False) if tls else None
+        endpoint = self.stack.enter_context(Endpoint())
+        return endpoint.listen_web_socket(tls=papers, limits=limits)
+
 
 @dataclass(frozen=True)
 class Door:
@@ -161,6 +169,10 @@ DOORS = {
         UPGRADE,
         has_tls=True,
     ),
+    "zeek ws": Door(Place.zeek, b"GET /", LONG_LINE, ZEEK_UPGRADE),
+    "zeek wss": Door(
+        partial(Place.zeek, tls=True), TLS_HELLO, HUGE_RECORD, ZEEK_UPGRADE, has_tls=True
+    ),
     "pages": Door(Place.pages, b"GET /", LONG_LINE, GET),
     "health": Door(Place.health, b"GET /", LONG_LINE, GET),
     "dashboard": Door(Place.dashboard, b"GET /", LONG_LINE, GET),
@@ -177,7 +189,7 @@ WITHOUT = {
 
 #: Every file that opens a socket, and the doors that it opens.
 OPENERS = {
-    "proxies/link/network.py": "basp, basp unix, basp tls",
+    "proxies/link/network.py": "basp, basp unix, basp tls, zeek ws, zeek wss",
     "proxies/link/discovery.py": "finds out whether an address is ours; it sends nothing",
     "proxies/workers/pool.py": "pairs with our own workers; strangers do not reach them",
     "proxies/worker_process.py": "the worker's ends of these",

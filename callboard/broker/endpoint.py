@@ -7,14 +7,15 @@ node.
 
 import copy
 import datetime
+import importlib
 import logging
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from callboard.actors import errors
 from callboard.actors.closing import Closing, on_a_thread, refuse_loop
@@ -43,10 +44,11 @@ from callboard.endpoint.machine.topic import Topic, Topics, topic_text, topic_te
 from callboard.endpoint.message_queue import QUEUE_LIMIT
 from callboard.endpoint.monitoring import serve_topics
 from callboard.keywords import also_named
-from callboard.model.errors import InvalidData
+from callboard.model.errors import InvalidData, InvalidOption
 from callboard.node import Node
 from callboard.proxies.address import checked_endpoint
 from callboard.proxies.link.ports import refuse_unguarded
+from callboard.proxies.link.tls import Tls
 from callboard.proxies.rights.rights import Rights
 from callboard.store import Backend as StoreBackend
 from callboard.store import (
@@ -57,6 +59,10 @@ from callboard.store import (
     attach_clone,
     attach_master,
 )
+
+if TYPE_CHECKING:
+    from callboard.doors.web_socket_peer import WebSocketPeer
+    from callboard.doors.web_socket_server import WebSocketLimits
 
 log = logging.getLogger("callboard.broker")
 
@@ -154,6 +160,8 @@ class Endpoint(Closing):
         self._members: weakref.WeakSet[Any] = weakref.WeakSet()
         self._monitoring = None if monitored_at[1] < 0 else serve_topics(node, monitored_at)
         self._metric_topics = [*export_and_import(self.hub, options)]
+        #: Foreign wires by which others come, or which lead to them.
+        self._doors: list[Closing] = []
         #: Stores that were attached; they are closed with the endpoint.
         self.stores: list[Store] = []
 
@@ -194,6 +202,136 @@ class Endpoint(Closing):
         except (OSError, errors.CallboardError, ValueError) as error:
             log.error("cannot listen at %s:%s: %s", host, port, error)
             return 0
+
+    def listen_web_socket(
+        self,
+        address: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        tls: Tls | None = None,
+        tokens: Mapping[str, str] | None = None,
+        permissions: Mapping[str, Rights] | None = None,
+        origins: Sequence[str] = (),
+        limits: "WebSocketLimits | None" = None,
+        insecure: bool = False,
+    ) -> int:
+        """Accept clients of Zeek's WebSocket JSON on a port; returns the port.
+
+        Zeeks that dial out, zeek-client, zeekpy and browsers get what begins as their filter
+        says, and publish. The path is `/v1/messages/json`.
+
+        Args:
+            address: local address; one that other machines reach needs `tokens`, or `tls`
+                that asks for certificates.
+            port: TCP port; 0 picks a free one.
+            tls: certificates for `wss://`; plain without.
+            tokens: tokens by the names of those who show them, in `Authorization: Bearer …`
+                or, as browsers have to, in `?token=…`.
+            permissions: what clients may publish and subscribe to, by patterns of the names
+                of their tokens or certificates; everything by default.
+            origins: web sites whose pages may connect; by default those of this machine, or
+                all where a token is needed.
+            limits: connections, sizes and times.
+            insecure: allow an address that other machines reach though clients prove nothing.
+
+        Raises:
+            PublicAddress: other machines reach the address, and nothing guards it.
+            PortUnavailable: the address is not ours or the port is taken.
+            TlsError: a file for TLS is of no use.
+            InvalidOption: a token is empty, or there twice; or a package is not installed.
+        """
+        self._refuse_shut()
+        server = _web_socket("web_socket_server").WebSocketServer(
+            self.hub,
+            address,
+            port,
+            tls=tls,
+            tokens=tokens,
+            permissions=permissions,
+            origins=tuple(origins),
+            limits=limits,
+            insecure=insecure,
+        )
+        self._doors.append(server)
+        number: int = server.port
+        return number
+
+    def connect_web_socket(
+        self,
+        url: str,
+        *,
+        subscribe: Topics | None = None,
+        publish: Topics = "",
+        name: str = "",
+        token: str = "",
+        tls: Tls | None = None,
+        retry: Seconds = 0.5,
+        timeout: Seconds | None = 10.0,
+    ) -> "WebSocketPeer":
+        """Peer with a Zeek over its WebSocket JSON, now and whenever the connection is lost.
+
+        What is subscribed to on this node and those in reach is asked for there; what this
+        endpoint publishes goes there. Returns when Zeek has acknowledged.
+
+        Args:
+            url: `ws://HOST:PORT/v1/messages/json`, or `wss://…`; the path may be left out.
+            subscribe: the only topics that Zeek is asked for; by default those that are
+                subscribed to, as they change.
+            publish: beginnings of the topics that go to Zeek; by default all.
+            name: what this application is called there: letters, digits, `/_-.=:*@`.
+            token: is sent as `Authorization: Bearer …`.
+            tls: for `wss://`: whose certificates are taken, and our own; by default the
+                system's authorities.
+            retry: seconds between two attempts, at most.
+            timeout: seconds to wait for the acknowledgment; None returns at once and goes on
+                trying.
+
+        Returns:
+            The peer: its counters, `await_subscribed()` and `close()`.
+
+        Raises:
+            NodeUnreachable: no acknowledgment came in time; the text says why.
+            InvalidOption: that is no such address or name, or a package is not installed.
+            TlsError: a file for TLS is of no use.
+            WouldBlock: called on the thread of a running event loop.
+        """
+        limit = None if timeout is None else _seconds(timeout)
+        if limit is not None:
+            refuse_loop("connect_web_socket()", "endpoint.aconnect_web_socket(…)")
+        self._refuse_shut()
+        peer: WebSocketPeer = _web_socket("web_socket_peer").WebSocketPeer(
+            self.hub,
+            url,
+            subscribe=None if subscribe is None else topic_texts(subscribe),
+            publish=topic_texts(publish),
+            name=name,
+            token=token,
+            tls=tls,
+            retry=_seconds(retry),
+        )
+        if limit is not None and not peer.await_subscribed(limit):
+            peer.close()
+            msg = peer.reason or f"no acknowledgment came from {url} within {limit:g} s"
+            raise errors.NodeUnreachable(msg)
+        self._doors.append(peer)
+        return peer
+
+    async def aconnect_web_socket(
+        self,
+        url: str,
+        *,
+        subscribe: Topics | None = None,
+        publish: Topics = "",
+        name: str = "",
+        token: str = "",
+        tls: Tls | None = None,
+        retry: Seconds = 0.5,
+        timeout: Seconds | None = 10.0,
+    ) -> "WebSocketPeer":
+        """Awaitable twin of `connect_web_socket`."""
+        how: dict[str, Any] = {"subscribe": subscribe, "publish": publish, "name": name}
+        how |= {"token": token, "tls": tls, "retry": retry, "timeout": timeout}
+        return await on_a_thread(self.connect_web_socket, url, **how)
 
     # --- out ---
 
@@ -592,6 +730,8 @@ class Endpoint(Closing):
         for member in list(self._members):
             member.close()
         self.hub.remove_receiver(self._forwarded)
+        for door in self._doors:
+            door.close()
         for metric_topic in self._metric_topics:
             metric_topic.close()
         if self._monitoring is not None:
@@ -673,6 +813,19 @@ class Endpoint(Closing):
         if self._is_shut:
             msg = f"endpoint {self.node_id()} was shut down; make another one"
             raise errors.NodeClosed(msg)
+
+
+def _web_socket(name: str) -> Any:
+    """Return a module of Zeek's WebSocket.
+
+    Raises:
+        InvalidOption: its package is not installed.
+    """
+    try:
+        return importlib.import_module(f"callboard.doors.{name}")
+    except ImportError as cause:
+        msg = f"WebSocket needs a package ({cause.name}): pip install 'callboard[websocket]'"
+        raise InvalidOption(msg) from cause
 
 
 def _check_size(qsize: int) -> None:

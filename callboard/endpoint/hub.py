@@ -51,6 +51,7 @@ from callboard.endpoint.machine.effect import (
     RefusedThere,
     RunReceiver,
     TransmitRun,
+    WayOut,
     WishesChanged,
 )
 from callboard.endpoint.machine.peer_buffer import LINK_ROOM, OverflowPolicy, PeerBuffer
@@ -598,6 +599,14 @@ class Hub(SystemActor):
 
         remove = partial(self.core.unsubscribe, receiver, checked, kind=kind)
         return self.me.ask(CallBack(lambda: self._carry_out(remove(now=self._now()))))
+
+    def add_way_out(self, way_out: WayOut) -> Future[Any]:
+        """Let a way out take what is published here; done when the core knows."""
+        return self.me.ask(CallBack(partial(self.core.ways_out.setdefault, way_out)))
+
+    def remove_way_out(self, way_out: WayOut) -> Future[Any]:
+        """Give it nothing any more."""
+        return self.me.ask(CallBack(partial(self.core.ways_out.pop, way_out, None)))
 
     def peer(self, address: Address, retry: float) -> Future[bool]:
         """Peer with the node that listens at an address.

@@ -40,6 +40,7 @@ from callboard.endpoint.machine.effect import (
     RefusedHere,
     RefusedThere,
     TransmitRun,
+    WayOut,
     WishesChanged,
 )
 from callboard.endpoint.machine.filter_exchange import (
@@ -130,6 +131,8 @@ class Core:
         self._wanted: dict[str, int] = {}
         #: Whether to tell that what is wanted has changed: there is a door.
         self.tells_wishes = False
+        #: Ways out of the network of nodes; each takes what is published here.
+        self.ways_out: dict[WayOut, None] = {}
 
     # --- looked at ---
 
@@ -202,6 +205,8 @@ class Core:
     def data_inputs(self, run: Sequence[Pair]) -> list[CoreEffect]:
         """Take data messages that were published here."""
         self.counters.data_published += len(run)
+        for way_out in self.ways_out:
+            way_out.take_own(run)
         return self.central_merge(_DATA, run)
 
     def command_inputs(self, run: Sequence[Pair]) -> list[CoreEffect]:
@@ -483,7 +488,7 @@ class Core:
         """
         output = self._outputs.get(_DATA)
         sees_own = output is not None and output.sees_own
-        return {} if sees_own else self._receivers
+        return {} if sees_own or self.ways_out else self._receivers
 
     # --- other endpoints: paths, filters, peers ---
 
@@ -608,7 +613,8 @@ class Core:
         """Return whether somebody gets what this endpoint publishes with a topic."""
         output = self._outputs.get(_DATA)
         takes_own = output is not None and output.takes_own(topic)
-        return takes_own or bool(self.receivers_of(topic))
+        leads_out = any(way_out.takes(topic) for way_out in self.ways_out)
+        return takes_own or leads_out or bool(self.receivers_of(topic))
 
     def _find_receivers(self, topic: str) -> tuple[bytes, ...]:
         """Return the nodes that want a topic and may be reached; remembered by topic."""

@@ -102,6 +102,20 @@ class Receiver(Protocol):
         """
 
 
+class WayOut(Protocol):
+    """A way out of the network of nodes, whose other end does not tell what it wants.
+
+    It gets what this endpoint publishes, and nothing of other nodes or doors: so nothing that
+    came in by one way goes out by another.
+    """
+
+    def takes(self, topic: str, /) -> bool:
+        """Return whether a message with a topic goes out."""
+
+    def take_own(self, run: Sequence[Pair], /) -> None:
+        """Take a run, encoded, in its order; must be quick and must not block or raise."""
+
+
 class RunReceiver:
     """A local subscriber that is told who sent a run, and its size."""
 

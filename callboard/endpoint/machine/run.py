@@ -148,6 +148,12 @@ def pair_of(topic: str, content: bytes) -> tuple[str, bytes]:
     return topic, _TOPICS[topic] + content
 
 
+def content_of(pair: tuple[str, bytes]) -> bytes:
+    """Return the encoded value of a message that entered."""
+    topic, encoded = pair
+    return encoded[len(_TOPICS[topic]) :]
+
+
 def encode_plain_pair(topic: str, content: Any) -> bytes:
     """Encode a topic and content of our own making that is plain CBOR: bytes stay bytes."""
     return cbor2.dumps(topic) + cbor2.dumps(content)

@@ -1,0 +1,1 @@
+"""Doors: drivers that carry messages between the topics of a node and foreign software."""

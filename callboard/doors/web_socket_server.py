@@ -1,0 +1,264 @@
+"""A port that speaks Zeek's WebSocket JSON: programs, browsers and Zeeks come in by it.
+
+    client ──> session ──> Hub.bring_in_encoded ──> endpoints, actors, the other clients
+    endpoint ──> Hub ──> receiver of the client ──> session ──> client
+
+A client gets what begins as its filter says and is published on any node in reach, but never
+what it published itself. Clients are not trusted with anything but that: what they may
+publish and subscribe to can be limited by the name of their token or certificate.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from callboard.actors.closing import Closing
+from callboard.actors.errors import require
+from callboard.dataclass import dataclass
+from callboard.endpoint.hub import Hub
+from callboard.endpoint.machine.effect import Item
+from callboard.endpoint.machine.topic import is_reserved
+from callboard.model.errors import EndpointError, InvalidOption
+from callboard.proxies.address import Endpoint
+from callboard.proxies.link.certificates import Certificates
+from callboard.proxies.link.foreign import ForeignLink, Opening
+from callboard.proxies.link.limits import Limits
+from callboard.proxies.link.ports import refuse_unguarded
+from callboard.proxies.link.tls import Tls
+from callboard.proxies.rights.permissions import LinkAccess, Permissions
+from callboard.proxies.rights.rights import Rights
+from callboard.seconds import check_numbers
+from callboard.zeek.json_message import message_to_json
+from callboard.zeek.web_socket import Admission, ZeekServerSession
+
+_log: Final = logging.getLogger("callboard.zeek")
+
+#: The version that acks say where the user gives none: a Zeek whose dialect this is.
+VERSION: Final = "8.1.0"
+
+#: Seconds without reading from a client while publishers have to wait.
+PAUSE: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class WebSocketLimits:
+    """What clients of a port may take.
+
+    Attributes:
+        clients: connections; further ones are closed at once.
+        clients_per_address: those of one address.
+        message: bytes of a message, whole or in parts.
+        waiting: bytes that may wait for a client that does not read; it is ended then.
+        handshake: seconds from connecting to the filter.
+        messages_per_second: messages that one client may send; more wait with it. 0: no limit.
+        bytes_per_second: bytes that one client may send; the same.
+    """
+
+    clients: int = 1_024
+    clients_per_address: int = 256
+    message: int = 4 << 20
+    waiting: int = 16 << 20
+    handshake: float = 10.0
+    messages_per_second: int = 0
+    bytes_per_second: int = 0
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+    def of_port(self) -> Limits:
+        """Return them as ports have them."""
+        return Limits(
+            links=self.clients,
+            links_per_address=self.clients_per_address,
+            handshakes_per_address=min(self.clients_per_address, 128),
+            messages_per_second=self.messages_per_second,
+            bytes_per_second=self.bytes_per_second,
+        )
+
+
+class WebSocketClient:
+    """One client of a port.
+
+    Attributes:
+        name: of its token or certificate, or what it calls itself.
+        topics: its filter, as far as it has the right to.
+        brought: messages that it published.
+        taken: messages that it was sent.
+        refused: messages that it had no right to publish.
+        unwritten: messages that JSON has no form for.
+    """
+
+    def __init__(self, link: ForeignLink, session: ZeekServerSession, limit: int) -> None:
+        self.name = session.guest.application or session.guest.name
+        self.topics: tuple[str, ...] = ()
+        self.brought = self.taken = self.refused = self.unwritten = 0
+        self.link = link
+        self.session = session
+        self._limit = limit
+
+    def take(self, items: list[Item]) -> None:
+        """Send a run to the client; on the node's thread."""
+        frames = []
+        for topic, value in items:
+            if is_reserved(topic):
+                continue
+            try:
+                frames.append(self.session.send(message_to_json(topic, value)))
+            except EndpointError as error:
+                self.unwritten += 1
+                _log.debug("%s is not told on %s: %s", self.name, topic[:80], error)
+        self.taken += len(frames)
+        if self.link.waiting > self._limit:
+            self.link.end(f"{self.link.waiting:,} B wait and it does not read")
+        elif frames:
+            self.link.write(b"".join(frames))
+
+
+class WebSocketServer(Closing):
+    """One port, until it is closed; see `Endpoint.listen_web_socket`."""
+
+    #: What peers of this wire are called.
+    kind: Final = "websocket"
+
+    def __init__(
+        self,
+        hub: Hub,
+        address: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        tls: Tls | None = None,
+        tokens: Mapping[str, str] | None = None,
+        permissions: Mapping[str, Rights] | None = None,
+        origins: tuple[str, ...] | list[str] = (),
+        limits: WebSocketLimits | None = None,
+        version: str = VERSION,
+        insecure: bool = False,
+    ) -> None:
+        """Open the port; the arguments are those of `Endpoint.listen_web_socket`."""
+        self._hub = hub
+        self._limits = limits or WebSocketLimits()
+        self._version = version
+        self._entry = Admission(_checked_tokens(tokens), tuple(origins))
+        access = LinkAccess.of(None, None, permissions)
+        self._permissions: Permissions | None = access.permissions
+        self._clients: dict[ForeignLink, WebSocketClient] = {}
+        node = hub.node
+        is_guarded = bool(tokens) or (tls is not None and tls.mutual)
+        if not insecure:  # a certificate of the server alone keeps nobody out
+            refuse_unguarded(address, is_guarded=is_guarded)
+        certificates = None if tls is None else Certificates(tls, node.runtime.report)
+        self._foreign = node.overlay.foreign
+        self._port = self._foreign.listen(
+            self,
+            address,
+            port,
+            tls=certificates,
+            is_guarded=is_guarded,
+            insecure=insecure,
+            limits=self._limits.of_port(),
+            patience=self._limits.handshake,
+        )
+
+    @property
+    def port(self) -> int:
+        """The TCP port."""
+        number: int = self._port.port
+        return number
+
+    def clients(self) -> list[WebSocketClient]:
+        """Return the clients that are there; from any thread."""
+        return list(self._clients.values())
+
+    def close(self) -> None:
+        """Accept nobody any more, and say goodbye to those who are there. Idempotent."""
+        self._foreign.close_port(self._port, "the port is closed")
+
+    # --- the door; on the node's thread ---
+
+    def make_machine(self, opening: Opening) -> ZeekServerSession:
+        """Return the machine of a new connection."""
+        endpoint = f"{self._hub.name}-websocket-{self._hub.make_object()}"
+        return ZeekServerSession(
+            self._entry,
+            endpoint,
+            self._version,
+            opening.now,
+            limit=self._limits.message,
+            certified=opening.certified,
+        )
+
+    def link_up(self, link: ForeignLink, _name: str) -> None:
+        """Give a client its messages from here on."""
+        client = WebSocketClient(link, link.machine, self._limits.waiting)  # type: ignore[arg-type]
+        rights = self._rights(client)
+        topics = client.session.topics
+        if rights is not None:
+            topics = tuple(each for each in topics if rights.permit_topic("subscribe", each))
+            for refused in set(client.session.topics) - set(topics):
+                text = f"topic {refused[:80]!r} is not permitted"
+                link.write(client.session.refuse("not_permitted", text))
+        client.topics = topics
+        self._clients[link] = client
+        if topics:
+            self._hub.add_receiver(client, topics, sees_own=True)
+
+    def link_down(self, link: ForeignLink, reason: str) -> None:
+        """Forget a client."""
+        client = self._clients.pop(link, None)
+        if client is not None:
+            _log.info("client %s ended: %s", client.name or link.remote[0], reason)
+            if client.topics:
+                self._hub.remove_receiver(client)
+
+    def deliver(self, link: ForeignLink, messages: list[Any]) -> None:
+        """Publish what a client sent."""
+        client = self._clients[link]
+        rights = self._rights(client)
+        permitted: list[tuple[str, bytes]] = []
+        for topic, content in messages:
+            if rights is None or rights.permit_topic("publish", topic):
+                permitted.append((topic, content))
+            else:
+                client.refused += 1
+                text = f"publishing to {topic[:80]!r} is not permitted"
+                link.write(client.session.refuse("not_permitted", text))
+        client.brought += len(permitted)
+        if permitted:
+            self._hub.bring_in_encoded(permitted, client)
+        if not self._hub.has_room():
+            link.put_off(PAUSE)
+
+    def not_linked(self, remote: Endpoint, reason: str) -> None:
+        """Take note that a handshake came to nothing."""
+        _log.info("no client from %s: %s", remote[0], reason)
+
+    def _rights(self, client: WebSocketClient) -> Rights | None:
+        """Return what a client may do; None for everything."""
+        if self._permissions is None:
+            return None
+        name = client.session.guest.name
+        standing = self._permissions.admit(name, ())
+        return Rights() if standing is None else standing.rights
+
+
+def _checked_tokens(tokens: Mapping[str, str] | None) -> dict[str, str]:
+    """Return tokens by name.
+
+    Raises:
+        InvalidOption: one is empty, or there twice.
+        WrongArgument: they are no map of texts.
+    """
+    if tokens is None:
+        return {}
+    hint = 'tokens takes a map of names and tokens: {"zeek-1": "…"}'
+    given: Any = tokens
+    require(isinstance(given, Mapping), hint, given)
+    for name, token in given.items():
+        require(isinstance(name, str) and isinstance(token, str), hint, token)
+        if not token or not name:
+            msg = f"the token of {name!r} is empty" if name else "a token has no name"
+            raise InvalidOption(msg)
+    if len(set(given.values())) < len(given):
+        msg = "two names have the same token: nobody could tell who shows it"
+        raise InvalidOption(msg)
+    return dict(given)
