@@ -39,6 +39,7 @@ from callboard.commitlog import (
 from callboard.commitlog.reader import is_archive, list_logs
 from callboard.commitlog.verify import verify as verify_log
 from callboard.pipeline.errors import PipelineError
+from callboard.text import printable
 
 #: The table that is the log which the command names.
 LOG: Final = "log"
@@ -345,7 +346,7 @@ def stats(folder: Place, options: PlaceOptions) -> int:
     lines = [f"{places}, {size:,} bytes, {len(segments)} segments"]
     if times:
         lines.append("from {} to {}".format(*map(_clock, times)))
-    lines += [f"{count:>12,}  {topic}" for topic, count in topics.most_common()]
+    lines += [f"{count:>12,}  {printable(topic)}" for topic, count in topics.most_common()]
     lines += [
         "reader {name}: {lag:,} records behind, next is {offset}, committed ".format(**each)
         + _clock(each["time"])
@@ -559,8 +560,16 @@ def _print_all(records: Iterable[Record], options: JsonOptions, damage: _Damage)
             say(to_json({**fields, "payload": payload}))
         else:
             key = "" if record.key is None else f"{record.key!r} "
-            place = f"{record.offset} {_clock(record.time)} {record.topic}"
-            say(f"{place} {key}{payload!r}")
+            place = f"{record.offset} {_clock(record.time)} {printable(record.topic)}"
+            say(f"{place} {key}{_shown(payload)}")
+
+
+def _shown(payload: Any) -> str:
+    """Return a payload as text; integers that have too many digits for that as in JSON."""
+    try:
+        return repr(payload)
+    except ValueError:
+        return to_json(payload)
 
 
 def _clock(nanoseconds: int) -> str:

@@ -9,9 +9,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
-from cbor2 import CBOREncodeError, dumps, loads
+from cbor2 import CBOREncodeError, CBORError, dumps, loads
 
 from callboard.commitlog.errors import InvalidRecord
+from callboard.commitlog.record import decode_value
 
 T = TypeVar("T")
 Key = str | bytes | None
@@ -27,6 +28,9 @@ _BINARY: Final = (bytes, bytearray, memoryview)
 _SINGLE: Final = (str, bytes, Mapping)  # one value for all records of a run
 _CACHED_NAMES: Final = 1024  # bytes; longer tables hold keys of single records, seen only once
 _MAX_TIME: Final = 2**63
+#: Levels of lists and maps that a reader takes, and the bytes that do not begin one.
+_LEVELS: Final = 400
+_NO_LEVELS: Final = bytes({*range(0x80), *range(0xE0, 0x100)})
 
 
 class Cbor(bytes):
@@ -165,8 +169,11 @@ def encode_value(value: Any) -> bytes:
     if type(value) is Cbor:
         return value
     try:
-        return dumps(value)
-    except (CBOREncodeError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        data = dumps(value)
+        if len(data) > _LEVELS and len(data.translate(None, _NO_LEVELS)) > _LEVELS:
+            decode_value(data)  # it may have more levels than readers take
+        return data
+    except (CBORError, TypeError, ValueError, OverflowError, RecursionError) as error:
         kind = type(value).__name__
         what = f"a payload of type {kind} cannot be stored ({error}); use bytes or plain values"
         raise InvalidRecord(what) from None

@@ -4,9 +4,14 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from cbor2 import CBORDecodeError, loads
+from cbor2 import CBORDecodeError
+
+from callboard.commitlog.record import decode_value
+
+#: Bits of an integer that is still written with decimal digits: Python refuses 4,301 of them.
+_DECIMAL_BITS: Final = 14_000
 
 
 def to_json(value: Any) -> str:
@@ -25,7 +30,7 @@ def payload_json(data: bytes, is_bytes: bool) -> str | None:  # noqa: FBT001
         except UnicodeDecodeError:
             return json.dumps(data.hex())
     try:
-        value = loads(data)
+        value = decode_value(data)
     except (CBORDecodeError, ValueError):
         return None
     try:
@@ -38,8 +43,10 @@ def _plain(value: Any) -> Any:
     """Return a value as JSON can hold it."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, int):
+        return value if value.bit_length() <= _DECIMAL_BITS else hex(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: _plain(getattr(value, field.name))
@@ -47,9 +54,17 @@ def _plain(value: Any) -> Any:
         }
     if isinstance(value, Mapping):
         return {
-            key if isinstance(key, str) else str(key): _plain(held)
+            key if isinstance(key, str) else _text_of(key): _plain(held)
             for key, held in value.items()
         }
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(held) for held in value]
-    return value.hex() if isinstance(value, bytes) else str(value)
+    return value.hex() if isinstance(value, bytes) else _text_of(value)
+
+
+def _text_of(value: Any) -> str:
+    """Return the text of a value; one with an integer that has too many digits by its kind."""
+    try:
+        return str(value)
+    except ValueError:
+        return hex(value) if isinstance(value, int) else f"<a {type(value).__name__}>"

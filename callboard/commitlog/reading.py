@@ -21,6 +21,9 @@ from callboard.commitlog.segment import LogSegment, LogSegmentTable
 #: What is told of damage, where reading is to go on behind it.
 OnDamage = Callable[[LogCorrupt], object]
 
+#: Looks at a file that is missing until it is no race with who removes it.
+_LOOKS: Final = 3
+
 
 class LogReading(Iterator[Record]):
     """Iterates over records; ends with the last one that is there.
@@ -78,38 +81,62 @@ class LogReading(Iterator[Record]):
 
     def _readable(self) -> Iterator[Batch]:
         """Iterate over batches; errors of the disk are those of the system."""
-        table, is_second_look = self._table, False
-        while True:
+        table, is_second_look, looks = self._table, False, 0
+        while looks >= 0:
             segment = table.holding(self.cursor.offset)
             try:
-                file = table.folder.disk.open(table.folder.segment(segment.base))
-            except FileNotFoundError:  # retention removed it
-                table.refresh()
-                continue
-            with closing(file):
-                if self.cursor.offset < segment.base:  # retention removed what was asked for
-                    self.lost += segment.base - self.cursor.offset
-                    self.cursor = Cursor(segment.base, segment.base)
-                before = self.cursor.offset
-                try:
+                with closing(
+                    table.folder.disk.open(table.folder.segment(segment.base))
+                ) as file:
+                    if (
+                        self.cursor.offset < segment.base
+                    ):  # retention removed what was asked for
+                        self.lost += segment.base - self.cursor.offset
+                        self.cursor = Cursor(segment.base, segment.base)
+                    before = self.cursor.offset
                     position = yield from self._batches_of(segment, file)
-                except FileNotFoundError:  # so did retention on an object store, meanwhile
-                    table.refresh()
-                    continue
-                following = table.after(segment)
-                behind = following.base if following else self._durable(segment, file, position)
-                if following is None and self.cursor.offset >= behind:
-                    return
-                if self.cursor.offset != before:
-                    is_second_look = False
-                elif behind > before:
-                    # It may have grown between the look at its end and that for the next one.
-                    if is_second_look and (batch := self._twice(segment)) is not None:
-                        self.cursor = Cursor(batch.end)
-                        yield batch
-                    elif is_second_look:
-                        self.meet(self._damaged(segment, file, position, behind))
-                    is_second_look = not is_second_look
+                    looks, following = 0, table.after(segment)
+                    behind = (
+                        following.base if following else self._durable(segment, file, position)
+                    )
+                    if following is None and self.cursor.offset >= behind:
+                        return
+                    if self.cursor.offset != before:
+                        is_second_look = False
+                    elif behind > before:
+                        # It may have grown between the look at its end and that for the next.
+                        if is_second_look and (batch := self._twice(segment)) is not None:
+                            self.cursor = Cursor(batch.end)
+                            yield batch
+                        elif is_second_look:
+                            self.meet(self._damaged(segment, file, position, behind))
+                        is_second_look = not is_second_look
+            except FileNotFoundError:  # retention removed it, on an object store also meanwhile
+                looks = self._look_again(segment, looks)
+
+    def _look_again(self, segment: LogSegment, looks: int) -> int:
+        """Return how often a file was missing; below zero where nothing stands behind it.
+
+        Retention takes a segment from the table before its file, so one that stays there was
+        taken away by somebody else, which is damage.
+        """
+        self._table.refresh()
+        if self._table.holding(self.cursor.offset) is not segment:
+            return 0
+        if looks < _LOOKS:
+            return looks + 1
+        following = self._table.after(segment)
+        offset = max(self.cursor.offset, segment.base)
+        behind = max(segment.index.end, self._table.marked)
+        behind = behind if following is None else following.base
+        if offset >= behind:
+            return -1
+        path = self._table.folder.segment(segment.base)
+        what = (
+            f"{path} is gone: records {offset} to {behind - 1} are lost; read on from {behind}"
+        )
+        self.meet(LogCorrupt(what, offset=offset, next_offset=behind))
+        return looks
 
     def _batches_of(self, segment: LogSegment, file: DiskFile) -> Generator[Batch, None, int]:
         """Iterate over the batches of one segment; returns where that ended."""

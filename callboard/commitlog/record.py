@@ -1,12 +1,26 @@
 """Records as readers get them: tuples, whose payload is decoded when it is looked at."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from cbor2 import CBORDecodeError, loads
 
 from callboard.commitlog.errors import LogCorrupt
+
+
+def _refer(*_: object) -> NoReturn:
+    """Refuse what no log writes: a few bytes of it stand for gigabytes, or for themselves."""
+    what = "parts of a payload do not refer to others"
+    raise ValueError(what)
+
+
+#: Tags of values (28, 29) and strings (25, 256) that are shared.
+NO_REFERENCES: Final = dict.fromkeys((25, 28, 29, 256), _refer)
+
+#: Decodes a payload; raises `CBORDecodeError` or `ValueError`.
+decode_value: Final[Callable[[bytes], Any]] = partial(loads, semantic_decoders=NO_REFERENCES)
 
 
 class Record(NamedTuple):
@@ -34,7 +48,7 @@ class Record(NamedTuple):
     def payload(self) -> Any:
         """The payload; decoded at each access, so keep it if you need it twice."""
         try:
-            return loads(self.data)
+            return decode_value(self.data)
         except (CBORDecodeError, ValueError) as error:
             what = f"the payload of record {self.offset} is no CBOR ({error}); see its `data`"
             raise LogCorrupt(what, offset=self.offset, next_offset=self.offset + 1) from None

@@ -8,7 +8,7 @@ that it takes them: it answers the opening of a producer so when it is asked.
 
 from typing import Any, Final, NamedTuple
 
-from cbor2 import CBORDecodeError, CBOREncodeError, dumps, loads
+from cbor2 import CBORDecodeError, CBOREncodeError, dumps
 
 from callboard.actors.reference import Query
 from callboard.basp.cbor.reader import CborReader
@@ -29,6 +29,7 @@ from callboard.commitlog.errors import (
 )
 from callboard.commitlog.folder import LAST_OFFSET
 from callboard.commitlog.producing.producer import check_producer, record_of
+from callboard.commitlog.record import decode_value
 from callboard.proxies.messages import frozen_message
 
 #: Bytes of the appends of a group: what is larger travels alone, in pieces if need be.
@@ -260,7 +261,7 @@ def _checked(row: Any) -> AppendedRow:
         raise TypeError(what)
     if not given.is_bytes:
         try:
-            loads(given.data)
+            decode_value(given.data)
         except CBORDecodeError as error:
             raise ValueError(error) from None
     return given

@@ -276,7 +276,11 @@ class NodeDisk:
         """Return the names of the log's files, sorted; its folders are not served."""
         if path != self._caller.text:
             raise FileNotFoundError(errno.ENOENT, "it is not served", path)
-        return sorted(self._caller.ask(ListLogFiles(self._caller.log)))
+        names = self._caller.ask(ListLogFiles(self._caller.log))
+        if type(names) is not tuple or not all(type(each) is str for each in names):
+            what = f"{self._caller.text}: the answer holds no names of files"
+            raise LogFailed(what)
+        return sorted(names)
 
     def size(self, path: str) -> int:
         """Return the size of a file in bytes."""

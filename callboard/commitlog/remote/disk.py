@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Callable
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 from urllib.parse import urlsplit
@@ -42,10 +43,13 @@ BUSY: Final = "the server of logs is busy"
 #: Seconds that a server may be away, and between two calls.
 _PATIENCE: Final = 10.0
 _PAUSE: Final = 0.05
+#: Bytes of one answer, which is a row, or the names of a log's files.
+_ANSWER: Final = 64 << 20
 #: A server that is back is found at once.
 _DIALING: Final = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_receive_message_length", _ANSWER),
 ]
 
 #: The process in which the first client was made.
@@ -189,7 +193,9 @@ class RemoteDisk:
         """Return the names of the log's files, sorted; its folders are not served."""
         if path != str(self._address):
             raise FileNotFoundError(errno.ENOENT, "it is not served", path)
-        names: list[str] = _ask(self._address, "names")
+        names = _ask(self._address, "names")
+        if type(names) is not list or not all(type(each) is str for each in names):
+            raise _no_answer(self._address)
         return names
 
     def size(self, path: str) -> int:
@@ -307,12 +313,20 @@ class _Stream:
             body = json.dumps({"log": self._address.name, **place}).encode()
             self._reader = client.do_get(load_flight().Ticket(body), how)
         try:
-            return memoryview(self._reader.read_chunk().data.column(0)[0].as_buffer())
+            return self._row(self._reader.read_chunk().data)
         except StopIteration:
             return None
         except load_pyarrow().ArrowException:
             self._reader = None
             raise
+
+    def _row(self, rows: Any) -> memoryview:
+        """Return the bytes of a row: some, and no more than were asked for."""
+        if rows.num_rows == 1 and rows.schema.types == [load_pyarrow().binary()]:
+            data = memoryview(rows.column(0)[0].as_buffer() or b"")
+            if 0 < len(data) <= self.end - self.at:
+                return data
+        raise _no_answer(self._address)
 
     def close(self) -> None:
         """Let the server stop."""
@@ -328,9 +342,11 @@ def size_of(address: LogAddress, file: str) -> int:
         FileNotFoundError: there is no such file.
         LogFailed: the server does not answer, or refuses.
     """
-    size: int | None = _ask(address, "size", file)
+    size = _ask(address, "size", file)
     if size is None:
         raise FileNotFoundError(errno.ENOENT, "there is no such file", file)
+    if type(size) is not int or not 0 <= size <= LAST_OFFSET:
+        raise _no_answer(address)
     return size
 
 
@@ -338,12 +354,22 @@ def _ask(address: LogAddress, what: str, file: str = "") -> Any:
     """Return the answer to an action."""
     body = json.dumps({"log": address.name, "file": file}).encode()
 
-    def ask(client: Any, how: Any) -> bytes:
-        (answer,) = client.do_action((what, body), how)
-        told: bytes = answer.body.to_pybytes()
-        return told
+    def ask(client: Any, how: Any) -> list[bytes]:
+        answers = islice(client.do_action((what, body), how), 2)
+        return [each.body.to_pybytes() for each in answers]
 
-    return json.loads(_called(address, ask))
+    told = _called(address, ask)
+    try:
+        (answer,) = map(json.loads, told)
+    except (ValueError, RecursionError):
+        raise _no_answer(address) from None
+    return answer
+
+
+def _no_answer(address: LogAddress) -> LogFailed:
+    """Return the error for what no server of logs answers."""
+    what = f"{address}: what answers there is no callboard log serve, or another version of it"
+    return LogFailed(what)
 
 
 def load_flight() -> Any:

@@ -12,15 +12,18 @@ floats are wanted, and NaN is missing where they are not, as in pandas.
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta, tzinfo
-from decimal import Decimal
+from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from cbor2 import CBORDecodeError, loads
+
+from callboard.commitlog.record import NO_REFERENCES
+from callboard.text import shown
 
 #: The field of a payload that is no map and no list.
 WHOLE: Final = "value"
@@ -102,6 +105,19 @@ def infer_fields(payloads: Iterable[bytes], kinds: Iterable[bool]) -> list[pa.Fi
     return [pa.field(name, _kind_of(values)) for name, values in columns.items()]
 
 
+def _decimal(pair: Any, _: bool) -> Decimal:  # noqa: FBT001
+    """Return a decimal; Arrow writes all digits out, and crashes where they are billions."""
+    exponent, digits = pair
+    if abs(exponent) > _EXPONENT:
+        what = f"a decimal has an exponent of {_EXPONENT} at most"
+        raise ValueError(what)
+    return Decimal(f"{digits}e{exponent}")
+
+
+_EXPONENT: Final = 3000
+_DECODERS: Final[Mapping[int, Callable[[Any, bool], Any]]] = {**NO_REFERENCES, 4: _decimal}
+
+
 def _load(
     payloads: Sequence[bytes], kinds: Sequence[bool], reasons: dict[int, str]
 ) -> list[Mapping[str, Any]]:
@@ -112,7 +128,7 @@ def _load(
             rows.append({WHOLE: data})
             continue
         try:
-            payload = loads(data)
+            payload = loads(data, semantic_decoders=_DECODERS)
             rows.append(payload if type(payload) is dict else fields_of(payload))
         except (CBORDecodeError, ValueError, RecursionError, OverflowError) as error:
             reasons[index] = f"no CBOR: {error}"[:_REASON_LIMIT]
@@ -161,7 +177,8 @@ def _fitting(
 
     def refuse(index: int) -> None:
         fitted[index] = None
-        text = f"field {name.removeprefix(FIELD)} is {values[index]!r}, which is no {kind}"
+        value = shown(values[index], _REASON_LIMIT)
+        text = f"field {name.removeprefix(FIELD)} is {value}, which is no {kind}"
         reasons.setdefault(index, text[:_REASON_LIMIT])
 
     for index, value in enumerate(values):
@@ -195,12 +212,23 @@ def _fitted(value: Any, kind: pa.DataType, zone: tzinfo) -> Any:
         return moment if kind.tz else moment.astimezone(zone).replace(tzinfo=None)
     if types.is_date(kind) and isinstance(value, str):
         return date.fromisoformat(value)
+    if isinstance(value, Decimal) and not types.is_decimal(kind):
+        return _whole(value, kind)
     if types.is_integer(kind) and not isinstance(value, int):
         what = f"{value!r} is no {kind}"  # Arrow would cut floats, within others too
         raise ValueError(what)
     if types.is_decimal(kind) and isinstance(value, float):
         return Decimal(repr(value))
     return _fitted_inside(value, kind, zone) if types.is_nested(kind) else value
+
+
+def _whole(value: Decimal, kind: pa.DataType) -> int:
+    """Return a decimal that is an integer, where one is wanted; Arrow would cut others."""
+    is_one = pa.types.is_integer(kind) and value.is_finite() and abs(value) < 10**20
+    if not is_one or value != value.to_integral_value():
+        what = f"{value!r} is no {kind}"
+        raise ValueError(what)
+    return int(value)
 
 
 def _fitted_inside(value: Any, kind: pa.DataType, zone: tzinfo) -> Any:
@@ -248,7 +276,12 @@ def time_of(value: Any, zone: tzinfo = UTC) -> datetime:
         what = f"{value!r} is no time"
         raise ValueError(what)  # what does not fit is one kind of error
     number: Any = value
-    steps = next(steps for limit, steps in _EPOCHS if abs(number) < limit)
+    steps = next((steps for limit, steps in _EPOCHS if abs(number) < limit), None)
+    if steps is None:
+        what = "a number since 1970 is less than 10^20"
+        raise ValueError(what)
+    if isinstance(number, Decimal):  # which may have a billion digits behind the point
+        number = number.quantize(_TENTH_OF_MICROSECOND, ROUND_FLOOR)
     exact = Fraction(number) * 1_000_000 / steps
     return _1970 + timedelta(microseconds=math.floor(exact))
 
@@ -258,8 +291,9 @@ _EPOCHS: Final[tuple[tuple[float, int], ...]] = (
     (10**11, 1),
     (10**14, 1000),
     (10**17, 1_000_000),
-    (math.inf, 10**9),
+    (10**20, 10**9),
 )
+_TENTH_OF_MICROSECOND: Final = Decimal("1e-7")
 
 _EPOCH: Final = re.compile(r"-?\d{9,}(\.\d+)?")
 _SLASHES: Final = re.compile(r"^(\d{4})/(\d\d)/(\d\d)\b")
@@ -286,8 +320,8 @@ def _text_of(value: Any) -> str | None:
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Return values as a column; raise one of `_MISFITS` where they do not fit."""
-    if pa.types.is_integer(kind) and float in set(map(type, values)):
-        what = "Arrow would cut floats to integers"
+    if pa.types.is_integer(kind) and not {float, Decimal}.isdisjoint(map(type, values)):
+        what = "Arrow would cut floats and decimals to integers"
         raise ValueError(what)
     return pa.array(values, kind)
 
@@ -318,4 +352,4 @@ def _storable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-_MISFITS: Final = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_MISFITS: Final = (pa.ArrowException, TypeError, ValueError, ArithmeticError, RecursionError)

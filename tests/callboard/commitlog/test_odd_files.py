@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.cli.app import main
-from callboard.commitlog import CommitLog, LogError, LogReader
+from callboard.commitlog import CommitLog, LogCorrupt, LogError, LogReader
 from callboard.commitlog.errors import NotPlain
 from callboard.commitlog.folder import is_base
 from callboard.commitlog.verify import verify
@@ -149,3 +149,21 @@ def test_a_file_of_absurd_size_is_never_read_in_one_piece(tmp_path, monkeypatch,
     with CommitLog(folder) as log:
         assert log.append("t", "d") == 200
     assert max(sizes) <= 1 << 25
+
+
+@pytest.mark.parametrize("place", [1, -1])
+def test_a_log_tells_that_its_own_file_was_taken_away(tmp_path, place):
+    with CommitLog(tmp_path / "log", segment_bytes=500) as log:
+        log.append_batch(list(range(100)), topic="t")
+        for n in range(20):
+            log.append("t", n)
+        segment = log.segments[place]
+        Path(segment.path).unlink()
+        with pytest.raises(LogCorrupt, match="is gone") as caught:
+            list(log.read())
+        assert (caught.value.offset, caught.value.next_offset) == (segment.base, segment.end)
+        told = []
+        rest = [each.offset for each in log.read(on_damage=told.append)]
+        assert rest == [n for n in range(120) if not segment.base <= n < segment.end]
+        assert [error.offset for error in told] == [segment.base]
+        assert list(log.readv(segment.end).records) == list(log.read(segment.end))
