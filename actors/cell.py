@@ -47,7 +47,7 @@ from callboard.actors.dispatch import (
     callable_methods,
     why_not_callable,
 )
-from callboard.actors.envelope import COMPANY, Envelope, traced
+from callboard.actors.envelope import COMPANY, Envelope, traced, traced_as
 from callboard.actors.events import Expired, Unexpected
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import OVER, Future, Pause
@@ -628,7 +628,8 @@ class Cell:
             if self.attention and self._in_turn:
                 self.keep_stashed(message, self.sender)
         except BaseException as error:  # noqa: BLE001  # sys.exit() ends its actor, not the node
-            self.failed(error, self.sender)
+            with traced_as(message):
+                self.failed(error, self.sender)
         finally:
             self._taken += self._in_turn  # no other thread comes between these two
             self._in_turn = 0
@@ -721,7 +722,8 @@ class Cell:
         deadline = envelope.deadline
         if deadline is not None and deadline <= self.runner.now():
             if sender is not None and sender.expects:
-                self.drop_expired(envelope.message, sender)
+                with traced_as(envelope):
+                    self.drop_expired(envelope.message, sender)
             return
         key = envelope.key
         is_asked = sender is not None and sender.expects and sender.deadline is not OVER

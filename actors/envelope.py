@@ -133,6 +133,18 @@ def is_tracestate(text: object) -> bool:
     return len(members) <= _MOST_MEMBERS and all(map(_compiled(_TRACESTATE).fullmatch, members))
 
 
+def trace_id() -> str:
+    """Return the id of the trace that the running code belongs to, 32 hex digits; else ""."""
+    trace = COMPANY.trace.get()
+    return "" if trace is None else trace.parent.split("-")[1]
+
+
+def traced_as(message: object) -> contextlib.AbstractContextManager[None]:
+    """Return a block that belongs to the trace of a message, if it came with one."""
+    trace = message.trace if type(message) is Envelope else None
+    return contextlib.nullcontext() if trace is None else traced(*trace)
+
+
 def traceparent() -> str | None:
     """Return the `traceparent` of the message that is handled, or of the block around."""
     trace = COMPANY.current()

@@ -28,7 +28,7 @@ from callboard.actors import events
 from callboard.actors.asking.kept import KeptAnswers
 from callboard.actors.cell import Cell, Handlers
 from callboard.actors.dispatch import NO_HANDLERS, DispatchTable
-from callboard.actors.envelope import Envelope
+from callboard.actors.envelope import Envelope, traced_as
 from callboard.actors.errors import ActorDown, InvalidAddress, NodeClosed, ResultTimeout
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import AskList, Future, waiting
@@ -402,12 +402,12 @@ class Runtime:
     def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None) -> None:
         """Count a message that no handler will take."""
         self.counters.dead_letters += 1
-        if type(message) is Envelope:
-            message = message.message
-        for told in self.on_dead_letter:
-            told(ref, message, sender)
-        if self._subscribers:
-            self.report(events.DeadLetter(ref, message))
+        content = message.message if type(message) is Envelope else message
+        with traced_as(message):
+            for told in self.on_dead_letter:
+                told(ref, content, sender)
+            if self._subscribers:
+                self.report(events.DeadLetter(ref, content))
 
     def note_failure(self, cell: Cell, text: str, error: BaseException) -> None:
         """Count and log an exception that ends an actor."""

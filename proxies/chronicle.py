@@ -12,7 +12,7 @@ from dataclasses import field, fields, replace
 from typing import Any, Final
 
 from callboard.actors.cell import Cell
-from callboard.actors.envelope import Envelope
+from callboard.actors.envelope import Envelope, trace_id
 from callboard.actors.events import (
     ActorFailed,
     ActorRestarted,
@@ -47,7 +47,10 @@ TEXT: Final = 500
 
 @frozen_message("callboard.EventInfo")
 class EventInfo:
-    """An event of a node: number, age in seconds, class, and its fields as texts."""
+    """An event of a node: number, age in seconds, class, and its fields as texts.
+
+    One that belongs to a message with a trace context has the id of its trace as `trace`.
+    """
 
     number: int
     age: float
@@ -140,6 +143,8 @@ class _Loss:
     at: float = 0.0
     told_at: float = float("-inf")
     untold: int = 0
+    #: Of the latest message.
+    trace: str = ""
 
 
 _KINDS: Final[dict[type, str]] = {Unexpected: "no handler", Expired: "expired"}
@@ -198,7 +203,7 @@ class RecentPast:
         elif isinstance(event, NodeDown) and event.lost:
             self._lose_on_the_way(event.node_id, event.lost)
         values = {each.name: self._text(getattr(event, each.name)) for each in _fields(event)}
-        self._keep(type(event).__name__, values)
+        self._keep(type(event).__name__, values | _traced(trace_id()))
 
     def _keep(self, kind: str, values: dict[str, str]) -> None:
         with self._lock:
@@ -263,7 +268,7 @@ class RecentPast:
         """Count messages of a row, and tell it unless that was done a moment ago."""
         loss.count += count
         loss.untold += count
-        loss.at = self._runtime.now()
+        loss.at, loss.trace = self._runtime.now(), trace_id()
         if loss.at - loss.told_at >= LOSS_INTERVAL:
             self._tell(loss)
 
@@ -272,6 +277,7 @@ class RecentPast:
         count, loss.untold = loss.untold, 0
         told = ("address", "actor_class", "name", "message", "sender", "end")
         values = {name: getattr(loss.row, name) for name in told if getattr(loss.row, name)}
+        values |= _traced(loss.trace)
         kinds = {"dead letter": "DeadLetter", "overflow": "MailboxOverflow"}
         kinds |= {name: kind.__name__ for kind, name in _KINDS.items()}
         self._keep(kinds[loss.row.kind], values | {"count": str(count)})
@@ -373,6 +379,11 @@ class RecentPast:
         with self._lock:
             rows = list(self._restarts.values())
         return [replace(each, age=now - at) for at, each in reversed(rows)]
+
+
+def _traced(trace: str) -> dict[str, str]:
+    """Return what an event says of its trace."""
+    return {"trace": trace} if trace else {}
 
 
 def _fields(event: object) -> tuple[Any, ...]:

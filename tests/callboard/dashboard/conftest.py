@@ -1,5 +1,6 @@
 """A cluster of three nodes with a page: actors, topics, a store, names that mean trouble."""
 
+import asyncio
 import json
 import urllib.error
 import urllib.parse
@@ -46,6 +47,17 @@ class Counter(Actor):
     @handler
     def plain(self, by: int) -> int:
         return self.add(Add(by))
+
+
+class Failing(Actor):
+    @handler
+    def text(self, message: str) -> None:
+        raise ValueError(message)
+
+    @handler
+    async def number(self, message: int) -> None:
+        await asyncio.sleep(0)
+        raise ValueError(message)
 
 
 class Idle(Actor):

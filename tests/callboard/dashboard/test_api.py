@@ -3,16 +3,17 @@
 import json
 import socket
 import threading
+import uuid
 
 import pytest
 
-from callboard import Node
+from callboard import Node, traced
 from callboard.dashboard import DashboardError, DashboardServer
 from callboard.dashboard.actions import DashboardAction
 from callboard.dashboard.api import VIEWS
 from callboard.dashboard.collector import ClusterWatch
 from callboard.errors import WrongValue
-from tests.callboard.dashboard.conftest import NASTY, Client, Cluster, Counter
+from tests.callboard.dashboard.conftest import NASTY, Client, Cluster, Counter, Failing
 from tests.polling import eventually
 
 
@@ -117,6 +118,26 @@ def test_an_actor_is_stopped_and_that_is_an_event(cluster):
     eventually(
         lambda: cluster.client.read("events", kind="DashboardAction")["rows"], interval=0.1
     )
+
+
+def test_events_of_a_traced_message_name_its_trace_over_nodes(cluster):
+    trace = f"{uuid.uuid4().int:032x}"
+    ended = cluster.east.spawn(Failing)
+    ended.kill()
+    eventually(lambda: cluster.east.monitor(ended).result(10))
+    failing = [cluster.west.spawn(Failing) for _ in range(2)]
+    with traced(f"00-{trace}-00f067aa0ba902b7-01"):
+        for each, message in ((ended, "x"), (failing[0], "x"), (failing[1], 5)):
+            cluster.hub.ref(str(each)).tell(message)
+        cluster.hub.ref(str(cluster.counter)).tell(object.__name__)
+    cluster.hub.ref(str(cluster.counter)).tell("without")
+
+    def told():
+        rows = cluster.client.read("events", search=trace)["rows"]
+        return sorted((row["at"], row["kind"]) for row in rows)
+
+    wanted = [("east", "DeadLetter"), *[("west", "ActorFailed")] * 2, ("west", "Unexpected")]
+    eventually(lambda: told() == wanted, interval=0.1)
 
 
 def test_messages_are_sent_of_registered_types(cluster):

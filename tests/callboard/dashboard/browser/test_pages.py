@@ -7,15 +7,16 @@ import io
 import json
 import threading
 import time
+import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from callboard import Actor, Node, Rights, handler
+from callboard import Actor, Node, Rights, handler, traced
 from callboard.pipeline.progress import Progress, Status
 from tests.callboard.dashboard.browser import a_browser
-from tests.callboard.dashboard.conftest import NASTY, Client, Cluster, Counter
+from tests.callboard.dashboard.conftest import NASTY, Client, Cluster, Counter, Failing
 from tests.polling import eventually
 
 TITLES = {
@@ -248,6 +249,19 @@ def test_a_router_and_a_log_are_shown(cluster, page, tmp_path):
             shown.click(tab)
             shown.shows(tab)
         shown.go(cluster.hub.dashboard_url, "logs").shows("readings", str(tmp_path))
+
+
+def test_an_event_of_a_traced_message_links_to_its_trace(cluster, page):
+    trace = f"{uuid.uuid4().int:032x}"
+    failing = [node.spawn(Failing) for node in (cluster.west, cluster.east)]
+    with traced(f"00-{trace}-00f067aa0ba902b7-01"):
+        for each in failing:
+            cluster.hub.ref(str(each)).tell("no more of it")
+    shown = page("events?kind=ActorFailed")
+    shown.shows(trace, "no more of it")
+    shown.click(trace)
+    shown.shows("2 rows", "east", "west")
+    assert f"search={trace}" in shown.script("return location.hash")
 
 
 def test_running_queries_and_their_results_are_shown(cluster, page):
