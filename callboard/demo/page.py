@@ -23,6 +23,9 @@ LEVERS: Final[tuple[Verb, ...]] = ("kill", "freeze", "cut")
 #: Seconds that the node A may take to answer at first.
 CONNECT_LIMIT: Final = 60.0
 
+#: Seconds until it is tried again where nobody listens.
+RETRY: Final = 0.2
+
 
 class DemoPage(Closing):
     """The page of one run of the demo."""
@@ -39,7 +42,7 @@ class DemoPage(Closing):
         self._token = secrets.token_urlsafe(32)
         self._parts = contextlib.ExitStack()
         self._lock = threading.Lock()
-        self._is_closed = False
+        self._over = threading.Event()
         threading.Thread(target=self._serve, name="demo-page", daemon=True).start()
 
     @staticmethod
@@ -55,7 +58,7 @@ class DemoPage(Closing):
     def close(self) -> None:
         """Take the page and its node away. Idempotent."""
         with self._lock:
-            self._is_closed = True
+            self._over.set()
             self._parts.close()
         self._socket.close()
 
@@ -65,7 +68,7 @@ class DemoPage(Closing):
         from callboard.dashboard import DashboardServer
 
         with self._lock:
-            if self._is_closed:
+            if self._over.is_set():
                 return
             node = self._parts.enter_context(Node("page", is_tool=True))
             server = DashboardServer(
@@ -77,8 +80,12 @@ class DemoPage(Closing):
                 token=self._token,
             )
             self._parts.enter_context(server)
-        with contextlib.suppress(Exception):  # it is closed, or the line never stood
-            node.connect(self._address, CONNECT_LIMIT)
+        for _ in range(round(CONNECT_LIMIT / RETRY)):  # a busy machine is slow to start A
+            with contextlib.suppress(Exception):  # it is closed, or nobody listens there yet
+                node.connect(self._address, CONNECT_LIMIT)
+                return
+            if self._over.wait(RETRY):
+                return
 
     def _lever(self, verb: Verb) -> Callable[[str], str]:
         def pull(target: str) -> str:
