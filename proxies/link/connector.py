@@ -233,9 +233,20 @@ class Connector:
             raise errors.AuthenticationFailed(objection)
         return standing
 
-    def adopt(self, sock: socket.socket, *, dialer: bool) -> None:
-        """Make a link of a connection that is there already, such as one of a socket pair."""
-        self._open(sock, self.config(OPEN), None, dialer=dialer)
+    def adopt(
+        self, sock: socket.socket, *, dialer: bool, patience: float | None = None
+    ) -> None:
+        """Make a link of a connection that is there already, such as one of a socket pair.
+
+        Args:
+            sock: the connection.
+            dialer: True on exactly one of its two ends.
+            patience: seconds that its other end has to begin; as any by default.
+        """
+        config = self.config(OPEN)
+        if patience is not None:
+            config = replace(config, handshake_timeout=patience)
+        self._open(sock, config, None, dialer=dialer)
 
     def _connections(self) -> int:
         """Count the connections of the node, TLS handshakes of dials included."""

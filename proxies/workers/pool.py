@@ -184,7 +184,8 @@ class Worker:
             theirs.close()
             self._their_control.close()
         self.pid = self._process.pid
-        runtime.post(partial(connector.adopt, ours, dialer=False))
+        # Its handshake begins when the interpreter is up, on a busy machine after a while.
+        runtime.post(partial(connector.adopt, ours, dialer=False, patience=START_TIME))
         with self._lock:
             offers = dict(self._offers)
             for key in offers:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import psutil
@@ -16,6 +16,7 @@ import pytest
 from callboard import Actor, Child, Node, Supervisor, handler, message
 from callboard.actors.errors import NodeClosed, NotSpawnable, RemoteError, WouldBlock
 from callboard.events import LinkDown, WorkerEnded, WorkerStarted
+from callboard.proxies.link.connector import Connector
 from tests.proxies.cast import ROOT, eventually
 
 
@@ -69,6 +70,15 @@ def pool(employer):
     node, pool = employer
     eventually(lambda: len(pool) == 2)
     return pool
+
+
+def test_a_worker_may_take_longer_to_start_than_others_to_greet(monkeypatch):
+    config = Connector.config
+    monkeypatch.setattr(
+        Connector, "config", lambda *given: replace(config(*given), handshake_timeout=0.02)
+    )
+    with Node() as node:
+        assert len(node.workers(1)) == 1
 
 
 def pid_of(ref):
