@@ -1,31 +1,58 @@
-"""What the faults have in common: they are marked, print their figures, and poll."""
+"""What the faults have in common: they are marked, tell their figures, poll, and take turns.
 
+`CALLBOARD_ROUNDS` says how often, or how many times as long, each is done; in CI once.
+`make faults` runs two at a time, but for those that are marked `alone`: they measure time.
+"""
+
+import fcntl
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 HERE = Path(__file__).parent
+LOCKS = HERE.parents[1] / "build"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder."""
+    """Mark every test of this folder, begin with those with Spark, and end with those alone."""
+    items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.faults)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Run beside the test of the other process, or alone; its time begins behind that."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    LOCKS.mkdir(exist_ok=True)
+    kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
+    with (LOCKS / "faults.lock").open("w") as place:
+        with (LOCKS / "faults.turn").open("w") as turn:  # nobody passes one that waits
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            fcntl.flock(place, kind)
+        return (yield)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print the figures of a test, also when it passes."""
+    if report.when == "call" and "PYTEST_XDIST_WORKER" not in os.environ:
+        for name, text in report.user_properties:
+            if name == "figure":
+                print(f"\n  {text}", flush=True)
+
+
 @pytest.fixture
-def figure(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    """Print a figure, also when the test passes."""
-
-    def show(text: str) -> None:
-        with capsys.disabled():
-            print(f"\n  {text}", flush=True)
-
-    return show
+def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Tell a figure; it is printed when the test has ended."""
+    return lambda text: request.node.user_properties.append(("figure", text))
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 
 from callboard.commitlog import CommitLog, LogReader
 from callboard.commitlog.verify import verify
+from tests.faults import KILLS
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("CALLBOARD_KILLS", "10"))
 RESTART_LIMIT = 2.0
 """Seconds from the start of opening until a killed log takes records again."""
 

@@ -3,7 +3,6 @@
 `CALLBOARD_KILLS` says how often.
 """
 
-import os
 import random
 import signal
 import time
@@ -14,9 +13,9 @@ pytest.importorskip("pyarrow.flight")
 
 from callboard.commitlog import CommitLog, LogFailed, LogReader
 from callboard.commitlog.remote import disk
+from tests.faults import KILLS
 from tests.faults.log_server import ServedLog
 
-KILLS = int(os.environ.get("CALLBOARD_KILLS", "5"))
 RECORDS = 40_000
 
 

@@ -24,7 +24,7 @@ from callboard.mqtt.wire.packet import (
     Subscription,
 )
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).parents[2]
 CLIENTS = 10_000
@@ -117,7 +117,7 @@ async def publish_to_all(port, clients):
         assert await client.hear(0) == encode(news, V4)
 
 
-def test_ten_thousand_clients_get_one_message_and_take_little_memory(tmp_path, capsys):
+def test_ten_thousand_clients_get_one_message_and_take_little_memory(tmp_path, figure):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < CLIENTS + 200:
         pytest.skip(f"only {hard} descriptors are allowed here")
@@ -142,9 +142,8 @@ def test_ten_thousand_clients_get_one_message_and_take_little_memory(tmp_path, c
             connecting, taken, delivering = asyncio.run(play(port, router))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    with capsys.disabled():
-        print(
-            f"\n{CLIENTS:,} MQTT clients connected in {connecting:.1f} s, "
-            f"{taken / 1024:.1f} KiB each in the router, all told within {delivering:.2f} s"
-        )
+    figure(
+        f"{CLIENTS:,} MQTT clients connected in {connecting:.1f} s, "
+        f"{taken / 1024:.1f} KiB each in the router, all told within {delivering:.2f} s"
+    )
     assert taken <= LARGEST

@@ -1,7 +1,6 @@
 """An MQTT router that is killed under load, again and again."""
 
 import itertools
-import os
 import random
 import select
 import socket
@@ -25,9 +24,9 @@ from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.framing import find_frames
 from callboard.mqtt.wire.packet import V4, V5
 from tests.callboard.mqtt.edge import incoming
+from tests.faults import KILLS
 from tests.simulation.mqtt_client import Message, SimulatedClient
 
-KILLS = int(os.environ.get("CALLBOARD_KILLS", "5"))
 LIMIT = 1 << 20
 
 

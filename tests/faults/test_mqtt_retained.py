@@ -1,6 +1,5 @@
 """A router of a cluster that is killed has the cluster's retained messages when it is back."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,9 +10,8 @@ from callboard import Node
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.wire.packet import V4, PubAck, Publish, Subscribe, Subscription
 from tests.callboard.mqtt.caller import Caller
+from tests.faults import KILLS
 from tests.polling import eventually
-
-KILLS = int(os.environ.get("CALLBOARD_KILLS", "5"))
 
 
 @contextmanager

@@ -22,18 +22,23 @@ pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
 from callboard.commitlog import CommitLog, LogError, LogReader
 from callboard.pipeline import SparkMissing
 from callboard.pipeline.java import find_java
+from tests.faults import ROUNDS
 from tests.faults.log_server import ServedLog
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = int(os.environ.get("CALLBOARD_ROUNDS", "1"))
 SEED = int(os.environ.get("CALLBOARD_SEED", random.SystemRandom().randrange(2**32)))
 ROWS = 2000
 """Records of a micro-batch."""
 
-BATCHES = 16
+BATCHES = 12
 RECORDS = ROWS * BATCHES
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+# One process does them, one after the other: each takes all processors.
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("spark"),
+]
 
 
 @pytest.fixture(autouse=True)

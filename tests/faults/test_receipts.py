@@ -13,9 +13,9 @@ import pytest
 from callboard.commitlog import LogReader, ReceiptUnknown
 from callboard.commitlog.verify import verify
 from callboard.serving.log_writer import LogWriter
+from tests.faults import KILLS
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("CALLBOARD_KILLS", "5"))
 PUBLISHERS = 16
 
 NODE = """

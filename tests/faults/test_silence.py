@@ -7,6 +7,8 @@ import pytest
 from tests.faults.cast import Echo
 from tests.faults.peers import relay
 
+pytestmark = pytest.mark.alone
+
 KILL_LIMIT = 1.0
 SILENCE_LIMIT = 4.0
 """Three heartbeats and a second."""

@@ -17,13 +17,18 @@ pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
 from benchmarks.namespaces import again, why_not
 from callboard.pipeline import SparkMissing
 from callboard.pipeline.java import find_java
+from tests.faults import ROUNDS
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = int(os.environ.get("CALLBOARD_ROUNDS", "1"))
 SEED = int(os.environ.get("CALLBOARD_SEED", random.SystemRandom().randrange(2**32)))
 VICTIMS = ("executor", "log-server", "recorder", "driver")
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+# One process does them, one after the other: each takes all processors.
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("spark"),
+]
 
 
 @pytest.fixture(autouse=True)

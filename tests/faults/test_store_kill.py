@@ -1,6 +1,5 @@
 """A SQLite master that is killed under load, again and again."""
 
-import os
 import random
 import subprocess
 import sys
@@ -14,8 +13,7 @@ import pytest
 from callboard import Node
 from callboard.endpoint.hub import Hub
 from callboard.store import attach_clone
-
-KILLS = int(os.environ.get("CALLBOARD_KILLS", "5"))
+from tests.faults import KILLS
 
 
 def _start(path: Path) -> tuple[subprocess.Popen[str], str]:
