@@ -140,7 +140,7 @@ def decode_manifest(data: bytes, number: int, url: str) -> Manifest:
             if _are_plausible(segments):
                 log, origin = str(told["log"]), str(told["origin"])
                 return Manifest(number, log, origin, segments, published)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         pass
     what = f"{url}/{_name(number)} is damaged; put it back, or remove it: the one before counts"
     raise LogCorrupt(what)
@@ -150,8 +150,9 @@ def _are_plausible(segments: Iterable[ListedSegment]) -> bool:
     """Return whether segments follow each other, and name nothing outside their folder."""
     behind = 0
     for each in segments:
-        numbers = (each.base, each.end, each.bytes, each.index_bytes)
+        numbers = (each.base, each.end, each.bytes, each.index_bytes, each.crc)
         are_numbers = all(type(number) is int and number >= 0 for number in numbers)
+        are_numbers &= type(each.latest_time) is int
         if not are_numbers or not behind <= each.base < each.end <= LAST_OFFSET:
             return False
         if not _OBJECT.fullmatch(each.name):

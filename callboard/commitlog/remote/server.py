@@ -100,7 +100,7 @@ class LogServer(flight.FlightServerBase):
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """Answer an action."""
         asked = self._asked(context, action.body.to_pybytes())
-        folder, file = self._folder(asked), asked.get("file")
+        folder, file = self._folder(context, asked), asked.get("file")
         answer: Any
         if action.type == "names":
             try:
@@ -118,7 +118,7 @@ class LogServer(flight.FlightServerBase):
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Answer a ticket."""
         asked = self._asked(context, ticket.ticket)
-        folder = self._folder(asked)
+        folder = self._folder(context, asked)
         call = context.get_middleware("guard")
         if "file" in asked:
             return flight.GeneratorStream(
@@ -151,7 +151,7 @@ class LogServer(flight.FlightServerBase):
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Return how the records of a log are read."""
         name = b"/".join(descriptor.path or ()).decode(errors="replace")
-        self._folder(self._asked(context, json.dumps({"log": name}).encode()))
+        self._folder(context, self._asked(context, json.dumps({"log": name}).encode()))
         return self._info(name)
 
     def _info(self, name: str) -> Any:
@@ -193,11 +193,13 @@ class LogServer(flight.FlightServerBase):
         self._check(context.get_middleware("guard").token, asked["log"])
         return asked
 
-    def _folder(self, asked: dict[str, Any]) -> str:
+    def _folder(self, context: Any, asked: dict[str, Any]) -> str:
         """Return the folder of a log that may be read."""
         folder = self._logs.get(asked["log"])
         if folder is None:
-            _refuse(f"no log is served as {asked['log'][:64]!r}; here are {sorted(self._logs)}")
+            allowed = self._allowed(context)
+            here = sorted(name for name in self._logs if _matches(name, allowed))
+            _refuse(f"no log is served as {asked['log'][:64]!r}; here are {here}")
         return folder
 
     @staticmethod

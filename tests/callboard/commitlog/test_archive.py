@@ -1,5 +1,6 @@
 """Sealed segments on an object store: whole, in order, once, whatever fails or dies."""
 
+import json
 import shutil
 from contextlib import suppress
 from zlib import crc32
@@ -20,7 +21,13 @@ from callboard.commitlog.disk import MemoryDisk
 from callboard.commitlog.folder import Folder
 from callboard.commitlog.objects.archive import Copier, archives_of
 from callboard.commitlog.objects.disk import ObjectDisk
-from callboard.commitlog.objects.manifest import KEPT, ORPHANED, Manifest, Manifests
+from callboard.commitlog.objects.manifest import (
+    KEPT,
+    ORPHANED,
+    Manifest,
+    Manifests,
+    decode_manifest,
+)
 from callboard.commitlog.verify import verify
 from tests.callboard.commitlog.stores import FlakyObjects, Killed
 
@@ -311,6 +318,29 @@ def test_verify_finds_a_lost_object_and_a_damaged_manifest(log):
     store.objects[newest.name] = bytes(data)
     with pytest.raises(LogCorrupt, match="is damaged; put it back"):
         archive_of(store)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        '{"published": {"q": Infinity}}',
+        '{"segments": [[0, 1, 1, "late", 0, "a"]]}',
+        '{"segments": [[0, 1, 1, 0, "x", "a"]]}',
+        '{"segments": [[0, 1, 1, 0, 0, "../../a"]]}',
+        '{"segments": {"a": 1}}',
+        '{"format": "1"}',
+        "[" * 10_000,
+        "null",
+    ],
+    ids=range(8),
+)
+def test_a_manifest_that_somebody_forged_is_one_error(told):
+    whole = {"format": 1, "log": "a", "origin": "b", "published": {}, "segments": []}
+    data = told.encode()
+    if told.startswith("{"):
+        data = json.dumps(whole | json.loads(told)).encode()
+    with pytest.raises((LogCorrupt, LogFailed), match="is damaged|newer callboard"):
+        decode_manifest(b"%08x " % crc32(data) + data, 0, "memory://a")
 
 
 def test_what_lags_is_told(log):

@@ -109,6 +109,12 @@ def test_who_reads_shows_a_token(serve, log, monkeypatch):
         LogReader(address(server, "orders"), token="reader")
 
 
+def test_the_names_of_other_logs_are_told_to_nobody(serve, log):
+    server = serve({"cpu": log.folder, "payroll": log.folder}, lambda _: ["cpu*"])
+    with pytest.raises(LogFailed, match=r"no log is served as 'cpu-2'; here are \['cpu'\]"):
+        LogReader(f"grpc://127.0.0.1:{server.port}/cpu-2")
+
+
 def test_a_log_that_is_not_served_is_named(serve, log):
     with pytest.raises(LogFailed, match=r"no log is served as 'gpu'; here are \['cpu'\]"):
         LogReader(address(serve({"cpu": log.folder}), "gpu"))
