@@ -6,7 +6,7 @@ Search, order and window are the same for all of them and are applied at the nod
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, field, fields
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
@@ -14,6 +14,8 @@ from typing import Any, Final
 from callboard.dataclass import dataclass
 
 Row = dict[str, Any]
+
+_PLAIN: Final = (str, int, float, bool, type(None))
 
 #: Makes rows: of what (a store, a client; "" for all), and what the one who asks may see.
 #: `None` for rights stands for everything.
@@ -75,6 +77,11 @@ def holds(row: Mapping[str, object], search: str) -> bool:
 
 def cut(rows: Iterable[Row], window: RowWindow) -> RowCut:
     """Return the rows within a window; from any thread."""
+    return cut_sorted(in_order(rows, window), window)
+
+
+def in_order(rows: Iterable[Row], window: RowWindow) -> list[Row]:
+    """Return the rows that a window searches for, in its order, wherever it lies."""
     found = list(islice(rows, LOOKED_AT))
     if window.search:
         search = window.search.casefold()
@@ -82,9 +89,15 @@ def cut(rows: Iterable[Row], window: RowWindow) -> RowCut:
     if window.sort:
         sort = window.sort
         found.sort(key=lambda row: key_of(row.get(sort)), reverse=not window.rising)
-    keys = [key_of(row.get(window.sort)) for row in found] if window.sort else []
+    return found
+
+
+def cut_sorted(found: list[Row], window: RowWindow, *, keys: bool = True) -> RowCut:
+    """Return the part of rows that lies in a window; they are in its order already."""
+    sort = window.sort
+    sorted_by = [key_of(row.get(sort)) for row in found] if sort and keys else []
     skip, limit = max(0, window.skip), max(0, min(window.limit, ROWS))
-    return RowCut(found[skip : skip + limit], len(found), keys)
+    return RowCut(found[skip : skip + limit], len(found), sorted_by)
 
 
 def share(
@@ -112,6 +125,46 @@ def share(
     return [(skips.count(each), inside.count(each)) for each in range(len(keys))], inside
 
 
+def slices_fit(
+    slices: Sequence[tuple[int, Sequence[Any], int]], window: RowWindow
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]] | None:
+    """Return a window over several sorted lists of which only a slice each is known.
+
+    Args:
+        slices: of each list how many rows lie before the slice, the keys of its rows, and how
+            many rows the list has.
+        window: over all of them as one list.
+
+    Returns:
+        What `share` returns, but for each row of the window the index of its list and its place
+        in the slice; None where rows that are not known may lie in the window.
+    """
+    tagged = [
+        (key_tuple(key), index, place)
+        for index, (_, keys, _) in enumerate(slices)
+        for place, key in enumerate(keys)
+    ]
+    tagged.sort(key=lambda each: each[0], reverse=not window.rising)
+    before, count = sum(each[0] for each in slices), sum(each[2] for each in slices)
+    begin, end = window.skip - before, min(window.skip + window.limit, count) - before
+    if begin < 0 or end > len(tagged) or begin >= end:
+        return None
+    lists = [index for _, index, _ in tagged]
+    last = {index: place for place, index in enumerate(lists)}
+    for index, (skip, keys, most) in enumerate(slices):
+        if skip and (not keys or lists.index(index) > begin):
+            return None  # rows before the slice may lie in the window
+        if skip + len(keys) < most and last.get(index, -1) < end - 1:
+            return None  # rows behind it may
+    inside = [(index, place) for _, index, place in tagged[begin:end]]
+    taken = [index for index, _ in inside]
+    places = [
+        (skip + lists[:begin].count(index), taken.count(index))
+        for index, (skip, _, _) in enumerate(slices)
+    ]
+    return places, inside
+
+
 def key_tuple(key: Any) -> Key:
     """Return a key that came over the wire as one that can be compared with any other."""
     try:
@@ -126,7 +179,13 @@ def found_rows(found: Iterable[tuple[str, Any]]) -> list[Row]:
 
     So `--json` of the commands prints them, and the API of dashboards answers them.
     """
-    return [{"node": node} | asdict(each) for node, each in found]
+    return [{"node": node, **row_of(each)} for node, each in found]
+
+
+def row_of(thing: Any) -> Row:
+    """Return a dataclass as a row; plain values are not copied one by one."""
+    row = {each.name: getattr(thing, each.name) for each in fields(thing)}
+    return row if all(type(value) in _PLAIN for value in row.values()) else asdict(thing)
 
 
 def event_row(event: Any, now: datetime | None = None) -> Row:

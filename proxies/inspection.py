@@ -23,7 +23,7 @@ from callboard.actors.seconds import seconds
 from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.header import FIRST_ACTOR, INSPECTOR, NODE_ACTOR
-from callboard.parts import PROCESS_PARTS, Row, RowWindow, cut, key_of
+from callboard.parts import PROCESS_PARTS, Row, RowWindow, cut_sorted, in_order, key_of
 from callboard.proxies.actor_trace import ActorTracePage, ActorTraces, TraceActor
 from callboard.proxies.broker import Broker
 from callboard.proxies.chronicle import (
@@ -35,14 +35,23 @@ from callboard.proxies.chronicle import (
 )
 from callboard.proxies.draining import Drain
 from callboard.proxies.lifetime.proxy import Proxy
-from callboard.proxies.looks import Looks
+from callboard.proxies.looks import ACTORS_A_SECOND, Looks
 from callboard.proxies.messages import DrainNode, frozen_message, message
 from callboard.proxies.names.directory import Names
 from callboard.proxies.route_table import RouteTable
+from callboard.proxies.shelf import Shelf
 from callboard.proxies.stats import AccountInfo, LinkInfo, ReachableNode
 
 #: Actors in one answer at most, about a megabyte: those with most to do.
 ROWS: Final = 10_000
+
+#: Actors that are put in order for each question anew; of more, one order serves for a while.
+ORDERED_AT_ONCE: Final = 2_000
+
+#: Rows of parts that are made in a second where they are many.
+ROWS_A_SECOND: Final = 5_000
+
+_PLAIN: Final = (str, int, float, bool)
 
 
 @frozen_message("callboard.ActorInfo")
@@ -347,6 +356,8 @@ class Inspector(SystemActor):
         self._since = self.now()
         self._looks = looks
         self._traces = ActorTraces(broker.runtime, history.origin_of)
+        self._orders = Shelf(broker.runtime.call_later, ACTORS_A_SECOND)
+        self._parts = Shelf(broker.runtime.call_later, ROWS_A_SECOND)
 
     @handler
     def inspect(self, question: Inspect) -> Inspection:
@@ -358,20 +369,20 @@ class Inspector(SystemActor):
         limit, skip = _natural(question.limit, ROWS), _natural(question.skip, sys.maxsize)
         now = runtime.now()
         if limit or question.keys is True or question.busy:
-            self._looks.look(cells, now)
+            self._looks.glance(cells, now)
         if question.rates is True or question.sort == "rate":
             self._looks.count(actors, now)
-        wanted = self._wanted(actors, question, now)
-        rows = [
-            self._row(cell, now) for cell in self._first(wanted, question, skip + limit)[skip:]
-        ]
+        until = max(skip + limit, ROWS if question.keys is True else 0)
+        first, wanted = self._in_order(actors, question, until, now)
+        shown = first[skip : skip + limit]
+        rows = [self._row(cell, now) for cell in shown if cell.alive]
         if question.system is True:
             rows += self._parts_of_the_node(cells, now, limit)
         return Inspection(
             name=self.node.name,
             uptime=now - self._since,
             actors=rows,
-            actor_count=len(wanted),
+            actor_count=wanted,
             handled=runtime.handled,
             dead_letters=runtime.counters.dead_letters,
             links=len(broker.routes.wires),
@@ -385,10 +396,10 @@ class Inspector(SystemActor):
             restarts=runtime.counters.restarts,
             exhausted=runtime.counters.exhausted,
             failures_count=runtime.counters.failures,
-            **self._more(question, wanted, now),
+            **self._more(question, first, now),
         )
 
-    def _more(self, question: Inspect, wanted: list[Cell], now: float) -> dict[str, Any]:
+    def _more(self, question: Inspect, first: list[Cell], now: float) -> dict[str, Any]:
         """Return what is told only where a question asks for it."""
         more: dict[str, Any] = {}
         if question.system is True:
@@ -398,17 +409,37 @@ class Inspector(SystemActor):
         if question.accounts is True:
             more["accounts"] = _account_rows(self.node.accounts())
         if question.keys is True:
-            first = self._first(wanted, question, ROWS)
-            more["keys"] = [key_of(self._sort_value(cell, question, now)) for cell in first]
+            values = [self._sort_value(cell, question, now) for cell in first[:ROWS]]
+            more["keys"] = [key_of(value) for value in values]
         if question.history is True:
             history = self._history
             more["losses"], more["failures"] = history.losses(), history.failures()
             more["restarted"] = history.restarts()
         return more
 
+    def _in_order(
+        self, cells: list[Cell], question: Inspect, until: int, now: float
+    ) -> tuple[list[Cell], int]:
+        """Return the first of the wanted actors in their order, and how many are wanted.
+
+        Where there are many, one order serves for a while.
+        """
+        if not until and not any(_narrows(question)):
+            return [], len(cells)
+        asked = ("actors", question.sort, question.rising, *_narrows(question))
+        is_large = len(cells) >= ORDERED_AT_ONCE and all(type(each) in _PLAIN for each in asked)
+        if is_large and (kept := self._orders.take(asked)) is not None:
+            first, wanted = kept
+            return first, wanted
+        found = self._wanted(cells, question, now)
+        first = self._first(found, question, len(found) if is_large else until)
+        if is_large:
+            self._orders.put(asked, (first, len(found)), len(cells))
+        return first, len(found)
+
     def _wanted(self, cells: list[Cell], question: Inspect, now: float) -> list[Cell]:
         """Return the actors that a question is about."""
-        if not (question.match or question.state or question.busy or question.search):
+        if not any(_narrows(question)):
             return cells
         return [cell for cell in cells if self._is_wanted(cell, question, now)]
 
@@ -527,12 +558,17 @@ class Inspector(SystemActor):
             _natural(question.skip, sys.maxsize),
             _natural(question.limit, ROWS),
         )
+        asked = part, str(question.which), window.search, window.sort, window.rising
+        if permits is None and (kept := self._parts.take(asked)) is not None:
+            return _part_rows(kept, window, question)
         rows: list[Row] = []
         for source in (*overlay.parts.get(part, ()), *PROCESS_PARTS.get(part, ())):
             made = source(str(question.which), permits)
             rows += await made if isinstance(made, Awaitable) else made
-        found = cut(rows, window)
-        return PartRows(found.rows, found.count, found.keys if question.keys is True else [])
+        ordered = in_order(rows, window)
+        if permits is None:
+            self._parts.put(asked, ordered, len(rows))
+        return _part_rows(ordered, window, question)
 
     @handler
     def read_events(self, question: ReadEvents) -> EventPage:
@@ -644,6 +680,17 @@ def _restarts_of(cell: Cell) -> int:
     """Return how often a supervisor started an actor again."""
     above = None if cell.parent is None else cell.parent.actor
     return above.restarts_of(cell.ref) if isinstance(above, Supervisor) else 0
+
+
+def _part_rows(ordered: list[Row], window: RowWindow, question: ReadPart) -> PartRows:
+    """Return the answer to a question for rows that are in its order."""
+    found = cut_sorted(ordered, window, keys=question.keys is True)
+    return PartRows(found.rows, found.count, found.keys)
+
+
+def _narrows(question: Inspect) -> tuple[object, ...]:
+    """Return what of a question says which actors are wanted."""
+    return question.match, question.state, question.busy, question.search
 
 
 def _natural(value: object, most: int) -> int:

@@ -32,6 +32,7 @@ class Looks:
         #: Cell → the handler that it is in, and the look that found it so first.
         self._handlers: dict[Cell, tuple[object, float]] = {}
         self._next = 0.0
+        self._looked_at = -1e9
         #: Number of an actor → messages that it had handled at the latest count, and its rate.
         self._counts: dict[int, tuple[int, float]] = {}
         self._counted_at = 0.0
@@ -47,8 +48,14 @@ class Looks:
             for cell in islice(self._lines, MARKED):
                 sampler.follow(cell, now)
 
+    def glance(self, cells: Collection[Cell], now: float) -> None:
+        """Look, unless the latest look is not yet over by the number of actors."""
+        if not 0.0 <= now - self._looked_at < len(cells) / ACTORS_A_SECOND:
+            self.look(cells, now)
+
     def look(self, cells: Collection[Cell], now: float) -> None:
         """Look at actors; empty mailboxes, and handlers that are over, are forgotten."""
+        self._looked_at = now
         lines: dict[Cell, deque[tuple[float, int]]] = {}
         handlers: dict[Cell, tuple[object, float]] = {}
         for cell in cells:

@@ -14,18 +14,18 @@ import contextlib
 import itertools
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import asdict, field, replace
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from dataclasses import field, fields, replace
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from callboard.actors.errors import CallboardError
 from callboard.actors.reference import Query
 from callboard.basp.header import INSPECTOR
 from callboard.dataclass import dataclass
 from callboard.node import Node
-from callboard.parts import Row, RowWindow, event_row, key_of, share
+from callboard.parts import Key, Row, RowWindow, event_row, key_of, share, slices_fit
 from callboard.proxies.events import LinkDown, LinkUp, NodeDown, NodeUp
 from callboard.proxies.inspection import (
     ActorInfo,
@@ -58,6 +58,12 @@ ALARM: Final = 60.0
 
 #: Rows below which a window is taken from the front of each node's, without asking for keys.
 NEAR: Final = 200
+
+T = TypeVar("T")
+
+#: Rows that each node tells beyond those that it had in a window, and windows that are known.
+MARGIN: Final = 10
+PLACES: Final = 64
 
 #: Rows of one node, how many it has, and by what all are sorted.
 Told = tuple[list[Any], int, list[Any]]
@@ -112,6 +118,11 @@ class Member:
         self.state, self.since = state, now
         return True
 
+    @property
+    def is_mute(self) -> bool:
+        """Whether it did not answer lately; not one that was never asked."""
+        return self.state == "silent" and bool(self.error)
+
     def rate(self, figure: str) -> float:
         """Return how fast a figure rose between the latest two looks."""
         if len(self.history) < 2:
@@ -119,10 +130,37 @@ class Member:
         (before, old), (at, new) = self.history[-2], self.history[-1]
         return max(0.0, (new.get(figure, 0.0) - old.get(figure, 0.0)) / max(at - before, 0.001))
 
-    def rise(self, figure: str, now: float) -> float:
-        """Return by how much a figure rose in the time of an alarm."""
-        recent = [values for at, values in self.history if now - at <= ALARM]
-        return max(0.0, recent[-1][figure] - recent[0][figure]) if recent else 0.0
+    def rises(self, now: float) -> dict[str, int]:
+        """Return by how much figures rose in the time of an alarm."""
+        if not self.history:
+            return {}
+        last = first = self.history[-1][1]
+        for at, values in reversed(self.history):
+            if now - at > ALARM:
+                break
+            first = values
+        return {name: max(0, int(last[name] - first[name])) for name in ALARMS}
+
+
+#: The rows of a window with their nodes, how many there are in all, and who is silent.
+Found = tuple[list[tuple[Member, Any]], int, dict[str, str]]
+
+#: How many rows of each node lie before a window, and in it.
+Places = dict[Member, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Rows that several nodes have: how a window of them is asked for, and what is answered."""
+
+    what: tuple[str, str]
+    question: Callable[[RowWindow, bool], Query[Any]]
+    read: Callable[[Any], Told]
+    key: Callable[[Any], object]
+
+    def keys(self, rows: list[Any], window: RowWindow) -> list[Key]:
+        """Return by what rows are sorted."""
+        return [key_of(self.key(row)) if window.sort else (0, 0) for row in rows]
 
 
 class ClusterWatch:
@@ -152,6 +190,11 @@ class ClusterWatch:
         self._hurry = asyncio.Event()
         self._stack = contextlib.ExitStack()
         self._asked: set[asyncio.Task[None]] = set()
+        #: Answers of this round that several may want, and the latest alarms with their round.
+        self._shared: dict[object, asyncio.Task[Any]] = {}
+        self._alarms: tuple[int, list[dict[str, Any]]] = (-1, [])
+        #: Window → for each node the rows before it and in it, when it was looked at last.
+        self._places: dict[object, Places] = {}
 
     @property
     def is_at_work(self) -> bool:
@@ -185,8 +228,9 @@ class ClusterWatch:
         if self._task is not None:
             self._task.cancel()
             self._task = None
-        for task in self._asked:
+        for task in (*self._asked, *self._shared.values()):
             task.cancel()
+        self._shared, self._places = {}, {}
         self._stack.close()
         for member in self.members.values():
             member.is_asked = False
@@ -196,6 +240,15 @@ class ClusterWatch:
         async with self._turned:
             await self._turned.wait_for(lambda: self.rounds > seen)
         return self.rounds
+
+    async def shared(self, asked: object, answer: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return an answer that is made once in a round, for all who ask the same."""
+        task = self._shared.get(asked)
+        if task is None:
+            task = self._shared[asked] = asyncio.get_running_loop().create_task(answer())
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        found: T = await asyncio.shield(task)
+        return found
 
     # --- asking ---
 
@@ -210,6 +263,7 @@ class ClusterWatch:
                 await asyncio.wait(asked, timeout=min(self.interval / 2, 0.25))
             self._look_for_silence(time.monotonic())
             self.rounds += 1
+            self._shared = {}
             async with self._turned:
                 self._turned.notify_all()
             left = self.interval - (time.monotonic() - begun)
@@ -312,11 +366,8 @@ class ClusterWatch:
             told = member.told or Inspection(
                 member.name, 0.0, [], 0, 0, 0, 0, 0, is_draining=False
             )
-            flat = {
-                name: value
-                for name, value in asdict(replace(told, actors=[])).items()
-                if not isinstance(value, list)
-            }
+            values = {each.name: getattr(told, each.name) for each in fields(told)}
+            flat = {name: each for name, each in values.items() if not isinstance(each, list)}
             sent = {each: sum(getattr(row, each) for row in told.accounts) for each in _SUMS}
             rates = {f"{each}_rate": round(member.rate(each), 1) for each in RATED}
             state = {"state": member.state, "for": round(now - member.since, 1)}
@@ -370,6 +421,8 @@ class ClusterWatch:
 
     def alarms(self) -> list[dict[str, Any]]:
         """Return what is wrong: nodes that are lost or silent, and what rose in a minute."""
+        if self._alarms[0] == self.rounds:
+            return self._alarms[1]
         now, found = time.monotonic(), []
         for member in self.members.values():
             if member.state in ("lost", "silent", "refused") and now - member.since > 0.0:
@@ -377,11 +430,11 @@ class ClusterWatch:
                 found.append(
                     {"node": member.name, "kind": member.state, "text": text, "count": 1}
                 )
-            for figure, text in ALARMS.items() if member.state != "lost" else ():
-                count = int(member.rise(figure, now))
+            for figure, count in member.rises(now).items() if member.state != "lost" else ():
                 if count:
                     row = {"node": member.name, "kind": figure, "count": count}
-                    found.append(row | {"text": f"{count:,} {text}"})
+                    found.append(row | {"text": f"{count:,} {ALARMS[figure]}"})
+        self._alarms = self.rounds, found
         return found
 
     def history(self) -> dict[str, Any]:
@@ -422,7 +475,8 @@ class ClusterWatch:
             return told.actors, told.actor_count, told.keys
 
         sort = {"class": "actor_class"}.get(window.sort, window.sort)
-        return await self._window(window, question, read, attrgetter(sort), node)
+        table = _Table(("actors", state), question, read, attrgetter(sort))
+        return await self._window(table, window, node)
 
     async def rows(
         self, part: str, window: RowWindow, *, which: str = "", node: str = ""
@@ -439,48 +493,92 @@ class ClusterWatch:
         def key(row: Row) -> object:
             return row.get(window.sort)
 
-        return await self._window(window, question, read, key, node)
+        return await self._window(_Table((part, which), question, read, key), window, node)
 
-    async def _window(
-        self,
-        window: RowWindow,
-        question: Callable[[RowWindow, bool], Query[Any]],
-        read: Callable[[Any], Told],
-        key: Callable[[Any], object],
-        node: str,
-    ) -> tuple[list[tuple[Member, Any]], int, dict[str, str]]:
+    async def _window(self, table: "_Table", window: RowWindow, node: str) -> Found:
         """Find a window over all nodes.
+
+        One that was looked at before is asked for where its rows lay on each node, and a few
+        around them; so nobody tells of rows that are not shown. A node that does not answer is
+        not waited for.
+        """
+        there = [each for each in self.asked() if node in ("", each.name, each.node_id.hex())]
+        mute = {each.name: each.error for each in there if each.is_mute}
+        members, place = (
+            [each for each in there if not each.is_mute],
+            (table.what, window, node),
+        )
+        known, found = self._places.pop(place, {}), None
+        if known and known.keys() == set(members):
+            found = await self._window_there(table, window, known)
+        places, rows, count, silent = found or await self._window_anew(table, window, members)
+        if not silent:
+            while len(self._places) >= PLACES:
+                del self._places[next(iter(self._places))]
+            self._places[place] = places
+        return rows, count, mute | silent
+
+    async def _window_there(
+        self, table: "_Table", window: RowWindow, known: Places
+    ) -> tuple[Places, list[tuple[Member, Any]], int, dict[str, str]] | None:
+        """Look for a window where it was; None where its rows have moved too far."""
+        skips = {each: max(0, skip - MARGIN) for each, (skip, _) in known.items()}
+        parts = [
+            replace(window, skip=skips[each], limit=skip + taken + MARGIN - skips[each])
+            for each, (skip, taken) in known.items()
+        ]
+        told, silent = await self._ask_all(
+            list(known),
+            [table.question(part, False) for part in parts],  # noqa: FBT003
+        )
+        slices = [(each, table.read(answer)) for each, answer in told.items()]
+        keys = [
+            (skips[each], table.keys(rows, window), count) for each, (rows, count, _) in slices
+        ]
+        fit = None if silent else slices_fit(keys, window)
+        if fit is None:
+            return None
+        places, inside = fit
+        rows = [(slices[index][0], slices[index][1][0][at]) for index, at in inside]
+        order = (each for each, _ in slices)
+        return dict(zip(order, places, strict=True)), rows, sum(each[2] for each in keys), {}
+
+    async def _window_anew(
+        self, table: "_Table", window: RowWindow, members: list[Member]
+    ) -> tuple[Places, list[tuple[Member, Any]], int, dict[str, str]]:
+        """Find a window wherever it is.
 
         Near the front each node tells its first rows; further down it tells by what its rows
         are sorted, and then those that lie in the window.
         """
-        members = [each for each in self.asked() if node in ("", each.name, each.node_id.hex())]
         until = window.skip + window.limit
         is_near = until <= NEAR
         first = replace(window, skip=0, limit=until if is_near else 0)
         told, silent = await self._ask_all(
-            members, [question(first, not is_near)] * len(members)
+            members, [table.question(first, not is_near)] * len(members)
         )
-        found = {member: read(answer) for member, answer in told.items()}
-        count = sum(each[1] for each in found.values())
+        found = {member: table.read(answer) for member, answer in told.items()}
         order = list(found)
         if is_near:
-            keys = [[key_of(key(row)) for row in found[each][0]] for each in order]
+            keys = [table.keys(found[each][0], window) for each in order]
         else:
             keys = [found[each][2] or [(0, 0)] * found[each][1] for each in order]
-        if not window.sort:
-            keys = [[(0, 0)] * len(each) for each in keys]
         places, turns = share(keys, window)
         left: dict[Member, Iterator[Any]] = {}
         wanted = [(each, place) for each, place in zip(order, places, strict=True) if place[1]]
         if is_near:
             left = {each: iter(found[each][0][skip:]) for each, (skip, _) in wanted}
         else:
-            parts = [question(replace(window, skip=s, limit=n), False) for _, (s, n) in wanted]  # noqa: FBT003
-            again, late = await self._ask_all([each for each, _ in wanted], parts)
+            parts = [replace(window, skip=s, limit=n) for _, (s, n) in wanted]
+            again, late = await self._ask_all(
+                [each for each, _ in wanted],
+                [table.question(part, False) for part in parts],  # noqa: FBT003
+            )
             silent |= late
-            left = {each: iter(read(answer)[0]) for each, answer in again.items()}
-        return list(_dealt(order, turns, left)), count, silent
+            left = {each: iter(table.read(answer)[0]) for each, answer in again.items()}
+        rows = list(_dealt(order, turns, left))
+        count = sum(each[1] for each in found.values())
+        return dict(zip(order, places, strict=True)), rows, count, silent
 
     async def _ask_all(
         self, members: list[Member], questions: list[Query[Any]]

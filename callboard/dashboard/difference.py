@@ -4,11 +4,17 @@ An object is told by the members that changed, and a member that is gone by null
 value of its own: what is not there is not told. Anything else is told whole.
 """
 
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 
-def difference(old: Any, new: Any) -> Any:
-    """Return the patch that makes `new` of `old`; an empty object where they are equal."""
+def difference(old: Any, new: Any, unless: AbstractSet[str] = frozenset()) -> Any:
+    """Return the patch that makes `new` of `old`; an empty object where they are equal.
+
+    An object of which only the members in `unless` changed counts as equal.
+    """
+    if old is new:
+        return {}
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
     patch = {name: None for name in old if name not in new}
@@ -18,11 +24,11 @@ def difference(old: Any, new: Any) -> Any:
             if before is not None:
                 patch[name] = None
         elif isinstance(value, dict) and isinstance(before, dict):
-            if inner := difference(before, value):
+            if inner := difference(before, value, unless):
                 patch[name] = inner
         elif before != value or type(before) is not type(value):
             patch[name] = value
-    return patch
+    return patch if patch.keys() - unless else {}
 
 
 def patched(old: Any, patch: Any) -> Any:

@@ -5,7 +5,7 @@ and the order of keys, so that a difference tells of the rows that changed and n
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from callboard.actors.errors import CallboardError
@@ -29,12 +29,16 @@ _KEYS: Final = (
 LISTENED: Final = 500
 LISTEN_INTERVAL: Final = 0.25
 
-#: Columns that rise with time by themselves: they are told with what else changes, or seldom.
-_SLOW: Final = ("age", "for", "uptime")
+#: Columns that rise with time by themselves: they are told with what else changes of a row, and
+#: in one of so many rounds.
+_RISING: Final = frozenset({"age", "uptime"})
+RISING_ROUNDS: Final = 5
 
 
 #: What a page is told, one after the other.
 Changes = AsyncGenerator[dict[str, Any], None]
+
+Answer = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
 
 
 class Streams:
@@ -60,10 +64,19 @@ class Streams:
         if view is None:
             msg = f"view is one of {', '.join(api.VIEWS)}, listen"
             raise api.InvalidParameter(msg)
-        return self._follow(view, view.read(given))
+        asked = view.read(given)
+        return self._follow((name, *asked.items()), lambda: self._answer(view, asked))
 
-    async def _follow(self, view: api.View, asked: api.Asked) -> Changes:
-        """Tell a view, and what changes of it."""
+    async def _answer(self, view: api.View, asked: api.Asked) -> dict[str, Any]:
+        """Return what a view shows now."""
+        try:
+            told = _keyed(await view.answer(self._collector, asked))
+        except CallboardError as error:
+            told = {"error": explained(error)[1]}
+        return {**told, "summary": _summary(self._collector)}
+
+    async def _follow(self, asked: object, answer: Answer) -> Changes:
+        """Tell a view, and what changes of it; pages that show the same share one answer."""
         collector, shown, seen = self._collector, None, 0
         async with collector.watched():
             seen = collector.rounds if collector.members else 0
@@ -71,14 +84,11 @@ class Streams:
                 seen = (
                     await collector.next_round(seen) if shown or not collector.members else seen
                 )
-                try:
-                    told = _keyed(await view.answer(collector, asked))
-                except CallboardError as error:
-                    told = {"error": explained(error)[1]}
-                told["summary"] = _summary(collector)
+                told = await collector.shared(asked, answer)
+                unless = _RISING if collector.rounds % RISING_ROUNDS else frozenset()
                 if shown is None:
                     yield {"whole": told}
-                elif change := difference(shown, told):
+                elif change := difference(shown, told, unless):
                     yield {"patch": change}
                 else:
                     yield {}
