@@ -430,7 +430,7 @@ class Inspector(SystemActor):
         is_large = len(cells) >= ORDERED_AT_ONCE and all(type(each) in _PLAIN for each in asked)
         if is_large and (kept := self._orders.take(asked)) is not None:
             first, wanted = kept
-            return first, wanted
+            return first, wanted if any(_narrows(question)) else len(cells)
         found = self._wanted(cells, question, now)
         first = self._first(found, question, len(found) if is_large else until)
         if is_large:

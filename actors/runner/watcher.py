@@ -18,7 +18,7 @@ TICK: Final = 0.002
 
 
 #: Looks in a row at nothing but idle runners, after which the watcher sleeps.
-IDLE_TICKS: Final = 50
+IDLE_TICKS: Final = 8
 
 
 class Watched(Protocol):

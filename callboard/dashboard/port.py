@@ -64,8 +64,11 @@ class _Visits:
             self._look_later()
 
     def end(self, visit: _Visit) -> None:
-        """Forget a connection that is closed."""
+        """Forget a connection that is closed; behind the last one no timer is left."""
         self._open.pop(visit, None)
+        if not self._open and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def end_all(self) -> None:
         """Wake all with the end: also pages that wait for what changes."""

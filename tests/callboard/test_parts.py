@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.parts import RowWindow, cut, key_of, share
+from callboard.parts import RowWindow, cut, key_of, share, slices_fit
 
 ROWS = [{"name": "b", "size": 2}, {"name": "A", "size": 10}, {"name": "c", "size": None}]
 
@@ -56,3 +56,43 @@ def test_values_of_any_kind_have_an_order():
     values = [None, "b", 3, 1.5, float("nan"), True, "A", [1]]
 
     assert [key_of(each) for each in sorted(values, key=key_of)]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), max_size=8), min_size=1, max_size=3),
+    st.integers(0, 20),
+    st.integers(1, 8),
+    st.booleans(),
+    st.data(),
+)
+def test_slices_that_fit_make_the_window_that_whole_lists_make(
+    lists, skip, limit, rising, data
+):
+    lists = [sorted(each, reverse=not rising) for each in lists]
+    window, slices = RowWindow(sort="x", rising=rising, skip=skip, limit=limit), []
+    for each in lists:
+        begin, end = sorted(data.draw(st.tuples(*[st.integers(0, len(each))] * 2)))
+        slices.append((begin, [(0, key) for key in each[begin:end]], len(each)))
+
+    found = slices_fit(slices, window)
+
+    if found is not None:
+        places, inside = found
+        whole, turns = share([[(0, key) for key in each] for each in lists], window)
+        assert [index for index, _ in inside] == turns
+        assert [taken for _, taken in places] == [taken for _, taken in whole]
+        assert [skip for skip, taken in places if taken] == [s for s, taken in whole if taken]
+        assert [lists[index][slices[index][0] + place] for index, place in inside] == [
+            lists[index][whole[index][0] + turns[:at].count(index)]
+            for at, index in enumerate(turns)
+        ]
+
+
+def test_slices_that_hold_the_window_and_rows_around_it_fit():
+    slices = [
+        (10, [(0, n) for n in range(10, 20)], 100),
+        (5, [(0, n) for n in range(5, 25)], 90),
+    ]
+
+    assert slices_fit(slices, RowWindow(sort="x", rising=True, skip=22, limit=6)) is not None
+    assert slices_fit(slices, RowWindow(sort="x", rising=True, skip=50, limit=6)) is None

@@ -1,5 +1,6 @@
 """The API against a live cluster: what it tells, what it does, what it refuses."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -326,20 +327,36 @@ def test_a_lost_node_is_told_at_once():
 
 
 def test_with_no_page_open_there_is_nothing_of_it():
-    with Node("quiet", dashboard=True) as node, Node("without") as other:
-        client = Client(node.dashboard_url)
-        client.read("nodes")
-        collector = node._dashboard.collector
-        eventually(lambda: not collector.is_at_work)
-        timers = len(node.runner.timers) if hasattr(node.runner, "timers") else 0
+    def parts(node):
+        """Count what a node has that could cost something."""
+        runtime = node.runtime
+        timers = len(node.runner.timers)
+        return len(runtime._subscribers), node.stats().actors, len(node.links()), timers
 
-        assert len(node.runtime._subscribers) == len(other.runtime._subscribers)
-        assert node.stats().actors == other.stats().actors
-        assert not collector._asked
-        handled = node.runtime.handled
+    def work(*nodes):
+        """Count what nodes handled and sent to others."""
+        sent = (row.sent for node in nodes for row in node.accounts().values())
+        return sum(node.runtime.handled for node in nodes), sum(sent)
+
+    with Node("quiet", dashboard=True) as node, Node("without") as other, Node("peer") as peer:
+        peer.listen("127.0.0.1", 0)
+        for each in (node, other):
+            each.connect(peer.address)
+        server = node._dashboard
+        before = work(node, peer)
+        with stream(Client(node.dashboard_url), "view=actors") as page:
+            told(page)
+            eventually(lambda: work(node, peer) != before)
+            assert parts(node)[0] != parts(other)[0]
+        eventually(lambda: not server.collector.is_at_work)
+
+        eventually(lambda: parts(node) == parts(other))
+        loop = server._server._loop
+        eventually(lambda: not [each for each in loop._scheduled if not each.cancelled()])
+        eventually(lambda: len(asyncio.all_tasks(loop)) == 2)  # one accepts, one awaits the end
+        counted = work(node, other, peer)
         threading.Event().wait(1.5)  # longer than a round of a collector that is at work
-        assert node.runtime.handled == handled
-        assert not hasattr(node.runner, "timers") or len(node.runner.timers) <= timers
+        assert work(node, other, peer) == counted
 
 
 def test_a_node_without_a_page_says_so():

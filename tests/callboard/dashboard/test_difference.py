@@ -34,3 +34,11 @@ def test_only_what_changed_is_told():
 def test_null_is_told_as_gone():
     assert difference({"a": 1}, {"a": None}) == {"a": None}
     assert difference({}, {"a": None}) == {}
+
+
+def test_what_rises_by_itself_is_told_with_what_else_changed():
+    old = {"x": {"age": 1, "depth": 0}, "y": {"age": 1, "depth": 0}}
+    new = {"x": {"age": 2, "depth": 1}, "y": {"age": 2, "depth": 0}}
+
+    assert difference(old, new, {"age"}) == {"x": {"age": 2, "depth": 1}}
+    assert difference(old, new)["y"] == {"age": 2}

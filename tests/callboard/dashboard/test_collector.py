@@ -1,0 +1,121 @@
+"""What a watched cluster costs: questions and rows, and nothing while nobody watches."""
+
+import asyncio
+
+import pytest
+
+from callboard import Actor, Node, handler
+from callboard.dashboard.collector import ClusterWatch
+from callboard.dashboard.streams import Streams
+from callboard.parts import RowWindow
+from callboard.proxies.inspection import Inspect
+
+
+class Worker(Actor):
+    @handler
+    def text(self, message: str) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def watch():
+    """The collector of three nodes with 150 actors each, whose questions are noted."""
+    with Node("n0") as hub, Node("n1") as east, Node("n2") as west:
+        hub.listen("127.0.0.1", 0)
+        for node in (east, west):
+            node.connect(hub.address)
+        for node in (hub, east, west):
+            for number in range(150):
+                node.register(f"w{number:03}-{node.name}", node.spawn(Worker))
+        found = ClusterWatch(hub, interval=0.05)
+        found.questions = []
+        ask = found.ask
+
+        async def noted(node_id, question):
+            answer = await ask(node_id, question)
+            if isinstance(question, Inspect) and question.rates:
+                found.questions.append((question, answer))
+            return answer
+
+        found.ask = noted
+        yield found
+
+
+async def look(watch, window, times=1):
+    """Return the names in a window at the last of several looks, and what was asked for it."""
+    async with watch.watched():
+        await watch.next_round(0 if not watch.members else watch.rounds)
+        for _ in range(times):
+            watch.questions.clear()
+            found, count, silent = await watch.actors(window)
+    assert (count, silent) == (450, {})
+    return [actor.name for _, actor in found], list(watch.questions)
+
+
+@pytest.mark.parametrize("skip", [0, 5, 200, 360, 420])
+@pytest.mark.parametrize("rising", [True, False])
+def test_a_window_is_the_same_at_each_look_and_only_its_rows_are_told(watch, skip, rising):
+    window = RowWindow(sort="name", rising=rising, skip=skip, limit=90)
+    names = sorted((f"w{i:03}-n{n}" for i in range(150) for n in range(3)), reverse=not rising)
+
+    first, _ = asyncio.run(look(watch, window))
+    again, asked = asyncio.run(look(watch, window, times=2))
+
+    assert first == again == names[skip : skip + 90]
+    assert len(asked) == 3
+    assert all(not question.keys for question, _ in asked)
+    assert sum(len(answer.actors) for _, answer in asked) <= 90 + 3 * 20
+
+
+def test_a_window_whose_rows_moved_far_is_found_again(watch):
+    async def work():
+        window = RowWindow(sort="handled", limit=60)
+        async with watch.watched():
+            await watch.next_round(watch.rounds)
+            await watch.actors(window)
+            refs = [watch.node.find(f"w{number:03}-n2") for number in range(60)]
+            for ref in [await each for each in refs]:
+                ref.tell("work")
+            for _ in range(200):
+                found, _, _ = await watch.actors(window)
+                if [member.name for member, _ in found] == ["n2"] * 60:
+                    return
+                await asyncio.sleep(0.02)
+        pytest.fail("the actors that worked are not the first ones")
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_pages_that_show_the_same_share_one_answer(watch):
+    streams, given = Streams(watch), {"view": "actors", "limit": "20", "sort": "name"}
+
+    async def follow(pages):
+        opened = [streams.changes(given) for _ in range(pages)]
+        async with watch.watched():
+            for page in opened:
+                await anext(page)
+            for _ in range(3):
+                seen = watch.rounds
+                watch.questions.clear()
+                await asyncio.gather(*map(anext, opened))
+                rounds = watch.rounds - seen
+                assert len(watch.questions) <= 3 * (rounds + 1)
+        for page in opened:
+            await page.aclose()
+
+    asyncio.run(asyncio.wait_for(follow(10), 60))
+
+
+def test_a_node_that_does_not_answer_is_not_waited_for(watch):
+    async def work():
+        async with watch.watched():
+            await watch.next_round(0 if not watch.members else watch.rounds)
+            (member,) = [each for each in watch.members.values() if each.name == "n1"]
+            member.turn("silent", 0.0, "it does not answer")
+            watch.questions.clear()
+            found, count, silent = await watch.actors(RowWindow(sort="name", limit=400))
+            return {each.name for each, _ in found}, count, silent, len(watch.questions)
+
+    names, count, silent, asked = asyncio.run(asyncio.wait_for(work(), 60))
+
+    assert (names, count, asked % 2) == ({"n0", "n2"}, 300, 0)
+    assert silent == {"n1": "it does not answer"}
