@@ -82,6 +82,10 @@ MEASURES = (
     "pipeline_micro_batch",
     "pipeline_cluster",
     "pipeline_round",
+    "dashboard_paint",
+    "dashboard_cpu",
+    "dashboard_frames",
+    "dashboard_lost",
 )
 PUBLISHED = page.RESULTS
 

@@ -47,10 +47,10 @@ def prepare() -> None:
 
 
 @contextmanager
-def cluster(actors: int = ACTORS) -> Iterator[Cluster]:
+def cluster(actors: int = ACTORS, *, has_page: bool = True) -> Iterator[Cluster]:
     """Start nodes in processes of their own; each is linked with the one that has the page."""
-    share = ["--actors", str(actors // NODES)]
-    program = [sys.executable, "-m", "benchmarks.dashboard", *share]
+    options = ["--actors", str(actors // NODES), *([] if has_page else ["--no-page"])]
+    program = [sys.executable, "-m", "benchmarks.dashboard", *options]
     with ExitStack() as stack:
         first, told = stack.enter_context(serving(program))
         address, _, link = told.partition(" ")
@@ -84,10 +84,10 @@ def milliseconds_to_paint() -> float:
         return float(until(page, f"return {entry} && {entry}.startTime"))
 
 
-def percent_of_a_core(seconds: float, *, is_open: bool) -> float:
+def percent_of_a_core(seconds: float, *, is_open: bool = False, has_page: bool = True) -> float:
     """Return the processor time of the busiest node, its page open on all actors or closed."""
     with ExitStack() as stack:
-        processes, link = stack.enter_context(cluster())
+        processes, link = stack.enter_context(cluster(has_page=has_page))
         if is_open:
             open_actors(stack.enter_context(chromium.a_browser()), link)
         time.sleep(2.0)  # what starts is over
@@ -100,22 +100,30 @@ def percent_of_a_core(seconds: float, *, is_open: bool) -> float:
         return max(used) / took * 100
 
 
-def frames_a_second(seconds: float) -> float:
-    """Return the frames that a browser shows while its table of actors scrolls by script."""
+def frames_a_second(seconds: float) -> tuple[float, float]:
+    """Return the frames that a browser shows while its table of actors scrolls by script.
+
+    Behind them the frames of a hundred with a row in the middle of the table.
+    """
     with cluster() as (_, link), chromium.a_browser() as page:
         open_actors(page, link)
         page.driver.set_script_timeout(seconds + LIMIT)
-        return float(page.driver.execute_async_script(SCROLL, seconds * 1e3))
+        frames, shown = page.driver.execute_async_script(SCROLL, seconds * 1e3)
+        return float(frames), float(shown)
 
 
 SCROLL = """
 const [during, done] = arguments, box = document.querySelector('.scroll');
-let begun = 0, frames = 0;
+const place = box.getBoundingClientRect();
+const x = place.left + 40, y = place.top + place.height / 2;
+let begun = 0, frames = 0, shown = 0;
 const step = (now) => {
     begun = begun || now;
+    if (document.elementFromPoint(x, y).closest('.body .tr')) shown += 1;
     box.scrollTop = (now - begun) * 3.6 % (box.scrollHeight - box.clientHeight);
-    if (now - begun < during) { frames += 1; requestAnimationFrame(step); }
-    else done(frames / (now - begun) * 1e3);
+    frames += 1;
+    if (now - begun < during) requestAnimationFrame(step);
+    else done([frames / (now - begun) * 1e3, shown / frames * 100]);
 };
 requestAnimationFrame(step);
 """
@@ -158,14 +166,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one node until stdin closes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--join")
+    parser.add_argument("--no-page", action="store_true")
     parser.add_argument("--actors", type=int, default=ACTORS // NODES)
     options = parser.parse_args(arguments)
-    with Node("joined" if options.join else "first", dashboard=not options.join) as node:
+    has_page = not options.join and not options.no_page
+    with Node("joined" if options.join else "first", dashboard=has_page) as node:
         node.listen("127.0.0.1", 0)
         actors = [node.spawn(Idle) for _ in range(options.actors)]
         if options.join:
             node.connect(options.join)
-        link = "" if options.join else f" {node.dashboard_url}"
+        link = f" {node.dashboard_url}" if has_page else ""
         over = threading.Event()
 
         def work() -> None:

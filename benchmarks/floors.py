@@ -68,6 +68,10 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
     "mqtt_pairs": {"mosquitto, 50 pairs": 0.6, "amqtt, 50 pairs": 5},
     "mqtt_connect": {"mosquitto": 0.4, "amqtt": 5},
     "mqtt_idle": {"callboard": 12, "amqtt": 5},
+    "dashboard_paint": {"callboard": 1_000},
+    "dashboard_cpu": {"callboard, page open": 3},
+    "dashboard_frames": {"callboard": 30},
+    "dashboard_lost": {"callboard": 2_000},
 }
 
 

@@ -87,7 +87,7 @@ const loaded = {};
 const script = (name) => loaded[name] || (loaded[name] = new Promise((done) => { const tag = document.createElement("script"); tag.src = `static/vendor/${name}`; tag.async = false; tag.onload = done; document.head.append(tag); }));
 
 // --- a table: asks for the rows that it shows ---
-const HEIGHT = 36, AHEAD = 25;
+const HEIGHT = 36;
 const Detail = ({ row, of, close }) => {
   const box = useRef(null);
   useEffect(() => { const back = document.activeElement; box.current.focus(); const keys = (event) => { if (event.key === "Escape") close(); }; document.addEventListener("keydown", keys); return () => { document.removeEventListener("keydown", keys); if (back && back.isConnected) back.focus(); }; }, [of]);
@@ -101,7 +101,7 @@ const Table = ({ view, label = view, columns, query = {}, sort: first, rising: f
   const [rising, setRising] = useState(at.rising ? at.rising === "true" : firstRising);
   const [shown, setShown] = useState(at.row || "");
   const [skip, setSkip] = useState(0);
-  const box = useRef(null), wait = useRef(0), field = useRef(null), per = useRef(new Map());
+  const box = useRef(null), wait = useRef(0), last = useRef(0), field = useRef(null), per = useRef(new Map());
   const hasRates = columns.some((c) => c.per);
   const asked = { ...query, search, rising, sort, ...(kind ? { kind } : {}) };
   const told = useStream(view, { ...asked, skip, limit: 90 }, true, hasRates);
@@ -117,7 +117,8 @@ const Table = ({ view, label = view, columns, query = {}, sort: first, rising: f
   }
   if (hasRates) useMemo(() => { const now = performance.now(), next = new Map(); for (const row of known.current.rows.values()) for (const c of columns) if (c.per) { const key = c.per + " " + row._key, last = per.current.get(key), value = Number(row[c.per]) || 0, due = !last || now - last.at > 800; next.set(key, due ? { value, at: now, rate: last ? Math.max(0, (value - last.value) / (now - last.at) * 1000) : 0 } : last); } per.current = next; }, [told]);
   useEffect(() => { const keys = (event) => { if (event.key === "/" && !isInner && !/INPUT|TEXTAREA|SELECT/.test(event.target.tagName)) { event.preventDefault(); field.current.focus(); } }; document.addEventListener("keydown", keys); return () => document.removeEventListener("keydown", keys); }, []);
-  const scrolled = () => { clearTimeout(wait.current); wait.current = setTimeout(() => { const top = Math.floor(box.current.scrollTop / HEIGHT); const next = Math.max(0, Math.floor((top - AHEAD) / 20) * 20); setSkip((before) => (top >= before && top + 45 <= before + 90 && before <= top ? before : next)); }, 60); };
+  // While it scrolls, rows are asked for ahead of where it goes, ten times a second at most.
+  const scrolled = () => { if (wait.current) return; wait.current = setTimeout(() => { wait.current = 0; if (!box.current) return; const top = Math.floor(box.current.scrollTop / HEIGHT), down = top >= last.current; last.current = top; setSkip((before) => (top >= before + (before && !down ? 15 : 0) && top + 45 <= before + 90 ? before : Math.max(0, Math.floor((top - (down ? 10 : 50)) / 10) * 10))); }, 100); };
   const sorted = (name) => { if (name === sort) setRising(!rising); else { setSort(name); setRising(!columns.find((c) => (c.per || c.name) === name).num); } setSkip(0); if (box.current) box.current.scrollTop = 0; };
   const least = columns.reduce((sum, c) => sum + 14 + Number((c.width || (c.num ? "90px" : "110px")).match(/\d+/)[0]), 56);
   const widths = columns.map((c) => c.width || (c.num ? "90px" : "minmax(110px,1fr)")).join(" ") + " 24px";

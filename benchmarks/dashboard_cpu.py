@@ -1,0 +1,33 @@
+"""What an open window costs: processor time of the busiest of four nodes with 5,000 actors.
+
+A headless Chromium shows the table of all actors, sorted by their mailboxes; a few actors of
+each node are at work, so that rows change. Beside it the same cluster with the page closed, and
+without one: the difference is what the window costs. Twenty seconds each, so three runs are the
+minute that is promised.
+"""
+
+from benchmarks import dashboard
+from benchmarks.measure import Measure, Subject
+
+SECONDS = 20.0
+
+MEASURE = Measure(
+    title="processor time of a node, 5,000 actors on four nodes",
+    unit="% of a core",
+    more_is_better=False,
+    subjects=(
+        Subject(
+            "callboard, page open",
+            lambda share: dashboard.percent_of_a_core(SECONDS * share, is_open=True),
+            dashboard.prepare,
+        ),
+        Subject(
+            "callboard, page closed",
+            lambda share: dashboard.percent_of_a_core(SECONDS * share / 2),
+        ),
+        Subject(
+            "callboard, no dashboard",
+            lambda share: dashboard.percent_of_a_core(SECONDS * share / 2, has_page=False),
+        ),
+    ),
+)
