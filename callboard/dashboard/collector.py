@@ -150,7 +150,7 @@ Places = dict[Member, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _Rowset:
     """Rows that several nodes have: how a window of them is asked for, and what is answered."""
 
     what: tuple[str, str]
@@ -475,7 +475,7 @@ class ClusterWatch:
             return told.actors, told.actor_count, told.keys
 
         sort = {"class": "actor_class"}.get(window.sort, window.sort)
-        table = _Table(("actors", state), question, read, attrgetter(sort))
+        table = _Rowset(("actors", state), question, read, attrgetter(sort))
         return await self._window(table, window, node)
 
     async def rows(
@@ -493,9 +493,9 @@ class ClusterWatch:
         def key(row: Row) -> object:
             return row.get(window.sort)
 
-        return await self._window(_Table((part, which), question, read, key), window, node)
+        return await self._window(_Rowset((part, which), question, read, key), window, node)
 
-    async def _window(self, table: "_Table", window: RowWindow, node: str) -> Found:
+    async def _window(self, table: "_Rowset", window: RowWindow, node: str) -> Found:
         """Find a window over all nodes.
 
         One that was looked at before is asked for where its rows lay on each node, and a few
@@ -519,7 +519,7 @@ class ClusterWatch:
         return rows, count, mute | silent
 
     async def _window_there(
-        self, table: "_Table", window: RowWindow, known: Places
+        self, table: "_Rowset", window: RowWindow, known: Places
     ) -> tuple[Places, list[tuple[Member, Any]], int, dict[str, str]] | None:
         """Look for a window where it was; None where its rows have moved too far."""
         skips = {each: max(0, skip - MARGIN) for each, (skip, _) in known.items()}
@@ -544,7 +544,7 @@ class ClusterWatch:
         return dict(zip(order, places, strict=True)), rows, sum(each[2] for each in keys), {}
 
     async def _window_anew(
-        self, table: "_Table", window: RowWindow, members: list[Member]
+        self, table: "_Rowset", window: RowWindow, members: list[Member]
     ) -> tuple[Places, list[tuple[Member, Any]], int, dict[str, str]]:
         """Find a window wherever it is.
 
