@@ -39,7 +39,7 @@ from callboard.proxies.looks import ACTORS_A_SECOND, Looks
 from callboard.proxies.messages import DrainNode, frozen_message, message
 from callboard.proxies.names.directory import Names
 from callboard.proxies.route_table import RouteTable
-from callboard.proxies.shelf import Shelf
+from callboard.proxies.row_cache import RowCache
 from callboard.proxies.stats import AccountInfo, LinkInfo, ReachableNode
 
 #: Actors in one answer at most, about a megabyte: those with most to do.
@@ -356,8 +356,8 @@ class Inspector(SystemActor):
         self._since = self.now()
         self._looks = looks
         self._traces = ActorTraces(broker.runtime, history.origin_of)
-        self._orders = Shelf(broker.runtime.call_later, ACTORS_A_SECOND)
-        self._parts = Shelf(broker.runtime.call_later, ROWS_A_SECOND)
+        self._orders = RowCache(broker.runtime.call_later, ACTORS_A_SECOND)
+        self._parts = RowCache(broker.runtime.call_later, ROWS_A_SECOND)
 
     @handler
     def inspect(self, question: Inspect) -> Inspection:

@@ -3,7 +3,7 @@
 from callboard import Actor, Node, handler
 from callboard.basp.header import INSPECTOR
 from callboard.proxies.inspection import ORDERED_AT_ONCE, Inspect
-from callboard.proxies.shelf import KEPT, Shelf
+from callboard.proxies.row_cache import KEPT, RowCache
 
 
 class Clock:
@@ -21,29 +21,29 @@ class Clock:
 
 def test_an_answer_of_many_rows_serves_until_its_time_is_over():
     clock = Clock()
-    shelf = Shelf(clock.call_later, 1_000)
-    shelf.put("question", "answer", 4_000)
+    kept = RowCache(clock.call_later, 1_000)
+    kept.put("question", "answer", 4_000)
 
-    assert shelf.take("question") == "answer"
+    assert kept.take("question") == "answer"
     assert clock.run() == 4.0
-    assert shelf.take("question") is None
+    assert kept.take("question") is None
 
 
 def test_an_answer_of_few_rows_is_not_kept_and_sets_no_timer():
     clock = Clock()
-    shelf = Shelf(clock.call_later, 1_000)
-    shelf.put("question", "answer", 99)
+    kept = RowCache(clock.call_later, 1_000)
+    kept.put("question", "answer", 99)
 
-    assert shelf.take("question") is None
+    assert kept.take("question") is None
     assert not clock.calls
 
 
 def test_questions_that_differ_do_not_fill_the_memory():
-    shelf = Shelf(Clock().call_later, 10)
+    kept = RowCache(Clock().call_later, 10)
     for number in range(100):
-        shelf.put(number, "answer", 10)
+        kept.put(number, "answer", 10)
 
-    assert sum(shelf.take(number) is not None for number in range(100)) == KEPT
+    assert sum(kept.take(number) is not None for number in range(100)) == KEPT
 
 
 class Busy(Actor):

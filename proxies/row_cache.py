@@ -7,7 +7,7 @@ from typing import Any, Final
 KEPT: Final = 16
 
 
-class Shelf:
+class RowCache:
     """Answers by question. What is made of few rows is never kept.
 
     So the rows that are looked at in a second are bounded, however many there are and whoever
