@@ -37,6 +37,10 @@ PRINTED = {
         "1 /room/2 {'celsius': 20.7} from sensors",
         "2 /room/3 {'celsius': 21.0} from sensors",
     ],
+    "zeek_detector.py": [
+        f"{zeek} drops 198.51.100.7 for 10min: 4 targets refused it"
+        for zeek in ("dmz", "lab", "office")
+    ],
     "workers.py": ["[168, 303]", "unreachable", "25"],
 }
 #: Examples that start Spark, which takes a while and is not everywhere.

@@ -1,1 +1,5 @@
-"""Zeek Broker's own wire formats, versions 1.4 and 2.x."""
+"""Zeek's wire formats, and its events as typed dataclasses."""
+
+from callboard.zeek.event import from_value, zeek_event, zeek_events
+
+__all__ = ["from_value", "zeek_event", "zeek_events"]

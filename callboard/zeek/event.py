@@ -1,0 +1,372 @@
+"""Zeek's events and records as dataclasses, to and from what topics carry.
+
+    @zeek_event("Notice::found")
+    @dataclass(frozen=True)
+    class Found:
+        note: Enum
+        source: IPv4Address | IPv6Address
+        port: Port | None = None
+
+    endpoint.publish("/zeek/event/notice", Found(Enum("Scan::Port"), source))
+    read = zeek_events(Found)
+    topic, value = subscriber.get()
+    event = read(topic, value)                   # a Found, or the value where it is none
+
+| Zeek | annotation |
+|---|---|
+| bool, int, double, string | bool, int, float, str or bytes |
+| count | `Count`, or `Annotated[int, Count]` for a plain int |
+| enum | `Enum`, or an enumeration of Python whose values are Zeek's names |
+| addr, subnet, port | `IPv4Address`, `IPv6Address` or both; networks; `Port` |
+| time, interval | datetime, timedelta |
+| pattern | `re.Pattern[str]` |
+| vector | `list[T]` or `tuple[T, ...]` |
+| set, table | `set[T]` or `frozenset[T]`, `dict[K, V]`; several indices are `tuple[A, B]` |
+| record | a dataclass with its fields in Zeek's order |
+| &optional | a type or None |
+| any | `Any` |
+"""
+
+import dataclasses
+import datetime
+import ipaddress
+import re
+from collections.abc import Callable
+from enum import Enum as PythonEnum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from callboard.model.address import Address, Port, Subnet
+from callboard.model.data import Data
+from callboard.model.errors import InvalidData, UnsupportedData
+from callboard.model.scalar import Count, Enum
+
+C = TypeVar("C", bound=type)
+
+_NAME: Final = "__zeek_event__"
+_SHOWN: Final = 60
+_ONE: Final = Count(1)
+#: How Zeek writes a pattern that is to match a whole text.
+_EXACT: Final = re.compile(r"\^\?\((.*)\)\$\?", re.DOTALL)
+
+
+def zeek_event(name: str) -> Callable[[C], C]:
+    """Make a dataclass an event of Zeek: its fields are the arguments.
+
+    The class gets `as_data()`, so that its instances can be published like any value.
+
+    Args:
+        name: the name of the event in Zeek, with its module: `Notice::found`.
+
+    Raises:
+        UnsupportedData: it decorates what is no dataclass, or a field has another annotation
+            than the module tells.
+    """
+
+    def decorate(cls: C) -> C:
+        if not dataclasses.is_dataclass(cls):
+            msg = f"@zeek_event({name!r}) stands above @dataclass"
+            raise UnsupportedData(msg)
+        setattr(cls, _NAME, name)
+        cls.as_data = _as_data  # type: ignore[attr-defined]
+        return cls
+
+    return decorate
+
+
+def zeek_events(*classes: type) -> Callable[[str, Any], Any]:
+    """Return what makes typed events of topics and values, for handlers and subscribers.
+
+    It gives an instance of the class whose event it is, and the value itself where it is none
+    of them: so it can be the `message` of `Endpoint.subscribe`.
+
+    Args:
+        classes: classes with `@zeek_event`.
+
+    Raises:
+        UnsupportedData: one is none, or two have the same name.
+    """
+    known: dict[str, type] = {}
+    for cls in classes:
+        name = cls.__dict__.get(_NAME)
+        if name is None or name in known:
+            msg = f"{cls.__name__} is no class with a @zeek_event of its own"
+            raise UnsupportedData(msg)
+        known[name] = cls
+        _codec(cls)  # its annotations are known
+
+    def read(_topic: str, value: Any) -> Any:
+        name = _name_of(value)
+        cls = None if name is None else known.get(name)
+        return value if cls is None else from_value(cls, value)
+
+    return read
+
+
+def from_value(cls: type[Any], value: Any) -> Any:
+    """Return the event of a class that a value is, as a subscriber got it.
+
+    Raises:
+        InvalidData: it is another event, or none, or an argument has another type.
+    """
+    name = getattr(cls, _NAME, None)
+    if name is None or _name_of(value) != name:
+        msg = f"no event {name}: {str(value)[:_SHOWN]}"
+        raise InvalidData(msg)
+    try:
+        return _codec(cls)[1](value[2][1])
+    except InvalidData as error:
+        msg = f"{name}: {error}"
+        raise InvalidData(msg) from error
+
+
+def _name_of(value: Any) -> str | None:
+    """Return the name of the event that a value is; None for no event."""
+    match value:
+        case (first, second, (str() as name, tuple() | list(), *rest)) if (
+            first == second == _ONE and len(rest) <= 1
+        ):
+            return name
+    return None
+
+
+def _as_data(self: Any) -> Data:
+    """Return the event as data, as it travels."""
+    fields = _codec(type(self))[0](self)
+    return Data([_ONE, _ONE, [getattr(self, _NAME), fields]])
+
+
+# ----------------------------------------------------------------------- values by annotation
+
+_Convert = Callable[[Any], Any]
+_Both = tuple[_Convert, _Convert]
+
+
+@cache
+def _record(cls: Any) -> _Both:
+    """Return how a dataclass becomes a vector, and a vector the dataclass."""
+    hints = get_type_hints(cls, include_extras=True)
+    fields = [field for field in dataclasses.fields(cls) if field.init]
+    codecs = [(field.name, *_codec(hints[field.name])) for field in fields]
+    needed = sum(
+        field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        for field in fields
+    )
+
+    def to(record: Any) -> Any:
+        if not isinstance(record, cls):
+            raise _wrong(record, cls.__name__)
+        return [_at(name, write, getattr(record, name)) for name, write, _ in codecs]
+
+    def back(values: Any) -> Any:
+        if type(values) not in (tuple, list) or not needed <= len(values) <= len(codecs):
+            wanted = f"{needed} to {len(codecs)}" if needed < len(codecs) else str(needed)
+            msg = f"{cls.__name__} has {wanted} fields, not {str(values)[:_SHOWN]}"
+            raise InvalidData(msg)
+        pairs = zip(codecs, values, strict=False)  # those behind keep their defaults
+        return cls(**{name: _at(name, read, value) for (name, _, read), value in pairs})
+
+    return to, back
+
+
+def _at(name: str, convert: _Convert, value: Any) -> Any:
+    """Convert a field; an error says which it is."""
+    try:
+        return convert(value)
+    except InvalidData as error:
+        msg = f"{name}: {error}"
+        raise InvalidData(msg) from error
+
+
+def _wrong(value: Any, wanted: str) -> InvalidData:
+    """Return the error of a value of another type."""
+    return InvalidData(f"{wanted} is not {str(value)[:_SHOWN]!r} ({type(value).__name__})")
+
+
+def _same(*kinds: type) -> _Both:
+    """Return conversions that only look at the type."""
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise _wrong(value, " or ".join(kind.__name__ for kind in kinds))
+        return value
+
+    return check, check
+
+
+def _codec(hint: Any) -> _Both:
+    """Return the conversions of an annotation.
+
+    Raises:
+        UnsupportedData: it is none that Zeek has.
+    """
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    if origin is Annotated and Count in inner[1:]:
+        return _count_to, lambda value: int(_count_back(value))
+    if origin is Annotated:
+        return _codec(inner[0])
+    if origin in (Union, UnionType):
+        return _union(inner)
+    if origin is re.Pattern:
+        return _pattern_to, _pattern_back
+    if isinstance(hint, type) and issubclass(hint, PythonEnum):
+        return _enum_to, lambda value: _enum_back(hint, value)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _record(hint)
+    if origin in _CONTAINERS and inner:
+        return _CONTAINERS[origin](*inner)
+    msg = f"Zeek has no type for {hint!r}; see callboard.zeek.event for those that there are"
+    raise UnsupportedData(msg)
+
+
+def _count_to(value: Any) -> Count:
+    """Return a number as a count."""
+    if isinstance(value, Count):
+        return value
+    if type(value) is not int:
+        raise _wrong(value, "a count")
+    return Count(value)
+
+
+def _count_back(value: Any) -> Count:
+    """Return a count that came."""
+    if not isinstance(value, Count):
+        raise _wrong(value, "a count")
+    return value
+
+
+def _enum_to(value: Any) -> Enum:
+    """Return a member of an enumeration as its name in Zeek."""
+    if not isinstance(value, PythonEnum):
+        raise _wrong(value, "an enum")
+    return Enum(str(value.value))
+
+
+def _enum_back(kind: type[PythonEnum], value: Any) -> PythonEnum:
+    """Return the member of an enumeration that a name stands for."""
+    try:
+        return kind(value.name)
+    except (AttributeError, ValueError) as cause:
+        raise _wrong(value, kind.__name__) from cause
+
+
+def _pattern_to(value: Any) -> list[str]:
+    """Return a pattern as Zeek has it: one for a whole text, one for a part of it."""
+    if not isinstance(value, re.Pattern):
+        raise _wrong(value, "a pattern")
+    return [f"^?({value.pattern})$?", f"^?(.|\\n)*({value.pattern})"]
+
+
+def _pattern_back(value: Any) -> re.Pattern[str]:
+    """Return the pattern of a whole text."""
+    match value:
+        case (str() as exact, str()):
+            found = _EXACT.fullmatch(exact)
+            try:
+                return re.compile(found[1] if found else exact)
+            except re.error as cause:
+                raise _wrong(exact, "a pattern") from cause
+    raise _wrong(value, "a pattern")
+
+
+def _union(kinds: tuple[Any, ...]) -> _Both:
+    """Return the conversions of what may be absent, or of one of several types."""
+    codecs = [_codec(kind) for kind in kinds if kind is not NoneType]
+
+    def convert(which: int, value: Any) -> Any:
+        if value is None and NoneType in kinds:
+            return None
+        for codec in codecs:
+            try:
+                return codec[which](value)
+            except InvalidData:
+                if codec is codecs[-1]:
+                    raise
+        raise _wrong(value, "none")
+
+    return lambda value: convert(0, value), lambda value: convert(1, value)
+
+
+def _items(
+    make_to: Callable[..., Any], make_back: Callable[..., Any], *came: type
+) -> Callable[..., _Both]:
+    """Return what makes the conversions of a vector or set."""
+
+    def both(kind: Any, *_: Any) -> _Both:
+        to, back = _codec(kind)
+
+        def read(value: Any) -> Any:
+            if not isinstance(value, came):
+                raise _wrong(value, "a vector or set")
+            items: Any = value
+            return make_back([back(item) for item in items])
+
+        return lambda value: make_to([to(item) for item in value]), read
+
+    return both
+
+
+def _tuple(*kinds: Any) -> _Both:
+    """Return the conversions of a tuple: as long as one likes, or of these types."""
+    if len(kinds) == 2 and kinds[1] is ...:
+        return _items(list, tuple, tuple, list)(kinds[0])
+    codecs = [_codec(kind) for kind in kinds]
+
+    def convert(which: int, value: Any) -> Any:
+        if not isinstance(value, tuple | list) or len(value) != len(codecs):
+            raise _wrong(value, f"a vector of {len(codecs)}")
+        return tuple(codec[which](item) for codec, item in zip(codecs, value, strict=True))
+
+    return lambda value: convert(0, value), lambda value: convert(1, value)
+
+
+def _table(key: Any, item: Any) -> _Both:
+    """Return the conversions of a table."""
+    keys, items = _codec(key), _codec(item)
+
+    def convert(which: int, value: Any) -> Any:
+        try:
+            pairs = value.items()
+        except AttributeError:
+            raise _wrong(value, "a table") from None
+        return {keys[which](each): items[which](inner) for each, inner in pairs}
+
+    return lambda value: convert(0, value), lambda value: convert(1, value)
+
+
+_CONTAINERS: Final[dict[Any, Callable[..., _Both]]] = {
+    list: _items(list, list, tuple, list),
+    set: _items(frozenset, set, set, frozenset),
+    frozenset: _items(frozenset, frozenset, set, frozenset),
+    tuple: _tuple,
+    dict: _table,
+}
+
+_real: Final = _same(float, int)
+_PLAIN: Final[dict[Any, _Both]] = {
+    Any: (lambda value: value, lambda value: value),
+    bool: _same(bool),
+    int: _same(int),
+    float: (lambda value: float(_real[0](value)), _same(float)[1]),
+    str: _same(str),
+    bytes: (_same(bytes)[0], lambda value: value.encode() if type(value) is str else value),
+    Count: (_count_to, _count_back),
+    Enum: _same(Enum),
+    Port: _same(Port),
+    Address: _same(Address, ipaddress.IPv4Address, ipaddress.IPv6Address),
+    Subnet: _same(Subnet, ipaddress.IPv4Network, ipaddress.IPv6Network),
+    **{
+        kind: _same(kind)
+        for kind in (
+            ipaddress.IPv4Address,
+            ipaddress.IPv6Address,
+            ipaddress.IPv4Network,
+            ipaddress.IPv6Network,
+            datetime.datetime,
+            datetime.timedelta,
+        )
+    },
+}
