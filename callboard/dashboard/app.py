@@ -160,9 +160,7 @@ class _Pages:
             asked = view.read(request.query_params)
             async with self._collector.watched():
                 if view.needs_round:
-                    await self._collector.next_round(
-                        self._collector.rounds if self._collector.members else 0
-                    )
+                    await self._collector.next_round(self._collector.rounds)
                 return await view.answer(self._collector, asked)
 
         return read

@@ -103,7 +103,7 @@ class Guard:
             return False
         if "@" in host or not name:
             return False
-        if name in self.hosts or name == "localhost":
+        if name in self.hosts or host.lower() in self.hosts or name == "localhost":
             return True
         try:
             address = ipaddress.ip_address(name)

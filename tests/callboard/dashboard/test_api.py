@@ -209,6 +209,28 @@ def test_pages_of_other_sites_are_refused_on_every_method(cluster, method, heade
     assert cluster.client.ask("api/v1/nodes", method, **headers)[0] == status
 
 
+def test_the_cookie_is_enough_where_host_and_origin_are_ours(cluster):
+    client = cluster.client
+    port = client.base.split(":")[2].strip("/")
+    ours = {"Authorization": "", "Cookie": f"callboard-{port}={client.token}"}
+    ours |= {"Origin": client.base.strip("/"), "Sec_Fetch_Site": "same-origin"}
+    expected = {"GET": 200, "HEAD": 200, "POST": 405, "PUT": 405, "DELETE": 405, "OPTIONS": 405}
+    for method, status in expected.items():
+        assert client.ask("api/v1/nodes", method, **ours)[0] == status, method
+    for wrong in (
+        {"Host": "evil.example"},
+        {"Origin": "http://evil.example"},
+        {"Cookie": ""},
+        {"Cookie": f"callboard={client.token}"},
+    ):
+        for path in ("api/v1/stream?view=nodes", "api/v1/actions/stop", "api/v1/openapi.json"):
+            for method in expected:
+                assert client.ask(path, method, **(ours | wrong))[0] in (401, 403), (
+                    method,
+                    path,
+                )
+
+
 def test_mistakes_are_told_in_a_line(cluster):
     for query in ("limit=-1", "limit=x", "rising=1", "sort=nothing", "search=%00"):
         status, text, _ = cluster.client.ask(f"api/v1/actors?{query}")
@@ -376,6 +398,52 @@ def test_a_public_address_takes_tls_or_a_word():
             DashboardServer(node, "nowhere")
         with pytest.raises(DashboardError, match="free one"):
             DashboardServer(node, Client(node.dashboard_url).base.split("/")[2])
+
+
+def test_a_cluster_that_comes_later_is_told():
+    with Node("page") as node, DashboardServer(node, shows_itself=False) as server:
+        client = Client(server.link)
+        assert client.read("nodes")["rows"] == []
+        with Node("late") as late:
+            late.listen("127.0.0.1", 0)
+            node.connect(late.address)
+            assert [row["node"] for row in client.read("nodes")["rows"]] == ["late"]
+
+
+def test_it_is_mounted_behind_a_proxy_that_asks_with_another_host(cluster):
+    """As nginx does it without `proxy_set_header Host`, with a path that it passes whole."""
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    from callboard.dashboard import make_app
+    from callboard.dashboard.guard import Guard
+
+    guard = Guard(token="mine", hosts={"shop.example", "app:8000"})
+    inner = Starlette(routes=[Mount("/window", make_app(cluster.hub, guard, actions=True))])
+    app = Starlette(routes=[Mount("/shop", inner)])
+    config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        eventually(lambda: server.started)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        client = Client(f"http://127.0.0.1:{port}/shop/window/?token=mine")
+        browser = {"Host": "app:8000", "Sec-Fetch-Site": "same-origin"}
+        own = browser | {"Origin": "https://shop.example"}
+        evil = browser | {"Origin": "https://evil.example"}
+        assert client.ask("api/v1/nodes", **own)[0] == 200
+        body = {"topic": "/cpu/mounted", "value": 1}
+        assert client.ask("api/v1/actions/publish", "POST", body, **own)[0] == 200
+        assert client.ask("api/v1/actions/publish", "POST", body, **evil)[0] == 403
+        assert client.ask("static/app.js", **own)[0] == 200
+        assert client.ask("", **own)[0] == 200
+        assert client.ask("api/v1/nodes", **browser | {"Host": "evil.example"})[0] == 403
+        assert client.ask("api/v1/nodes", Authorization="", **own)[0] == 401
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def test_it_is_mounted_into_another_application(cluster):

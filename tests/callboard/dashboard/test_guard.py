@@ -67,6 +67,13 @@ def test_only_static_files_need_no_token(path, expected):
     assert status(path=path) == expected
 
 
+def test_a_name_with_its_port_is_that_port_only():
+    guard = Guard(token="secret-token", hosts={"app:8000"}, cookie="callboard-8080")
+
+    for host, expected in (("app:8000", 200), ("APP:8000", 200), ("app", 403), ("app:80", 403)):
+        assert status({**COOKIE, "host": host}, guard=guard) == expected
+
+
 def test_static_files_are_for_our_own_names_too():
     assert status({"host": "evil.example"}, path="/static/app.js") == 403
     assert status({"host": "evil.example"}, path="/") == 403
