@@ -331,7 +331,7 @@ const what = (row) => Object.entries(row).filter(([n, v]) => !["id", "at", "time
 const Events = () => html`<h1>Events</h1><${Table} view="events" sort="" hint="nothing has happened yet" columns=${[col("time", "time", { width: "84px", show: (v) => new Date(v).toLocaleTimeString("en-GB") }), col("at", "node", { width: "minmax(80px,.5fr)" }), col("kind", "kind", { width: "minmax(130px,.8fr)", show: (v) => html`<span class=${"state " + (BAD.test(v) ? "lost" : ODD.test(v) ? "silent" : "")}><span aria-hidden="true">${BAD.test(v) ? "✕" : ODD.test(v) ? "▲" : "·"}</span>${plain(v, 60)}</span>` }), col("id", "what", { width: "minmax(240px,4fr)", show: (_, row) => what(row) }), col("trace", "trace", { width: "120px", show: (v) => (v ? traceLink(v) : "") })]} />`;
 
 // --- queries of the pipeline: each publishes its status and its results as messages ---
-const SHOWN = ["value", "expected", "level", "min", "p50", "mean", "p90", "p99", "max", "rate", "records", "late", "worst", "score", "apart"], COLORS = ["--flow", "--good", "--warn", "--bad", "--dim", "--ink"];
+const SHOWN = [["value", "expected", "level", "min", "p50", "mean", "p90", "p99", "max"], ["rate", "late", "worst", "apart"], ["records"]], COLORS = ["--flow", "--good", "--warn", "--bad", "--dim", "--ink"];
 const Results = ({ query }) => {
   const told = useStream("listen", { topic: `/${query}` }), kept = useRef(new Map()), [topic, setTopic] = useState("");
   const data = useMemo(() => {
@@ -343,7 +343,7 @@ const Results = ({ query }) => {
       all.push([Math.max(m._at, all.length ? all.at(-1)[0] + 0.001 : 0), m.value]);
       if (all.length > 600) all.shift();
     }
-    const all = kept.current.get(topic || [...kept.current.keys()].sort()[0]) || [], names = SHOWN.filter((name) => all.some(([, v]) => typeof own(v, name) === "number")).slice(0, COLORS.length);
+    const all = kept.current.get(topic || [...kept.current.keys()].sort()[0]) || [], names = (SHOWN.map((names) => names.filter((name) => all.some(([, v]) => typeof own(v, name) === "number"))).find((found) => found.length) || []).slice(0, COLORS.length);
     return { names, rows: [all.map(([at]) => at), ...names.map((name) => all.map(([, v]) => (typeof own(v, name) === "number" ? own(v, name) : null)))], latest: all.length ? all.at(-1)[1] : null };
   }, [told, topic]);
   const topics = [...kept.current.keys()].sort(), isOdd = /anomal/.test(query), short = (v) => (Math.abs(v) >= 1000 ? number(v) : String(Number(v.toPrecision(4))));

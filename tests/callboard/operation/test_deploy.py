@@ -72,3 +72,12 @@ def test_promtool_takes_the_rules():
         ["promtool", "check", "rules", str(RULES)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="needs Debian's prometheus")
+def test_the_rules_fire_when_they_should_and_no_sooner():
+    tests = RULES.with_name("callboard.rules.test.yaml")
+    done = subprocess.run(
+        ["promtool", "test", "rules", str(tests)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
