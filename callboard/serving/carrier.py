@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from callboard.actors.errors import CallboardError
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
+from callboard.proxies.errors import LinkFull
 from callboard.proxies.node import Node
 from callboard.serving.append import (
     AppendedRow,
@@ -36,6 +37,8 @@ _APART: Final = 1.0
 #: Of the time that a group took, what the next one is waited for, and seconds at most.
 _GATHERED: Final = 0.5
 _LONGEST: Final = 0.002
+#: Seconds until a link that was full is tried again.
+_PAUSE: Final = 0.02
 #: Bytes of the head of a group.
 _HEAD: Final = 3
 
@@ -128,8 +131,8 @@ class AppendCarrier:
         """Send what waits, if it is time; the caller holds no lock of a writer."""
         while self._is_due() and self._sending.acquire(blocking=False):
             try:  # a thread that finds it taken leaves this to the one that has it
-                if parcels := self._group():
-                    self._send(parcels)
+                if (parcels := self._group()) and not self._send(parcels):
+                    return
             finally:
                 self._sending.release()
 
@@ -158,8 +161,8 @@ class AppendCarrier:
             outbox.popleft()
         return parcels
 
-    def _send(self, parcels: list[Parcel]) -> None:
-        """Ask the intake."""
+    def _send(self, parcels: list[Parcel]) -> bool:
+        """Ask the intake; return whether the link has room."""
         question: Any
         if len(parcels) == 1:
             producer, epoch, number, rows, is_published = parcels[0].append
@@ -172,15 +175,23 @@ class AppendCarrier:
         self._count(1, len(parcels))
         try:
             answer = self._ref.ask(question, left)
+        except LinkFull as error:  # told only where the thread must not wait: the runner's
+            self._count(-1, -len(parcels))
+            late = [each for each in parcels if each.waiting.until <= self._now()]
+            self._outbox.extendleft(each for each in parcels[::-1] if each not in late)
+            for each in late:
+                each.appender.unsent(each.waiting, error)
+            self._runtime.call_later(_PAUSE, self.ship)
+            return False
         except CallboardError as error:  # larger than a message, or its node is closed
             self._count(-1, -len(parcels))
             if len(parcels) > 1:
-                for each in parcels:
-                    self._send([each])
+                self._outbox.extendleft(each._replace(packed=None) for each in parcels[::-1])
             else:
                 parcels[0].appender.unsent(parcels[0].waiting, error)
-            return
+            return True
         answer.on_done(partial(self._answered, parcels, self._now()))
+        return True
 
     def _count(self, groups: int, members: int) -> None:
         with self._lock:

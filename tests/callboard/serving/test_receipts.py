@@ -18,6 +18,7 @@ from callboard.commitlog import (
     ReceiptUnknown,
     WrongNumber,
 )
+from callboard.proxies.errors import LinkFull
 from callboard.proxies.events import PermissionRefused
 from callboard.serving.append import (
     GROUP_BYTES,
@@ -245,6 +246,28 @@ def test_a_group_that_cannot_be_sent_is_sent_one_by_one(make_node, shop, log, qu
                 writer.append("/t", bytes(5_000))
             assert writer.append("/t", b"last") == 8
     assert {type(each) for each in questions} == {AppendToLog}
+
+
+def test_a_link_that_is_full_is_tried_again(shop, log):
+    with LogWriter(shop.address + "/cpu", "m", timeout=20) as writer:
+        carrier = writer._carrier
+        carrier._ref = FullAtFirst(carrier._ref)
+        told = [writer.append_soon("/t", n) for n in range(5)]
+        assert [each.result(20) for each in told] == [*range(5)]
+    assert payloads(log) == [*range(5)]
+
+
+class FullAtFirst:
+    """Stands for an intake behind a link that is full at first."""
+
+    def __init__(self, ref):
+        self._ref, self._left = ref, 3
+
+    def ask(self, question, timeout):
+        self._left -= 1
+        if self._left >= 0:
+            raise LinkFull
+        return self._ref.ask(question, timeout)
 
 
 def test_nobody_waits_for_a_writer_that_does_not_append_again(writers, held, monkeypatch):
