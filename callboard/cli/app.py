@@ -31,6 +31,7 @@ NOUNS: Final = {
     "store": "Read and write stores.",
     "mqtt": "Run an MQTT router, and see into it.",
     "pipeline": "Run queries over logs with Spark.",
+    "zeek": "Have Zeeks as neighbours.",
     "compat": "Run programs written for other packages, as they are.",
 }
 
