@@ -185,6 +185,12 @@ def is_base(digits: str) -> bool:
     return is_number and int(digits) <= LAST_OFFSET
 
 
+def offset_in(text: str) -> int | None:
+    """Return the offset that a text of others is; None if it is none."""
+    is_number = len(text) <= _DIGITS and text.isascii() and text.isdecimal()
+    return int(text) if is_number and int(text) <= LAST_OFFSET else None
+
+
 class Sink(Protocol):
     """What takes bytes, perhaps not all at once."""
 

@@ -17,13 +17,14 @@ their log, where both read it.
 
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from callboard.commitlog import CommitLog, LogCorrupt, LogReader
+from callboard.commitlog.folder import offset_in
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.dead_letters import DeadLetter, append_all
 from callboard.pipeline.spark.store_journal import NOTES as NOTED
@@ -179,7 +180,7 @@ def requeue(
         )
         chosen = filter(wanted, found)
         while run := list(islice(chosen, _RUN)):
-            for place, part in _by_target(run, to).items():
+            for place, part in _by_target(run, to, folder).items():
                 if place not in targets:
                     targets[place] = target = _Target(Requeued(place))
                     if not is_dry:
@@ -193,12 +194,12 @@ def requeue(
     return [each.told for each in targets.values()]
 
 
-def _by_target(letters: Iterable[DeadLetter], to: str) -> dict[str, list[DeadLetter]]:
-    """Sort letters by the log that takes them."""
+def _by_target(letters: Iterable[DeadLetter], to: str, own: str) -> dict[str, list[DeadLetter]]:
+    """Sort letters by the log that takes them; `own` is theirs, which never does."""
     found: dict[str, list[DeadLetter]] = {}
     for letter in letters:
         place = str(Path(to).resolve()) if to else letter.origin.log
-        if not place or (not to and not _is_log(place)):
+        if not to and (not _is_log(place) or Path(place).resolve() == Path(own).resolve()):
             what = (
                 f"the log {place or 'of the record'} of letter {letter.offset} is not here;"
                 " name the one that takes it with --to FOLDER"
@@ -210,7 +211,9 @@ def _by_target(letters: Iterable[DeadLetter], to: str) -> dict[str, list[DeadLet
 
 def _is_log(place: str) -> bool:
     """Return whether there is a log that can be written here."""
-    return Path(place).is_dir() and any(Path(place).glob("*.log"))
+    with suppress(OSError, ValueError):  # a letter may tell what no path is
+        return bool(place) and Path(place).is_dir() and any(Path(place).glob("*.log"))
+    return False
 
 
 def _put_back(target: _Target, letters: list[DeadLetter], notes: _Notes) -> None:
@@ -260,9 +263,9 @@ def _find_unwritten(target: _Target, notes: _Notes) -> None:
     found: set[_Place] = set()
     log = target.log or LogReader(target.told.to)
     for record in log.read(min(begins), on_damage=lambda _: None):
-        offset, _, source = record.headers.get(HEADER, "").partition(" ")
-        if offset.isdecimal():
-            found.add((source, int(offset)))
+        text, _, source = record.headers.get(HEADER, "").partition(" ")
+        if (offset := offset_in(text)) is not None:
+            found.add((source, offset))
     if found := found - target.done:
         if target.log is not None:
             _write_down(notes, target, found)

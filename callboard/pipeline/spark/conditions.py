@@ -140,6 +140,7 @@ class Conditions:
             if name == "time":
                 column = pc.floor_temporal(column, unit="microsecond").cast(pa.int64())
                 value = value * 1000  # nanoseconds, as the column
+            value = max(-(2**63), min(value, 2**63 - 1))  # Arrow compares no larger ones
             records = records.filter(getattr(pc, _ORDER[sign])(column, value))
         return records
 

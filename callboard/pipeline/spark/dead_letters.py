@@ -36,6 +36,7 @@ from callboard.commitlog import (
     Retention,
 )
 from callboard.commitlog.columns import Cbor
+from callboard.commitlog.folder import offset_in
 from callboard.pipeline.errors import PublishFailed
 from callboard.pipeline.spark.store_journal import LETTERS, journal_at
 
@@ -92,8 +93,8 @@ class DeadLetter(NamedTuple):
     def read(cls, record: Record) -> "DeadLetter | None":
         """Return what a record of a log of dead letters tells; None if it is no letter."""
         told = record.headers
-        is_letter = told.get("offset", "").isdecimal() and "reason" in told
-        if not (is_letter and record.topic.startswith(TOPIC)):
+        offset = offset_in(told.get("offset", ""))
+        if offset is None or "reason" not in told or not record.topic.startswith(TOPIC):
             return None
         log = told.get("log") or told.get(_RANGE, "").rpartition(":")[0]
         topic = told.get("topic", record.topic.removeprefix(TOPIC))
@@ -102,7 +103,7 @@ class DeadLetter(NamedTuple):
         }
         return cls(
             Origin(log, told.get("query", ""), told.get("name", "")),
-            int(told["offset"]),
+            offset,
             told["reason"],
             record.time,
             topic,

@@ -237,3 +237,30 @@ def test_wrong_use_is_one_line(bad, source, dead, capsys):
         assert "written by this process" in run(capsys, dead, code=1)
     shutil.rmtree(source)
     assert "is not here; name the one that takes it with --to" in run(capsys, dead, code=1)
+
+
+@pytest.mark.parametrize(
+    ("forged", "told"),
+    [
+        ({"offset": "9" * 5000}, "no dead letters"),
+        ({"offset": "٣"}, "no dead letters"),
+        ({"offset": str(2**64)}, "no dead letters"),
+        ({"log": "DEAD"}, "is not here"),
+        ({"log": "/" + "x" * 5000}, "is not here"),
+        ({"log": "/\0"}, "is not here"),
+    ],
+    ids=range(6),
+)
+def test_a_forged_letter_is_one_line_and_appends_nothing(dead, capsys, forged, told):
+    headers = {"offset": "1", "log": "", "reason": "r", **forged}
+    with CommitLog(dead) as log:
+        log.append(
+            "/dead-letters/a",
+            b"",
+            headers={**headers, "log": headers["log"].replace("DEAD", dead)},
+        )
+    assert main(["log", "requeue", dead]) in {1, 2}
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+    assert LogReader(dead).end == 1

@@ -72,6 +72,8 @@ def read(folder, monkeypatch):
         ("key = 'b' and topic = '/t/0'", [n for n in range(200) if n % 40 in {3, 7}], 5),
         ("key = '\\xff' AND offset >= 10 AND offset <= 14", [12, *[]], 20),
         ("time >= TIMESTAMP '1970-01-01T00:03:15Z'", range(195, 200), 1),
+        ("time >= '1970-01-01T00:03:15Z' AND time < '9999-12-31'", range(195, 200), 1),
+        (f"offset < {10**22} AND offset >= 195 AND offset > -{10**22}", range(195, 200), 20),
         ("time > '1970-01-01 00:03:08' AND time<='1970-01-01T00:03:11'", range(189, 192), 2),
         ("offset = 7", [7], 20),
         ("topic = '/t/1' AND topic = '/t/2'", [], 0),
