@@ -33,7 +33,7 @@ thespian: .venv/.dev ## run Thespian's own suite on callboard's base
 	@$(python) -m tests.interop.thespian_suite $(ARGS)
 
 faults: .venv/.dev .venv/.spark ## kill, freeze, cut off and overload real node processes
-	@$(python) -m pytest -m faults -n 2 --dist loadgroup --no-loadscope-reorder tests/faults $(ARGS)
+	@$(python) -m pytest -m faults -n 2 tests/faults $(ARGS)
 
 fuzz: .venv/.dev ## feed damaged frames to everything that reads them (ARGS="--frames 1000000 --record")
 	@$(python) -m tests.fuzz $(ARGS)

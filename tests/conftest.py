@@ -5,7 +5,10 @@ failure there is a failure here: `make fuzz` tries millions on every codec. Neit
 deadline for one example: machines are shared, and pytest's timeout catches hangs.
 """
 
+import contextlib
 import os
+import sys
+import warnings
 
 import pytest
 from hypothesis import settings
@@ -13,6 +16,14 @@ from hypothesis import settings
 settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_pytest():
+    """Spare the pytest of examples and projects plugins of ours: 3 s of computing each."""
+    spared = "-p no:schemathesis -p no:hypothesispytest -p no:anyio"
+    os.environ["PYTEST_ADDOPTS"] = spared
+    return spared
 
 
 #: Files that take longest, the longest first: each is run by one process.
@@ -36,6 +47,32 @@ LONGEST = [
     "test_tutorial.py",
     "test_plugin.py",
 ]
+
+
+#: Where a process remembers what it has open, for pages and metrics.
+REGISTRIES = [
+    ("callboard.commitlog.log", "_WRITTEN"),
+    ("callboard.commitlog.following.named", "_OPEN"),
+    ("callboard.commitlog.objects.archive", "_OPEN"),
+    ("callboard.gateway.spool", "_OPEN"),
+]
+
+
+def _left_open():
+    found = [getattr(sys.modules.get(module), name, ()) for module, name in REGISTRIES]
+    return [each for one in found for each in (one.values() if isinstance(one, dict) else one)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_open():
+    """Close the logs that a module leaves open: pages of the next would show them."""
+    yield
+    left = _left_open()
+    for each in left:
+        with contextlib.suppress(Exception):
+            each.close()
+    if left:
+        warnings.warn(f"left open: {left}", stacklevel=1)
 
 
 @pytest.hookimpl(trylast=True)

@@ -18,7 +18,10 @@ LOCKS = HERE.parents[1] / "build"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder, begin with those with Spark, and end with those alone."""
+    """Mark every test of this folder, begin with those with Spark, and end with those alone.
+
+    So one process has those with Spark: xdist gives each an eighth of all to begin with.
+    """
     items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
     for item in items:

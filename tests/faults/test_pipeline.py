@@ -33,12 +33,7 @@ ROWS = 2000
 BATCHES = 12
 RECORDS = ROWS * BATCHES
 
-# One process does them, one after the other: each takes all processors.
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(600),
-    pytest.mark.xdist_group("spark"),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)

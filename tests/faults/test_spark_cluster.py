@@ -23,12 +23,7 @@ ROOT = Path(__file__).parents[2]
 SEED = int(os.environ.get("CALLBOARD_SEED", random.SystemRandom().randrange(2**32)))
 VICTIMS = ("executor", "log-server", "recorder", "driver")
 
-# One process does them, one after the other: each takes all processors.
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(600),
-    pytest.mark.xdist_group("spark"),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)
