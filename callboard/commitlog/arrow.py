@@ -185,8 +185,15 @@ class _Piece:
             self._add_common(layout.names, count)
         else:
             self._write_common()
-            for column, values, at in zip(self._names, layout.names, layout.named, strict=True):
-                column.add(values, None if at is None else body[at : at + 4 * count], count)
+            try:
+                for column, values, at in zip(
+                    self._names, layout.names, layout.named, strict=True
+                ):
+                    column.add(values, None if at is None else body[at : at + 4 * count], count)
+            except Exception:  # else the next batch's names would stand against other rows
+                for column in self._names:
+                    column.cut(self.rows)
+                raise
         self._steps.append(header.base - self._last)
         if count > 1:
             self._steps.extend(_ONE * (count - 1))
@@ -310,10 +317,14 @@ class _Names:
             self._values += plain
         return entry[1]
 
-    def values(self, pa: Any, kind: Any, rows: int) -> Any:
-        """Return the values of the first records; others may be of a batch that was refused."""
+    def cut(self, rows: int) -> None:
+        """Forget what was taken behind so many records."""
         self._write_run()
         del self._places[rows:]
+
+    def values(self, pa: Any, kind: Any, rows: int) -> Any:
+        """Return the values of the records."""
+        self._write_run()
         places = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(self._places)])
         return _array(pa, kind, self._values).take(places)
 

@@ -9,6 +9,7 @@ each but the middle two, which are 8), then the entries: offset, position, lates
 """
 
 import struct
+import threading
 from bisect import bisect_left, bisect_right
 from contextlib import closing
 from operator import itemgetter
@@ -113,14 +114,16 @@ class LogSegment:
         base: The offset of its first record.
         index: Where its batches begin, as far as they were seen.
         is_covered: Whether the index has all there is, and will have.
+        covering: Held while the index is brought up to date: readers are shared by threads.
     """
 
-    __slots__ = ("base", "index", "is_covered")
+    __slots__ = ("base", "covering", "index", "is_covered")
 
     def __init__(self, base: int, *, is_covered: bool = False) -> None:
         self.base = base
         self.index = SegmentIndex(base)
         self.is_covered = is_covered
+        self.covering = threading.Lock()
 
 
 class SegmentInfo(NamedTuple):
@@ -193,8 +196,13 @@ class LogSegmentTable:
 
     def cover(self, segment: LogSegment) -> SegmentIndex:
         """Bring the index of a segment up to date, by its file or by reading the segment."""
-        if segment.is_covered:
-            return segment.index
+        if not segment.is_covered:
+            with segment.covering:  # two at once would count each batch twice
+                if not segment.is_covered:
+                    self._cover(segment)
+        return segment.index
+
+    def _cover(self, segment: LogSegment) -> None:
         is_last = segment is self.segments[-1]
         folder = self.folder
         try:
@@ -208,7 +216,6 @@ class LogSegmentTable:
         except FileNotFoundError:  # retention removed it
             self.refresh()
         segment.is_covered = not is_last
-        return segment.index
 
     def _end_of(self, segment: LogSegment) -> int:
         """Return where the segment behind one begins."""

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.commitlog import CommitLog, ExtraMissing, LogCorrupt, LogReader, Retention
+from callboard.commitlog.batch import BYTES, Packed, encode_packed
+from callboard.commitlog.columns import encode_names
 from callboard.commitlog.disk import MemoryDisk
 from tests.callboard.commitlog.strategies import HEADERS, KEYS, PAYLOADS, TEXTS, TIMES
 
@@ -127,6 +129,35 @@ def test_a_batch_of_another_program_is_corrupt_or_read(body, count, flags):
 
     with suppress(LogCorrupt):  # and nothing else
         assert shown(log.to_arrow()) == rows_of(log.read())
+
+
+def packed(base, topics, keys, numbers):
+    """Return a batch of records with one topic and a key each, by numbers in a table."""
+    names = encode_names(topics, keys, [{}], [""])
+    count = len(numbers)
+    named = [struct.pack(f"<{count}I", *([0] * count)), struct.pack(f"<{count}I", *numbers)]
+    lengths = struct.pack(f"<{count}I", *([1] * count))
+    columns = Packed(names, b"", (*named, b"", b""), b"", lengths, b"x" * count)
+    return encode_packed(base, 5, 5, columns, BYTES)
+
+
+def test_names_behind_a_batch_that_is_refused_stand_against_their_own_rows():
+    """Its checksum is right; its keys are not, which shows when its topics were taken up."""
+    pytest.importorskip("pyarrow")
+    disk, told = MemoryDisk(), []
+    file = disk.open("/a/00000000000000000000.log", append=True)
+    file.write(packed(0, ["/a"], ["k", "l"], [0, 1, 0]))
+    file.write(packed(3, ["/bad", "/x"], ["m"], [0, 9]))
+    file.write(packed(5, ["/c", "/x"], ["n", "o"], [1, 0]))
+
+    table = LogReader("/a", disk=disk).to_arrow(on_damage=told.append)
+
+    assert len(told) == 1
+    rows = [(each["offset"], each["topic"], each["key"]) for each in table.to_pylist()]
+    assert rows == [
+        *((0, "/a", b"k"), (1, "/a", b"l"), (2, "/a", b"k")),
+        *((5, "/c", b"o"), (6, "/c", b"n")),
+    ]
 
 
 def test_reading_imports_no_pandas(tmp_path):
