@@ -27,7 +27,13 @@ from callboard.cli.options import (
     option,
 )
 from callboard.cli.output import say
-from callboard.cli.own_node import JoinOptions, catch_signals, opening, parse_listen
+from callboard.cli.own_node import (
+    CONFIRM_LIMIT,
+    JoinOptions,
+    catch_signals,
+    opening,
+    parse_listen,
+)
 from callboard.cli.problem import FAILED, MISUSED, Problem, one_line, problem_of
 from callboard.cli.topic import parse_retention
 from callboard.cli.work.query_watch import QueryWatch, line_of, rows_from, rows_in
@@ -523,7 +529,7 @@ def _run_stream(job: Job, options: StreamOptions) -> int:
         handed = status.status.handed
         results = "" if handed is None else f"; {handed.text}"
         say(f"{job.title}: {how} after {status.status.rows:,} records{results}", err=True)
-        return 0
+        return FAILED if handed is not None and handed.under_way else 0
 
 
 def _follow(
@@ -646,20 +652,27 @@ def _bridge(job: Job, hub: "Hub", options: StreamOptions) -> Iterator["Bridge"]:
 
 
 def _hand_over(bridge: "Bridge", stop: Event) -> None:
-    """Hand on what is there; after a signal nothing waits for subscribers any more."""
+    """Hand on what is there, and wait until those who take it have confirmed it.
+
+    After a signal nothing waits for subscribers any more.
+    """
     closing = Thread(target=bridge.close, daemon=True)
     closing.start()
     while closing.is_alive():
         if stop.is_set():
             bridge.leave()
         closing.join(_LOOK)
+    bridge.await_taken(CONFIRM_LIMIT)
 
 
 def _handed_of(bridge: "Bridge", job: Job) -> Handed:
     """Return what became of the results so far."""
     position = bridge.position  # first: what is handed on meanwhile is no more than counted
     waiting = max(0, _end_of(job.to, position) - position)
-    return Handed(bridge.handed, bridge.unheard, bridge.lost, waiting)
+    under_way = bridge.under_way  # the other way round
+    return Handed(
+        max(bridge.handed, under_way), bridge.unheard, bridge.lost, waiting, under_way
+    )
 
 
 def _serve_metrics(address: str, status: StatusFile) -> "PageServer":

@@ -143,6 +143,20 @@ class Bridge(Closing):
         """Records whose messages nobody took; they may be entries of the store."""
         return self._outlet.unheard
 
+    @property
+    def under_way(self) -> int:
+        """Of those handed on, how many not all have confirmed who take them."""
+        return self._outlet.under_way()
+
+    def await_taken(self, timeout: float, stop: threading.Event | None = None) -> bool:
+        """Wait until nothing is under way; return whether that came about.
+
+        Args:
+            timeout: Seconds to wait at most.
+            stop: Ends the wait sooner.
+        """
+        return self._outlet.await_taken(timeout, stop or threading.Event())
+
     def _run(self) -> None:
         """Follow the log and hand on what comes, until the bridge is closed."""
         follower, damaged, was_last = self._opened(), 0, False

@@ -165,12 +165,14 @@ class Handed:
         unheard: Nobody did.
         lost: Retention removed them before, or they are damaged.
         waiting: They stand in the log of results behind the place of the bridge.
+        under_way: Of those handed, so many that not all who take them have confirmed.
     """
 
     handed: int = 0
     unheard: int = 0
     lost: int = 0
     waiting: int = 0
+    under_way: int = 0
 
     @property
     def results(self) -> int:
@@ -183,7 +185,13 @@ class Handed:
         return (
             f"{self.results:,} results = {self.handed:,} handed + {self.unheard:,} unheard"
             f" + {self.lost:,} lost + {self.waiting:,} waiting"
+            f"; of those handed {self.taken:,} taken + {self.under_way:,} under way"
         )
+
+    @property
+    def taken(self) -> int:
+        """Those that all nodes have confirmed that take them."""
+        return self.handed - self.under_way
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +242,8 @@ class Status:
         for name in ("undecodable", "delay", "handed"):
             if told[name] is None:
                 del told[name]
+        if self.handed and not self.handed.under_way:
+            del told["handed"]["under_way"]
         if not self.updated:
             del told["updated"]
         if self.last and not self.last.undecodable:
@@ -368,7 +378,8 @@ def _part(part: str, name: str) -> Callable[[Status], Samples]:
 def _outcomes(status: Status) -> Samples:
     """Return what became of results that are messages."""
     told = asdict(status.handed) if status.handed else {}
-    told.pop("waiting", None)
+    for name in ("waiting", "under_way"):
+        told.pop(name, None)
     return by_label("outcome", told)
 
 
@@ -387,6 +398,7 @@ FIGURES: Final[tuple[Figure[Status], ...]] = figures_of(
         ("event_delay_seconds", "To the watermark.", _part("delay", "event_seconds")),
         ("results_total", "Results that are messages, by what became of them.", _outcomes),
         ("results_waiting", "Results that wait.", _part("handed", "waiting")),
+        ("results_under_way", "Handed and not confirmed.", _part("handed", "under_way")),
     ),
 )
 

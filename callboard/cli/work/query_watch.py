@@ -144,7 +144,7 @@ _OF_STATUS: Final = (
     *("query", "state", "log", "offset", "lag", "rows", "dropped", "undecodable"),
     *("pid", "host", "started", "updated"),
 )
-_OF_RESULTS: Final = ("results", "handed", "unheard", "lost", "waiting")
+_OF_RESULTS: Final = ("results", "handed", "unheard", "lost", "waiting", "taken", "under_way")
 _TEXTS: Final = (
     ("query", "{query}: {state}, batch {batch}, {rows:,} records, {rate:,.0f}/s, {lag:,} wait"),
     ("delay", ", {delay:,.1f} s behind"),
@@ -153,6 +153,7 @@ _TEXTS: Final = (
     ("undecodable", ", {undecodable:,} undecodable"),
     ("results", ", results: {handed:,} handed, {unheard:,} unheard, {lost:,} lost"),
     ("results", ", {waiting:,} waiting"),
+    ("under_way", ", {under_way:,} under way"),
 )
 
 

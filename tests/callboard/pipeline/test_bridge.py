@@ -3,17 +3,20 @@
 import os
 from decimal import Decimal
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from callboard import Endpoint
 from callboard.actors.errors import CallboardError
+from callboard.actors.future import Future
 from callboard.commitlog import CommitLog
 from callboard.commitlog.columns import Cbor
 from callboard.endpoint.message_queue import MessageQueue
 from callboard.pipeline import InvalidSetting, outlet
 from callboard.pipeline import bridge as module
 from callboard.pipeline.bridge import Bridge
+from callboard.pipeline.outlet import UnderWay
 from tests.polling import eventually
 
 
@@ -285,3 +288,76 @@ def test_what_can_be_no_message_is_left_out_and_counted(folder, caplog):
         assert [queue.get(5), queue.get(5)] == [("/a", 1), ("/a", 3)]
     assert (bridge.handed, bridge.unheard, bridge.lost, bridge.position) == (2, 0, 1, 3)
     assert "leaves out what can be no message" in caplog.text
+
+
+# --- what was handed on, and who has confirmed it ---
+
+
+class Account(NamedTuple):
+    sent: int = 0
+    confirmed: int = 0
+    lost: int = 0
+    waiting: int = 0
+
+
+class Links:
+    """A hub whose node tells what it is told to."""
+
+    def __init__(self):
+        self.node, self.told = self, {b"a": Account(7, 5, 2)}  # of before
+
+    def accounts(self):
+        return self.told
+
+    def receivers_of(self, _):
+        done = Future()
+        done.set_result(())
+        return done
+
+
+def test_what_is_handed_is_under_way_until_every_node_has_confirmed_it():
+    links = Links()
+    way = UnderWay(links)
+
+    way.add(3)
+    links.told = {b"a": Account(10, 5, 2), b"b": Account(1, 0, 0)}
+    assert way.count() == 3
+    links.told = {b"a": Account(10, 8, 2), b"b": Account(1, 0, 0)}
+    assert way.count() == 3
+    links.told = {b"a": Account(10, 8, 2), b"b": Account(1, 1, 0)}
+    assert way.count() == 0
+    way.add(4)
+    links.told = {b"a": Account(10, 8, 2), b"b": Account(1, 1, 0, waiting=4)}
+    assert way.count() == 4
+
+
+def test_what_a_broken_link_has_lost_is_never_taken_and_what_follows_is():
+    links = Links()
+    way = UnderWay(links)
+    for size, sent in ((3, 10), (2, 12), (4, 16)):
+        way.add(size)
+        links.told = {b"a": Account(sent, 5, 2)}
+        assert way.count()
+    links.told = {b"a": Account(16, 8, 2)}  # the first of these runs
+    assert way.count() == 6
+    links.told = {b"a": Account(16, 8, 8)}  # the link breaks
+    assert way.count() == 6
+    way.add(5)
+    links.told = {b"a": Account(21, 13, 8)}
+    assert way.count() == 6
+    links.told = {}  # the node is forgotten
+    way.add(1)
+    assert way.count() == 6
+
+
+def test_results_are_taken_when_the_subscriber_s_node_has_confirmed_them(folder):
+    with CommitLog(folder) as log:
+        log.append_batch(list(range(2500)), topic="/n/a")
+    with Endpoint() as here, Endpoint() as there:
+        there.peer("127.0.0.1", here.listen("127.0.0.1", 0))
+        with here.make_subscriber("/n/") as subscriber:
+            assert there.await_peer(here.node_id())
+            with Bridge(folder, endpoint=there, wait=60) as bridge:
+                assert [subscriber.get()[1] for _ in range(2500)] == [*range(2500)]
+                assert bridge.await_taken(60)
+                assert (bridge.handed, bridge.under_way, bridge.unheard) == (2500, 0, 0)
