@@ -585,7 +585,8 @@ def _clock(nanoseconds: int) -> str:
 def _time(text: str) -> int:
     """Return nanoseconds since 1970 for a time, or for seconds before now."""
     with suppress(ValueError, OverflowError):
-        return time.time_ns() - int(float(text) * _NANOSECONDS)
+        if (seconds := float(text)) >= 0:
+            return time.time_ns() - int(seconds * _NANOSECONDS)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

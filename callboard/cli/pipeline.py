@@ -25,6 +25,7 @@ from callboard.cli.options import (
     flag,
     noun,
     option,
+    read_secret,
 )
 from callboard.cli.output import say
 from callboard.cli.own_node import (
@@ -276,6 +277,9 @@ class StreamOptions(QueryOptions, JoinOptions):
                 what = "--store needs a cluster that has it; give --peer or --listen"
                 raise InvalidSetting(what)
             interval = seconds_of(self.interval) if self.interval else 0.0
+        for listen in filter(None, (self.metrics, self.listen)):
+            parse_listen(listen)
+        read_secret(self.secret_file)
         return self.job(
             query,
             start=self.start,
@@ -380,6 +384,7 @@ def status(
       callboard pipeline status basp://10.0.0.1:4222
       callboard pipeline status results --json | jq .lag
     """  # noqa: D301
+    read_secret(options.secret_file)
     if "://" in place:
         found = rows_from(place, options, options.wait)
     else:

@@ -81,6 +81,7 @@ class Job:
             from callboard.pipeline.spark.conditions import Conditions
 
             Conditions.parse(self.where)  # or say what is wrong
+        self._check_places()
         query = find_query(self.query)
         if query is QUERIES["join"]:
             check_sides(self.settings)
@@ -91,6 +92,19 @@ class Job:
         if self.start != "latest" and "://" not in self.log and not Path(self.log).is_dir():
             what = f"there is no log in {self.log}; record one with: callboard topic record"
             raise InvalidSetting(what)
+
+    def _check_places(self) -> None:
+        """Raise `InvalidSetting` where it could not read or write, before Java is started."""
+        from callboard.pipeline.spark.cluster import DRIVER, SHARED
+        from callboard.pipeline.spark.options import SourceOptions
+
+        if self.staging not in {"", SHARED, DRIVER}:
+            what = f"staging={self.staging!r}; give {SHARED} or {DRIVER}"
+            raise InvalidSetting(what)
+        given = {"path": self.log, "startingOffsets": self.start, "endingOffsets": self.end}
+        if "://" in self.dead_letters:
+            given["deadLetters"] = self.dead_letters
+        SourceOptions.parse(given)
 
     @property
     def _sink_options(self) -> dict[str, str]:

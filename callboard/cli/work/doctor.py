@@ -19,6 +19,7 @@ from callboard.cli.own_node import parse_listen
 from callboard.cli.problem import one_line
 from callboard.commitlog import LogError, LogReader
 from callboard.commitlog.reader import list_logs
+from callboard.proxies.address import parse_node_address
 from callboard.proxies.errors import TlsError
 from callboard.proxies.link.revocation import expiry_of
 from callboard.proxies.link.tls import Tls
@@ -89,6 +90,10 @@ def examine(
     """
     if listen is not None:
         parse_listen(listen)
+    read_secret(access.secret_file)
+    for peer in peers:
+        if not peer.startswith(_SERVERS):
+            parse_node_address(peer)  # or say what is wrong
     found = [
         check_python(sys.version_info[:3]),
         *check_conflicts(importlib.metadata.distributions()),

@@ -101,7 +101,7 @@ class _Readers:
         self._told = ""
         self._access: LinkAccess | None = None
         if file is not None and (mistakes := self._load(file)):
-            raise Problems(mistakes.splitlines())
+            raise Problems(mistakes.splitlines(), code=MISUSED)
 
     def __call__(self, token: str | None) -> Sequence[str] | None:
         """Return patterns of logs; None where the token is none of ours."""

@@ -3,7 +3,7 @@
 from typing import Final
 
 from callboard.cli.loading import load_app
-from callboard.cli.own_node import DashboardOptions, catch_signals
+from callboard.cli.own_node import DashboardOptions, catch_signals, parse_listen
 from callboard.cli.problem import Problem
 
 #: What the node of the command calls itself, and where it looks unless told otherwise.
@@ -19,6 +19,7 @@ def serve(options: DashboardOptions) -> None:
     """
     from callboard.dashboard import DashboardError, DashboardServer
 
+    parse_listen(options.listen)
     if options.app is not None:
         load_app(options.app)
     with catch_signals() as stop, options.open_node(NAME) as node:
