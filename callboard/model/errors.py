@@ -4,6 +4,7 @@
 
     actors.CallboardError
     └── EndpointError
+        ├── DoorTaken                 a second door of one node to a foreign peer
         ├── UnsupportedData           (TypeError) a Python value outside the data model
         ├── InvalidOption             (TypeError, ValueError) an option that means nothing
         ├── MalformedMessage          (ValueError) bytes of another endpoint that are no message
@@ -17,6 +18,10 @@ from callboard.actors.errors import CallboardError
 
 class EndpointError(CallboardError):
     """Root of what topics, data and endpoints raise."""
+
+
+class DoorTaken(EndpointError):
+    """This node has a door to that foreign peer; a message would come back through another."""
 
 
 class UnsupportedData(EndpointError, TypeError):

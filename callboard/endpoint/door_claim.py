@@ -1,0 +1,176 @@
+"""One door for each foreign peer in the whole overlay.
+
+Two doors to the same Zeek would let each message circle: what one brings in, the other would
+carry out again. So a node that wants to open a door to a peer claims it first, in two groups of
+the directories: those that claim, and the one that has it.
+
+- Who claims waits a moment for what the directories of other nodes say. If somebody has the
+  door, it stands by; of two that claim at once the smaller node id goes first.
+- Where a partition made two, both see each other when it ends: the smaller node id keeps the
+  door, the other one closes its own.
+- Who stands by claims again when nobody has the door any more: a node that dies is replaced.
+
+Leaves are not asked, as nobody is led to them by names: they must not have doors to a peer
+that a member has.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Final
+
+from callboard.actors.reference import ActorRef
+from callboard.actors.system_actor import CallBack
+from callboard.endpoint.hub import Hub
+from callboard.model.errors import DoorTaken
+from callboard.node import Node
+
+#: Seconds that directories have to tell of other claims.
+GRACE: Final = 0.5
+
+#: Seconds between looks at the claims of others.
+LOOK_INTERVAL: Final = 0.1
+
+
+class DoorState(Enum):
+    """What a node's claim has come to."""
+
+    CLAIMING = "claiming"
+    HELD = "held"
+    STANDBY = "standby"
+    RELEASED = "released"
+
+
+def next_state(
+    state: DoorState,
+    own: bytes,
+    claimers: Iterable[bytes],
+    holders: Iterable[bytes],
+    *,
+    has_waited: bool,
+) -> DoorState:
+    """Return what becomes of a claim; pure.
+
+    Args:
+        state: what it is.
+        own: the node id of the claim.
+        claimers: the nodes that claim the door, as far as is known here.
+        holders: the nodes that have it.
+        has_waited: whether directories had time to tell of others.
+    """
+    others = {*holders} - {own}
+    if state is DoorState.HELD:
+        return DoorState.STANDBY if any(other < own for other in others) else state
+    if state is DoorState.STANDBY:
+        return state if others else DoorState.CLAIMING
+    if state is DoorState.CLAIMING:
+        if others:
+            return DoorState.STANDBY
+        if has_waited and not any(other < own for other in {*claimers} - {own}):
+            return DoorState.HELD
+    return state
+
+
+class DoorClaim:
+    """A node's claim to be the door to one foreign peer.
+
+    Attributes:
+        peer_key: what tells the peer from others: its address as it was configured.
+        state: what the claim has come to.
+        holder: the node that has the door, where it is another one.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        peer_key: str,
+        *,
+        kept: Callable[[], object],
+        lost: Callable[[bytes], object],
+    ) -> None:
+        """Claim a door; from any thread.
+
+        Args:
+            hub: of the node.
+            peer_key: what tells the peer from others; at most one claim of it on a node.
+            kept: called when the door is this node's; on the node's thread.
+            lost: called with the node that has it, when it is another's: at once, or after
+                `kept` where a partition had made two; on the node's thread.
+
+        Raises:
+            DoorTaken: this node has a claim to the peer already.
+        """
+        self.peer_key = peer_key
+        self.state = DoorState.CLAIMING
+        self.holder: bytes | None = None
+        name = f"callboard.door.{hashlib.sha256(peer_key.encode()).hexdigest()[:32]}"
+        with hub.lock:
+            if name in hub.claims:
+                msg = f"this node has a door to {peer_key} already; close that one first"
+                raise DoorTaken(msg)
+            hub.claims.add(name)
+        self._hub, self._name = hub, name
+        self._kept, self._lost = kept, lost
+        node: Node = hub.node
+        self._claimers, self._holders = node.group(name), node.group(f"{name}.held")
+        self._since = hub.runtime.now()
+        hub.call_soon(self._begin)
+
+    def release(self) -> None:
+        """Give the claim, and the door, up; from any thread. Idempotent."""
+        if self.state is not DoorState.RELEASED:
+            self.state = DoorState.RELEASED
+            with self._hub.lock:
+                self._hub.claims.discard(self._name)
+            if not self._hub.runtime.is_closed:
+                self._hub.call_soon(self._leave)
+
+    def _begin(self) -> None:
+        """Tell the others of the claim, and look at theirs from here on."""
+        if self.state is DoorState.CLAIMING:
+            self._claimers.join(self._hub.me)
+        self._look()
+
+    def _leave(self) -> None:
+        """Tell the others that there is no claim any more."""
+        for group in (self._claimers, self._holders):
+            group.leave(self._hub.me)
+
+    def _look(self) -> None:
+        """Look at the claims of others, and do what follows."""
+        if self.state is DoorState.RELEASED:
+            return
+        hub, own = self._hub, self._hub.runtime.node_id
+        grace = GRACE if hub.overlay.nodes() else 0.0
+        holders = _nodes(self._holders.members())
+        state = next_state(
+            self.state,
+            own,
+            _nodes(self._claimers.members()),
+            holders,
+            has_waited=hub.runtime.now() - self._since >= grace,
+        )
+        if state is not self.state:
+            self._enter(state, holders)
+        hub.after(LOOK_INTERVAL, CallBack(self._look))
+
+    def _enter(self, state: DoorState, holders: list[bytes]) -> None:
+        """Change to another state, tell the directories, and the door."""
+        self.state, me = state, self._hub.me
+        if state is DoorState.HELD:
+            self.holder = None
+            self._holders.join(me)
+            self._claimers.leave(me)
+            self._kept()
+        elif state is DoorState.STANDBY:
+            self._leave()
+            self.holder = min(set(holders) - {self._hub.runtime.node_id})
+            self._lost(self.holder)
+        else:
+            self._since = self._hub.runtime.now()
+            self._claimers.join(me)
+
+
+def _nodes(refs: list[ActorRef[object]]) -> list[bytes]:
+    """Return the nodes of actors."""
+    return [ref.node_id for ref in refs]
