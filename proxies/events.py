@@ -105,6 +105,46 @@ class PermissionRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignLinkUp:
+    """A peer on a foreign wire was admitted, by its first connection.
+
+    Attributes:
+        wire: what the wire is called, as `websocket`.
+        name: what the peer calls itself.
+        address: what was dialed, or where the connection came from.
+    """
+
+    wire: str
+    name: str
+    address: tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignLinkDown:
+    """The last connection with a peer on a foreign wire ended; fields as of `ForeignLinkUp`.
+
+    Attributes:
+        reason: why.
+        is_wanted: whether nobody dials it any more.
+    """
+
+    wire: str
+    name: str
+    address: tuple[str, int]
+    reason: str
+    is_wanted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignDialFailed:
+    """Nobody was admitted at an address that is dialed on a foreign wire."""
+
+    wire: str
+    address: tuple[str, int]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionsRefused:
     """Event: a limit closed connections at once; told at most once a second.
 

@@ -39,7 +39,13 @@ from callboard.commitlog.log import Sync
 from callboard.endpoint.actor_subscription import ActorSubscription, OnFull, TopicMessage
 from callboard.endpoint.hub import Hub, HubOptions
 from callboard.endpoint.machine.effect import Item
-from callboard.endpoint.machine.status import EndpointInfo, PeerFlags, PeerInfo, PeerStatus
+from callboard.endpoint.machine.status import (
+    EndpointInfo,
+    PeerFlags,
+    PeerInfo,
+    PeerStatus,
+    foreign_id,
+)
 from callboard.endpoint.machine.topic import Topic, Topics, topic_text, topic_texts
 from callboard.endpoint.message_queue import QUEUE_LIMIT
 from callboard.endpoint.monitoring import serve_topics
@@ -47,6 +53,7 @@ from callboard.keywords import also_named
 from callboard.model.errors import InvalidData, InvalidOption
 from callboard.node import Node
 from callboard.proxies.address import checked_endpoint
+from callboard.proxies.link.foreign import ForeignPeer
 from callboard.proxies.link.ports import refuse_unguarded
 from callboard.proxies.link.tls import Tls
 from callboard.proxies.rights.rights import Rights
@@ -605,7 +612,7 @@ class Endpoint(Closing):
                 status = PeerStatus.Connecting if dial.peer is None else PeerStatus.Reconnecting
                 peer = EndpointInfo.of(None, dial.address, dial.retry)
                 found.append(PeerInfo(peer, PeerFlags.Remote | PeerFlags.Outbound, status))
-        return found
+        return found + [_foreign_info(each) for each in network.foreign.peers()]
 
     def peer_subscriptions(self) -> list[Topic]:
         """Return the topics that endpoints in reach take, sorted, each once."""
@@ -826,6 +833,15 @@ def _web_socket(name: str) -> Any:
     except ImportError as cause:
         msg = f"WebSocket needs a package ({cause.name}): pip install 'callboard[websocket]'"
         raise InvalidOption(msg) from cause
+
+
+def _foreign_info(found: ForeignPeer) -> PeerInfo:
+    """Return a peer on a foreign wire as `peers()` shows it."""
+    endpoint = foreign_id(found.wire, found.address) if found.is_linked else None
+    peer = EndpointInfo.of(endpoint, found.address, found.retry, found.wire)
+    way = PeerFlags.Outbound if found.is_dialed else PeerFlags.Inbound
+    status = PeerStatus.Peered if found.is_linked else PeerStatus.Connecting
+    return PeerInfo(peer, PeerFlags.Remote | way, status)
 
 
 def _check_size(qsize: int) -> None:

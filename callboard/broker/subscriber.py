@@ -239,7 +239,7 @@ class SafeSubscriber(Subscriber):
 
 def notice_of(event: PeerEvent) -> Status | Error:
     """Return what users are told of a peer event: Broker's code, and its text."""
-    context = EndpointInfo.of(event.endpoint, event.address)
+    context = EndpointInfo.of(event.endpoint, event.address, wire=event.wire)
     if isinstance(event.kind, SC):
         return Status(event.kind, context)
     return Error(event.kind, context)

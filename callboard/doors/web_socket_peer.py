@@ -23,6 +23,7 @@ from callboard.actors.closing import Closing
 from callboard.actors.errors import NodeUnreachable, ResultTimeout
 from callboard.actors.future import Future
 from callboard.dataclass import dataclass
+from callboard.endpoint.door_claim import DoorClaim, DoorState
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Pair
 from callboard.endpoint.machine.run import content_of
@@ -237,7 +238,10 @@ class WebSocketPeer(Closing):
             self._certificates.dialing()  # its files are of use
         self._foreign = hub.node.overlay.foreign
         self._unwatch = _nothing
+        #: Which node of the cluster brings in what all of them want; None where the user says.
+        self._claim: DoorClaim | None = None
         if self._fixed is None:
+            self._claim = DoorClaim(hub, url, kept=self._follow, lost=lambda _: self._follow())
             self._unwatch = hub.watch_wishes(self, lambda _: self._follow())
         hub.call_soon(self._follow)
         hub.add_way_out(self)
@@ -288,6 +292,8 @@ class WebSocketPeer(Closing):
 
     def _end(self) -> None:
         """Stop all connections; nobody waits any more."""
+        if self._claim is not None:
+            self._claim.release()
         for each in self._connections():
             self._stop(each)
         for future in self._settled:
@@ -304,6 +310,8 @@ class WebSocketPeer(Closing):
         """Do what the plan says."""
         if self._is_closed or self._runtime.is_closed:
             return
+        if self._claim is not None and self._claim.state is DoorState.CLAIMING:
+            return  # it is not decided whether anything is wanted by this node
         self._plan.wanted = self._wanted()
         step = self._plan.next_step()
         for each in step.stop:
@@ -323,7 +331,9 @@ class WebSocketPeer(Closing):
         self._look_for_settled()
 
     def _wanted(self) -> tuple[str, ...]:
-        """Return the topics that are wanted."""
+        """Return the topics that are wanted: none where another node brings them in."""
+        if self._claim is not None and self._claim.state is not DoorState.HELD:
+            return ()
         return self._hub.core.wishes(self) if self._fixed is None else self._fixed
 
     def _stop(self, connection: object) -> None:

@@ -56,7 +56,7 @@ from callboard.endpoint.machine.effect import (
 )
 from callboard.endpoint.machine.peer_buffer import LINK_ROOM, OverflowPolicy, PeerBuffer
 from callboard.endpoint.machine.run import PackedType, encode_pair, pair_of
-from callboard.endpoint.machine.status import EC
+from callboard.endpoint.machine.status import EC, SC, foreign_id
 from callboard.endpoint.machine.topic import checked_topic
 from callboard.endpoint.wishes import Wishes, WishListener
 from callboard.figures import Metric
@@ -64,7 +64,15 @@ from callboard.model.errors import MalformedMessage
 from callboard.node import Node
 from callboard.parts import Row
 from callboard.proxies.errors import LinkError, NotPermitted
-from callboard.proxies.events import LinkDown, LinkUp, NodeUp, PathMoved
+from callboard.proxies.events import (
+    ForeignDialFailed,
+    ForeignLinkDown,
+    ForeignLinkUp,
+    LinkDown,
+    LinkUp,
+    NodeUp,
+    PathMoved,
+)
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.dialer import Dial
 from callboard.proxies.messages import Lookup
@@ -489,6 +497,7 @@ class Hub(SystemActor):
         return [
             {
                 "peer": "" if endpoint is None else str(uuid.UUID(bytes=endpoint)),
+                "wire": "native",
                 "node_id": node.hex(),
                 "address": "" if address is None else f"{address[0]}:{address[1]}",
                 "status": "peered" if is_introduced else "connected",
@@ -496,6 +505,18 @@ class Hub(SystemActor):
                 "waiting_bytes": waiting.get(node, 0),
             }
             for node, endpoint, address, is_introduced in self.core.peers()
+            if permits is None
+        ] + [
+            {
+                "peer": each.name,
+                "wire": each.wire,
+                "node_id": "",
+                "address": f"{each.address[0]}:{each.address[1]}",
+                "status": "peered" if each.is_linked else "connecting",
+                "buffered": 0,
+                "waiting_bytes": each.waiting,
+            }
+            for each in self.overlay.foreign.peers()
             if permits is None
         ]
 
@@ -758,6 +779,24 @@ class Hub(SystemActor):
         """Hear of events of the node, on the thread where they happen."""
         if isinstance(event, NodeUp | LinkUp | LinkDown | PathMoved):
             self._post(event)
+        elif isinstance(event, ForeignLinkUp | ForeignLinkDown | ForeignDialFailed):
+            self.call_soon(self._foreign_event, event)
+
+    def _foreign_event(
+        self, event: ForeignLinkUp | ForeignLinkDown | ForeignDialFailed
+    ) -> None:
+        """Tell status subscribers of a peer on a foreign wire."""
+        known: bytes | None = foreign_id(event.wire, event.address)
+        kind: SC | EC
+        match event:
+            case ForeignLinkUp():
+                kind, text = SC.PeerAdded, f"handshake successful ({event.name})"
+            case ForeignLinkDown():
+                kind = SC.PeerRemoved if event.is_wanted else SC.PeerLost
+                text = event.reason
+            case _:
+                kind, known, text = EC.PeerUnavailable, None, event.reason
+        self._carry_out([PeerEvent(kind, known, event.address, text, wire=event.wire)])
 
     def _tick(self) -> None:
         """Repeat what was not confirmed, and ask again where nobody answered."""

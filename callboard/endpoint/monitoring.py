@@ -3,6 +3,7 @@
 import json
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from typing import Any, Final
 from callboard import figures
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.run import PackedType
+from callboard.endpoint.machine.status import foreign_id
 from callboard.node import Node
 from callboard.pages import JSON, PLAIN, Page, PageServer
 
@@ -36,7 +38,8 @@ def _by_type(read: Callable[[Hub], dict[str, int]]) -> Callable[[Hub], figures.S
 
 def _connected(hub: Hub) -> dict[str, int]:
     """Return how many peers there are."""
-    return {"native": len(hub.core.peers())}
+    foreign = Counter(each.wire for each in hub.overlay.foreign.peers() if each.is_linked)
+    return {"native": len(hub.core.peers()), **foreign}
 
 
 def _processed(hub: Hub) -> dict[str, int]:
@@ -109,7 +112,7 @@ def status_of(hub: Hub) -> dict[str, Any]:
     | `cluster-node` | its name |
     | `time` | now, ISO 8601 in UTC |
     | `peerings` | one entry for each peer |
-    | `native-connections` | how many these are |
+    | `native-connections` | how many of these are endpoints of nodes |
     | `local-subscribers`, `local-publishers` | how many are open |
     | `published-via-async-msg` | data messages that were published here |
     | `message-metrics` | by type: messages that wait, and that went through |
@@ -129,6 +132,17 @@ def status_of(hub: Hub) -> dict[str, Any]:
                 "waiting-bytes": waiting.get(node, 0),
             }
             for node, endpoint, address, is_introduced in peers
+        ]
+        + [
+            {
+                "id": str(uuid.UUID(bytes=foreign_id(each.wire, each.address))),
+                "wire": each.wire,
+                "name": each.name,
+                "address": f"{each.address[0]}:{each.address[1]}",
+                "status": "peered" if each.is_linked else "connecting",
+                "waiting-bytes": each.waiting,
+            }
+            for each in hub.overlay.foreign.peers()
         ],
         "native-connections": len(peers),
         "local-subscribers": len(hub.subscribers),

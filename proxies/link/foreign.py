@@ -27,6 +27,7 @@ from callboard.basp.link import Closed, Transmit
 from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint, endpoint_text, is_path
 from callboard.proxies.errors import LinkError, TlsError
+from callboard.proxies.events import ForeignDialFailed, ForeignLinkDown, ForeignLinkUp
 from callboard.proxies.link.acceptor import Acceptor
 from callboard.proxies.link.attempt import Attempt, Obstacle
 from callboard.proxies.link.certificates import Certificates
@@ -63,6 +64,28 @@ class Opening(NamedTuple):
     is_dialed: bool
     certified: tuple[str, ...]
     now: float
+
+
+class ForeignPeer(NamedTuple):
+    """A peer on a foreign wire, whatever the number of its connections.
+
+    Attributes:
+        wire: what the wire is called.
+        address: what is dialed, or where the connection came from.
+        name: what the peer calls itself; empty before it was admitted.
+        is_dialed: whether this side dials.
+        is_linked: whether it is admitted.
+        retry: seconds between attempts at most.
+        waiting: bytes that it has not taken yet.
+    """
+
+    wire: str
+    address: Endpoint
+    name: str
+    is_dialed: bool
+    is_linked: bool
+    retry: float
+    waiting: int
 
 
 class ForeignDoor(Protocol):
@@ -127,6 +150,10 @@ class ForeignLink(Stream[Any, Any]):
     def kind(self) -> str:
         """What the wire is called."""
         return self.door.kind
+
+    def is_with(self, other: "ForeignLink") -> bool:
+        """Return whether another connection leads to the same peer."""
+        return (self.kind, self.remote) == (other.kind, other.remote)
 
     @property
     def name(self) -> str:
@@ -400,6 +427,7 @@ class ForeignWires:
     def _failed(self, dial: ForeignDial, text: str, cause: Exception | None) -> None:
         """Tell why there is no link, and plan the next attempt."""
         dial.door.not_linked(dial.endpoint, text)
+        self._emit(ForeignDialFailed(dial.door.kind, dial.endpoint, text))
         if text != dial.told and not dial.is_stopped and not self._closed:
             dial.told = text
             level = logging.INFO if cause is None else logging.WARNING
@@ -459,9 +487,32 @@ class ForeignWires:
             port.acceptor.gate.proven(link)
         if dial is not None:
             dial.told = ""
+        if self._is_only(link):
+            self._emit(ForeignLinkUp(link.kind, name, link.remote))
         link.door.link_up(link, name)
         if dial is not None and not dial.linked.done():
             dial.linked.set_result(link)
+
+    def _is_only(self, link: ForeignLink) -> bool:
+        """Return whether no other connection with the same peer is admitted."""
+        links = [each for each in self.links if each is not link and each.is_with(link)]
+        return all(each.peer is None for each in links)
+
+    def peers(self) -> list["ForeignPeer"]:
+        """Return the peers of foreign wires, and the addresses where one is looked for."""
+        found: dict[tuple[str, Endpoint], ForeignPeer] = {}
+        for link in list(self.links):
+            key = link.kind, link.remote
+            known = found.get(key)
+            waiting = link.waiting + (0 if known is None else known.waiting)
+            name = link.peer or ("" if known is None else known.name)
+            retry = 0.0 if link.dial is None else link.dial.retry
+            is_dialed, is_up = link.dial is not None, bool(name)
+            found[key] = ForeignPeer(*key, name, is_dialed, is_up, retry, waiting)
+        for dial in list(self.dials):
+            key = dial.door.kind, dial.endpoint
+            found.setdefault(key, ForeignPeer(*key, "", True, False, dial.retry, 0))  # noqa: FBT003
+        return list(found.values())
 
     def _ended(self, link: ForeignLink, reason: str, error: BaspError | None) -> None:
         """Let go of a connection, tell the door, and dial again where that is wanted."""
@@ -474,6 +525,10 @@ class ForeignWires:
         if port is not None:
             port.links.discard(link)
         if link.peer is not None:
+            if self._is_only(link):
+                is_wanted = link.dial is not None and link.dial.is_stopped
+                facts = link.kind, link.peer, link.remote, reason
+                self._emit(ForeignLinkDown(*facts, is_wanted=is_wanted))
             link.door.link_down(link, reason)
         elif port is not None:
             _log.debug("%s link from %s ended: %s", link.kind, link.remote[0], reason)

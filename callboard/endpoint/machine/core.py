@@ -562,9 +562,12 @@ class Core:
         ]
 
     def peer_topics(self) -> list[str]:
-        """Return the topics that some other endpoint takes, sorted."""
+        """Return the topics that some other endpoint, or a foreign peer, takes; sorted."""
         remotes = list(self.filters.remotes.values())
-        return sorted({topic for remote in remotes for topic in tuple(remote.topics)})
+        output = self._outputs.get(_DATA)
+        foreign = () if output is None else output.index.taken_by(DoorReceiver)
+        found = {topic for remote in remotes for topic in tuple(remote.topics)}
+        return sorted({*found, *foreign})
 
     def node_of(self, endpoint: bytes) -> bytes | None:
         """Return the node of an endpoint that is in reach and whose filter is known."""

@@ -39,6 +39,7 @@ class PeerEvent:
         text: for people.
         is_direct: whether a path that is found or lost is told by a peering too: that of an
             endpoint that was a peer when it was discovered.
+        wire: what the peer speaks; "native" is an endpoint of a node.
     """
 
     kind: SC | EC
@@ -46,6 +47,7 @@ class PeerEvent:
     address: tuple[str, int] | None = None
     text: str = ""
     is_direct: bool = False
+    wire: str = "native"
 
 
 class TransmitRun(NamedTuple):

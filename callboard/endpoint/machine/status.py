@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum, IntEnum, IntFlag
 from typing import Final, Generic, Self, TypeVar
-from uuid import UUID
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 from callboard.dataclass import dataclass
 
@@ -184,12 +184,16 @@ class EndpointInfo:
 
     @classmethod
     def of(
-        cls, endpoint: bytes | None, address: tuple[str, int] | None, retry: float = 0.0
+        cls,
+        endpoint: bytes | None,
+        address: tuple[str, int] | None,
+        retry: float = 0.0,
+        wire: str = "native",
     ) -> Self:
         """Return what is known of an endpoint: perhaps the 16 bytes of its id, its address."""
         network = None if address is None else NetworkInfo(*address, retry)
         name = "" if endpoint is None else str(UUID(bytes=endpoint))
-        return cls(name, OptionalNetworkInfo(network))
+        return cls(name, OptionalNetworkInfo(network), wire)
 
     def node_id(self) -> str:
         """Return the id."""
@@ -199,6 +203,11 @@ class EndpointInfo:
         return self.id or INVALID_NODE
 
     __repr__ = __str__  # programs build topics from it
+
+
+def foreign_id(wire: str, address: tuple[str, int]) -> bytes:
+    """Return what stands for the endpoint id of a peer on a foreign wire; 16 bytes."""
+    return uuid5(NAMESPACE_URL, f"{wire}://{address[0]}:{address[1]}").bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,16 @@ class SubscriptionTable(Generic[S]):
             if len(known) > 1 or subscriber not in known:
                 yield prefix
 
+    def taken_by(self, kind: type) -> set[str]:
+        """Return the prefixes of all subscribers of a type; from any thread."""
+        prefixes = list(self._prefixes.items())
+        return {
+            prefix
+            for each, taken in prefixes
+            if isinstance(each, kind)
+            for prefix in list(taken)
+        }
+
     def __len__(self) -> int:
         return sum(map(len, self._prefixes.values()))
 

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from callboard import Node
 from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.basp.errors import MalformedFrame
 from callboard.basp.foreign import Admitted, Arrived, wire_of
@@ -12,6 +13,11 @@ from callboard.basp.handshake import LinkConfig
 from callboard.basp.header import HEADER_SIZE
 from callboard.basp.link import Closed, Link, LinkPairs, Transmit
 from callboard.basp.node_id import NodeId
+from callboard.broker import Endpoint
+from callboard.endpoint.machine.effect import DoorReceiver
+from callboard.endpoint.machine.status import EC, SC, PeerFlags, PeerStatus
+from callboard.endpoint.monitoring import all_metrics, status_of
+from callboard.figures import exposition
 from callboard.proxies.errors import PortUnavailable, PublicAddress
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.limits import Limits
@@ -131,6 +137,46 @@ def test_a_dial_goes_on_until_somebody_is_there_and_again_when_the_link_is_lost(
     theirs.stop(dial)
 
 
+def test_peers_on_foreign_wires_are_seen_as_any_peer():
+    """In lists, statuses, rows of the dashboard, metrics and filters."""
+    with Endpoint() as here, Node("there") as there:
+        statuses = here.make_status_subscriber(receive_statuses=True)
+        b = Door("b")
+        port = there.overlay.foreign.listen(Door("a"), "127.0.0.1")
+        foreign = here.node.overlay.foreign
+        dial = foreign.dial(b, port.endpoint, retry=0.5)
+        dial.linked.result(10)
+
+        (peer,) = here.peers()
+        assert (peer.peer.type, peer.status) == ("lines", PeerStatus.Peered)
+        assert peer.flags == PeerFlags.Remote | PeerFlags.Outbound
+        assert str(peer.peer.network.get()) == f"127.0.0.1:{port.port}"
+        status = statuses.get(10.0)
+        assert status.code() == SC.PeerAdded
+        assert (status.context(), status.context().type) == (peer.peer, "lines")
+        hub = here.hub
+        (row,) = hub.peer_rows("", None)
+        assert (row["peer"], row["wire"], row["status"]) == ("a", "lines", "peered")
+        (peering,) = status_of(hub)["peerings"]
+        assert (peering["name"], peering["wire"]) == ("a", "lines")
+        assert 'type="lines"' in exposition(all_metrics(hub))
+        hub.add_receiver(Receiver(), ["/of/a"], sees_own=True).result(10)
+        assert [str(topic) for topic in here.peer_subscriptions()] == ["/of/a"]
+
+        foreign.stop(dial)
+        assert statuses.get(10.0).code() == SC.PeerRemoved
+        assert here.peers() == []
+        foreign.dial(b, ("127.0.0.1", 1), retry=0.0)
+        assert statuses.get(10.0).code() == EC.PeerUnavailable
+
+
+class Receiver(DoorReceiver):
+    """Takes what the peer wants."""
+
+    def take_from(self, sender, items, size):
+        pass
+
+
 def test_one_attempt_fails_with_the_reason(two):
     _, theirs, _, b = two
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -165,7 +211,7 @@ def test_tls_secures_a_foreign_wire(two, papers):
     eventually(lambda: a.lines == ["x" * 100_000])
 
     with pytest.raises(NodeUnreachable, match="no lines link"):
-        theirs.dial(b, port.endpoint, retry=0.0).linked.result(10)
+        theirs.dial(Door("speaks plainly"), port.endpoint, retry=0.0).linked.result(10)
 
 
 def test_a_port_is_refused_where_everybody_could_come(two):
