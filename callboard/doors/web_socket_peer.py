@@ -241,7 +241,7 @@ class WebSocketPeer(Closing):
         #: Which node of the cluster brings in what all of them want; None where the user says.
         self._claim: DoorClaim | None = None
         if self._fixed is None:
-            self._claim = DoorClaim(hub, url, kept=self._follow, lost=lambda _: self._follow())
+            self._claim = DoorClaim(hub, url, kept=self._follow, lost=self._yield)
             self._unwatch = hub.watch_wishes(self, lambda _: self._follow())
         hub.call_soon(self._follow)
         hub.add_way_out(self)
@@ -329,6 +329,16 @@ class WebSocketPeer(Closing):
                 tls=self._certificates,
             )
         self._look_for_settled()
+
+    def _yield(self, _holder: bytes) -> None:
+        """Ask for nothing any more: another node brings in what is wanted."""
+        for each in self._connections():
+            if each.dial is not None and self._plan.held[each]:
+                self._plan.held[each] = None
+                self._foreign.redial(
+                    each.dial, "another node of the cluster brings messages in"
+                )
+        self._follow()
 
     def _wanted(self) -> tuple[str, ...]:
         """Return the topics that are wanted: none where another node brings them in."""

@@ -16,10 +16,10 @@ from callboard.actors.closing import Closing
 from callboard.actors.errors import require
 from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Item
+from callboard.endpoint.machine.effect import DoorReceiver, Item
 from callboard.endpoint.machine.topic import is_reserved
 from callboard.model.errors import EndpointError, InvalidOption
-from callboard.proxies.address import Endpoint
+from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.foreign import ForeignLink, Opening
 from callboard.proxies.link.limits import Limits
@@ -76,7 +76,7 @@ class WebSocketLimits:
         )
 
 
-class WebSocketClient:
+class WebSocketClient(DoorReceiver):
     """One client of a port.
 
     Attributes:
@@ -90,13 +90,14 @@ class WebSocketClient:
 
     def __init__(self, link: ForeignLink, session: ZeekServerSession, limit: int) -> None:
         self.name = session.guest.application or session.guest.name
+        self.peer_key = endpoint_text(link.remote)
         self.topics: tuple[str, ...] = ()
         self.brought = self.taken = self.refused = self.unwritten = 0
         self.link = link
         self.session = session
         self._limit = limit
 
-    def take(self, items: list[Item]) -> None:
+    def take_from(self, _sender: bytes, items: list[Item], _size: int) -> None:
         """Send a run to the client; on the node's thread."""
         frames = []
         for topic, value in items:

@@ -507,7 +507,8 @@ class ForeignWires:
             waiting = link.waiting + (0 if known is None else known.waiting)
             name = link.peer or ("" if known is None else known.name)
             retry = 0.0 if link.dial is None else link.dial.retry
-            is_dialed, is_up = link.dial is not None, bool(name)
+            is_dialed = link.dial is not None
+            is_up = link.peer is not None or (known is not None and known.is_linked)
             found[key] = ForeignPeer(*key, name, is_dialed, is_up, retry, waiting)
         for dial in list(self.dials):
             key = dial.door.kind, dial.endpoint

@@ -267,3 +267,26 @@ def test_whatever_is_wanted_and_cut_each_topic_is_asked_for_once(steps):
 
     assert not plan.missing()
     plan.check()
+
+
+def test_one_node_of_a_cluster_brings_messages_in_and_another_takes_over(zeek):
+    with Endpoint() as a, Endpoint() as b:
+        assert b.peer("127.0.0.1", a.listen("127.0.0.1", 0))
+        with a.make_subscriber("/zeek/a") as at_a, b.make_subscriber("/zeek/b") as at_b:
+            assert a.await_filter_entry("/zeek/b", WAIT)
+            assert b.await_filter_entry("/zeek/a", WAIT)
+            peers = [each.connect_web_socket(zeek.url) for each in (a, b)]
+            wanted = [[], ["/zeek/a", "/zeek/b"]]
+            eventually(lambda: sorted(zeek.filters()) == wanted)
+            zeek.say("/zeek/a", 1)
+            zeek.say("/zeek/b", 2)
+            assert (at_a.get(WAIT), at_b.get(WAIT)) == (("/zeek/a", 1), ("/zeek/b", 2))
+            b.publish("/from/b", 3)  # it publishes all the same
+            eventually(lambda: ("/from/b", 3) in zeek.heard)
+
+            holder = next(peer for peer in peers if peer.subscriptions())
+            holder.close()
+
+            eventually(lambda: wanted[1] in zeek.filters())
+            zeek.say("/zeek/a", 4)
+            assert (at_a.get(WAIT), at_b.poll()) == (("/zeek/a", 4), [])

@@ -187,3 +187,13 @@ def test_the_end_of_the_endpoint_says_goodbye():
         with pytest.raises(ConnectionClosed) as told:
             socket.recv(WAIT)
     assert told.value.rcvd.code == 1001
+
+
+def test_a_client_is_seen_as_a_peer_with_its_wire_and_filter(endpoint):
+    port = endpoint.listen_web_socket()
+    with client(port, ["/of/the/client"]):
+        eventually(lambda: [str(each) for each in endpoint.peer_subscriptions()])
+        assert [str(each) for each in endpoint.peer_subscriptions()] == ["/of/the/client"]
+        (peer,) = endpoint.peers()
+        assert (peer.peer.type, peer.status.name) == ("websocket", "Peered")
+    eventually(lambda: not endpoint.peers())
