@@ -20,7 +20,7 @@ MEASURE = Measure(
             dashboard.prepare,
         ),
         Subject(
-            "callboard, frames with rows",
+            "callboard, frames of 100 with rows",
             lambda share: dashboard.frames_a_second(max(1.0, SECONDS * share))[1],
             dashboard.prepare,
         ),
