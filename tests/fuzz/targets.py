@@ -19,6 +19,7 @@ from tests.fuzz.reader import Reader
 from tests.fuzz.topic_core import TopicCore, TopicEndpoint
 from tests.fuzz.topic_run import TopicFilters, TopicRun
 from tests.fuzz.topic_value import TopicValue
+from tests.fuzz.web_socket import WebSocket
 
 _ALL: Final[tuple[Target, ...]] = (
     Reader(),
@@ -36,6 +37,7 @@ _ALL: Final[tuple[Target, ...]] = (
     TopicCore(),
     TopicEndpoint(),
     Files(),
+    WebSocket(),
 )
 TARGETS: Final[dict[str, Target]] = {target.name: target for target in _ALL}
 REGRESSIONS: Final = Path(__file__).parent / "regressions"

@@ -19,6 +19,7 @@ FRAMES = {
     "mqtt-router": 3_000,
     "node": 2_000,
     "value": 4_000,
+    "websocket": 4_000,
     "run": 4_000,
     "filter": 8_000,
     "core": 4_000,
