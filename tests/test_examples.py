@@ -77,11 +77,11 @@ def test_example_prints_what_it_says(name):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", sorted(OF_SPARK))
 def test_example_of_spark_prints_what_it_says(name):
     pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
-    said = run_example(name, 170)
+    said = run_example(name, 390)
 
     if said[0].startswith("skipped: "):
         pytest.skip("there is no Java for Spark")

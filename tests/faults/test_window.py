@@ -12,8 +12,8 @@ pytest.importorskip("starlette", reason="needs pip install 'callboard[dashboard]
 pytest.importorskip("uvicorn", reason="needs pip install 'callboard[dashboard]'")
 
 
-@pytest.mark.faults
-@pytest.mark.timeout(150)
+@pytest.mark.alone
+@pytest.mark.timeout(300)
 def test_kill_freeze_and_cut_are_clicked_and_the_balance_stays_exact(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyspark'] = None\n")
     demo = Demo("--forever", beside=[tmp_path], stdout=subprocess.PIPE, text=True)
