@@ -9,7 +9,7 @@ import typer
 from callboard.cli.options import command, noun, option
 from callboard.cli.output import say, to_json
 from callboard.cli.own_node import JoinOptions, catch_signals, open_port
-from callboard.cli.problem import Problem, explained
+from callboard.cli.problem import Misuse, Problem, explained
 
 #: What the node of these commands calls itself.
 ZEEK_NODE: Final = "callboard zeek"
@@ -67,8 +67,11 @@ def connect(
         raise Problem(why=why, step="pip install 'callboard[websocket]'") from error
     token = ""
     if options.token_file is not None:
-        with explained((OSError, UnicodeDecodeError), "name a file with the token"):
+        try:
             token = options.token_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = f"no token in {options.token_file} ({error})"
+            raise Misuse(why=why, step="name a file with the token") from None
     queue: MessageQueue[Any] = MessageQueue()
     with catch_signals() as stop, options.open_node(ZEEK_NODE) as node:
         hub = Hub.of(node)

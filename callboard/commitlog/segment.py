@@ -125,6 +125,15 @@ class LogSegment:
         self.is_covered = is_covered
         self.covering = threading.Lock()
 
+    def __getstate__(self) -> tuple[int, "SegmentIndex", bool]:
+        """Return what a copy in another process has: readers are sent to executors."""
+        with self.covering:
+            return self.base, self.index, self.is_covered
+
+    def __setstate__(self, state: tuple[int, "SegmentIndex", bool]) -> None:
+        self.base, self.index, self.is_covered = state
+        self.covering = threading.Lock()
+
 
 class SegmentInfo(NamedTuple):
     """One segment, for people and programs: offsets from `base` up to, not with, `end`."""

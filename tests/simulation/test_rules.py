@@ -10,6 +10,7 @@ from callboard.actors.future import Future
 from callboard.basp.accounting import Account
 from callboard.basp.link import LinkPairs
 from callboard.proxies.lifetime.proxy import Proxy
+from callboard.proxies.link.attempt import Attempt
 from callboard.proxies.link.dialer import Dialer
 from callboard.proxies.traffic.incoming import Incoming, RemoteTeller
 from callboard.proxies.traffic.outgoing import Outgoing
@@ -168,14 +169,14 @@ def arrived_messages_are_dead_letters_as_well(plant):
     plant(Cell, "post", both)
 
 
-def a_retry_forgets_the_timer_of_an_attempt(plant):
-    start = Dialer._start
+def an_attempt_forgets_its_timer(plant):
+    connected = Attempt._connected
 
-    def forgetful(self, dial):  # as it was once
-        dial.timer = None
-        start(self, dial)
+    def forgetful(self, found, error):
+        self._late = None
+        connected(self, found, error)
 
-    plant(Dialer, "_start", forgetful)
+    plant(Attempt, "_connected", forgetful)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def a_retry_forgets_the_timer_of_an_attempt(plant):
         (nothing_is_confirmed, ("are in flight",)),
         (lost_links_are_not_dialed_again, ("does not reach",)),
         (arrived_messages_are_dead_letters_as_well, ("was a dead letter as well",)),
-        (a_retry_forgets_the_timer_of_an_attempt, ("each attempt to connect ends once",)),
+        (an_attempt_forgets_its_timer, ("each attempt to connect ends once",)),
     ],
     ids=lambda given: given.__name__ if callable(given) else "",
 )

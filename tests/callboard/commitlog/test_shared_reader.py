@@ -1,5 +1,6 @@
 """One reader for several threads: what one finds out is not counted twice by another."""
 
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -48,3 +49,16 @@ def test_two_threads_that_look_at_the_end_at_once_count_each_batch_once():
         log.append("/n", 50)
         assert reader.end == 51
         assert reader.segments == log.segments
+
+
+def test_a_reader_is_sent_to_another_process_with_what_it_knows(tmp_path):
+    with CommitLog(tmp_path / "a", sync="none", segment_bytes=4_096) as log:
+        for number in range(500):
+            log.append("/n", number)
+        reader = LogReader(tmp_path / "a")
+        assert reader.end == 500
+
+        there = pickle.loads(pickle.dumps(reader))
+
+        assert there.segments == reader.segments == log.segments
+        assert [each.payload for each in there] == list(range(500))

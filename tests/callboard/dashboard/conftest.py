@@ -14,6 +14,7 @@ pytest.importorskip("uvicorn", reason="needs pip install 'callboard[dashboard]'"
 
 import callboard.broker as broker
 from callboard import Actor, Node, handler, message
+from tests.polling import eventually
 
 #: Names as an attacker, or another language, would write them.
 NASTY = [
@@ -102,6 +103,7 @@ class Cluster:
         self.hub.listen("127.0.0.1", 0)
         for node in (self.east, self.west):
             node.connect(self.hub.address)
+        eventually(lambda: len(self.hub.nodes()) == 2)
         self.client = Client(self.hub.dashboard_url)
 
     def __enter__(self):

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -66,7 +67,10 @@ class Browser:
         """Click the button or link of that text."""
         find = """return [...document.querySelectorAll('button,a')]
             .find((each) => each.innerText.trim() === arguments[0])"""
-        found = eventually(lambda: self.script(find, text), 30, interval=0.05)
+        try:
+            found = eventually(lambda: self.script(find, text), 60, interval=0.05)
+        except AssertionError:
+            raise AssertionError(f"nothing is called {text!r} in:\n{self.text}") from None
         self.script("arguments[0].click()", found)
 
     def write(self, label: str, text: str) -> None:
@@ -87,8 +91,13 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def errors(self) -> list[str]:
-        """Return what the console complained about since the last call."""
-        return [each["message"] for each in self.driver.get_log("browser")]
+        """Return what the console complained about since the last call.
+
+        What became of the pages of other servers, which have ended, is left out.
+        """
+        told = [each["message"] for each in self.driver.get_log("browser")]
+        here = urlsplit(self.driver.current_url).netloc
+        return [each for each in told if urlsplit(each).netloc in ("", here)]
 
     def until(self, check: Callable[[], Any], seconds: float = 30.0) -> Any:
         return eventually(check, seconds, interval=0.02)

@@ -144,6 +144,7 @@ def test_each_row_has_a_link_to_all_of_it(cluster, page):
 
 
 def test_all_is_reached_by_keys(cluster, page):
+    cluster.west.register("by_keys", cluster.west.spawn(Counter))
     shown = page("actors")
     shown.shows("Idle")
     body = shown.driver.find_element("css selector", "body")
@@ -152,7 +153,7 @@ def test_all_is_reached_by_keys(cluster, page):
         "const it = document.activeElement; return it.ariaLabel || it.innerText || it.tagName"
     )
     assert shown.script(focus) == "search"
-    shown.driver.switch_to.active_element.send_keys("counter\t\t\t")
+    shown.driver.switch_to.active_element.send_keys("by_keys\t\t\t")
     shown.shows("1 rows")
     assert shown.script(focus) == "actors"  # the rows, which arrows scroll
     shown.driver.switch_to.active_element.send_keys("\t\t")
@@ -260,8 +261,8 @@ def test_an_event_of_a_traced_message_links_to_its_trace(cluster, page):
     shown = page("events?kind=ActorFailed")
     shown.shows(trace, "no more of it")
     shown.click(trace)
+    shown.until(lambda: f"search={trace}" in shown.script("return location.hash"))
     shown.shows("2 rows", "east", "west")
-    assert f"search={trace}" in shown.script("return location.hash")
 
 
 def test_running_queries_and_their_results_are_shown(cluster, page):
