@@ -10,6 +10,7 @@ from callboard.endpoint.hub import Hub
 from callboard.figures import Figure, Labels, Metric, metrics_of
 from callboard.parts import Row
 from callboard.proxies.rights.rights import Rights
+from callboard.store.errors import StoreClosed
 from callboard.store.machine.stored import key_of, python_of
 from callboard.store.store_actor import StoreActor
 
@@ -67,7 +68,7 @@ class StoreMeter:
         hub.overlay.add_part("keys", self.key_rows)
 
     def store_rows(self, _which: str, permits: Rights | None) -> list[Row]:
-        """Tell of the masters and clones here."""
+        """Tell of the masters and clones here, and of those that failed: not of closed ones."""
         return [
             {
                 "store": actor.name,
@@ -82,7 +83,8 @@ class StoreMeter:
                 "error": "" if actor.error is None else str(actor.error),
             }
             for actor in sorted(self.actors, key=lambda each: each.name)
-            if permits is None or permits.permit_store(actor.name, "read")
+            if not isinstance(actor.error, StoreClosed)
+            and (permits is None or permits.permit_store(actor.name, "read"))
         ]
 
     def key_rows(self, store: str, permits: Rights | None) -> Iterator[Row]:

@@ -93,6 +93,14 @@ def test_topics_are_counted_while_somebody_looks(cluster):
     assert any(row["topic"] == "/cpu" and row["subscribers"] for row in rows)
 
 
+def test_a_store_that_was_closed_is_not_shown_though_somebody_holds_it(cluster):
+    with cluster.there.attach_clone("things") as clone:
+        eventually(lambda: len(cluster.client.read("stores")["rows"]) == 2, interval=0.1)
+
+    eventually(lambda: len(cluster.client.read("stores")["rows"]) == 1, interval=0.1)
+    assert clone is not None
+
+
 def test_stores_tell_their_keys_values_and_expiry(cluster):
     (store,) = cluster.client.read("stores")["rows"]
     (leader,) = cluster.client.read("stores/keys", which="things", search="leader")["rows"]
@@ -137,8 +145,10 @@ def test_events_of_a_traced_message_name_its_trace_over_nodes(cluster):
         rows = cluster.client.read("events", search=trace)["rows"]
         return sorted((row["at"], row["kind"]) for row in rows)
 
-    wanted = [("east", "DeadLetter"), *[("west", "ActorFailed")] * 2, ("west", "Unexpected")]
-    eventually(lambda: told() == wanted, interval=0.1)
+    wanted = [*[("west", "ActorFailed")] * 2, ("west", "Unexpected")]
+    found = eventually(lambda: len(told()) == 4 and told(), interval=0.1)
+    # The sender's node may have heard of the end already.
+    assert found in ([("east", "DeadLetter"), *wanted], [("hub", "DeadLetter"), *wanted])
 
 
 def test_messages_are_sent_of_registered_types(cluster):
