@@ -5,13 +5,15 @@
 #                             ARGS="-p tests.disturbance"` tests on a machine that is slow now and then
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test pythons thespian faults fuzz simulate search check bench growth docs lock clean
+.PHONY: help setup run test pythons thespian faults fuzz simulate search planted check bench growth docs lock clean
 .DELETE_ON_ERROR:
 
 SEEDS ?= 0:100
 JOBS ?= 3
 python := .venv/bin/python
 export PYTHON
+# Compiled once, in __pycache__: without it each of the hundreds of processes of the suite compiles all of callboard again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +45,9 @@ simulate: .venv/.dev ## live random lives of simulated clusters (SEEDS=0:1000 AR
 
 search: .venv/.dev ## visit every state of small clusters, in any order of events (ARGS=--record writes it to the docs)
 	@$(python) -m tests.search $(ARGS)
+
+planted: .venv/.dev ## plant bugs in programs, and look how soon the test kit finds them (ARGS="--starts 1 'lost update'")
+	@$(python) -m tests.planted $(ARGS)
 
 check: .venv/.dev ## format, lint, types, the rules of who may import whom, and the limits of the structure
 	@$(python) -m ruff format --check

@@ -83,7 +83,7 @@ class Actor(ThespianActor):
             kind
             for kind in cls.__mro__[: cls.__mro__.index(Actor)]
             if (kind is cls or not issubclass(kind, Actor))
-            and not kind.__module__.startswith("callboard.actors.")
+            and not kind.__module__.startswith(("callboard.actors.", "callboard.entity."))
         ]
         taken = sorted({name for kind in before_actor for name in RESERVED & vars(kind).keys()})
         if taken:
@@ -162,8 +162,12 @@ class Actor(ThespianActor):
     def send(self, targetAddr: ActorAddress, msg: object) -> None:  # Thespian's names
         """Send a message to another actor, with this one as its sender."""
         if isinstance(targetAddr, ActorRef):
-            if COMPANY.used and (trace := COMPANY.current()) is not None:
-                msg = Envelope(msg, trace)
+            if COMPANY.used:
+                if (trace := COMPANY.current()) is not None:
+                    msg = Envelope(msg, trace)
+                post = targetAddr.target.post
+                if COMPANY.hold is not None and COMPANY.hold(post, msg, self._cell):
+                    return
             targetAddr.target.post(msg, self._cell)
         else:
             raise InvalidActorAddress(targetAddr, "not the address of an actor of this node")

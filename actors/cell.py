@@ -34,7 +34,8 @@ import contextvars
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field
 from types import CoroutineType
 from typing import Any, ClassVar, Final, Literal, Protocol
@@ -82,7 +83,7 @@ from callboard.text import class_name, said
 #: Messages that one actor handles before the next one gets its turn.
 MESSAGES_A_TURN: Final = 128
 
-_SHARE: Final = tuple(range(1, MESSAGES_A_TURN + 1))
+_SHARE = tuple(range(1, MESSAGES_A_TURN + 1))
 
 #: Messages that one actor may put aside: a stash that only grows is never unstashed.
 STASH_LIMIT: Final = 10_000
@@ -98,6 +99,21 @@ LIFE: Final = threading.Lock()
 
 _URGENT: Final = Urgent()
 _RESUME: Final = Resume()
+
+
+@contextmanager
+def short_turns(messages: int) -> Iterator[None]:
+    """Let each turn of an actor handle at most so many messages meanwhile.
+
+    It is for searches over the orders of turns, and costs turns as they are nothing.
+    """
+    global _SHARE  # read by the hot loop as a constant would be
+    before, _SHARE = _SHARE, _SHARE[:messages]
+    try:
+        yield
+    finally:
+        _SHARE = before
+
 
 #: What `become` takes: a class with handlers, functions by message type, or an object.
 Handlers = type | Mapping[type, Callable[[Any], Any]] | object
@@ -345,6 +361,11 @@ class Cell:
         return len(self._mailbox or ())
 
     @property
+    def waiting(self) -> tuple[Item, ...]:
+        """The messages that wait in the mailbox with their senders, the next one first."""
+        return tuple(self._mailbox or ())
+
+    @property
     def taken(self) -> int:
         """Items taken out of the mailbox so far: where in line the latest of them stood."""
         return self._taken + self._in_turn
@@ -437,6 +458,11 @@ class Cell:
         if room is None:
             self.schedule()
         return room
+
+    def post_run(self, messages: Iterable[Any]) -> None:
+        """Append messages without a sender to a mailbox without bounds, in their order."""
+        self.open_mailbox().extend([(message, None) for message in messages])
+        self.schedule()
 
     def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
         """Take a message that goes before all normal ones, behind earlier urgent ones."""

@@ -29,6 +29,7 @@ class _Mark(NamedTuple):
 
     is_concurrent: bool
     is_cancellable: bool
+    is_read_only: bool = False
 
 
 _PLAIN: Final = _Mark(is_concurrent=False, is_cancellable=True)
@@ -42,9 +43,15 @@ _OPTIONAL: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYW
 @overload
 def handler(function: F) -> F: ...
 @overload
-def handler(*, concurrent: bool = ..., cancellable: bool = ...) -> Callable[[F], F]: ...
 def handler(
-    function: F | None = None, *, concurrent: bool = False, cancellable: bool = True
+    *, concurrent: bool = ..., cancellable: bool = ..., read_only: bool = ...
+) -> Callable[[F], F]: ...
+def handler(
+    function: F | None = None,
+    *,
+    concurrent: bool = False,
+    cancellable: bool = True,
+    read_only: bool = False,
 ) -> F | Callable[[F], F]:
     """Mark a method as the handler of the message type that its parameter is annotated with.
 
@@ -58,6 +65,7 @@ def handler(
             the actor's `concurrent_limit` may be under way.
         cancellable: cancel this coroutine at its next await when the ask that it works on was
             cancelled or has taken too long; else it goes on, and its answer is dropped.
+        read_only: of an entity: it persists nothing, and what it raises changes nothing.
     """
     given: object = function
     if given is not None and (isinstance(given, type) or not _is_method(given)):
@@ -70,7 +78,7 @@ def handler(
         if concurrent and not inspect.iscoroutinefunction(marked):
             msg = f"{marked.__qualname__} is concurrent and awaits nothing; make it `async def`"
             raise InvalidHandler(msg)
-        setattr(marked, _MARK, _Mark(concurrent, cancellable))
+        setattr(marked, _MARK, _Mark(concurrent, cancellable, read_only))
         return marked
 
     return mark if function is None else mark(function)
@@ -89,7 +97,14 @@ def is_handler(function: object) -> bool:
 class HandlerEntry:
     """One handler: the function, and how it runs."""
 
-    __slots__ = ("function", "is_cancellable", "is_concurrent", "is_coroutine", "returned")
+    __slots__ = (
+        "function",
+        "is_cancellable",
+        "is_concurrent",
+        "is_coroutine",
+        "is_read_only",
+        "returned",
+    )
 
     function: Callable[..., Any]
     #: The type of the latest result that was looked at.
@@ -106,6 +121,7 @@ class HandlerEntry:
         self.is_coroutine = inspect.iscoroutinefunction(function)
         self.is_concurrent = mark.is_concurrent and self.is_coroutine
         self.is_cancellable = mark.is_cancellable
+        self.is_read_only = mark.is_read_only
         self.returned = type(None)
 
 
@@ -216,8 +232,15 @@ def check_handlers(actor_class: type) -> None:
     takers: dict[type, Callable[..., Any]] = {}
     for name, function in vars(actor_class).items():
         _refuse_shape(f"{actor_class.__qualname__}.{name}", function)
-        if getattr(function, _MARK, False):
+        mark = getattr(function, _MARK, None)
+        if mark:
             where, name = _parameter(actor_class, function)
+            if mark.is_read_only and not getattr(actor_class, "may_read_only", False):
+                msg = f"{where} is read_only, which means nothing for an actor; take it away"
+                raise InvalidHandler(msg)
+            if mark.is_concurrent and getattr(actor_class, "may_read_only", False):
+                msg = f"{where} is concurrent; handlers of an entity run one after the other"
+                raise InvalidHandler(msg)
             try:
                 hints = typing.get_type_hints(function)
             except Exception:  # noqa: BLE001, S112  # whatever the annotation runs into
@@ -354,7 +377,7 @@ def callable_methods(actor_class: type) -> frozenset[str]:
         module = ancestor.__module__
         if (
             ancestor is object
-            or module == "callboard.actors.actor"
+            or module in ("callboard.actors.actor", "callboard.entity.entity")
             or module.startswith("thespian.")
         ):
             continue

@@ -90,6 +90,7 @@ class Company:
         current: returns the context that goes with what the running code tells.
         looks: returns whether the running code has anything to do with a trace.
         spans: makes spans of asks and handlers; None unless a program wants them.
+        hold: takes what an entity emits before its events are durable; returns whether it did.
     """
 
     trace: ContextVar[TraceContext | None]
@@ -97,6 +98,7 @@ class Company:
     looks: Callable[[], object]
     used: bool = False
     spans: SpanMaker | None = None
+    hold: Callable[[Callable[..., Any], Any, Any], bool] | None = None
 
     def make_spans(
         self, spans: SpanMaker | None, current: Callable[[], TraceContext | None] | None = None

@@ -411,8 +411,13 @@ class ActorRef(Callee[A_co], ActorAddress):
             MailboxFull: the actor is local, and its mailbox has bounds and refuses the message.
             NotSerializable: the actor is remote and the message cannot travel.
         """
-        if COMPANY.used and (trace := COMPANY.current()) is not None:
-            message = Envelope(message, trace)
+        if COMPANY.used:
+            refuse_priority(priority)
+            if (trace := COMPANY.current()) is not None:
+                message = Envelope(message, trace)
+            post = self.target.post if priority == "normal" else self.target.post_urgent
+            if COMPANY.hold is not None and COMPANY.hold(post, message, current_cell.get()):
+                return
         if priority == "normal":
             self.target.post(message, current_cell.get())
         else:
@@ -436,8 +441,12 @@ class ActorRef(Callee[A_co], ActorAddress):
             WouldDeadlock: in a handler for which the actor waits.
         """
         refuse_priority(priority)
-        if COMPANY.used and (trace := COMPANY.current()) is not None:
-            message = Envelope(message, trace)
+        if COMPANY.used:
+            if (trace := COMPANY.current()) is not None:
+                message = Envelope(message, trace)
+            post = self.target.post_urgent if priority == "high" else self.target.post
+            if COMPANY.hold is not None and COMPANY.hold(post, message, current_cell.get()):
+                return
         await self.target.apost(message, current_cell.get(), is_urgent=priority == "high")
 
     @overload
@@ -501,7 +510,7 @@ class ActorRef(Callee[A_co], ActorAddress):
             sender = None if cell is None else cell.sender
             limit = None if sender is None else sender.deadline
             is_limited = limit is not None and limit < deadline - LIMIT_MARGIN
-            if is_limited or COMPANY.looks() is not None:
+            if is_limited or COMPANY.hold is not None or COMPANY.looks() is not None:
                 return self._ask_in_company(message, timeout, priority)
         future: Future[Any] = Future(self, deadline)
         future.timeout = DEFAULT_TIMEOUT
@@ -535,10 +544,9 @@ class ActorRef(Callee[A_co], ActorAddress):
         if trace is not None:
             plain = message.message if isinstance(message, Envelope) else message
             message = Envelope(plain, trace, future.deadline)
-        if priority == "high":
-            self.target.post_urgent(message, future)
-        else:
-            self.target.post(message, future)
+        post = self.target.post_urgent if priority == "high" else self.target.post
+        if COMPANY.hold is None or not COMPANY.hold(post, message, future):
+            post(message, future)
         return future
 
     def _ask_again(
@@ -557,6 +565,8 @@ class ActorRef(Callee[A_co], ActorAddress):
             limit = cell.sender.deadline
         target = self.target
         post = target.post_urgent if priority == "high" else target.post
+        if COMPANY.hold is not None:
+            post = functools.partial(_post_when_held, COMPANY.hold, post)
         plan = Retries(retries, backoff, checked_limit(timeout), limit)
         COMPANY.used = True
         begun = COMPANY.begin_ask(self, message)
@@ -627,6 +637,14 @@ class ActorRef(Callee[A_co], ActorAddress):
     def __reduce__(self) -> str:
         msg = "an ActorRef is bound to its node; send str(ref) and use node.ref(text)"
         raise TypeError(msg)
+
+
+def _post_when_held(
+    hold: Callable[..., bool], post: Callable[..., object], message: Any, sender: Sender | None
+) -> None:
+    """Post a message, or let it wait for what its entity has persisted."""
+    if not hold(post, message, sender):
+        post(message, sender)
 
 
 class ReplyRef(ActorRef[Any]):

@@ -13,7 +13,7 @@ that thread.
 import contextvars
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Final, Protocol, Self
+from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
 from callboard.actors.actor import Actor, Promise
 from callboard.actors.cell import ActorHost, Cell
@@ -24,6 +24,8 @@ from callboard.actors.reference import Running, Sender
 from callboard.actors.runner.loop import current_task_cleared
 from callboard.actors.runner.runner import Runner
 from callboard.dataclass import dataclass
+
+C = TypeVar("C", bound=Actor)
 
 #: Errands of a node that may be under way at once: each one that blocks holds a thread.
 ERRAND_LIMIT: Final = 64
@@ -90,6 +92,14 @@ class Errand:
             under_way.discard(self)
 
 
+def attached(cls: type[C], context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> C:
+    """Make an actor whose `context` is there before its `__init__` runs."""
+    actor: Any = cls.__new__(cls)
+    actor._cell = actor.context = context
+    actor.__init__(*args, **kwargs)
+    return actor  # type: ignore[no-any-return]
+
+
 class SystemActor(Actor):
     """An actor of callboard itself; its context is there before `__init__` runs."""
 
@@ -101,10 +111,7 @@ class SystemActor(Actor):
     @classmethod
     def attach(cls, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Self:
         """Make the actor of a cell, with its context."""
-        actor = cls.__new__(cls)
-        actor._cell = cell
-        actor.context = cell
-        actor.__init__(*args, **kwargs)  # type: ignore[misc]
+        actor = attached(cls, cell, args, kwargs)
         if cls.on_end is not SystemActor.on_end:
             cell.open_aside().on_end = actor.on_end
         return actor

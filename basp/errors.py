@@ -22,6 +22,7 @@
         ├── IncompatibleVersion       protocol version below the one we need
         ├── IncompatibleApplication   no application id in common
         ├── AuthenticationFailed      missing or wrong proof of the shared secret
+        ├── AlreadyLinked             another connection with the peer stands: not a failure
         └── LinkLost                  (ConnectionError) the connection ended by itself
             └── PeerSilent            (TimeoutError) nothing was heard for too long
 
@@ -113,6 +114,10 @@ class IncompatibleApplication(RemoteProtocolError):
 
 class AuthenticationFailed(RemoteProtocolError):
     """The peer did not prove that it knows the shared secret."""
+
+
+class AlreadyLinked(RemoteProtocolError):
+    """A connection is redundant: another one with the same peer stands, or is being made."""
 
 
 class LinkLost(RemoteProtocolError, ConnectionError):

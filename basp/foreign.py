@@ -40,9 +40,11 @@ class Admitted:
 
     Attributes:
         name: what the peer calls itself, or is called where its wire has no names.
+        endpoint: the id of its endpoint, 16 bytes, where its wire has such; or None.
     """
 
     name: str
+    endpoint: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,12 @@ class FrameReader:
         self._pieces: list[bytes | bytearray] = []
         self._missing = 0
 
+    @property
+    def other_wire(self) -> str:
+        """What another protocol the start of a frame that never came is of; "" for none."""
+        found = wire_of(self._head)
+        return "" if found == OURS else found
+
     def feed(self, data: bytes) -> list[RawFrame]:
         """Return the frames that ``data`` completes, in order.
 

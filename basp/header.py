@@ -87,6 +87,8 @@ INSPECTOR: Final = 4
 LOG_SERVICE: Final = 5
 #: Takes records for these logs.
 LOG_INTAKE: Final = 6
+#: Takes messages for entities, where a node has to do with some.
+ENTITIES: Final = 7
 #: Where a dispatch goes on to that its source has no right to; the payload says which.
 NOT_PERMITTED: Final = 15
 #: Numbers below this one are reserved for parts of the node.

@@ -305,6 +305,10 @@ class Link:
             self._take(frames, now, effects)
             if reader.error is not None:
                 raise reader.error
+            if self.state is LinkState.INTRODUCING and reader.other_wire.startswith("Zeek"):
+                # It waits for us to speak, and says less than a header has before.
+                msg = f"it speaks {reader.other_wire}, not BASP"
+                raise errors.UnknownOperation(msg)
         except errors.RemoteProtocolError as error:
             effects += self.close(str(error), error, drop_reason(error))
         return [], effects
@@ -353,6 +357,8 @@ class Link:
 
     def lost(self, reason: str) -> list[Effect]:
         """Take note that the connection ended: end of stream, or an error of the socket."""
+        if self._reader.other_wire:  # less of it came than a header has
+            reason = f"it speaks {self._reader.other_wire}, not BASP"
         error = errors.LinkLost(f"connection to node {self._peer_text()} ended: {reason}")
         return self.close(reason, error, None)
 

@@ -3,11 +3,12 @@
     python -m benchmarks.compare FOLDER [MEASURE…] [--turns 7] [--share 1.0] [--json FILE]
     python -m benchmarks.compare FOLDER [MEASURE…] --instructions [--turns 3] [--share 0.01]
 
-FOLDER is another checkout of callboard, set up with `make setup`. Only our own subjects are
-measured. In each turn both checkouts do the work once, and the one that begins changes from
-turn to turn, so that a machine whose speed drifts hits both alike. A subject's line says the
-ratio of this checkout to the other one over all turns, median and range, and the spread of the
-other checkout's own figures, which says how much the machine alone changes them.
+FOLDER is another checkout of callboard, set up with `make setup`; a measure that it lacks is
+run by the file of this one. Only our own subjects are measured. In each turn both checkouts do
+the work once, and the one that begins changes from turn to turn, so that a machine whose speed
+drifts hits both alike. A subject's line says the ratio of this checkout to the other one over
+all turns, median and range, and the spread of the other checkout's own figures, which says how
+much the machine alone changes them.
 
 `--instructions` counts instead what valgrind's cachegrind counts, in all processes of a run,
 which is the same however busy the machine is: the instructions of twice the share less those of
@@ -47,6 +48,14 @@ gc.disable()
 atexit.register(lambda: (sys.stdout.flush(), sys.stderr.flush(), os._exit(0)))
 """
 """What each process that is counted does first: what its end costs says nothing."""
+
+ONCE = """\
+import sys
+import benchmarks.once
+benchmarks.__path__.append({here!r})
+benchmarks.once.main(*sys.argv[1:])
+"""
+"""What runs a subject in a checkout; measures that it lacks are found here."""
 
 
 @dataclass
@@ -164,8 +173,8 @@ def counted_in(folder: Path, command: Sequence[str]) -> float:
 
 def once(folder: Path, pairs: Pairs, share: float) -> list[str]:
     """Return the command that does the work of a subject once."""
-    module = ["-m", "benchmarks.once", pairs.measure, pairs.subject, f"{share}"]
-    return [str(python_of(folder)), *module]
+    program = ONCE.format(here=str(ROOT / "benchmarks"))
+    return [str(python_of(folder)), "-c", program, pairs.measure, pairs.subject, f"{share}"]
 
 
 def python_of(folder: Path) -> Path:

@@ -8,6 +8,7 @@ runs a node until stdin closes and prints its address. `--join` links it to anot
 
 import argparse
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +24,36 @@ LIMIT = 50.0
 LARGEST = Limits().payload
 """Bytes of the largest message, unless a measure says otherwise."""
 
+Clock = Callable[[], float]
+
 WINDOW = 100
 """Asks outstanding at once in the pipelined measure."""
+
+
+class Taken:
+    """Counts events, and the time from the first to the last."""
+
+    def __init__(self, events: int, clock: Clock) -> None:
+        self.left = self.events = events
+        self.began = self.ended = 0.0
+        self.done = threading.Event()
+        self._clock = clock
+
+    def take(self) -> None:
+        """Take one."""
+        if self.left == self.events:
+            self.began = self._clock()
+        self.left -= 1
+        if not self.left:
+            self.ended = self._clock()
+            self.done.set()
+
+    def rate(self) -> float:
+        """Wait for the last event; returns events for each second."""
+        if not self.done.wait(LIMIT):
+            message = f"{self.left} of {self.events} events did not come"
+            raise RunFailedError(message)
+        return (self.events - 1) / (self.ended - self.began)
 
 
 class Echo(Actor):

@@ -5,7 +5,7 @@ import platform
 import subprocess
 from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
@@ -47,7 +47,17 @@ def versions() -> dict[str, str]:
         "Zeek Broker": zeek_broker.version(),
         "mosquitto": mqtt_brokers.version(),
         "amqtt": environment.version("amqtt"),
+        "detangle": environment.version("detangle"),
+        "zeekpy": installed("zeekpy"),
     }
+
+
+def installed(package: str) -> str:
+    """Tell the version of a peer in our own environment."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
 
 
 def commit() -> str:

@@ -1,7 +1,10 @@
 """Doors to Zeek: an event of three arguments, from Broker's bytes to ours and back.
 
 The peer is the way by objects, `zeek.value` and `model.encoding`, which defines what comes out.
-A checkout without the short way measures that one as its own.
+A checkout without the short way measures that one as its own; in instructions, beside one that
+has commit 722bf6e:
+
+    python -m benchmarks.compare FOLDER zeek_transcode --instructions --turns 1 --share 0.05
 """
 
 import ipaddress
@@ -10,10 +13,19 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks.measure import Measure, Subject
-from callboard.model.data import Data
-from callboard.model.encoding import data_from_cbor, data_to_cbor
-from callboard.model.scalar import Count
 from callboard.zeek.value import value_from_bytes, value_to_bytes
+
+try:
+    from callboard.model.data import Data
+    from callboard.model.encoding import data_from_cbor, data_to_cbor
+    from callboard.model.scalar import Count
+except ModuleNotFoundError:  # a checkout with the model among its endpoints, as 722bf6e
+    from callboard.endpoint.data import Data  # type: ignore[import-not-found,no-redef]
+    from callboard.endpoint.data_cbor import (  # type: ignore[import-not-found,no-redef]
+        data_from_cbor,
+        data_to_cbor,
+    )
+    from callboard.endpoint.scalar import Count  # type: ignore[import-not-found,no-redef]
 
 EVENTS = 40_000
 

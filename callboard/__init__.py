@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from callboard.broker import Endpoint as Endpoint
     from callboard.endpoint.actor_subscription import TopicMessage as TopicMessage
     from callboard.endpoint.actor_subscription import topic as topic
+    from callboard.entity.entity import Entity as Entity
+    from callboard.entity.entity import event as event
+    from callboard.entity.entity import upcast as upcast
     from callboard.node import Node as Node
     from callboard.proxies.errors import LinkError as LinkError
     from callboard.proxies.errors import LinkFull as LinkFull
@@ -87,6 +90,7 @@ _HOMES: Final = {
         "callboard.proxies.link.limits": "Limits",
         "callboard.proxies.messages": "message",
         "callboard.proxies.names.watch": "NameAdded NameRemoved",
+        "callboard.entity.entity": "Entity event upcast",
         "callboard.node": "Node",
         "callboard.proxies.rights.rights": "Rights",
         "callboard.proxies.stats": "AccountInfo LinkInfo NodeStats",

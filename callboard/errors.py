@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 from callboard.actors.errors import *  # noqa: F403 - all of a room's errors are its users'
 from callboard.actors.errors import CallboardError
+from callboard.entity.errors import *  # noqa: F403
+from callboard.lease.errors import *  # noqa: F403
 from callboard.model.errors import *  # noqa: F403
 from callboard.proxies.errors import *  # noqa: F403
 from callboard.store.errors import *  # noqa: F403

@@ -4,13 +4,17 @@ The facade, the simulation, the command line and every other room take the class
 that a method added here is there wherever a node is made, in worker processes too.
 """
 
+import contextlib
 import importlib
 import ssl
+import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, Unpack
 
 from callboard.actors.actor import Actor
-from callboard.actors.errors import WrongValue
+from callboard.actors.closing import refuse_loop
+from callboard.actors.errors import CallboardError, WrongValue
+from callboard.actors.reference import ActorRef
 from callboard.basp.header import LOG_INTAKE, LOG_SERVICE
 from callboard.proxies import node
 from callboard.proxies.link.certificates import TlsSource
@@ -20,10 +24,19 @@ from callboard.proxies.rights.rights import Rights
 from callboard.proxies.surroundings import Surroundings
 
 if TYPE_CHECKING:
+    from callboard.entity.entities import Entities
     from callboard.serving.flight_process import FlightProcess
     from callboard.serving.log_service import ServedLog
 
 __all__ = ["Node"]
+
+A = TypeVar("A", bound=Actor)
+
+#: Seconds that closing a node waits for entities to commit and move.
+CLOSE_ENTITIES: Final = 6.0
+
+#: Held while what a node has to do with entities is made.
+_ENTITIES_LOCK: Final = threading.Lock()
 
 
 class NodeOptions(TypedDict, total=False):
@@ -72,6 +85,7 @@ class Node(node.Node):
             DashboardError: the page cannot be opened; and what that node raises.
         """
         self._flight: FlightProcess | None = None
+        self._entities: Entities | None = None
         super().__init__(name, **options)
         self._dashboard: Any = None
         if dashboard:
@@ -101,9 +115,104 @@ class Node(node.Node):
         """Close the page and the process of the logs, if there are any, and the node."""
         if not self._closed and self._dashboard is not None:
             self._dashboard.close()
+        entities = self._entities
+        if not self._closed and entities is not None and not self.runner.is_forked:
+            self._close_entities(entities)
         super().close()
+        if entities is not None and not self.runner.is_forked:
+            entities.release()
         if self._flight is not None and not self.runner.is_forked:
             self._flight.close()
+
+    def _close_entities(self, entities: "Entities") -> None:
+        """Let entities commit what is under way, and others have their slots."""
+        if self.runtime.is_runner_thread():
+            return
+        refuse_loop("close()", "node.aclose()")
+        with contextlib.suppress(CallboardError):
+            self._start(entities.close()).result(CLOSE_ENTITIES)
+
+    # --- entities ---
+
+    @property
+    def _all_entities(self) -> "Entities":
+        """What this node has to do with entities, made on first use."""
+        if self._entities is None:
+            self._refuse_closed()
+            from callboard.entity.entities import Entities
+
+            with _ENTITIES_LOCK:
+                if self._entities is None:
+                    codec = self._broker.outgoing.codec
+                    parts = self.runtime, self.runner, codec, self.overlay
+                    self._entities = Entities(*parts, self._start)
+        return self._entities
+
+    def host(
+        self,
+        entity_class: type[Any],
+        *args: Any,
+        state: str | None = None,
+        leases: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Let entities of a class run on this node; returns when it is a member.
+
+        Args:
+            entity_class: a subclass of `Entity`.
+            args: for its `__init__`, whatever the key.
+            state: where events are kept: `sqlite:FILE` or `postgresql://…`; None for nowhere.
+            leases: what decides between nodes that host the class; the database of `state`
+                unless it is given.
+            kwargs: for its `__init__`.
+
+        Raises:
+            DuplicateEntityType: a class of that name is hosted here.
+            InvalidHandler: two `@event` methods of the class take the same events.
+            NeedsLeases: another node hosts it, and neither state nor leases are given.
+            StorageError: the database cannot be used; or, as `WrongState`, it is another one
+                than that of the members.
+        """
+        self._wait(self.ahost(entity_class, *args, state=state, leases=leases, **kwargs))
+
+    async def ahost(
+        self,
+        entity_class: type[Any],
+        *args: Any,
+        state: str | None = None,
+        leases: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Awaitable twin of `host`."""
+        await self._all_entities.host(entity_class, args, kwargs, state, leases)
+
+    def entity(self, entity_class: "type[A] | str", key: str) -> ActorRef[A]:
+        """Return the ref of an entity, which is made when a message comes to it.
+
+        Args:
+            entity_class: its class, or the name of its type.
+            key: a text of 1 to 256 bytes.
+
+        Raises:
+            WrongArgument: that is no entity class, or no text.
+            WrongValue: the key is empty or too long.
+        """
+        return self._all_entities.entity(entity_class, key)
+
+    def ref(self, text: str) -> ActorRef[Any]:
+        """Return the ref that a text stands for, an entity's too. Never blocks or dials.
+
+        Raises:
+            InvalidAddress: the text is no `basp://HOST:PORT/ID@NODE`, `basp:///ID@NODE` or
+                `basp:///TYPE/KEY`.
+        """
+        if str(text).startswith("basp:///") and "/" in text[8:]:
+            from callboard.entity.reference import entity_parts
+
+            parts = entity_parts(text)
+            if parts is not None:
+                return self._all_entities.entity(*parts)
+        return super().ref(text)
 
     def _start_parts(self, limits: Limits, logs: Mapping[str, Any] | None) -> None:
         """Start the actors that every node has, and who serves logs."""

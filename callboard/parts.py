@@ -67,7 +67,8 @@ def key_of(value: object) -> Key:
     """Return what a value is sorted by."""
     if isinstance(value, int | float):
         return 0, value if value == value else 0.0
-    return 1, str("" if value is None else value)[:KEY].casefold()
+    text = str("" if value is None else value)[:KEY].casefold()
+    return 1, text.encode("utf-8", "backslashreplace").decode()  # keys are sent
 
 
 def holds(row: Mapping[str, object], search: str) -> bool:

@@ -21,6 +21,9 @@ _qualname: Final = vars(type)["__qualname__"].__get__
 #: Characters of a value as logs and errors quote it.
 SHOWN_LIMIT: Final = 500
 
+#: Errors behind an error that are looked at.
+_CHAIN_LIMIT: Final = 20
+
 
 def said(error: BaseException, limit: int = TEXT_LIMIT) -> str:
     """Return the text of an error, cut to a limit, whatever its `__str__` does."""
@@ -46,7 +49,7 @@ def trace_of(error: BaseException) -> str:
     except BaseException:  # noqa: BLE001  # its notes and causes may be properties
         return describe(error)
     half = TEXT_LIMIT // 2
-    return text if len(text) <= TEXT_LIMIT else f"{text[: half - 1]}…{text[-half:]}"
+    return sendable(text if len(text) <= TEXT_LIMIT else f"{text[: half - 1]}…{text[-half:]}")
 
 
 def shown(value: object, limit: int = SHOWN_LIMIT) -> str:
@@ -54,14 +57,46 @@ def shown(value: object, limit: int = SHOWN_LIMIT) -> str:
     return _made(repr, value, limit, f"<a {class_name(value)} without a repr>")
 
 
+def sendable(text: str) -> str:
+    r"""Return a text with lone surrogates as escapes, such as `\udce9`: UTF-8 has none of them.
+
+    Python has them in names of files that are not UTF-8, and so in errors about these.
+    """
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def logged(log: logging.Logger, text: str, *args: object, error: BaseException) -> None:
-    """Log an error of user code with its traceback; also where a log handler raises."""
+    """Log an error of user code with its traceback; also where a log handler raises.
+
+    A traceback that UTF-8 cannot hold is a part of the message, escaped: a handler with a file
+    would lose it.
+    """
     try:
-        log.error(text, *args, exc_info=error)
+        if _has_surrogates(error):
+            log.error("%s\n%s", text % args, trace_of(error))
+        else:
+            log.error(text, *args, exc_info=error)
     except BaseException:  # noqa: BLE001  # the log is the user's, too
         if sys.__stderr__ is not None:
             with contextlib.suppress(Exception):
                 sys.__stderr__.write(f"{describe(error)}, which could not be logged\n")
+
+
+def _has_surrogates(error: BaseException | None) -> bool:
+    """Return whether the text of an error, or of one behind it, has lone surrogates."""
+    for _ in range(_CHAIN_LIMIT):
+        if error is None:
+            return False
+        try:
+            text = "".join([str(error), *getattr(error, "__notes__", ())])
+        except BaseException:  # noqa: BLE001  # the traceback says so, too
+            return False
+        if not text.isascii() and sendable(text) != text:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def printable(text: str, kept: str = "") -> str:
@@ -85,6 +120,6 @@ def _made(make: Callable[[Any], str], value: object, limit: int, instead: str) -
     """Return a text that code of a user makes, cut to a limit."""
     try:
         text = str.__str__(make(value))  # one of a derived class runs code of its own
-        return text if len(text) <= limit else f"{text[: limit - 1]}…"
+        return sendable(text if len(text) <= limit else f"{text[: limit - 1]}…")
     except BaseException:  # noqa: BLE001  # sys.exit() in a __str__ ends nothing
         return instead

@@ -213,6 +213,14 @@ def endpoint_text(endpoint: Endpoint) -> str:
     return f"basp://[{host}]:{port}" if ":" in host else f"basp://{host}:{port}"
 
 
+def place_text(endpoint: Endpoint) -> str:
+    """Write where something else than a node is: host and port, or a path."""
+    host, port = endpoint
+    if is_path(host):
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def actor_text(endpoint: Endpoint | None, node: bytes, number: int) -> str:
     """Write an actor's address."""
     where = "basp://" if endpoint is None else endpoint_text(endpoint)

@@ -29,7 +29,7 @@ from callboard.actors.runtime import Runtime
 from callboard.dataclass import dataclass
 from callboard.proxies.events import MessagesLost, NodeDown
 from callboard.proxies.messages import frozen_message
-from callboard.text import class_name
+from callboard.text import class_name, sendable
 
 #: Events, rows of losses, failures, restarts and ended actors that are kept, the latest.
 EVENTS: Final = 1_000
@@ -215,7 +215,7 @@ class RecentPast:
         if isinstance(value, bytes):
             return self._node_names.get(value) or value.hex()
         if isinstance(value, str | int | float | ActorRef):
-            return str(value)[:TEXT]
+            return sendable(str(value)[:TEXT])
         if isinstance(value, tuple):
             return ", ".join(map(self._text, value))[:TEXT]
         return "" if value is None else class_name(value)

@@ -112,11 +112,13 @@ class ForeignLinkUp:
         wire: what the wire is called, as `websocket`.
         name: what the peer calls itself.
         address: what was dialed, or where the connection came from.
+        endpoint: the id of its endpoint, where its wire has such.
     """
 
     wire: str
     name: str
     address: tuple[str, int]
+    endpoint: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,7 @@ class ForeignLinkDown:
     address: tuple[str, int]
     reason: str
     is_wanted: bool = False
+    endpoint: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

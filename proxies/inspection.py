@@ -41,6 +41,7 @@ from callboard.proxies.names.directory import Names
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.row_cache import RowCache
 from callboard.proxies.stats import AccountInfo, LinkInfo, ReachableNode
+from callboard.text import sendable
 
 #: Actors in one answer at most, about a megabyte: those with most to do.
 ROWS: Final = 10_000
@@ -685,7 +686,11 @@ def _restarts_of(cell: Cell) -> int:
 def _part_rows(ordered: list[Row], window: RowWindow, question: ReadPart) -> PartRows:
     """Return the answer to a question for rows that are in its order."""
     found = cut_sorted(ordered, window, keys=question.keys is True)
-    return PartRows(found.rows, found.count, found.keys)
+    rows = [
+        {name: sendable(held) if isinstance(held, str) else held for name, held in row.items()}
+        for row in found.rows
+    ]
+    return PartRows(rows, found.count, found.keys)
 
 
 def _narrows(question: Inspect) -> tuple[object, ...]:

@@ -266,6 +266,11 @@ _KINDS: dict[str, type[CallboardError]] = {
 }
 
 
+def errors_travel(*kinds: type[CallboardError]) -> None:
+    """Let errors of a room above, made of a text alone, reach askers as what they are."""
+    _KINDS.update((kind.__name__, kind) for kind in kinds)
+
+
 def failure_of(error: BaseException) -> Failure:
     """Turn an error into its form for the wire."""
     if isinstance(error, RemoteError):

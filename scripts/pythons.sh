@@ -29,6 +29,9 @@ check() { # check ARGUMENT…: run pytest, and print the end of what it says
   return "${PIPESTATUS[0]}"
 }
 
+# What seeds of simulations do has to be the same on all of them.
+PYTHONHASHSEED=1 .venv/bin/python -m tests.simulation.replayed >build/replayed.json 2>/dev/null
+
 failed=()
 found=0
 for version in 3.11 3.12 3.13 3.14; do
@@ -45,6 +48,7 @@ for version in 3.11 3.12 3.13 3.14; do
       echo "again, alone, what failed beside the others:"
       check --last-failed --last-failed-no-failures=none || code=$?
     }
+    "$VENV/bin/python" -m tests.simulation.replayed build/replayed.json 2>/dev/null || code=$?
     echo "$("$python" -VV | head -n 1): set up in $((ready - started)) s, tested in $((SECONDS - ready)) s"
     [ "$code" -eq 0 ] || failed+=("$version")
   else

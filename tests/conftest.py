@@ -1,11 +1,13 @@
 """What every test shares: how many examples hypothesis tries.
 
-At a desk 50 random ones each time; with `CI=true` 50 that are the same in every run, so that a
-failure there is a failure here: `make fuzz` tries millions on every codec. Neither has a
-deadline for one example: machines are shared, and pytest's timeout catches hangs.
+At a desk 30 random ones each time; with `CI=true` 30 that are the same in every run, so that a
+failure there is a failure here: `make fuzz` tries millions on every codec, and
+`make test ARGS=--hypothesis-profile=thorough` 500 on all else. None has a deadline for one
+example: machines are shared, and pytest's timeout catches hangs.
 """
 
 import contextlib
+import logging
 import os
 import sys
 import warnings
@@ -13,8 +15,9 @@ import warnings
 import pytest
 from hypothesis import settings
 
-settings.register_profile("dev", max_examples=50, deadline=None)
-settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True)
+settings.register_profile("dev", max_examples=30, deadline=None)
+settings.register_profile("ci", max_examples=30, deadline=None, derandomize=True)
+settings.register_profile("thorough", max_examples=500, deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
 
 
@@ -26,17 +29,28 @@ def quick_pytest():
     return spared
 
 
+@pytest.fixture
+def pytester(pytester, monkeypatch, quick_pytest):
+    """Keep that for the pytest of a pytester as well, which begins without the variable."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", quick_pytest)
+    return pytester
+
+
 #: Files that take longest, the longest first: each is run by one process.
 LONGEST = [
     "test_spark.py",
     "test_demo.py",
     "test_examples.py",
+    "test_readers_tell.py",
+    "test_pages.py",
     "test_lives.py",
     "test_mqtt_lives.py",
     "test_rules.py",
     "test_topic_lives.py",
     "test_mqtt_cluster_lives.py",
     "test_large.py",
+    "test_bounds.py",
+    "test_last_words.py",
     "test_commands.py",
     "test_outprocess.py",
     "test_mqtt_clients.py",
@@ -73,6 +87,27 @@ def nothing_is_left_open():
             each.close()
     if left:
         warnings.warn(f"left open: {left}", stacklevel=1)
+
+
+def _logging_of(config):
+    """Return how records are told: the level of the root, who hears it, its formatters."""
+    root, plugin = logging.getLogger(), config.pluginmanager.get_plugin("logging-plugin")
+    hearing = {*root.handlers, plugin.caplog_handler, plugin.report_handler}
+    return root.level, [*root.handlers], {each: each.formatter for each in hearing}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Put back how records are told: a command sets a level, a worker of Spark formatters."""
+    level, handlers, formatters = _logging_of(item.config)
+    try:
+        return (yield)
+    finally:
+        root = logging.getLogger()
+        root.setLevel(level)
+        root.handlers[:] = handlers
+        for handler, formatter in formatters.items():
+            handler.setFormatter(formatter)
 
 
 @pytest.hookimpl(trylast=True)

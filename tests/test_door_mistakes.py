@@ -229,7 +229,7 @@ def test_what_is_published_through_a_shut_endpoint_is_one_line(caplog):
         endpoint.publish("/a", 1)
         endpoint.publish("/a", 2)
 
-    (line,) = [each.message for each in caplog.records if "was shut down" in each.message]
+    (line,) = [told for told in caplog.messages if "was shut down" in told]
     assert "make another one" in line
 
 

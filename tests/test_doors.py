@@ -23,7 +23,9 @@ import callboard
 from callboard import Endpoint, Limits, Node, web
 from callboard.basp.handshake import LinkConfig
 from callboard.basp.header import HEADER
+from callboard.broker import Configuration
 from callboard.dashboard import DashboardServer
+from callboard.doors import broker_peering
 from callboard.doors.web_socket_server import WebSocketLimits
 from callboard.gateway.modules.http import HttpModule
 from callboard.mqtt import Router, RouterConfig
@@ -54,6 +56,8 @@ GET = b"GET / HTTP/1.0\r\n\r\n"
 CONNECT = encode(Connect("honest"), V4)
 HUGE_PACKET = b"\x10\xff\xff\xff\x7f"
 HUGE_FRAME = HEADER.pack(0, 0xFFFF_FFFF, 0, bytes(18), bytes(18), 0, 0)
+#: A client's handshake of CAF, with a payload of 4 GiB.
+HUGE_CAF_FRAME = b"\x01\0\0\0" + b"\xff" * 4 + bytes(24)
 HUGE_RECORD = b"\x16\x03\x01\xff\xff" + bytes(64)
 
 
@@ -122,6 +126,16 @@ class Place:
         endpoint = self.stack.enter_context(Endpoint())
         return endpoint.listen_web_socket(tls=papers, limits=limits)
 
+    def broker(self, wire: str, *, tls: bool = False) -> object:
+        limits = Limits(handshakes=MOST, handshakes_per_address=MOST_OF_ADDRESS)
+        node = self.stack.enter_context(Node(limits=limits))
+        given = Configuration()
+        given.options.disable_ssl = not tls
+        if tls:
+            given.openssl_certificate = str(self.papers.issue("127.0.0.1"))
+        endpoint = self.stack.enter_context(Endpoint(given, node=node))
+        return endpoint.listen("127.0.0.1", 0, wire=wire)
+
 
 @dataclass(frozen=True)
 class Door:
@@ -173,6 +187,27 @@ DOORS = {
     "zeek wss": Door(
         partial(Place.zeek, tls=True), TLS_HELLO, HUGE_RECORD, ZEEK_UPGRADE, has_tls=True
     ),
+    "zeek-2": Door(
+        lambda place: place.broker("zeek-2"),
+        b"\x00\x10\x00\x00",  # a frame of a MiB, which comes byte by byte
+        b"\x7f\xff\xff\xff",
+        b"\x00",
+    ),
+    "zeek-2 tls": Door(
+        lambda place: place.broker("zeek-2", tls=True),
+        TLS_HELLO,
+        HUGE_RECORD,
+        b"\x00",
+        has_tls=True,
+    ),
+    "zeek-1.4": Door(lambda place: place.broker("zeek-1.4"), b"\x01", HUGE_CAF_FRAME, b"\x01"),
+    "zeek-1.4 tls": Door(
+        lambda place: place.broker("zeek-1.4", tls=True),
+        TLS_HELLO,
+        HUGE_RECORD,
+        b"\x01",
+        has_tls=True,
+    ),
     "pages": Door(Place.pages, b"GET /", LONG_LINE, GET),
     "health": Door(Place.health, b"GET /", LONG_LINE, GET),
     "dashboard": Door(Place.dashboard, b"GET /", LONG_LINE, GET),
@@ -189,7 +224,9 @@ WITHOUT = {
 
 #: Every file that opens a socket, and the doors that it opens.
 OPENERS = {
-    "proxies/link/network.py": "basp, basp unix, basp tls, zeek ws, zeek wss",
+    "proxies/link/network.py": (
+        "basp, basp unix, basp tls, zeek ws, zeek wss, zeek-2, zeek-1.4, their TLS"
+    ),
     "proxies/link/discovery.py": "finds out whether an address is ours; it sends nothing",
     "proxies/workers/pool.py": "pairs with our own workers; strangers do not reach them",
     "proxies/worker_process.py": "the worker's ends of these",
@@ -203,6 +240,7 @@ OPENERS = {
     "callboard/demo/page.py": "hands its socket to a dashboard's process",
     "callboard/cli/work/log_server.py": "sees whether a port is free, and closes it",
     "callboard/commitlog/remote/guard.py": "cuts connections of Flight, which has own bounds",
+    "callboard/doors/zeromq_socket.py": "ZeroMQ: its own bounds; a public one needs keys",
     "callboard/flow/zeromq.py": "ZeroMQ: its own bounds; a public one has to be wanted",
     "callboard/gateway/outprocess.py": "channels with processes of the gateway's own",
     "callboard/gateway/outprocess_host.py": "the other ends of these",
@@ -243,6 +281,7 @@ def opened(name: str, patience: float, tmp_path, monkeypatch) -> Iterator["Opene
     monkeypatch.setattr(web, "CONNECTIONS_PER_ADDRESS", MOST_OF_ADDRESS)
     monkeypatch.setattr(web, "REQUEST_LIMIT", patience)
     monkeypatch.setattr(tls_socket, "HANDSHAKE_LIMIT", patience)
+    monkeypatch.setattr(broker_peering, "HANDSHAKE_LIMIT", patience)
     hurried = partial(LinkConfig, handshake_timeout=patience)
     monkeypatch.setattr(connector, "LinkConfig", hurried)
     with contextlib.ExitStack() as stack:

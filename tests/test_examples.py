@@ -1,6 +1,7 @@
 """Every example runs, and prints what it says."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,13 @@ PRINTED = {
         f"{zeek} drops 198.51.100.7 for 10min: 4 targets refused it"
         for zeek in ("dmz", "lab", "office")
     ],
+    "zeek_logs.py": [
+        "60 records from 2 nodes",
+        "198.51.100.7 asked at 10 doors",
+        "10.1.0.12 moved 439,650 bytes, seen by worker-1",
+        "10.1.0.14 moved 288,152 bytes, seen by worker-1",
+        "10.1.0.11 moved 276,455 bytes, seen by worker-1",
+    ],
     "workers.py": ["[168, 303]", "unreachable", "25"],
 }
 #: Examples that start Spark, which takes a while and is not everywhere.
@@ -59,9 +67,10 @@ def test_example_says_how_to_run_it(name):
     assert said.endswith(f"Run it with `python examples/{name}`.")
 
 
-def run_example(name, seconds):
+def run_example(name, seconds, **settings):
     done = subprocess.run(
         [sys.executable, EXAMPLES / name],
+        env={**os.environ, **settings},
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -81,7 +90,8 @@ def test_example_prints_what_it_says(name):
 @pytest.mark.parametrize("name", sorted(OF_SPARK))
 def test_example_of_spark_prints_what_it_says(name):
     pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
-    said = run_example(name, 390)
+    quick_to_start = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # Java compiles little
+    said = run_example(name, 390, SPARK_SUBMIT_OPTS=quick_to_start)
 
     if said[0].startswith("skipped: "):
         pytest.skip("there is no Java for Spark")

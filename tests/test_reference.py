@@ -11,7 +11,7 @@ from callboard import commitlog, mqtt, pipeline, simulation
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 PAGES = "".join(path.read_text() for path in FOLDER.glob("*.md"))
 DESCRIBED = re.findall(
-    r"^\.\. auto(?:class|function|exception|module):: (\S+)$", PAGES, re.MULTILINE
+    r"^\.\. auto(?:class|data|function|exception|module):: (\S+)$", PAGES, re.MULTILINE
 )
 WITH_ERRORS = {"LinkError", "LinkFull", "MessageTooLarge", "PublicAddress"}
 

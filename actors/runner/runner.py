@@ -70,6 +70,8 @@ class Runner:
 
     #: Whether it sleeps in a poll, which other threads have to end.
     is_polling: ClassVar[bool] = True
+    #: What stands for this machine's disk and ports in a simulation; None on real ones.
+    machine: Any = None
 
     def __init__(
         self,
@@ -153,6 +155,10 @@ class Runner:
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer:
         """Call in `delay` seconds, with the role lock held."""
         return self.call_at(self.now() + delay, callback, *args)
+
+    def wait_for(self, event: threading.Event, seconds: float) -> None:
+        """Block until an event, or for some seconds; for actors with a thread of their own."""
+        event.wait(seconds)
 
     def wake(self) -> None:
         """End the current poll.

@@ -1,9 +1,10 @@
 """Topics with a package of Zeek Broker's interface: the same program for callboard and Broker.
 
     python topic_program.py PACKAGE relay|sink [--peer PORT]
-    python topic_program.py PACKAGE flood|batches|rounds COUNT --peer PORT
+    python topic_program.py PACKAGE flood|batches|rounds COUNT --peer PORT [--wire WIRE]
 
-`relay` and `sink` listen, print their port, and end with their stdin. The others publish and
+`relay` and `sink` listen, print their port, and end with their stdin; callboard's speak another
+package's wire where one is named. The others publish and
 print `rate X` at the end: messages by the time from the first publish until the sink said that
 it has them all, or rounds (publish, wait for the answer) a second.
 """
@@ -36,7 +37,9 @@ def main() -> None:
     parser.add_argument("role", choices=("relay", "sink", "flood", "batches", "rounds"))
     parser.add_argument("count", type=int, nargs="?", default=0)
     parser.add_argument("--peer", type=int)
+    parser.add_argument("--wire")
     options = parser.parse_args()
+    options.spoken = {"wire": options.wire} if options.wire else {}
     broker = importlib.import_module(options.package)
     plain = broker.BrokerOptions()
     plain.disable_ssl = True  # on both sides: encryption is not what is measured
@@ -54,9 +57,9 @@ def serve(endpoint: Any, options: argparse.Namespace) -> None:
         subscriber = endpoint.make_subscriber([THERE])
     else:
         endpoint.forward([THERE, BACK])
-    port = endpoint.listen("127.0.0.1", 0)
+    port = endpoint.listen("127.0.0.1", 0, **options.spoken)
     if options.peer:
-        endpoint.peer("127.0.0.1", options.peer)
+        endpoint.peer("127.0.0.1", options.peer, **options.spoken)
     print(port, flush=True)
     if options.role == "sink":
         answer(endpoint, subscriber)
@@ -90,7 +93,7 @@ def answer(endpoint: Any, subscriber: Any) -> None:
 def measure(broker: Any, endpoint: Any, options: argparse.Namespace) -> float:
     """Return messages or rounds a second."""
     subscriber = endpoint.make_subscriber([BACK])
-    endpoint.peer("127.0.0.1", options.peer)
+    endpoint.peer("127.0.0.1", options.peer, **options.spoken)
     wait_until_open(endpoint, subscriber)
     count = options.count
     if options.role == "rounds":

@@ -23,6 +23,8 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 OURS = (sys.executable, "-m", "benchmarks.peers.topic_program", "callboard.broker")
 PEER = (SYSTEM_PYTHON, str(PROGRAM), "broker")
+#: What ours are told so that they speak the wire of the package.
+WIRE = ("--wire", "zeek-1.4")
 
 
 def prepare() -> None:
@@ -78,6 +80,12 @@ def _measure_at(command: Sequence[str], role: str, count: int, port: str, relays
         with serving([*command, "relay", "--peer", port]) as (_, nearer):
             return _measure_at(command, role, count, nearer, relays - 1)
     return printed_rate([*command, role, str(count), "--peer", port])
+
+
+def measure_between(sink: Sequence[str], *command: str) -> float:
+    """Measure a role of the program with a sink that is another program."""
+    with serving(sink) as (_, port):
+        return printed_rate([*command, "--peer", port])
 
 
 def flood_cpp(count: int) -> float:

@@ -37,6 +37,30 @@ class Vector(abc.MutableSequence[AnyData]):
         """Put a value behind the others."""
         self._items.append(AnyData(value))
 
+    @also_named(L="values")
+    def extend(self, values: abc.Iterable[Any]) -> None:
+        """Put values behind the others."""
+        super().extend(values)
+
+    @also_named(i="index")
+    def pop(self, index: int = -1) -> AnyData:
+        """Take a value out, by default the last one."""
+        return super().pop(index)
+
+    @also_named(x="value")
+    def remove(self, value: Any) -> None:
+        """Take the first of these values out.
+
+        Raises:
+            ValueError: there is none.
+        """
+        self._items.remove(AnyData(value))
+
+    @also_named(x="value")
+    def count(self, value: Any) -> int:
+        """Return how often a value is there."""
+        return super().count(value)
+
     def __len__(self) -> int:
         return len(self._items)
 

@@ -38,6 +38,7 @@ from callboard.commitlog import Archive, CommitLog, Retention
 from callboard.commitlog.log import Sync
 from callboard.endpoint.actor_subscription import ActorSubscription, OnFull, TopicMessage
 from callboard.endpoint.hub import Hub, HubOptions
+from callboard.endpoint.machine.core import Core
 from callboard.endpoint.machine.effect import Item
 from callboard.endpoint.machine.status import (
     EndpointInfo,
@@ -72,6 +73,15 @@ if TYPE_CHECKING:
     from callboard.doors.web_socket_server import WebSocketLimits
 
 log = logging.getLogger("callboard.broker")
+
+#: What endpoints of nodes speak with each other.
+NATIVE: Final = "native"
+
+#: What speaks the wires of foreign software: module of `callboard.doors`, and class.
+WIRES: Final = {
+    "zeek-1.4": ("broker_1_4", "Broker14Peering"),
+    "zeek-2": ("zeek_peering", "ZeekPeering"),
+}
 
 #: Seconds between attempts to reach a peer, at most.
 RETRY: Final = 10.0
@@ -169,6 +179,8 @@ class Endpoint(Closing):
         self._metric_topics = [*export_and_import(self.hub, options)]
         #: Foreign wires by which others come, or which lead to them.
         self._doors: list[Closing] = []
+        #: Peerings on wires of foreign software, by the names of these.
+        self._peerings: dict[str, Any] = {}
         #: Stores that were attached; they are closed with the endpoint.
         self.stores: list[Store] = []
 
@@ -189,7 +201,14 @@ class Endpoint(Closing):
     def __repr__(self) -> str:
         return self.node_id()
 
-    def listen(self, address: str = "", port: int = 0, *, insecure: bool = False) -> int:
+    def listen(
+        self,
+        address: str = "",
+        port: int = 0,
+        *,
+        insecure: bool = False,
+        wire: str = "",
+    ) -> int:
         """Accept peers on a port; returns the port, or 0 (and logs why) if that is impossible.
 
         Args:
@@ -197,7 +216,16 @@ class Endpoint(Closing):
                 certificates, and otherwise only this machine.
             port: TCP port; 0 picks a free one.
             insecure: allow an address that other machines reach though peers prove nothing.
+            wire: what peers speak: `native` for endpoints of nodes; `zeek-2` for Zeek's Broker
+                2.x, `zeek-1.4` for Broker 1.4. A port has one. By default that of the
+                options.
+
+        Raises:
+            InvalidOption: there is no such wire.
         """
+        wire = wire or self.configuration.options.wire
+        if wire != NATIVE:
+            return self._listen_foreign(address, port, wire, insecure=insecure)
         is_guarded = self._owns_node and (
             self.configuration.has_certificates and not self.configuration.options.disable_ssl
         )
@@ -209,6 +237,41 @@ class Endpoint(Closing):
         except (OSError, errors.CallboardError, ValueError) as error:
             log.error("cannot listen at %s:%s: %s", host, port, error)
             return 0
+
+    def _listen_foreign(self, address: str, port: int, wire: str, *, insecure: bool) -> int:
+        """Accept peers that speak another wire."""
+        options = self.configuration.options
+        is_guarded = self.configuration.has_certificates and not options.disable_ssl
+        host = address or ("0.0.0.0" if is_guarded else "127.0.0.1")  # noqa: S104
+        peering = self._peering(wire)
+        try:
+            number: int = peering.listen(host, port, is_guarded=is_guarded, insecure=insecure)
+        except (OSError, errors.CallboardError, ValueError) as error:
+            log.error("cannot listen at %s:%s: %s", host, port, error)
+            return 0
+        return number
+
+    def _peering(self, wire: str) -> Any:
+        """Return what speaks a foreign wire; made when it is first asked for.
+
+        Raises:
+            InvalidOption: there is no such wire.
+            TlsError: a file for TLS is of no use.
+        """
+        self._refuse_shut()
+        if wire not in self._peerings:
+            known: Any = WIRES
+            errors.require(isinstance(wire, str), "wire takes the name of a wire", wire)
+            if wire not in known:
+                msg = (
+                    f"there is no wire {wire[:80]!r}; take one of {', '.join((NATIVE, *known))}"
+                )
+                raise InvalidOption(msg)
+            module, name = known[wire]
+            made = getattr(importlib.import_module(f"callboard.doors.{module}"), name)
+            self._peerings[wire] = made(self.hub, BrokerTls.of(self.configuration))
+            self._doors.append(self._peerings[wire])
+        return self._peerings[wire]
 
     def listen_web_socket(
         self,
@@ -339,6 +402,15 @@ class Endpoint(Closing):
         how: dict[str, Any] = {"subscribe": subscribe, "publish": publish, "name": name}
         how |= {"token": token, "tls": tls, "retry": retry, "timeout": timeout}
         return await on_a_thread(self.connect_web_socket, url, **how)
+
+    def hold_door(self, door: Closing) -> None:
+        """Close a door, as `callboard.zeek.ZeroMq`, when this endpoint is shut down.
+
+        Raises:
+            NodeClosed: it was shut down.
+        """
+        self._refuse_shut()
+        self._doors.append(door)
 
     # --- out ---
 
@@ -547,7 +619,7 @@ class Endpoint(Closing):
     # --- peers ---
 
     @also_named(addr="address")
-    def peer(self, address: str, port: int, retry: Seconds = RETRY) -> bool:
+    def peer(self, address: str, port: int, retry: Seconds = RETRY, *, wire: str = "") -> bool:
         """Peer with the endpoint at an address; True when both know each other's topics.
 
         Args:
@@ -556,21 +628,29 @@ class Endpoint(Closing):
             retry: how many seconds may lie between two attempts (the first follow sooner).
                 With 0 there is one attempt, and no other when the peer is lost; otherwise
                 this call waits until somebody answers, or the peer is removed.
+            wire: what the peer speaks: `native` for an endpoint of a node; `zeek-2` for Zeek's
+                Broker 2.x, `zeek-1.4` for Broker 1.4. By default that of the
+                options.
 
         Raises:
             WouldBlock: called on the thread of a running event loop.
+            InvalidOption: there is no such wire.
         """
-        return self._wait(lambda: self._peer(address, port, retry), "peer")
+        return self._wait(lambda: self._peer(address, port, retry, wire), "peer")
 
     @also_named(addr="address")
-    async def apeer(self, address: str, port: int, retry: Seconds = RETRY) -> bool:
+    async def apeer(
+        self, address: str, port: int, retry: Seconds = RETRY, *, wire: str = ""
+    ) -> bool:
         """Awaitable twin of `peer`."""
-        return await self._peer(address, port, retry)
+        return await self._peer(address, port, retry, wire)
 
     @also_named(addr="address")
-    def peer_nosync(self, address: str, port: int, retry: Seconds = RETRY) -> None:
+    def peer_nosync(
+        self, address: str, port: int, retry: Seconds = RETRY, *, wire: str = ""
+    ) -> None:
         """Peer without waiting; status subscribers tell what becomes of it."""
-        self._peer(address, port, retry)
+        self._peer(address, port, retry, wire)
 
     @also_named(addr="address")
     def unpeer(self, address: str, port: int) -> bool:
@@ -582,17 +662,16 @@ class Endpoint(Closing):
         Raises:
             WouldBlock: called on the thread of a running event loop.
         """
-        where = checked_endpoint(address, port)
-        return self._wait(lambda: self.hub.unpeer(where), "unpeer")
+        return self._wait(lambda: self._unpeer(address, port), "unpeer")
 
     async def aunpeer(self, address: str, port: int) -> bool:
         """Awaitable twin of `unpeer`."""
-        return await self.hub.unpeer((address, port))
+        return await self._unpeer(address, port)
 
     @also_named(addr="address")
     def unpeer_nosync(self, address: str, port: int) -> None:
         """End a peering without waiting."""
-        self.hub.unpeer((address, port))
+        self._unpeer(address, port)
 
     def peers(self) -> list[PeerInfo]:
         """Return the peers, and the addresses where one is still looked for."""
@@ -760,9 +839,22 @@ class Endpoint(Closing):
         refuse_loop(f"{name}()", f"endpoint.a{name}(…)")
         return begin().result()
 
-    def _peer(self, address: str, port: int, retry: Seconds) -> Future[bool]:
+    def _peer(self, address: str, port: int, retry: Seconds, wire: str) -> Future[bool]:
         self._refuse_shut()
-        return self.hub.peer(checked_endpoint(address, port), _seconds(retry))
+        where, limit = checked_endpoint(address, port), _seconds(retry)
+        wire = wire or self.configuration.options.wire
+        if wire == NATIVE:
+            return self.hub.peer(where, limit)
+        done: Future[bool] = self._peering(wire).peer(where, limit)
+        return done
+
+    def _unpeer(self, address: str, port: int) -> Future[bool]:
+        where = checked_endpoint(address, port)
+        for peering in self._peerings.values():
+            done: Future[bool] | None = peering.unpeer(where)
+            if done is not None:
+                return done
+        return self.hub.unpeer(where)
 
     def _until_known(self, whom: str, timeout: Seconds | None) -> Future[bool]:
         self._refuse_shut()
@@ -772,7 +864,13 @@ class Endpoint(Closing):
             msg = f"{str(whom)[:80]!r} is no id of an endpoint, as its node_id() returns it"
             raise errors.WrongValue(msg) from None
         limit = _seconds(timeout, AWAIT_PEER_LIMIT)
-        return self.hub.until(lambda core: core.node_of(endpoint) is not None, limit)
+        foreign = self.node.overlay.foreign
+
+        def is_known(core: Core) -> bool:
+            is_peer = any(each.endpoint == endpoint for each in foreign.peers())
+            return is_peer or core.node_of(endpoint) is not None
+
+        return self.hub.until(is_known, limit)
 
     def _until_taken(self, topic: str | Topic, timeout: Seconds | None) -> Future[bool]:
         self._refuse_shut()
@@ -790,6 +888,9 @@ class Endpoint(Closing):
         is_own = to.node_id() == self.node_id()
         endpoint = uuid.UUID(to.node_id()).bytes
         node = self.node.node_id if is_own else self.hub.core.node_of(endpoint)
+        foreign = self._peerings.values() if node is None else ()
+        if any(each.publish_to(endpoint, topic, value) for each in foreign):
+            return
         if node is None:
             log.info("endpoint %s is not in reach: a message for it was dropped", to)
         else:
@@ -837,7 +938,9 @@ def _web_socket(name: str) -> Any:
 
 def _foreign_info(found: ForeignPeer) -> PeerInfo:
     """Return a peer on a foreign wire as `peers()` shows it."""
-    endpoint = foreign_id(found.wire, found.address) if found.is_linked else None
+    endpoint = found.endpoint
+    if endpoint is None and found.is_linked:
+        endpoint = foreign_id(found.wire, found.address)
     peer = EndpointInfo.of(endpoint, found.address, found.retry, found.wire)
     way = PeerFlags.Outbound if found.is_dialed else PeerFlags.Inbound
     status = PeerStatus.Peered if found.is_linked else PeerStatus.Connecting

@@ -109,6 +109,8 @@ class BrokerOptions(_Typed):
         console_verbosity: what is logged to standard error, one of `VERBOSITIES`; "" leaves
             logging as it is.
         file_verbosity: the same for the file `broker.log` in the current folder.
+        wire: what `peer` and `listen` speak that do not say so: `native` with endpoints of
+            nodes, or the wire of a Zeek, as `zeek-2`.
     """
 
     disable_ssl: bool = False
@@ -128,6 +130,7 @@ class BrokerOptions(_Typed):
     discovered_first: bool = False
     console_verbosity: str = ""
     file_verbosity: str = ""
+    wire: str = "native"
 
     @property
     def disable_forwarding(self) -> bool:
@@ -222,6 +225,7 @@ _KEYS: Final = {
     "broker.metrics.export.interval": "metrics_export_interval",
     "broker.metrics.export.prefixes": "metrics_export_prefixes",
     "broker.metrics.import.topics": "metrics_import_topics",
+    "broker.wire": "wire",
     "caf.logger.console.verbosity": "console_verbosity",
     "caf.logger.file.verbosity": "file_verbosity",
 }
@@ -230,7 +234,7 @@ _KEYS: Final = {
 _VARIABLES: Final = {
     f"BROKER_{option.upper()}": option
     for option in _KEYS.values()
-    if option.startswith("metrics_") or option.endswith("_verbosity")
+    if option.startswith("metrics_") or option.endswith("_verbosity") or option == "wire"
 }
 
 _OPPOSITE: Final = "broker.disable-forwarding"

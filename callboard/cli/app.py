@@ -164,28 +164,36 @@ def dashboard(options: DashboardOptions) -> None:
 class ReplayOptions(JsonOptions):
     """How the outcome of a replay is printed."""
 
+    trace: bool = flag("Print all events: virtual seconds, where, what.")
+    twice: bool = flag("Run it twice, and tell the first event that differs.")
     as_json: bool = flag("Print the outcome as JSON; pytest's goes to stderr.", "--json")
 
 
 @command(app)
 def replay(
-    seed: Annotated[int, typer.Argument(help="The seed that the failed test printed.")],
+    seed: Annotated[
+        str, typer.Argument(help="The seed that the failed test printed, or FILE::TEST.")
+    ],
     options: ReplayOptions,
+    test: Annotated[str, typer.Argument(help="FILE::TEST, where it is not known.")] = "",
 ) -> int:
     """Run a test that failed in a simulation again, with the same events.
 
-    Looks for .callboard/failures/SEED.json here and in the folders above, runs that test with
-    that seed, and says whether its events were those of the run that failed. The exit code is
-    0 when the test passes, 1 when it fails.
+    Looks for the test of the seed in .callboard/failures and .callboard/seeds, here and in the
+    folders above, runs it with that seed, and says whether its events were those of the run
+    that failed. With FILE::TEST any test lives that seed. FILE alone is a printed program. The
+    exit code is 0 when the test passes, 1 when it fails.
 
     \b
     Examples:
       callboard replay 1234
+      callboard replay 1234 test_shop.py::test_orders --trace
+      callboard replay test_seed_1234.py
       callboard replay 1234 --json | jq .same_events
     """  # noqa: D301
-    from callboard.cli.work.replay import replay_seed
+    from callboard.cli.work.replay import replay as replay_test
 
-    return replay_seed(seed, options)
+    return replay_test(seed, test, options, has_trace=options.trace, is_twice=options.twice)
 
 
 @command(app)

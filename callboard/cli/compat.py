@@ -3,15 +3,25 @@
 import runpy
 import sys
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from callboard.cli.options import command, noun
+from callboard.cli.options import command, noun, option
 from callboard.cli.problem import FAILED, Misuse
 
 app = noun()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerCompatOptions:
+    """What the program's endpoints speak."""
+
+    wire: str = option(
+        "", "Peer with Zeeks: what peer() and listen() speak, as zeek-2.", metavar="WIRE"
+    )
 
 
 @command(app)
@@ -20,12 +30,15 @@ def broker(
     args: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGS]...", help="Its arguments.")
     ] = None,
+    *,
+    options: BrokerCompatOptions,
 ) -> int:
     """Run a program written for Zeek Broker's Python package, `import broker`, as it is.
 
     \b
     Examples:
       callboard compat broker -- detector.py --verbose
+      callboard compat broker --wire zeek-2 -- detector.py
     """  # noqa: D301
     if not program.is_file():
         raise Misuse(why=f"there is no file {program}", step="give the path of a Python file")
@@ -34,6 +47,8 @@ def broker(
 
     inside = {"": package, ".zeek": zeek, ".bro": bro, "._broker": package._broker}  # noqa: SLF001
     sys.modules.update({f"broker{name}": module for name, module in inside.items()})
+    if options.wire:
+        package.BrokerOptions.wire = options.wire
     sys.argv = [str(program), *(args or ())]
     sys.path.insert(0, str(program.resolve().parent))
     try:

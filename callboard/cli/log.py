@@ -424,7 +424,7 @@ def sql(
     """Query logs with SQL (DuckDB; pip install 'callboard[sql]').
 
     Columns: offset, time, topic, key, headers, sender, payload, is_bytes, time_ns, and value: the
-    payload as JSON.
+    payload as JSON; and a column for each field that the log declares.
 
     \b
     Examples:

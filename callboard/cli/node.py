@@ -238,7 +238,7 @@ def top(address: Address, options: TopOptions) -> None:
       callboard node top basp://127.0.0.1:4222
       callboard node top basp://127.0.0.1:4222 --interval 5 --count 12 --json
     """  # noqa: D301
-    from callboard.proxies.inspection import Inspect
+    from callboard.proxies.inspection import Inspect, ReadPart
 
     before: dict[str, int] = {}
     spent: dict[str, float] = {}
@@ -255,8 +255,19 @@ def top(address: Address, options: TopOptions) -> None:
             shares = busy_shares(told, spent, passed) if look > 1 else {}
             spent = told.handler_seconds
             actors = [asdict(actor) | {"rate": rate} for actor, rate in rated]
-            row = asdict(told) | {"busy": shares, "actors": actors}
-            show(row, f"{summary(told, shares)}\n{table(RATED, rated)}")
+            peers = found.ask(ReadPart("peers"), timeout=ANSWER_TIME).result().rows
+            row = asdict(told) | {"busy": shares, "actors": actors, "peers": peers}
+            show(row, f"{summary(told, shares)}\n{_wires_text(peers)}{table(RATED, rated)}")
+
+
+def _wires_text(peers: "Sequence[dict[str, Any]]") -> str:
+    """Return a line of the peers on wires of other software; "" where there are none."""
+    told = [
+        f"{each['wire']} {each['peer'] or each['address']} ({each['status']})"
+        for each in peers
+        if each["wire"] != "native"
+    ]
+    return f"on other wires: {', '.join(told)}\n" if told else ""
 
 
 @command(app)

@@ -1,15 +1,18 @@
 """`callboard zeek …`: Zeeks as neighbours."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from callboard.cli.options import command, noun, option
+from callboard.cli.options import command, flag, noun, option
 from callboard.cli.output import say, to_json
 from callboard.cli.own_node import JoinOptions, catch_signals, open_port
 from callboard.cli.problem import Misuse, Problem, explained
+from callboard.cli.work.zeek_logger import LoggerOptions, run_logger
 
 #: What the node of these commands calls itself.
 ZEEK_NODE: Final = "callboard zeek"
@@ -21,29 +24,55 @@ app = noun()
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConnectOptions(JoinOptions):
-    """How a Zeek is reached, and what is printed."""
+class PrintOptions(JoinOptions):
+    """What is printed, and for how long."""
 
     topic: list[str] | None = option(
         None, "What printed topics begin with; repeatable; default: all.", metavar="TOPIC"
-    )
-    name: str = option("", "What this application is called there.")
-    token_file: Path | None = option(None, "File with the token to show.", metavar="FILE")
-    zeek_tls: Path | None = option(
-        None, "Folder with authority.pem, for wss://; default: the system's.", metavar="FOLDER"
     )
     count: int = option(0, "End after so many messages; 0 is no end.", min=0)
     timeout: float = option(10.0, "Seconds for Zeek and each peer to answer.", min=0.001)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ConnectOptions(PrintOptions):
+    """How a Zeek's WebSocket, or a cluster's ZeroMQ, is reached."""
+
+    name: str = option("", "What this application is called there.")
+    token_file: Path | None = option(None, "File with the token to show.", metavar="FILE")
+    zeek_tls: Path | None = option(
+        None, "Folder with authority.pem, for wss://; default: the system's.", metavar="FOLDER"
+    )
+    member: str = option("", "Of zmq://: the node of Zeek's cluster to be seen as.")
+    curve: Path | None = option(
+        None, "Of zmq://: TOML file with the keys server and secret.", metavar="FILE"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerOptions(PrintOptions):
+    """How an endpoint of Zeek's Broker is reached."""
+
+    wire: str = option(
+        "zeek-2", "zeek-2 for Broker 2.x, zeek-1.4 for Broker 1.4.", metavar="WIRE"
+    )
+    disable_ssl: bool = flag("Without TLS, as that endpoint is.", "--disable-ssl")
+    certificates: Path | None = option(
+        None, "Folder with authority.pem, certificate.pem, key.pem.", metavar="FOLDER"
+    )
+
+
 @command(app)
 def connect(
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="ws://HOST:PORT or wss://…, with path or not.")
+        str, typer.Argument(metavar="URL", help="ws://HOST:PORT, wss://…, or zmq://HOST:PORT.")
     ],
     options: ConnectOptions,
 ) -> None:
-    """Connect to a Zeek's WebSocket and print what it publishes, until Ctrl-C or SIGTERM.
+    """Connect to a Zeek and print what it publishes, until Ctrl-C or SIGTERM.
+
+    A URL of ws is a Zeek's WebSocket; of zmq a cluster's ZeroMQ: the manager's XPUB, and its
+    XSUB at the next port, or as in zmq://HOST:5555/5556.
 
     A lost connection is made again. With --peer or --listen the Zeek is a neighbour of a
     cluster: what it publishes reaches all who subscribe there.
@@ -53,25 +82,29 @@ def connect(
       callboard zeek connect ws://127.0.0.1:27759
       callboard zeek connect ws://zeek:27759 --topic /zeek/notice --json | jq .data
       callboard zeek connect wss://zeek --token-file token --peer basp://127.0.0.1:4222
+      callboard zeek connect zmq://manager:5555 --topic zeek.cluster --curve keys.toml
     """  # noqa: D301
-    from callboard.endpoint.hub import Hub
-    from callboard.endpoint.message_queue import MessageQueue
     from callboard.model.errors import EndpointError
     from callboard.proxies.errors import TlsError
-    from callboard.proxies.link.tls import Tls
 
-    try:
-        from callboard.doors.web_socket_peer import WebSocketPeer
-    except ImportError as error:
-        why = f"this needs a package ({error.name})"
-        raise Problem(why=why, step="pip install 'callboard[websocket]'") from error
-    token = ""
-    if options.token_file is not None:
-        try:
-            token = options.token_file.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = f"no token in {options.token_file} ({error})"
-            raise Misuse(why=why, step="name a file with the token") from None
+    opened = _opened_zeromq if url.startswith("zmq:") else _opened_web_socket
+    with _receiving(options) as (stop, hub, queue):
+        with explained((EndpointError, TlsError), "see callboard zeek connect --help"):
+            peer = opened(hub, url, options)
+        with peer:
+            if not peer.await_subscribed(options.timeout):
+                why = peer.reason or f"no acknowledgment came from {url}"
+                raise Problem(why=why.partition(";")[0], step="see the address, or --timeout")
+            _say_connected(peer, options, is_cluster=url.startswith("zmq:"))
+            _print_all(queue, stop, options)
+
+
+@contextmanager
+def _receiving(options: PrintOptions) -> Iterator[tuple[Any, Any, Any]]:
+    """Run a node, linked as options say; yields its stop, its hub, and what comes on topics."""
+    from callboard.endpoint.hub import Hub
+    from callboard.endpoint.message_queue import MessageQueue
+
     queue: MessageQueue[Any] = MessageQueue()
     with catch_signals() as stop, options.open_node(ZEEK_NODE) as node:
         hub = Hub.of(node)
@@ -79,24 +112,168 @@ def connect(
             open_port(node, options.listen, insecure=options.insecure)
         hub.add_receiver(queue, tuple(options.topic or ("",))).result(options.timeout)
         options.link(hub)
-        tls = None if options.zeek_tls is None else Tls.of_folder(options.zeek_tls)
-        with explained((EndpointError, TlsError), "see callboard zeek connect --help"):
-            peer = WebSocketPeer(hub, url, name=options.name, token=token, tls=tls)
-        with peer:
-            if not peer.await_subscribed(options.timeout):
-                why = peer.reason or f"no acknowledgment came from {url}"
-                raise Problem(why=why.partition(";")[0], step="see the address, or --timeout")
-            options.say(
-                {"endpoint": peer.endpoint, "version": peer.version},
-                f"connected to {peer.endpoint} (version {peer.version})",
-                err=True,
-            )
-            seen = 0
-            while not stop.is_set() and not (options.count and seen >= options.count):
-                item = queue.get(SIGNAL_LOOK)
-                if item is not None:
-                    seen += 1
-                    _print(*item, as_json=options.as_json)
+        yield stop, hub, queue
+
+
+def _opened_web_socket(hub: Any, url: str, options: ConnectOptions) -> Any:
+    """Return the door to a WebSocket."""
+    from callboard.proxies.link.tls import Tls
+
+    try:
+        from callboard.doors.web_socket_peer import WebSocketPeer
+    except ImportError as error:
+        why = f"this needs a package ({error.name})"
+        raise Problem(why=why, step="pip install 'callboard[websocket]'") from error
+    if options.member or options.curve:
+        raise Misuse(why="--member and --curve are of zmq://", step="leave them out")
+    token = ""
+    if options.token_file is not None:
+        try:
+            token = options.token_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = f"no token in {options.token_file} ({error})"
+            raise Misuse(why=why, step="name a file with the token") from None
+    tls = None if options.zeek_tls is None else Tls.of_folder(options.zeek_tls)
+    return WebSocketPeer(hub, url, name=options.name, token=token, tls=tls)
+
+
+def _opened_zeromq(hub: Any, url: str, options: ConnectOptions) -> Any:
+    """Return the door to a cluster's ZeroMQ."""
+    from callboard.broker import Endpoint
+
+    try:
+        from callboard.doors.zeromq_peer import ZeroMq, addresses_of
+        from callboard.doors.zeromq_socket import Curve
+    except ImportError as error:
+        why = f"this needs a package ({error.name})"
+        raise Problem(why=why, step="pip install 'callboard[zmq]'") from error
+    if options.name or options.token_file or options.zeek_tls:
+        why = "--name, --token-file and --zeek-tls are of ws://"
+        raise Misuse(why=why, step="leave them out; zmq:// has --member and --curve")
+    curve = None if options.curve is None else Curve.of_file(options.curve)
+    endpoint = Endpoint(node=hub.node)
+    return ZeroMq(endpoint, *addresses_of(url), member=options.member, curve=curve)
+
+
+def _say_connected(peer: Any, options: ConnectOptions, *, is_cluster: bool) -> None:
+    """Say to whom the command is connected."""
+    if is_cluster:
+        facts, text = {"id": peer.id}, f"connected as {peer.id}"
+    else:
+        facts = {"endpoint": peer.endpoint, "version": peer.version}
+        text = f"connected to {peer.endpoint} (version {peer.version})"
+    options.say(facts, text, err=True)
+
+
+@command(app)
+def peer(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where it listens.")],
+    options: PeerOptions,
+) -> None:
+    """Peer with an endpoint of Zeek's Broker and print what it publishes, until Ctrl-C.
+
+    A lost connection is made again. With --peer or --listen the endpoint is a neighbour of a
+    cluster: what it publishes reaches all who subscribe there, and theirs reaches it.
+
+    \b
+    Examples:
+      callboard zeek peer 127.0.0.1:9999 --topic /zeek
+      callboard zeek peer zeek:9999 --wire zeek-1.4
+      callboard zeek peer zeek:9999 --disable-ssl --json | jq .data
+      callboard zeek peer zeek:9999 --certificates tls --peer basp://127.0.0.1:4222
+    """  # noqa: D301
+    from callboard.broker import Endpoint
+    from callboard.model.errors import EndpointError
+    from callboard.proxies.errors import TlsError
+
+    host, port = _parse_address(address)
+    with (
+        _receiving(options) as (stop, hub, queue),
+        explained((EndpointError, TlsError), "see callboard zeek peer --help"),
+        Endpoint(_configuration(options), node=hub.node) as endpoint,
+    ):
+        endpoint.peer_nosync(host, port, wire=options.wire)
+        found = _await_peer(endpoint, options.timeout, stop)
+        if found is None:
+            why = f"no endpoint of Broker answers at {address} within {options.timeout:g} s"
+            raise Problem(why=why, step="see the address, --disable-ssl and --wire")
+        facts = {"endpoint": found, "wire": options.wire}
+        options.say(facts, f"peered with {found} ({options.wire})", err=True)
+        _print_all(queue, stop, options)
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    """Return host and port.
+
+    Raises:
+        Misuse: the text is something else.
+    """
+    from callboard.configuration import host_port
+
+    try:
+        return host_port.parse_listen(text)
+    except ValueError as error:
+        why = f"{text!r} is no HOST:PORT"
+        raise Misuse(why=why, step="write it like 127.0.0.1:9999") from error
+
+
+def _configuration(options: PeerOptions) -> Any:
+    """Return the configuration of an endpoint that peers as options say."""
+    from callboard.broker import BrokerOptions, Configuration
+
+    broker = BrokerOptions()
+    broker.disable_ssl = options.disable_ssl
+    made = Configuration(broker)
+    if options.certificates is not None:
+        folder = options.certificates
+        made.openssl_cafile = str(folder / "authority.pem")
+        made.openssl_certificate = str(folder / "certificate.pem")
+        made.openssl_key = str(folder / "key.pem")
+    return made
+
+
+def _await_peer(endpoint: Any, timeout: float, stop: Any) -> str | None:
+    """Return the id of the foreign peer when it is there; None if it does not come."""
+    for _ in range(max(1, round(timeout / SIGNAL_LOOK))):
+        for each in endpoint.peers():
+            if each.peer.type != "native" and each.status.name == "Peered":
+                return str(each.peer.id)
+        if stop.wait(SIGNAL_LOOK):
+            break
+    return None
+
+
+def _print_all(queue: Any, stop: Any, options: PrintOptions) -> None:
+    """Print what comes until a signal, or so many."""
+    seen = 0
+    while not stop.is_set() and not (options.count and seen >= options.count):
+        item = queue.get(SIGNAL_LOOK)
+        if item is not None:
+            seen += 1
+            _print(*item, as_json=options.as_json)
+
+
+@command(app)
+def logger(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="Where each log gets a folder, made if needed."),
+    ],
+    options: LoggerOptions,
+) -> int:
+    """Take the logs of Zeek's nodes (8.1 and later, ZeroMQ), until Ctrl-C or SIGTERM.
+
+    Each path, such as conn, is a log in a folder of its own, with Zeek's fields as columns. In
+    Zeek: redef Cluster::Backend::ZeroMQ::connect_log_endpoints = vector("tcp://127.0.0.1:5557");
+    Other machines are let in with --curve only.
+
+    \b
+    Examples:
+      callboard zeek logger logs
+      callboard zeek logger /var/lib/zeek --listen 0.0.0.0:5557 --curve keys.toml --retain seconds=604800
+      callboard log sql 'select "id.orig_h", count(*) from log group by all' logs/conn
+    """  # noqa: D301, E501
+    return run_logger(folder, options)
 
 
 def _print(topic: str, value: Any, *, as_json: bool) -> None:

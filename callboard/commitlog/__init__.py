@@ -6,6 +6,7 @@ Imports nothing else of callboard; see `docs/log.md`.
 from callboard.commitlog.arrow import arrow_schema
 from callboard.commitlog.errors import (
     ExtraMissing,
+    FieldConflict,
     InvalidRecord,
     LogClosed,
     LogCorrupt,
@@ -18,6 +19,7 @@ from callboard.commitlog.errors import (
     ReceiptUnknown,
     WrongNumber,
 )
+from callboard.commitlog.fields.declared import DeclaredField
 from callboard.commitlog.following.follower import Follower
 from callboard.commitlog.following.named import NamedReader
 from callboard.commitlog.log import CommitLog
@@ -32,7 +34,9 @@ __all__ = [
     "Archive",
     "CommitLog",
     "Cursor",
+    "DeclaredField",
     "ExtraMissing",
+    "FieldConflict",
     "Follower",
     "InvalidRecord",
     "LogClosed",

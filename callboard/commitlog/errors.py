@@ -9,7 +9,8 @@
     │       └── FolderInPlace (IsADirectoryError) or a folder
     ├── InvalidRecord   (ValueError) this cannot be stored
     ├── InvalidOption   (ValueError) an option or argument has a value that means nothing
-    │   └── WrongKind   (TypeError) or is of another kind
+    │   ├── WrongKind   (TypeError) or is of another kind
+    │   └── FieldConflict   a field of this name is declared already, with another type
     ├── ProducerError   the records of a producer are not taken
     │   ├── ProducerFenced      it was opened again elsewhere
     │   ├── ProducerForgotten   the log does not know it (any more)
@@ -66,6 +67,10 @@ class InvalidRecord(LogError, ValueError):
 
 class InvalidOption(LogError, ValueError):
     """An option or argument has a value that means nothing; the text says what to give."""
+
+
+class FieldConflict(InvalidOption):
+    """A field of this name is declared already, with another type or other capitals."""
 
 
 class WrongKind(InvalidOption, TypeError):

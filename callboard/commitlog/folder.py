@@ -23,6 +23,8 @@ INDEX: Final = ".index"
 CUT: Final = ".cut"
 COLUMNS: Final = ".parquet"
 MARKS: Final = "synced"
+#: The fields that a log declares; see `fields.declared`.
+FIELDS: Final = "fields"
 #: A note beside a segment that was published as a whole; see `pipeline.spark.journal`.
 PUBLISHED: Final = ".published"
 LOCK: Final = "lock"
@@ -31,7 +33,7 @@ TEMPORARY: Final = ".tmp"
 LAST_OFFSET: Final = 2**63 - 1
 _DIGITS: Final = 20
 #: Files of a log that others may read, and the names under which a log is served.
-SERVED: Final = re.compile(r"[0-9]{20}\.(?:log|index|published)|synced")
+SERVED: Final = re.compile(r"[0-9]{20}\.(?:log|index|published)|synced|fields")
 SERVED_NAME: Final = re.compile(r"[\w.+@=-]+", re.ASCII)
 _COPY: Final = 1 << 20
 #: No file is larger but segments, which are read in pieces.

@@ -2,7 +2,7 @@
 
 import threading
 import time as clocks
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -27,6 +27,7 @@ from callboard.commitlog.errors import (
     LogFailed,
     require_kind,
 )
+from callboard.commitlog.fields.declared import DeclaredField, merge_fields, write_fields
 from callboard.commitlog.folder import FileLock, Folder, lock_writing
 from callboard.commitlog.following.follower import Growth, growth_of
 from callboard.commitlog.objects.archive import Archive, Archiving
@@ -290,6 +291,35 @@ class CommitLog(LogReader):
     def runs_of(self, name: str) -> Iterator[ProducerEntry]:
         """Iterate over the runs of records of a producer, the latest first."""
         return runs_before(self._table, self._writer.producers.entries.get(name))
+
+    def declare(
+        self, fields: Mapping[str, str] | Iterable[DeclaredField]
+    ) -> list[DeclaredField]:
+        """Declare fields of payloads, so that they are columns for SQL, Arrow and Spark.
+
+        They are added to those that were declared before, durably; returns all.
+
+        Args:
+            fields: Names of keys in payloads and their types: bool, int, uint, float, text,
+                time, or lists of these, `text[]`.
+
+        Raises:
+            FieldConflict: one was declared with another type.
+            LogFailed: the disk refuses.
+            ValueError: a type is none.
+        """
+        if isinstance(fields, Mapping):
+            fields = [DeclaredField(name, kind) for name, kind in fields.items()]
+        known = self.fields
+        merged = merge_fields(known, fields)
+        if merged != known:
+            try:
+                write_fields(self.place, merged)
+            except OSError as error:
+                why = error.strerror or error
+                what = f"the fields of {self.folder} were not declared: {why}; make room"
+                raise LogFailed(what) from error
+        return merged
 
     def flush(self) -> None:
         """Make durable all that was appended before; returns when it is.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from callboard.commitlog.batch import times_of
 from callboard.commitlog.disk import Disk, RealDisk
 from callboard.commitlog.errors import InvalidOption, LogFailed, require_kind
+from callboard.commitlog.fields.declared import DeclaredField, arrow_fields, read_fields
 from callboard.commitlog.folder import Folder, read_mark
 from callboard.commitlog.following.follower import Follower, Growth, growth_of
 from callboard.commitlog.following.named import NamedReader, ReaderPlace, places_of
@@ -280,12 +281,22 @@ class LogReader:
         """How far the sealed segments are copied to object stores, by place."""
         return archives_of(self._table.folder)
 
+    @property
+    def fields(self) -> list[DeclaredField]:
+        """The fields of payloads that the log declares, as columns for SQL, Arrow and Spark.
+
+        Raises:
+            LogFailed: the file that tells them is damaged.
+        """
+        return read_fields(self._table.folder)
+
     def to_arrow(
         self,
         start: int = 0,
         end: int | None = None,
         *,
         topic: str = "",
+        fields: bool = False,
         on_damage: OnDamage | None = None,
     ) -> "pa.Table":
         """Return records up to, not with, `end` as a table of pyarrow.
@@ -294,6 +305,8 @@ class LogReader:
             start: The first offset; older ones than are kept are left out.
             end: The offset behind the last one; None is the end there is.
             topic: Only records whose topic begins so.
+            fields: Whether the declared fields of payloads follow as columns; they are null
+                in a record whose payload does not fit.
             on_damage: As for `read`.
 
         Raises:
@@ -303,7 +316,20 @@ class LogReader:
         from callboard.commitlog.arrow import arrow_schema, load_pyarrow
 
         pieces = self.arrow_batches(start, end, topic=topic, on_damage=on_damage)
-        return load_pyarrow().Table.from_batches(pieces, arrow_schema())
+        pa, schema = load_pyarrow(), arrow_schema()
+        if not fields:
+            return pa.Table.from_batches(pieces, schema)
+        from callboard.commitlog.fields.decoding import decode_fields
+
+        declared = self.fields
+        whole = pa.schema([*schema, *arrow_fields(declared)])
+        rows = []
+        for piece in pieces:
+            found = decode_fields(piece["payload"], piece["is_bytes"], declared)
+            rows.append(
+                pa.RecordBatch.from_arrays([*piece.columns, *found.columns], schema=whole)
+            )
+        return pa.Table.from_batches(rows, whole)
 
     def arrow_batches(
         self,

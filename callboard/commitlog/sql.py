@@ -1,8 +1,9 @@
 """Logs as tables of DuckDB: sealed segments as Parquet, the rest as Arrow.
 
-A log is a view with the columns of its Parquet files and one more, `value`: the payload as
-JSON, decoded only in queries that use it. DuckDB reads only the columns and row groups that a
-query needs. What is not sealed yet is read into memory once, when the log is opened.
+A log is a view with the columns of its Parquet files, one more, `value`: the payload as JSON,
+and one for each field that it declares; payloads are decoded only in queries that use these.
+DuckDB reads only the columns and row groups that a query needs. What is not sealed yet is read
+into memory once, when the log is opened.
 """
 
 import logging
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from callboard.commitlog import sealed
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.errors import ExtraMissing, LogCorrupt, LogError
+from callboard.commitlog.fields.declared import DeclaredField, column_name, type_parts
 from callboard.commitlog.json_text import payload_json
 from callboard.commitlog.reader import LogReader
 from callboard.commitlog.reading import OnDamage
@@ -27,6 +29,15 @@ if TYPE_CHECKING:
 TAIL_LIMIT: Final = 1 << 30
 
 _VALUE: Final = "callboard_payload_json"
+_FIELDS: Final = "callboard_fields"
+_SQL_TYPES: Final = {
+    "bool": "BOOLEAN",
+    "int": "BIGINT",
+    "uint": "UBIGINT",
+    "float": "DOUBLE",
+    "text": "VARCHAR",
+    "time": "TIMESTAMP WITH TIME ZONE",
+}
 
 _log = logging.getLogger("callboard.commitlog")
 
@@ -94,10 +105,37 @@ def _make_view(
         listed = ", ".join("'" + str(each.columns).replace("'", "''") + "'" for each in kept)
         parts.insert(0, f"SELECT * FROM read_parquet([{listed}])")  # noqa: S608
     connection.register(f"{name} (tail)", _tail(log, kept, on_damage))
+    whole = " UNION ALL ".join(parts)
+    fields, inner, outer = log.fields, "", ""
+    if fields:
+        decode = _quoted(f"{name} (fields)")
+        _make_decoder(connection, f"{name} (fields)", fields)
+        inner = f", {decode}(payload, is_bytes) AS {_FIELDS}"
+        outer = f" EXCLUDE ({_FIELDS})" + "".join(
+            f", {_FIELDS}.f{at} AS {_quoted(column_name(field.name))}"
+            for at, field in enumerate(fields)
+        )
     connection.execute(
-        f"CREATE VIEW {view} AS SELECT *, {_VALUE}(payload, is_bytes)::JSON AS value "  # noqa: S608
-        f"FROM ({' UNION ALL '.join(parts)})"
+        f"CREATE VIEW {view} AS SELECT *{outer} FROM (SELECT *, "  # noqa: S608
+        f"{_VALUE}(payload, is_bytes)::JSON AS value{inner} FROM ({whole}))"
     )
+
+
+def _make_decoder(connection: Any, name: str, fields: list[DeclaredField]) -> None:
+    """Make the function that decodes the declared fields of a log, all in one go."""
+    from callboard.commitlog.fields.decoding import decode_fields
+
+    pa = load_pyarrow()
+
+    def decode(payloads: Any, kinds: Any) -> Any:
+        found = decode_fields(payloads, kinds, fields).columns
+        return pa.StructArray.from_arrays(found, names)
+
+    names = [f"f{at}" for at in range(len(fields))]  # by place: any text may be a name
+    kinds = [_SQL_TYPES[base] + ending for base, ending in map(type_parts, fields)]
+    row = ", ".join(map(" ".join, zip(names, kinds, strict=True)))
+    how = {"parameters": ["BLOB", "BOOLEAN"], "return_type": f"STRUCT({row})", "type": "arrow"}
+    connection.create_function(name, decode, **how, null_handling="special")
 
 
 def _intact(

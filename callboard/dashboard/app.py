@@ -119,6 +119,8 @@ class _Pages:
             except (CallboardError, TimeoutError) as error:
                 status, text = explained(error)
                 return _json({"error": text}, status)
+            except asyncio.CancelledError:  # by the port, which ends
+                return _json({"error": "this node closes; ask another one"}, 503)
             except ClientDisconnect:  # it left in the midst of its request
                 return _json({"error": "the request is not whole; send it again"}, 400)
             except Exception as error:  # noqa: BLE001  # who asks is told, and the log has it
@@ -198,7 +200,7 @@ class _Pages:
             try:
                 async with aclosing(changes) as told:
                     async for change in told:
-                        yield b"data: " + json_text.to_json(change).encode() + b"\n\n"
+                        yield b"data: " + _encoded(change) + b"\n\n"
             except (asyncio.CancelledError, GeneratorExit):
                 raise
             finally:
@@ -212,9 +214,13 @@ def _json(value: Any, status: int = 200) -> "Response":
     """Return a value as an answer, in the JSON that commands print."""
     from starlette.responses import Response
 
-    text = json_text.to_json(value).encode("utf-8", "replace")
     headers = {"Cache-Control": "no-store"}
-    return Response(text, status, headers, "application/json")
+    return Response(_encoded(value), status, headers, "application/json")
+
+
+def _encoded(value: Any) -> bytes:
+    """Return a value as JSON, whatever its texts hold: not all of them come from a wire."""
+    return json_text.to_json(value).encode("utf-8", "replace")
 
 
 async def _not_found(request: "Request", error: Exception) -> "Response":

@@ -15,7 +15,6 @@ import json
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from dataclasses import field
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -91,7 +90,7 @@ class Guard:
             return Judgment(403, "the token is not that of this page; use the printed link")
         if is_page or path.startswith(self.static):
             return Judgment()
-        if self._is_token(self._shown(headers)):
+        if any(map(self._is_token, self._shown(headers))):
             return Judgment()
         return Judgment(401, "open it by the link that was printed; it has the token")
 
@@ -129,18 +128,17 @@ class Guard:
         """Return whether it is the token, in constant time."""
         return secrets.compare_digest(given.encode(), self.token.encode())
 
-    def _shown(self, headers: Headers) -> str:
-        """Return the token that a request carries, or ""."""
+    def _shown(self, headers: Headers) -> list[str]:
+        """Return the tokens that a request may carry.
+
+        Cookies of whatever else is on this machine come along, in whatever form they have: all
+        ports of a name share them, and some may even bear the name of ours.
+        """
         kind, _, value = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            return value.strip()
-        cookies: SimpleCookie = SimpleCookie()
-        try:
-            cookies.load(headers.get("cookie", ""))
-        except CookieError:
-            return ""
-        found = cookies.get(self.cookie)
-        return "" if found is None else found.value
+            return [value.strip()]
+        pairs = (each.partition("=") for each in headers.get("cookie", "").split(";"))
+        return [value.strip() for name, _, value in pairs if name.strip() == self.cookie]
 
 
 class GuardedApp:

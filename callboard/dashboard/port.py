@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import socket
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -17,6 +17,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from callboard import web
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.limits import source_of
+
+#: Seconds that requests have at the end, before they are cancelled, and then to end.
+LAST_WORDS: Final = 0.25
 
 
 class _Visit:
@@ -141,7 +144,18 @@ class DashboardPort(uvicorn.Server):  # type: ignore[misc]  # an extra, seen as 
         try:
             self._loop.run_until_complete(self.serve(sockets=[sock]))
         finally:
+            self._loop.run_until_complete(self._end_tasks())
             self._loop.close()
+
+    async def _end_tasks(self) -> None:
+        """Leave nothing half done: streams see the end of their connections; cancel others."""
+        if self.server_state.tasks:
+            await asyncio.wait(list(self.server_state.tasks), timeout=LAST_WORDS)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=LAST_WORDS)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept."""

@@ -5,10 +5,11 @@ and the order of keys, so that a difference tells of the rows that changed and n
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from callboard.actors.errors import CallboardError
+from callboard.commitlog.json_text import to_json
 from callboard.dashboard import api
 from callboard.dashboard.collector import ClusterWatch
 from callboard.dashboard.difference import difference
@@ -28,6 +29,10 @@ _KEYS: Final = (
 #: Messages of topics that wait for a page which listens, and seconds between two looks.
 LISTENED: Final = 500
 LISTEN_INTERVAL: Final = 0.25
+
+#: Characters of values, as JSON, that a page which listens is told at once; and of one of them.
+HEARD: Final = 1 << 18
+HEARD_VALUE: Final = 20_000
 
 #: Columns that rise with time by themselves: they are told with what else changes of a row, and
 #: in one of so many rounds.
@@ -101,12 +106,28 @@ class Streams:
         await hub.add_receiver(queue, [topic], sees_own=True)
         try:
             yield {"listening": topic}
+            dropped = 0
             while True:
-                found = [{"topic": name, "value": value} for name, value in queue.poll()]
-                yield {"messages": found} if found else {}
+                found = queue.poll()
+                missed, dropped = queue.dropped - dropped, queue.dropped
+                yield heard(found, missed) if found else {}
                 await asyncio.sleep(LISTEN_INTERVAL)
         finally:
             hub.remove_receiver(queue)
+
+
+def heard(found: Sequence[tuple[str, Any]], missed: int) -> dict[str, Any]:
+    """Return the latest messages that are not too much at once, and how many are left out."""
+    told: list[dict[str, Any]] = []
+    size = 0
+    for topic, value in reversed(found):
+        text = to_json(value)
+        is_long = len(text) > HEARD_VALUE
+        size += len(topic) + min(len(text), HEARD_VALUE)
+        if told and size > HEARD:
+            break
+        told.append({"topic": topic, "value": f"{text[:HEARD_VALUE]}…" if is_long else value})
+    return {"messages": told[::-1], "left_out": len(found) - len(told) + missed}
 
 
 def _summary(collector: ClusterWatch) -> dict[str, Any]:

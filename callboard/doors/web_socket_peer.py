@@ -8,16 +8,19 @@ that connection ends before the wider filter goes. What a connection has brought
 is kept; what Zeek publishes in the milliseconds between the two is missed, as in any cut.
 
 Zeek does not give a connection what was published through it. So a message goes out by the
-connection whose filter has its topic: by any other one it would come back.
+connection whose filter has its topic: by any other one it would come back. For the same reason
+a node that stands by hands what it publishes to the node that is the door.
 
 `FilterPlan` decides; it is pure. `WebSocketPeer` follows it, on the node's thread.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final, NamedTuple
+
+import cbor2
 
 from callboard.actors.closing import Closing
 from callboard.actors.errors import NodeUnreachable, ResultTimeout
@@ -25,8 +28,8 @@ from callboard.actors.future import Future
 from callboard.dataclass import dataclass
 from callboard.endpoint.door_claim import DoorClaim, DoorState
 from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Pair
-from callboard.endpoint.machine.run import content_of
+from callboard.endpoint.machine.effect import Item, Pair, RunReceiver
+from callboard.endpoint.machine.run import PackedType, content_of
 from callboard.endpoint.machine.topic import is_reserved, shortest
 from callboard.model.errors import EndpointError
 from callboard.proxies.address import Endpoint
@@ -37,7 +40,6 @@ from callboard.zeek.json_message import content_to_json
 from callboard.zeek.web_socket import (
     ErrorFrame,
     Message,
-    SessionState,
     ZeekClientSession,
     checked_name,
     parse_address,
@@ -54,11 +56,14 @@ RETRY: Final = 0.5
 #: Bytes of a message.
 MESSAGE_LIMIT: Final = 64 << 20
 
-#: Messages that wait while no connection is there; the oldest are dropped beyond it.
-QUEUE_LIMIT: Final = 16_384
+#: Seconds without a connection after which another node of the cluster, if it has one, is to
+#: be the door.
+PATIENCE: Final = 5.0
 
-#: Bytes that may wait for a Zeek that does not read; the connection is ended then.
-WAITING_LIMIT: Final = 64 << 20
+#: Messages, and their characters, that wait while no connection is there; the oldest are
+#: dropped beyond either.
+QUEUE_LIMIT: Final = 16_384
+QUEUE_SIZE: Final = 64 << 20
 
 #: Seconds without reading while publishers have to wait.
 PAUSE: Final = 0.02
@@ -137,14 +142,21 @@ class FilterPlan:
         """Return whether others hold all that is wanted, so that a connection is not needed."""
         return not self.held[key] and any(each is not key for each in self.held)
 
-    def way_of(self, topic: str, ways: Iterable[object]) -> object:
-        """Return by which of these connections a message goes out; None if there is none."""
-        first = None
-        for key in ways:
-            if topic.startswith(self.held.get(key) or ()):
-                return key
-            first = key if first is None else first
-        return first
+    def way_of(self, topic: str, ways: Sequence[object]) -> object:
+        """Return by which connection a message goes out; None where it has to wait.
+
+        It waits while a connection that has asked for its topic, or will, is being made.
+
+        Args:
+            topic: of the message.
+            ways: the connections that stand.
+        """
+        for key, topics in self.held.items():
+            if topics and topic.startswith(topics):
+                return key if key in ways else None
+        if not ways or (None in self.held.values() and topic.startswith(self.missing())):
+            return None
+        return ways[0]
 
 
 class ZeekConnection:
@@ -182,7 +194,7 @@ class ZeekConnection:
         self._peer.disconnected(self, reason)
 
 
-class WebSocketPeer(Closing):
+class WebSocketPeer(RunReceiver, Closing):
     """A Zeek, until it is closed; see `Endpoint.connect_web_socket`.
 
     Attributes:
@@ -192,6 +204,7 @@ class WebSocketPeer(Closing):
         brought: messages from Zeek.
         taken: messages to Zeek.
         unreadable: messages of Zeek that were none.
+        unasked: messages of Zeek on topics that it was not asked for; they go nowhere.
         unwritten: messages that JSON has no form for.
         dropped: messages that found no room while no connection was there.
         errors: messages that Zeek refused; the last of its error frames is `last_error`.
@@ -216,7 +229,7 @@ class WebSocketPeer(Closing):
         self.url = url
         self.endpoint = self.version = self.reason = ""
         self.brought = self.taken = self.unreadable = self.unwritten = self.dropped = 0
-        self.errors = self.connects = 0
+        self.errors = self.connects = self.unasked = 0
         self.last_error: ErrorFrame | None = None
         #: Called with each error frame of Zeek, on the node's thread.
         self.on_error: Callable[[ErrorFrame], object] = self._log_error
@@ -228,10 +241,12 @@ class WebSocketPeer(Closing):
         self._retry = retry
         self._message_limit = message_limit
         self._plan = FilterPlan()
-        self._waiting: deque[tuple[str, str]] = deque()
+        self._waiting: deque[Message] = deque()
+        self._waiting_size = 0
         self._is_closed = False
         self._settled: list[Future[None]] = []
         self._runtime = hub.node.runtime
+        self._seen_at = self._runtime.now()
         self._certificates = None
         if self._uri.secure:
             self._certificates = Certificates(tls or Tls(), self._runtime.report)
@@ -241,8 +256,11 @@ class WebSocketPeer(Closing):
         #: Which node of the cluster brings in what all of them want; None where the user says.
         self._claim: DoorClaim | None = None
         if self._fixed is None:
-            self._claim = DoorClaim(hub, url, kept=self._follow, lost=self._yield)
+            self._claim = DoorClaim(
+                hub, url, kept=self._follow, lost=self._yield, reaches=self._reaches
+            )
             self._unwatch = hub.watch_wishes(self, lambda _: self._follow())
+            hub.add_receiver(self, (self._claim.topic,), kind=PackedType.COMMAND)
         hub.call_soon(self._follow)
         hub.add_way_out(self)
 
@@ -252,6 +270,11 @@ class WebSocketPeer(Closing):
     def is_connected(self) -> bool:
         """Whether Zeek has acknowledged a filter, and the connection stands."""
         return any(each.link is not None for each in self._connections())
+
+    @property
+    def is_door(self) -> bool:
+        """Whether this node brings messages in; of a cluster's nodes one does."""
+        return self._claim is None or self._claim.state is DoorState.HELD
 
     def subscriptions(self) -> tuple[str, ...]:
         """Return what Zeek was asked for, by the connections that stand."""
@@ -288,6 +311,8 @@ class WebSocketPeer(Closing):
             if not self._runtime.is_closed:
                 self._unwatch()
                 self._hub.remove_way_out(self)
+                if self._claim is not None:
+                    self._hub.remove_receiver(self, kind=PackedType.COMMAND)
                 self._hub.call_soon(self._end)
 
     def _end(self) -> None:
@@ -329,6 +354,14 @@ class WebSocketPeer(Closing):
                 tls=self._certificates,
             )
         self._look_for_settled()
+        self._flush()
+
+    def _reaches(self) -> bool:
+        """Return whether Zeek is there, or was a short while ago."""
+        if self.is_connected:
+            self._seen_at = self._runtime.now()
+        is_patient: bool = self._runtime.now() - self._seen_at < PATIENCE
+        return is_patient
 
     def _yield(self, _holder: bytes) -> None:
         """Ask for nothing any more: another node brings in what is wanted."""
@@ -382,8 +415,6 @@ class WebSocketPeer(Closing):
         self.connects += 1
         if self._plan.is_spare(connection):
             self._stop(connection)
-        waiting, self._waiting = self._waiting, deque()
-        self._send(waiting)
         self._follow()
 
     def disconnected(self, connection: ZeekConnection, reason: str) -> None:
@@ -391,6 +422,7 @@ class WebSocketPeer(Closing):
         self.reason = reason
         if connection in self._plan.held:
             self._plan.held[connection] = None
+            self._flush()
 
     def _await(self, future: Future[None]) -> None:
         """Wake this one when all is acknowledged."""
@@ -413,11 +445,14 @@ class WebSocketPeer(Closing):
         if connection not in self._plan.held:
             return  # another one brings its topics since
         brought: list[Message] = []
+        asked = self._plan.held[connection] or ()
         for message in messages:
             if isinstance(message, ErrorFrame):
                 self._refused(message)
-            else:
+            elif message[0].startswith(asked):
                 brought.append(message)
+            else:
+                self.unasked += 1
         self.brought += len(brought)
         if brought:
             self._hub.bring_in_encoded(brought, self)
@@ -431,50 +466,87 @@ class WebSocketPeer(Closing):
         else:
             self.errors += 1
             self.last_error = frame
-        self.on_error(frame)
+        try:
+            self.on_error(frame)
+        except Exception:  # noqa: BLE001  # the user's: messages behind it are not lost for that
+            _log.exception("on_error of %s failed", self.url)
 
     def _log_error(self, frame: ErrorFrame) -> None:
-        """Tell the log of an error frame."""
-        _log.warning("%s: %s: %s", self.url, frame.code, frame.context)
+        """Tell the log of an error frame: each, while they are few."""
+        count = self.errors + self.unreadable
+        if not count & (count - 1):  # 1, 2, 4, 8 …
+            _log.warning("%s: error %d: %s: %s", self.url, count, frame.code, frame.context)
 
     def takes(self, topic: str) -> bool:
         """Return whether messages with a topic go to Zeek."""
         return topic.startswith(self._publish) and not is_reserved(topic)
 
+    def peer_topics(self) -> tuple[str, ...]:
+        """Return nothing: a Zeek does not tell what it wants."""
+        return ()
+
     def take_own(self, run: Sequence[Pair]) -> None:
         """Send what was published here."""
-        texts = []
-        for topic, pair in run:
-            if self.takes(topic):
-                try:
-                    texts.append((topic, content_to_json(topic, content_of((topic, pair)))))
-                except EndpointError as error:
-                    self.unwritten += 1
-                    _log.warning("a message on %s is not sent: %s", topic[:80], error)
-        self._send(texts)
+        self._carry_out([(each[0], content_of(each)) for each in run if self.takes(each[0])])
 
-    def _send(self, texts: Iterable[tuple[str, str]]) -> None:
-        """Send texts, or let them wait for a connection."""
+    def take_from(self, _sender: bytes, items: list[Item], _size: int) -> None:
+        """Send what a node that stands by hands to this one."""
+        handed = [each for _, each in items if type(each) is tuple]
+        self._carry_out([each for each in handed if [*map(type, each)] == [str, bytes]])
+
+    def _carry_out(self, messages: Sequence[Message]) -> None:
+        """Send messages behind all that wait."""
+        self._waiting.extend(messages)
+        self._waiting_size += sum(len(content) for _, content in messages)
+        self._flush()
+
+    def _flush(self) -> None:
+        """Send what waits, as far as that is possible, and keep the rest in bounds."""
+        claim = self._claim
+        if claim is None or claim.state is DoorState.HELD:
+            self._send()
+        elif claim.state is DoorState.STANDBY and claim.holder is not None:
+            self._hand_on(claim.topic, claim.holder)
+        while len(self._waiting) > QUEUE_LIMIT or self._waiting_size > QUEUE_SIZE:
+            self._next_waiting()
+            self.dropped += 1
+
+    def _next_waiting(self) -> Message:
+        """Take the oldest message that waits."""
+        message = self._waiting.popleft()
+        self._waiting_size -= len(message[1])
+        return message
+
+    def _hand_on(self, topic: str, holder: bytes) -> None:
+        """Hand all that waits to the node that is the door, if it is in reach."""
+        if self._waiting and self._hub.has_hub(holder):
+            waiting, self._waiting, self._waiting_size = self._waiting, deque(), 0
+            self._hub.hand_to(holder, topic, [cbor2.dumps(each) for each in waiting])
+
+    def _send(self) -> None:
+        """Send messages until one has to wait."""
         ways = [each for each in self._connections() if each.link is not None]
         frames: dict[ZeekConnection, list[bytes]] = {}
-        for topic, text in texts:
-            way = ways[0] if len(ways) == 1 else self._plan.way_of(topic, ways)
-            session = way.session if isinstance(way, ZeekConnection) else None
-            if session is None or session.state is not SessionState.OPEN:
-                if len(self._waiting) >= QUEUE_LIMIT:
-                    self._waiting.popleft()
-                    self.dropped += 1
-                self._waiting.append((topic, text))
-                continue
-            assert isinstance(way, ZeekConnection)
-            frames.setdefault(way, []).append(session.send(text))
+        while self._waiting:
+            topic, content = self._waiting[0]
+            is_only = len(ways) == len(self._plan.held) == 1
+            way = ways[0] if is_only else self._plan.way_of(topic, ways)
+            if not isinstance(way, ZeekConnection) or way.session is None:
+                break
+            self._next_waiting()
+            try:
+                text = content_to_json(topic, content)
+            except EndpointError as error:
+                self.unwritten += 1
+                if not self.unwritten & (self.unwritten - 1):
+                    text = "message %d on %s is not sent: %s"
+                    _log.warning(text, self.unwritten, topic[:80], error)
+            else:
+                frames.setdefault(way, []).append(way.session.send(text))
         for way, parts in frames.items():
-            link = way.link
-            if link is not None:
+            if way.link is not None:
                 self.taken += len(parts)
-                link.write(b"".join(parts))
-                if link.waiting > WAITING_LIMIT:
-                    link.end(f"{link.waiting:,} B wait and it does not read")
+                way.link.say(b"".join(parts))
 
 
 def _headers(name: str, token: str) -> Mapping[str, str]:

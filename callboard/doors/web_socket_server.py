@@ -40,6 +40,10 @@ VERSION: Final = "8.1.0"
 PAUSE: Final = 0.02
 
 
+#: Bytes of a run whose frames are kept for the next client that takes it.
+KEPT_SIZE: Final = 1 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class WebSocketLimits:
     """What clients of a port may take.
@@ -88,31 +92,66 @@ class WebSocketClient(DoorReceiver):
         unwritten: messages that JSON has no form for.
     """
 
-    def __init__(self, link: ForeignLink, session: ZeekServerSession, limit: int) -> None:
+    def __init__(
+        self, link: ForeignLink, session: ZeekServerSession, frames: "RunFrames"
+    ) -> None:
         self.name = session.guest.application or session.guest.name
         self.peer_key = endpoint_text(link.remote)
         self.topics: tuple[str, ...] = ()
         self.brought = self.taken = self.refused = self.unwritten = 0
         self.link = link
         self.session = session
-        self._limit = limit
+        self._frames = frames
 
-    def take_from(self, _sender: bytes, items: list[Item], _size: int) -> None:
+    def take_from(self, _sender: bytes, items: list[Item], size: int) -> None:
         """Send a run to the client; on the node's thread."""
+        if self.session.is_over():
+            return
         frames = []
-        for topic, value in items:
-            if is_reserved(topic):
-                continue
-            try:
-                frames.append(self.session.send(message_to_json(topic, value)))
-            except EndpointError as error:
+        for item, frame in zip(items, self._frames.of(items, size, self.session), strict=True):
+            if isinstance(frame, bytes):
+                frames.append(frame)
+            elif frame is not None:
                 self.unwritten += 1
-                _log.debug("%s is not told on %s: %s", self.name, topic[:80], error)
+                _log.debug("%s is not told on %s: %s", self.name, item[0][:80], frame)
         self.taken += len(frames)
-        if self.link.waiting > self._limit:
-            self.link.end(f"{self.link.waiting:,} B wait and it does not read")
-        elif frames:
-            self.link.write(b"".join(frames))
+        if frames:
+            self.link.say(b"".join(frames))
+
+
+class RunFrames:
+    """The frames of the run that was sent last: all clients that take it are sent the same."""
+
+    def __init__(self) -> None:
+        self._frames: dict[int, tuple[Item, bytes | EndpointError | None]] = {}
+
+    def of(
+        self, items: list[Item], size: int, session: ZeekServerSession
+    ) -> list[bytes | EndpointError | None]:
+        """Return the frame of each message: None for those of the endpoints themselves.
+
+        An error stands for a value that JSON has no form for. `size` is that of the run.
+        """
+        known = self._frames
+        if size > KEPT_SIZE:
+            known.clear()
+            return [_frame_of(item, session) for item in items]
+        if id(items[0]) not in known and id(items[-1]) not in known:
+            known.clear()  # another run
+        for item in items:
+            if id(item) not in known:
+                known[id(item)] = item, _frame_of(item, session)
+        return [known[id(item)][1] for item in items]
+
+
+def _frame_of(item: Item, session: ZeekServerSession) -> bytes | EndpointError | None:
+    """Return a message as it goes to every client."""
+    if is_reserved(item[0]):
+        return None
+    try:
+        return session.send(message_to_json(*item))
+    except EndpointError as error:
+        return error.with_traceback(None)
 
 
 class WebSocketServer(Closing):
@@ -143,6 +182,7 @@ class WebSocketServer(Closing):
         access = LinkAccess.of(None, None, permissions)
         self._permissions: Permissions | None = access.permissions
         self._clients: dict[ForeignLink, WebSocketClient] = {}
+        self._frames = RunFrames()
         node = hub.node
         is_guarded = bool(tokens) or (tls is not None and tls.mutual)
         if not insecure:  # a certificate of the server alone keeps nobody out
@@ -158,6 +198,7 @@ class WebSocketServer(Closing):
             insecure=insecure,
             limits=self._limits.of_port(),
             patience=self._limits.handshake,
+            waiting=self._limits.waiting,
         )
 
     @property
@@ -190,14 +231,14 @@ class WebSocketServer(Closing):
 
     def link_up(self, link: ForeignLink, _name: str) -> None:
         """Give a client its messages from here on."""
-        client = WebSocketClient(link, link.machine, self._limits.waiting)  # type: ignore[arg-type]
+        client = WebSocketClient(link, link.machine, self._frames)  # type: ignore[arg-type]
         rights = self._rights(client)
         topics = client.session.topics
         if rights is not None:
             topics = tuple(each for each in topics if rights.permit_topic("subscribe", each))
             for refused in set(client.session.topics) - set(topics):
                 text = f"topic {refused[:80]!r} is not permitted"
-                link.write(client.session.refuse("not_permitted", text))
+                link.say(client.session.refuse("not_permitted", text))
         client.topics = topics
         self._clients[link] = client
         if topics:
@@ -222,7 +263,7 @@ class WebSocketServer(Closing):
             else:
                 client.refused += 1
                 text = f"publishing to {topic[:80]!r} is not permitted"
-                link.write(client.session.refuse("not_permitted", text))
+                link.say(client.session.refuse("not_permitted", text))
         client.brought += len(permitted)
         if permitted:
             self._hub.bring_in_encoded(permitted, client)

@@ -148,7 +148,7 @@ class ActorSubscription(Closing, RunReceiver):
 
     def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
         """Hand a run over, or let it wait."""
-        if self.is_closed:
+        if self.is_closed or self._hand_over(items):
             return
         queue, each = self._queue, size // len(items)
         queue.extend([(item, each) for item in items])
@@ -166,6 +166,28 @@ class ActorSubscription(Closing, RunReceiver):
             _LOG.warning("%s is slower than its topics: messages are dropped", self)
         self._drop(excess)
 
+    def _hand_over(self, items: list[Item]) -> bool:
+        """Hand a whole run over to an actor here that takes everything; its cell wakes once."""
+        target = self.ref.target
+        if self._queue or self._is_orphan or not isinstance(target, Cell) or target.bounds:
+            return False
+        messages, make = [], self._make
+        for topic, value in items:
+            try:
+                messages.append(make(topic, thawed(value)))
+            except Exception as error:  # noqa: BLE001  # what the user makes of a value
+                self._drop_unmade(topic, error)
+            if self.is_closed:
+                break
+        target.post_run(messages)
+        return True
+
+    def _drop_unmade(self, topic: str, error: Exception) -> None:
+        """Drop a message that could not be made, or not be sent."""
+        told = f"a message of {topic[:200]} for {self.ref} was dropped"
+        self._hub.runtime.warn_once((self, type(error)), f"{told}: {describe(error)}")
+        self._drop(1)
+
     def _drain(self) -> None:
         """Hand over what the actor has room for."""
         queue = self._queue
@@ -174,9 +196,7 @@ class ActorSubscription(Closing, RunReceiver):
             try:
                 self._offer(self._make(topic, thawed(value)))
             except Exception as error:  # noqa: BLE001  # what the user makes of a value
-                told = f"a message of {topic[:200]} for {self.ref} was dropped"
-                self._hub.runtime.warn_once((self, type(error)), f"{told}: {describe(error)}")
-                self._drop(1)
+                self._drop_unmade(topic, error)
             if not self._is_full:
                 queue.popleft()
                 self._bytes -= size

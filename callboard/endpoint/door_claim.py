@@ -9,6 +9,8 @@ the directories: those that claim, and the one that has it.
 - Where a partition made two, both see each other when it ends: the smaller node id keeps the
   door, the other one closes its own.
 - Who stands by claims again when nobody has the door any more: a node that dies is replaced.
+- Who has the door and has not reached the peer for a while gives it up, if another node that
+  stands by reaches it: those are in a third group.
 
 Leaves are not asked, as nobody is led to them by names: they must not have doors to a peer
 that a member has.
@@ -22,6 +24,7 @@ from typing import Final
 from callboard.actors.reference import ActorRef
 from callboard.actors.system_actor import CallBack
 from callboard.endpoint.hub import Hub
+from callboard.endpoint.machine.topic import RESERVED
 from callboard.model.errors import DoorTaken
 from callboard.node import Node
 
@@ -48,6 +51,7 @@ def next_state(
     holders: Iterable[bytes],
     *,
     has_waited: bool,
+    is_outdone: bool = False,
 ) -> DoorState:
     """Return what becomes of a claim; pure.
 
@@ -57,14 +61,16 @@ def next_state(
         claimers: the nodes that claim the door, as far as is known here.
         holders: the nodes that have it.
         has_waited: whether directories had time to tell of others.
+        is_outdone: whether the peer is out of reach, and another node that stands by has it.
     """
     others = {*holders} - {own}
     if state is DoorState.HELD:
-        return DoorState.STANDBY if any(other < own for other in others) else state
+        is_second = any(other < own for other in others)
+        return DoorState.STANDBY if is_second or is_outdone else state
     if state is DoorState.STANDBY:
-        return state if others else DoorState.CLAIMING
+        return state if others or is_outdone else DoorState.CLAIMING
     if state is DoorState.CLAIMING:
-        if others:
+        if others or is_outdone:
             return DoorState.STANDBY
         if has_waited and not any(other < own for other in {*claimers} - {own}):
             return DoorState.HELD
@@ -77,7 +83,8 @@ class DoorClaim:
     Attributes:
         peer_key: what tells the peer from others: its address as it was configured.
         state: what the claim has come to.
-        holder: the node that has the door, where it is another one.
+        topic: begins the topics by which others hand the holder what it is to carry out.
+        holder: the node that has the door, where it is another one and known.
     """
 
     def __init__(
@@ -87,6 +94,7 @@ class DoorClaim:
         *,
         kept: Callable[[], object],
         lost: Callable[[bytes], object],
+        reaches: Callable[[], bool] = lambda: True,
     ) -> None:
         """Claim a door; from any thread.
 
@@ -94,8 +102,10 @@ class DoorClaim:
             hub: of the node.
             peer_key: what tells the peer from others; at most one claim of it on a node.
             kept: called when the door is this node's; on the node's thread.
-            lost: called with the node that has it, when it is another's: at once, or after
-                `kept` where a partition had made two; on the node's thread.
+            lost: called with the node that has it, when it is another's: at once, after `kept`
+                where a partition had made two, or after another had it; empty while that one
+                is to be found; on the node's thread.
+            reaches: returns whether the peer is in reach from here; on the node's thread.
 
         Raises:
             DoorTaken: this node has a claim to the peer already.
@@ -104,15 +114,19 @@ class DoorClaim:
         self.state = DoorState.CLAIMING
         self.holder: bytes | None = None
         name = f"callboard.door.{hashlib.sha256(peer_key.encode()).hexdigest()[:32]}"
+        self.topic = f"{RESERVED}/local/{name}"
         with hub.lock:
             if name in hub.claims:
                 msg = f"this node has a door to {peer_key} already; close that one first"
                 raise DoorTaken(msg)
             hub.claims.add(name)
         self._hub, self._name = hub, name
-        self._kept, self._lost = kept, lost
+        self._kept, self._lost, self._reaches = kept, lost, reaches
         node: Node = hub.node
         self._claimers, self._holders = node.group(name), node.group(f"{name}.held")
+        #: Those that stand by and reach the peer.
+        self._ready = node.group(f"{name}.ready")
+        self._is_ready = False
         self._since = hub.runtime.now()
         hub.call_soon(self._begin)
 
@@ -133,7 +147,8 @@ class DoorClaim:
 
     def _leave(self) -> None:
         """Tell the others that there is no claim any more."""
-        for group in (self._claimers, self._holders):
+        self._is_ready = False
+        for group in (self._claimers, self._holders, self._ready):
             group.leave(self._hub.me)
 
     def _look(self) -> None:
@@ -141,17 +156,26 @@ class DoorClaim:
         if self.state is DoorState.RELEASED:
             return
         hub, own = self._hub, self._hub.runtime.node_id
-        grace = GRACE if hub.overlay.nodes() else 0.0
+        is_alone = not hub.overlay.nodes() and not hub.overlay.dials()
+        grace = 0.0 if is_alone else GRACE
         holders = _nodes(self._holders.members())
+        reaches = self._reaches()
         state = next_state(
             self.state,
             own,
             _nodes(self._claimers.members()),
             holders,
             has_waited=hub.runtime.now() - self._since >= grace,
+            is_outdone=not reaches and bool({*_nodes(self._ready.members())} - {own}),
         )
         if state is not self.state:
             self._enter(state, holders)
+        elif state is DoorState.STANDBY and self.holder != (other := _other(holders, own)):
+            self.holder = other
+            self._lost(other or b"")
+        if (state is DoorState.STANDBY and reaches) is not self._is_ready:
+            self._is_ready = not self._is_ready
+            (self._ready.join if self._is_ready else self._ready.leave)(hub.me)
         hub.after(LOOK_INTERVAL, CallBack(self._look))
 
     def _enter(self, state: DoorState, holders: list[bytes]) -> None:
@@ -164,11 +188,16 @@ class DoorClaim:
             self._kept()
         elif state is DoorState.STANDBY:
             self._leave()
-            self.holder = min(set(holders) - {self._hub.runtime.node_id})
-            self._lost(self.holder)
+            self.holder = _other(holders, self._hub.runtime.node_id)
+            self._lost(self.holder or b"")
         else:
             self._since = self._hub.runtime.now()
             self._claimers.join(me)
+
+
+def _other(holders: list[bytes], own: bytes) -> bytes | None:
+    """Return which of the others has the door: of two, the one that keeps it."""
+    return min(set(holders) - {own}, default=None)
 
 
 def _nodes(refs: list[ActorRef[object]]) -> list[bytes]:

@@ -40,6 +40,7 @@ from callboard.dataclass import dataclass
 from callboard.endpoint.events import Undelivered
 from callboard.endpoint.machine.core import DEFAULT_TTL, Core
 from callboard.endpoint.machine.effect import (
+    BroughtIn,
     CommandPairs,
     CoreEffect,
     CoreOrder,
@@ -94,6 +95,10 @@ CALM: Final = 20e-6
 #: Published messages that one turn takes: the node's other actors have their turns too.
 TURN_LENGTH: Final = 8192
 
+#: Messages of doors after which a turn takes no more reads: they are decoded in it, and in two
+#: milliseconds the watcher takes the node's role from a thread that is in one turn.
+BROUGHT_IN_TURN: Final = 100
+
 #: Seconds for which published messages are counted by topic after a look.
 LOOKED_AT: Final = 10.0
 
@@ -147,14 +152,14 @@ class Hub(SystemActor):
     #: Used by each publish and each run; why slots: see `Runtime`.
     __slots__ = (
         "_awaited", "_flush", "_hubs", "_now", "_post", "calm_from", "core", "core_lock",
-        "inputs", "is_congested", "is_poked",
+        "_brought", "_room_lock", "foreign_sessions", "inputs", "is_congested", "is_poked",
     )  # fmt: skip
 
     def __init__(self, options: HubOptions) -> None:
         """Use `Hub.of`."""
         node: Node = self.node
         self.options = options
-        self.endpoint_id = options.endpoint_id or uuid.uuid4().bytes
+        self.endpoint_id = options.endpoint_id or self._drawn_id()
         #: What metrics and the status call it.
         self.name = node.name
         #: Subscribers and publishers of this node that are not closed, to be counted.
@@ -212,6 +217,10 @@ class Hub(SystemActor):
         self._take_stock(node)
         self.after(TICK_INTERVAL, CallBack(self._tick))
 
+    def _drawn_id(self) -> bytes:
+        """Return a new id, which in a simulation comes from its seed."""
+        return uuid.UUID(bytes=self.runtime.random.randbytes(16), version=4).bytes
+
     def _make_core(self, options: HubOptions) -> Core:
         return Core(
             self.endpoint_id,
@@ -223,6 +232,10 @@ class Hub(SystemActor):
 
     def _take_stock(self, node: Node) -> None:
         """Take the nodes and links that were there before this hub."""
+        #: Messages of doors among the inputs, with what guards their number.
+        self._brought, self._room_lock = 0, threading.Lock()
+        #: Sessions with endpoints of foreign software, by their ids: one for each.
+        self.foreign_sessions: dict[bytes, Any] = {}
         #: What is published by topic, and until when that is counted: see `topic_rows`.
         self._traffic, self._counted_until = Counter[str](), 0.0
         self.overlay.add_part("topics", self.topic_rows)
@@ -398,6 +411,16 @@ class Hub(SystemActor):
         else:
             self._order(partial(self.core.send_to, node_id, kind, pairs))
 
+    def has_hub(self, node_id: bytes) -> bool:
+        """Return whether another node is in reach and takes part in topics."""
+        return node_id in self._hubs
+
+    def hand_to(self, node_id: bytes, topic: str, contents: Sequence[bytes]) -> None:
+        """Send contents, which are plain CBOR, to the receivers of commands of one node."""
+        start = cbor2.dumps(topic)
+        pairs = [(topic, start + content) for content in contents]
+        self._order(partial(self.core.send_to, node_id, PackedType.COMMAND, pairs))
+
     def deliver_here(self, topic: str, value: Any) -> None:
         """Hand a value to the receivers of this endpoint, and to nobody else."""
         pair = (topic, encode_pair(topic, value))
@@ -409,7 +432,7 @@ class Hub(SystemActor):
         Receivers of this node get it as well, as they get what other nodes publish: all but
         `bringer`.
         """
-        self._order(partial(self.core.bring_in, self._entering(messages), bringer))
+        self._bring(BroughtIn(self._entering(messages), bringer))
 
     def bring_in_encoded(
         self, messages: Sequence[tuple[str, bytes]], bringer: object, ttl: int | None = None
@@ -427,7 +450,13 @@ class Hub(SystemActor):
             InvalidTopic: a topic is too long, or has no UTF-8 form; nothing was published.
         """
         pairs = [pair_of(topic, content) for topic, content in messages]
-        self._order(partial(self.core.bring_in, pairs, bringer, ttl))
+        self._bring(BroughtIn(pairs, bringer, ttl))
+
+    def _bring(self, brought: BroughtIn) -> None:
+        """Let messages of a door wait for the core."""
+        with self._room_lock:
+            self._brought += len(brought.pairs)
+        self._order(brought)
 
     def watch_wishes(self, bringer: object, told: WishListener) -> Callable[[], None]:
         """Tell a door what to bring in, now and whenever that changes; returns how to stop.
@@ -537,7 +566,7 @@ class Hub(SystemActor):
 
     def has_room(self) -> bool:
         """Return whether a message that is published goes on without waiting."""
-        return not self.is_congested and len(self.inputs) < INPUT_LIMIT
+        return not self.is_congested and len(self.inputs) + self._brought < INPUT_LIMIT
 
     def room(self) -> Future[None]:
         """Return a future that is done when there is room; at once, if there is."""
@@ -606,7 +635,13 @@ class Hub(SystemActor):
         """
         checked = tuple(map(checked_topic, topics))
         add = partial(self.core.subscribe, receiver, checked, kind=kind, sees_own=sees_own)
-        return self.me.ask(CallBack(lambda: self._carry_out(add(now=self._now()))))
+
+        def begin() -> None:
+            self._carry_out(add(now=self._now()))
+            if self._awaited:  # a door's receiver has the filter of a peer
+                self._look_for_awaited()
+
+        return self.me.ask(CallBack(begin))
 
     def remove_receiver(
         self,
@@ -620,6 +655,10 @@ class Hub(SystemActor):
 
         remove = partial(self.core.unsubscribe, receiver, checked, kind=kind)
         return self.me.ask(CallBack(lambda: self._carry_out(remove(now=self._now()))))
+
+    def note_change(self) -> None:
+        """Look again at what is waited for: a way out has heard what is wanted there."""
+        self.call_soon(self._look_for_awaited)
 
     def add_way_out(self, way_out: WayOut) -> Future[Any]:
         """Let a way out take what is published here; done when the core knows."""
@@ -704,15 +743,29 @@ class Hub(SystemActor):
         inputs = self.inputs
         count = min(len(inputs), TURN_LENGTH)
         take = inputs.popleft
-        taken = [take() for _ in range(count)]
+        is_brought = self._brought > 0
+        taken = self._take_share(count) if is_brought else [take() for _ in range(count)]
         for effects in self.core.take_inputs(taken):
             self._carry_out(effects)
         if inputs:
             self.poke()
         elif self._awaited:
             self._look_for_awaited()
-        if count == TURN_LENGTH and self.has_room():
+        if (count == TURN_LENGTH or is_brought) and self.has_room():
             self._release_waiters()
+
+    def _take_share(self, count: int) -> list[Pair | CoreOrder]:
+        """Take what one turn has time for, where doors bring messages in."""
+        take, brought = self.inputs.popleft, 0
+        taken: list[Pair | CoreOrder] = []
+        while len(taken) < count and brought < BROUGHT_IN_TURN:
+            entry = take()
+            taken.append(entry)
+            if isinstance(entry, BroughtIn):
+                brought += len(entry.pairs)
+        with self._room_lock:
+            self._brought -= brought
+        return taken
 
     @handler
     def receive(self, run: bytes) -> None:
@@ -786,7 +839,8 @@ class Hub(SystemActor):
         self, event: ForeignLinkUp | ForeignLinkDown | ForeignDialFailed
     ) -> None:
         """Tell status subscribers of a peer on a foreign wire."""
-        known: bytes | None = foreign_id(event.wire, event.address)
+        peered = None if isinstance(event, ForeignDialFailed) else event.endpoint
+        known: bytes | None = peered or foreign_id(event.wire, event.address)
         kind: SC | EC
         match event:
             case ForeignLinkUp():
@@ -796,7 +850,13 @@ class Hub(SystemActor):
                 text = event.reason
             case _:
                 kind, known, text = EC.PeerUnavailable, None, event.reason
-        self._carry_out([PeerEvent(kind, known, event.address, text, wire=event.wire)])
+        events = [PeerEvent(kind, known, event.address, text, wire=event.wire)]
+        if peered is not None:  # an endpoint: Broker tells of paths to these as well
+            is_up = kind is SC.PeerAdded
+            path = SC.EndpointDiscovered if is_up else SC.EndpointUnreachable
+            about = PeerEvent(path, peered, None, text, is_direct=True, wire=event.wire)
+            events.insert(0 if is_up else 1, about)
+        self._carry_out(events)
 
     def _tick(self) -> None:
         """Repeat what was not confirmed, and ask again where nobody answered."""

@@ -135,7 +135,9 @@ def status_of(hub: Hub) -> dict[str, Any]:
         ]
         + [
             {
-                "id": str(uuid.UUID(bytes=foreign_id(each.wire, each.address))),
+                "id": str(
+                    uuid.UUID(bytes=each.endpoint or foreign_id(each.wire, each.address))
+                ),
                 "wire": each.wire,
                 "name": each.name,
                 "address": f"{each.address[0]}:{each.address[1]}",

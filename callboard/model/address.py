@@ -10,6 +10,7 @@ import re
 from enum import IntEnum
 from typing import ClassVar, Final, Self
 
+from callboard.keywords import also_named
 from callboard.model.errors import DataOverflow, InvalidData
 from callboard.model.scalar import Scalar, whole_number
 
@@ -152,6 +153,7 @@ class Subnet(Scalar):
         """Return the number of fixed bits, counted in the family of the address."""
         return self._key[1]
 
+    @also_named(addr="address")
     def contains(self, address: Address) -> bool:
         """Return whether `address` is one of these."""
         network, length = self._key
@@ -177,6 +179,9 @@ class PortProtocol(IntEnum):
     TCP = 1
     UDP = 2
     ICMP = 3
+
+    def __str__(self) -> str:
+        return f"Protocol.{self.name}"
 
 
 #: By their numbers.

@@ -71,6 +71,9 @@ class DataType(IntEnum):
     Table = 13
     Vector = 14
 
+    def __str__(self) -> str:
+        return f"Type.{self.name}"
+
 
 # ---------------------------------------------------------------------------- containers
 
@@ -454,7 +457,12 @@ def _checked(keys: list[Any]) -> list[Any]:
     return keys
 
 
-_SCALARS = frozenset({str, int, float, bool, type(None), bytes})
+_SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
+#: What is not a container, of all that values have.
+_FLAT: Final = _SCALARS | {
+    Count, Enum, Port, ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network,
+    ipaddress.IPv6Network, datetime.datetime, datetime.timedelta,
+}  # fmt: skip
 
 
 def thawed(value: Any) -> Any:
@@ -467,8 +475,8 @@ def thawed(value: Any) -> Any:
         return value
     if kind is tuple:
         for item in value:
-            if type(item) not in _SCALARS:
-                return tuple([thawed(item) for item in value])
+            if type(item) not in _FLAT:
+                return tuple([item if type(item) in _FLAT else thawed(item) for item in value])
         return value
     if kind is frozenset:
         return set(value)

@@ -23,14 +23,17 @@ and need none. The functions on Python values give the same bytes as those on da
 values of `Data.to_py`; tests hold both equal.
 """
 
+import datetime
+import ipaddress
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, TypeVar
 
 import cbor2
 
 from callboard.basp.cbor.pieces import CONTAINER, check_weight
-from callboard.basp.cbor.reader import CborReader
+from callboard.basp.cbor.reader import CborReader, bad_content, read_as
 from callboard.basp.errors import PayloadTooHeavy, RemoteProtocolError
 from callboard.model.address import Address, Port, Subnet
 from callboard.model.data import (
@@ -295,6 +298,73 @@ def immutable_of_item(node: Any, depth: int) -> Any:
     return ImmutableData.to_py(data_of_item(node, depth))
 
 
+def immutable_from_cbor(payload: bytes) -> Any:
+    """Return the item that fills the bytes as Python values that never change, in one pass.
+
+    What is no value, or deeper than nearly all are, is for `immutable_of_item`. Numbers without
+    a tag may be too large, and CBOR's odd values may be there: `decode_run` looks for them.
+
+    Raises:
+        RemoteProtocolError: it cannot be read so.
+    """
+    return _IMMUTABLE_READER.read(payload)
+
+
+def _frozen(kind: DataType, make: Callable[[Any], Any]) -> Callable[[Any, object], Any]:
+    """Return what makes a value of the content of a tag, by way of `Data`."""
+
+    def read(content: Any, _is_key: object) -> Any:
+        if type(content) is not tuple:
+            raise bad_content(content, kind.name)
+        return ImmutableData.to_py(Data.of(kind, make(content)))
+
+    return read
+
+
+def _table_of(parts: Sequence[Any]) -> Table:
+    """Return keys and values in turns, as Python has them, as a table."""
+    if not {*map(type, parts[::2])} <= _KEYS or len(parts) % _PAIR:
+        raise bad_content(parts, "table")  # keys of less than a microsecond are lost in Python
+    data = [Data(part) for part in parts]
+    return Table(zip(data[::2], data[1::2], strict=True))
+
+
+def _read_count(number: Any, _is_key: object) -> Count:
+    """Make a count; the smallest ones are there."""
+    if type(number) is not int:
+        raise bad_content(number, "count")
+    return _SMALL[number] if 0 <= number < len(_SMALL) else Count(number)
+
+
+@lru_cache(4096)
+def _read_address(packed: Any, _is_key: object) -> Any:
+    """Make an address; events name the same ones again and again."""
+    return _address(packed).to_ip()
+
+
+_KEYS: Final = frozenset(
+    (str, int, Count, Enum, Port, ipaddress.IPv4Address, ipaddress.IPv6Address)
+)
+_SMALL: Final = tuple(map(Count, range(256)))
+_IMMUTABLE_READER: Final = CborReader(
+    "data",
+    {
+        48920: _read_count,
+        48921: _read_address,
+        48922: _frozen(DataType.Subnet, lambda content: _subnet(content, 0)),
+        48923: read_as(tuple, lambda content: Port(*_numbers(content, int)), "port"),
+        48924: read_as(int, lambda ns: Timestamp(Timespan(ns)).to_datetime(), "timestamp"),
+        48925: read_as(int, lambda ns: Timespan(ns).to_timedelta(), "timespan"),
+        48926: read_as(str, Enum, "enum value"),
+        48927: _frozen(DataType.Set, lambda parts: Set(map(Data, parts))),
+        48928: _frozen(DataType.Table, _table_of),
+    },
+    max_depth=_PLAIN_DEPTH,
+    has_maps=False,
+    is_immutable=True,
+)
+
+
 def _is_plain(value: object, depth: int) -> bool:
     """Return whether CBOR itself has all types in a value: then nothing is converted."""
     kind = type(value)
@@ -326,7 +396,23 @@ def _item(value: Any, depth: int) -> Any:
         return [_item(each, depth + 1) for each in value]
     if kind is Octets:
         return bytes(value)
-    return item_of_data(Data(value), depth)
+    tagged = _ITEMS.get(kind)
+    return item_of_data(Data(value), depth) if tagged is None else tagged(value)
+
+
+#: Tagged scalars that most events hold; the others go by way of `Data`.
+_ITEMS: Final[dict[type, Callable[[Any], cbor2.CBORTag]]] = {
+    Count: lambda count: cbor2.CBORTag(48920, count.value),
+    ipaddress.IPv4Address: lambda address: cbor2.CBORTag(48921, address.packed),
+    Port: lambda port: cbor2.CBORTag(48923, (port.number(), int(port.get_type()))),
+    datetime.datetime: lambda moment: cbor2.CBORTag(
+        48924, Timestamp.from_datetime(moment).time_since_epoch().count()
+    ),
+    datetime.timedelta: lambda span: cbor2.CBORTag(
+        48925, Timespan.from_timedelta(span).count()
+    ),
+    Enum: lambda value: cbor2.CBORTag(48926, value.name),
+}
 
 
 def _python(node: Any, depth: int) -> Any:

@@ -58,7 +58,8 @@ class Count(Scalar):
     _key: int
 
     def __init__(self, value: int) -> None:
-        value = whole_number(value, "a count")
+        if type(value) is not int:
+            value = whole_number(value, "a count")
         if not 0 <= value <= COUNT_MAX:
             msg = f"count {value} is outside 0 to 2**64 - 1"
             raise DataOverflow(msg)

@@ -2,16 +2,137 @@
 
 from callboard.commitlog.disk import Disk, DiskFile, RealDisk
 from callboard.simulation.cluster import Cluster
+from callboard.simulation.cluster_test import NotDeterministic, cluster_test
+from callboard.simulation.databases.model_database import ModelDatabase
+from callboard.simulation.deliveries import (
+    ExactlyOnce,
+    MessageDoubled,
+    MessageLost,
+    NothingLost,
+    OutOfOrder,
+    at_most_once,
+    in_order,
+)
 from callboard.simulation.disk import DiskFaults, SimulatedDisk
+from callboard.simulation.faults import (
+    Fault,
+    FaultKind,
+    Swarm,
+    bad_fsync,
+    clock_rate,
+    clock_step,
+    crash,
+    cut,
+    delay,
+    doubling,
+    full_disk,
+    isolate,
+    kill,
+    loss,
+    narrow,
+    one_way,
+    partition,
+    pause,
+    slow_disk,
+    swarm,
+)
+from callboard.simulation.history import History, HistoryViolation, Operation
+from callboard.simulation.linearizable import NotDecided, NotLinearizable, linearizable
+from callboard.simulation.marks import (
+    AlwaysBroken,
+    NeverHappened,
+    always,
+    reachable,
+    sometimes,
+)
+from callboard.simulation.models import (
+    ANY,
+    NEVER,
+    Counter,
+    Elements,
+    Lock,
+    Model,
+    OneOf,
+    Queue,
+    Register,
+)
+from callboard.simulation.mqtt.client import MqttClient, MqttOptions
 from callboard.simulation.processes import NodeProcess, Processes
+from callboard.simulation.programs.host import HostEnded, SimulatedHost
+from callboard.simulation.programs.loop import NotSimulated
+from callboard.simulation.runner import TimeStandsStill
+from callboard.simulation.schedules.schedule_test import explore, schedule_test
+from callboard.simulation.schedules.search import Explored, NoSuchStep
+from callboard.simulation.schedules.steps import Deadlock
 
 __all__ = [
+    "ANY",
+    "AlwaysBroken",
     "Cluster",
+    "Counter",
+    "Deadlock",
     "Disk",
     "DiskFaults",
     "DiskFile",
+    "Elements",
+    "ExactlyOnce",
+    "Explored",
+    "Fault",
+    "FaultKind",
+    "History",
+    "HistoryViolation",
+    "HostEnded",
+    "Lock",
+    "MessageDoubled",
+    "MessageLost",
+    "Model",
+    "MqttClient",
+    "MqttOptions",
+    "NEVER",
+    "NeverHappened",
+    "NoSuchStep",
     "NodeProcess",
+    "NotDecided",
+    "NotDeterministic",
+    "NotLinearizable",
+    "NotSimulated",
+    "NothingLost",
+    "OneOf",
+    "Operation",
+    "OutOfOrder",
     "Processes",
+    "Queue",
     "RealDisk",
+    "Register",
+    "ModelDatabase",
     "SimulatedDisk",
+    "SimulatedHost",
+    "Swarm",
+    "TimeStandsStill",
+    "always",
+    "at_most_once",
+    "bad_fsync",
+    "clock_rate",
+    "clock_step",
+    "cluster_test",
+    "crash",
+    "cut",
+    "delay",
+    "doubling",
+    "explore",
+    "full_disk",
+    "in_order",
+    "isolate",
+    "kill",
+    "linearizable",
+    "loss",
+    "narrow",
+    "one_way",
+    "partition",
+    "pause",
+    "reachable",
+    "slow_disk",
+    "schedule_test",
+    "sometimes",
+    "swarm",
 ]

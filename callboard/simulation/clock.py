@@ -1,10 +1,19 @@
-"""Virtual time: it moves only when the simulation moves it, and each node has its own clock."""
+"""Virtual time: it moves only when the simulation moves it, and each node has its own clocks.
+
+One counts seconds, as `time.monotonic` does; it may be fast or slow, and never jumps. The
+other shows the date, as `time.time` does, and can be set forwards and back. While a node has
+its turn, `time.time` and `time.time_ns` are those of the node.
+"""
 
 import heapq
 import itertools
 import math
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+#: What `time.time` shows at the begin of a simulation: 2026-01-01, 00:00 UTC.
+EPOCH: Final = 1_767_225_600
 
 
 class Clock:
@@ -44,7 +53,7 @@ class Clock:
 
 
 class NodeClock:
-    """The clock of one node: it runs a little faster or slower than that of the simulation."""
+    """The clocks of one node: they may run faster or slower than that of the simulation."""
 
     def __init__(self, clock: Clock, rate: float = 1.0) -> None:
         """Begin with the time of the simulation.
@@ -55,10 +64,21 @@ class NodeClock:
         self._clock = clock
         self._since = self._shown = clock.now
         self.rate = _checked(rate)
+        #: Seconds by which the date is ahead of the right one.
+        self.step = 0.0
+        #: When the node is done with what it waits for, in the time of the simulation.
+        self.busy_until = 0.0
 
     def time(self) -> float:
         """Return what this clock shows, in its own seconds."""
-        return self._shown + (self._clock.now - self._since) * self.rate
+        now = self._clock.now
+        if now < self.busy_until:
+            now = self.busy_until
+        return self._shown + (now - self._since) * self.rate
+
+    def wall_ns(self) -> int:
+        """Return the date as this node has it, in nanoseconds since 1970."""
+        return EPOCH * 1_000_000_000 + round((self.time() + self.step) * 1e9)
 
     def set_rate(self, rate: float) -> None:
         """Let `rate` seconds pass here while one passes outside; it never jumps.
@@ -75,6 +95,40 @@ class NodeClock:
         while self._shown + (found - self._since) * self.rate < when:  # rounding
             found = math.nextafter(found, math.inf)
         return found
+
+
+class Shown:
+    """The node whose date `time.time` shows; without one it shows the real date."""
+
+    _real_ns = time.time_ns
+    _clock: NodeClock | None = None
+
+    @classmethod
+    def time_ns(cls) -> int:
+        """Stand for `time.time_ns`, also for those who keep the function for later."""
+        return cls._real_ns() if cls._clock is None else cls._clock.wall_ns()
+
+    @classmethod
+    def time(cls) -> float:
+        """Stand for `time.time`."""
+        return cls.time_ns() / 1e9
+
+    @classmethod
+    def begin(cls, clock: NodeClock) -> tuple[Any, ...]:
+        """Let `time.time` show the date of a node; returns what `end` puts back."""
+        replaced = cls._clock, _FUNCTIONS["time"], _FUNCTIONS["time_ns"]
+        cls._clock = clock
+        _FUNCTIONS["time"], _FUNCTIONS["time_ns"] = _STANDING
+        return replaced
+
+    @classmethod
+    def end(cls, replaced: tuple[Any, ...]) -> None:
+        """Let it show what it did before."""
+        cls._clock, _FUNCTIONS["time"], _FUNCTIONS["time_ns"] = replaced
+
+
+_FUNCTIONS: Final = vars(time)
+_STANDING: Final = Shown.time, Shown.time_ns
 
 
 def _checked(rate: float) -> float:

@@ -15,6 +15,7 @@ Programs that are tested on it take a `Disk` as an argument, and get a
 import errno
 import os
 import random
+from collections.abc import Callable
 from typing import Final
 
 from callboard.commitlog.disk import check_rename
@@ -159,6 +160,16 @@ class DiskFaults:
     bit_flips: float = 0.0
     #: Bytes that all files together may have; None is no limit.
     capacity: int | None = None
+    #: Seconds that each write and each `fsync` takes; the node that asks waits for them.
+    latency: float = 0.0
+
+
+class PowerLost(BaseException):
+    """Ends a handler whose machine ended at this change of its disk."""
+
+
+def _nothing() -> None:
+    """Do nothing: no fault waits for a change."""
 
 
 class SimulatedDisk:
@@ -170,6 +181,12 @@ class SimulatedDisk:
         self.random = random.Random(seed)
         #: How often it crashed; files that were open before are closed.
         self.crashes = 0
+        #: Called with the seconds that a call takes.
+        self.works: Callable[[float], object] = float
+        #: Called behind each change.
+        self.changed: Callable[[], object] = _nothing
+        #: Whether who uses it is stopped: its node ended in the middle of a handler.
+        self.is_stopped = False
         self._root = FolderInode()
 
     # --- what a disk can do ---
@@ -187,6 +204,7 @@ class SimulatedDisk:
                 raise _error(errno.ENOENT, path)
             inode = FileInode()
             folder.change({name: inode})
+            self.did_change()
         if not isinstance(inode, FileInode):
             raise FolderInPlace(path)
         return SimulatedFile(self, inode, is_writable=append)
@@ -201,6 +219,7 @@ class SimulatedDisk:
         if inode is not None:
             raise _error(errno.EEXIST, path)
         folder.change({name: FolderInode()})
+        self.did_change()
 
     def rename(self, old: str, new: str) -> None:
         """Rename within one folder; what has the new name is replaced, all in one step.
@@ -226,6 +245,7 @@ class SimulatedDisk:
         if isinstance(replaced, FolderInode) and replaced.seen:
             raise _error(errno.ENOTEMPTY, new)
         folder.change({before: None, after: inode})
+        self.did_change()
 
     def unlink(self, path: str) -> None:
         """Remove a file's name; who has it open can go on.
@@ -238,6 +258,7 @@ class SimulatedDisk:
         if not isinstance(self._find(path), FileInode):
             raise _error(errno.EISDIR, path)
         folder.change({name: None})
+        self.did_change()
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a folder, sorted.
@@ -265,8 +286,20 @@ class SimulatedDisk:
             OSError: the disk says that it failed (`faults.fsync_errors`).
         """
         folder = self._folder(path)
+        self.take_time()
         self.fail_fsync(path)
         folder.sync()
+        self.did_change()
+
+    def did_change(self) -> None:
+        """Tell who waits for a change, and stop a node that this was the end of."""
+        self.changed()
+        self.check_power()
+
+    def check_power(self) -> None:
+        """Stop a node that ended in the middle of a handler."""
+        if self.is_stopped:
+            raise PowerLost
 
     # --- what goes wrong ---
 
@@ -285,7 +318,17 @@ class SimulatedDisk:
         """Return how many bytes can still be written; None is no limit."""
         if self.faults.capacity is None:
             return None
-        return max(0, self.faults.capacity - _bytes_of(self._root))
+        return max(0, self.faults.capacity - self.used)
+
+    @property
+    def used(self) -> int:
+        """The bytes of all files."""
+        return _bytes_of(self._root)
+
+    def take_time(self) -> None:
+        """Let a call take as long as the disk needs."""
+        if self.faults.latency:
+            self.works(self.faults.latency)
 
     def fail_fsync(self, path: str) -> None:
         """Raise an error for a part of the calls."""
@@ -296,6 +339,7 @@ class SimulatedDisk:
 
     def _look(self, path: str) -> "tuple[FolderInode, str, FileInode | FolderInode | None]":
         """Return a path's folder, its last name (none for the root), and what has it."""
+        self.check_power()
         names = [name for name in path.split("/") if name]
         folder = self._root
         for name in names[:-1]:
@@ -342,6 +386,7 @@ class SimulatedFile:
                 read.
         """
         self._check(is_write=True)
+        self._disk.take_time()
         size, faults, rng = len(data), self._disk.faults, self._disk.random
         if size > 1 and faults.short_writes and rng.random() < faults.short_writes:
             size = rng.randint(1, size - 1)
@@ -351,6 +396,7 @@ class SimulatedFile:
                 raise _error(errno.ENOSPC, "")
             size = room
         self._inode.change((len(self._inode.seen), bytes(data[:size])))
+        self._disk.did_change()
         return size
 
     def pread(self, size: int, offset: int) -> bytes:
@@ -376,6 +422,7 @@ class SimulatedFile:
         if size < 0 or not self._is_writable:
             raise _error(errno.EINVAL, "")
         self._inode.change((size, None))
+        self._disk.did_change()
 
     def size(self) -> int:
         """Return the size in bytes."""
@@ -390,12 +437,14 @@ class SimulatedFile:
                 also when a later call succeeds.
         """
         self._check()
+        self._disk.take_time()
         try:
             self._disk.fail_fsync("")
         except OSError:
             self._inode.sync_failed(self._disk.random)
             raise
         self._inode.sync()
+        self._disk.did_change()
 
     def close(self) -> None:
         """Close the file; this makes nothing durable."""
@@ -404,6 +453,7 @@ class SimulatedFile:
 
     def _check(self, *, is_write: bool = False) -> None:
         """Raise unless the file is open, and open to write if that is wanted."""
+        self._disk.check_power()
         is_open = self._is_open and self._life == self._disk.crashes
         if not is_open or (is_write and not self._is_writable):
             raise _error(errno.EBADF, "")

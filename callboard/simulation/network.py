@@ -37,6 +37,8 @@ class SimulatedSocket:
         self.host = host
         self.peer: SimulatedSocket | None = None
         self.remote: Address = ("", 0)
+        #: Its own port; nodes that dial need none.
+        self.port = 0
         self.is_connecting = False
         self.is_closed = False
         self.error = 0
@@ -86,9 +88,12 @@ class SimulatedSocket:
         if len(data) > size:
             self._received.appendleft(data[size:])
             data = data[:size]
-        if self.peer is not None:
-            self.peer.window_used -= len(data)
-            self.peer.touched()
+        peer = self.peer
+        if peer is not None:
+            was_full = peer.window_used >= WINDOW
+            peer.window_used -= len(data)
+            if was_full:  # else it was writable before
+                peer.touched()
         return data
 
     def close(self) -> None:
@@ -127,6 +132,15 @@ class SimulatedSocket:
         self.is_closed = True
         self.peer = None
 
+    def held(self) -> None:
+        """Be told that what was sent stands before a cut way."""
+
+    def datagram(self, data: bytes, source: Address) -> None:
+        """Take a datagram, or drop it."""
+
+    def unreachable(self) -> None:
+        """Be told that nobody takes a datagram of it."""
+
     # --- what the selector asks ---
 
     @property
@@ -149,9 +163,12 @@ class SimulatedListener:
 
     is_writable: Final = False
 
-    def __init__(self, network: "SimulatedNetwork", address: Address) -> None:
-        """Bind to an address."""
+    def __init__(
+        self, network: "SimulatedNetwork", address: Address, *, is_local: bool = False
+    ) -> None:
+        """Bind to an address, or with `is_local` to the loopback of its host."""
         self.host, self.port = self.address = address
+        self.is_local = is_local
         self.is_closed = False
         #: Called when somebody waits to be accepted.
         self.touched: Callable[[], None] = _nobody_waits
@@ -180,6 +197,10 @@ class SimulatedListener:
         """Refuse connections from now on."""
         self.is_closed = True
         self._network.listeners.pop(self.address, None)
+
+    def accepting(self) -> SimulatedSocket:
+        """Return this side's end of a connection."""
+        return SimulatedSocket(self._network, self.host)
 
     def offer(self, sock: SimulatedSocket) -> None:
         """Let a connection wait for `accept`."""
@@ -269,11 +290,16 @@ FIRST_PORT: Final = 40000
 
 @dataclass(slots=True)
 class Way:
-    """One direction between two hosts: seconds, bytes per second, part of packets lost."""
+    """One direction between two hosts: seconds, bytes per second, part of packets lost.
+
+    A part of those that arrive get no answer: the connection breaks, and is `doubling`, since
+    who has no answer says again what had arrived.
+    """
 
     delay: float = DELAY
     bytes_per_second: float = 0.0
     loss: float = 0.0
+    doubling: float = 0.0
     is_cut: bool = False
     #: When a narrow way has carried what was sent into it before.
     free_at: float = 0.0
@@ -288,11 +314,19 @@ class SimulatedNetwork:
         self._clock = clock
         self._random = rng
         self._trace = trace
+        #: Who takes datagrams.
+        self.datagram_sockets: dict[Address, SimulatedSocket] = {}
+        #: The addresses of hosts by their names.
+        self.names: dict[str, str] = {}
         self._ways: defaultdict[tuple[str, str], Way] = defaultdict(Way)
         self._sockets: dict[SimulatedSocket, None] = {}
         #: What stands before a cut way: socket, size, and what happens when it gets through.
         self._held: list[tuple[SimulatedSocket, str, str, int, _Arrival]] = []
         self._silent: set[str] = set()
+        #: Until when hosts wait for their disks, and send nothing.
+        self.busy: dict[str, float] = {}
+        #: Told of each host that is about to send, as long as somebody waits for that.
+        self.sending: Callable[[str], object] | None = None
         self._ports = FIRST_PORT
 
     def way(self, one: str, other: str) -> Way:
@@ -303,26 +337,35 @@ class SimulatedNetwork:
 
     def bind(self, host: str, port: int) -> SimulatedListener:
         """Return a bound socket; port 0 picks one."""
-        if port == 0:
-            self._ports += 1
-            port = self._ports
+        port = port or self.free_port()
         if (host, port) in self.listeners:
             raise OSError(errno.EADDRINUSE, "address already in use")
         return SimulatedListener(self, (host, port))
 
+    def free_port(self) -> int:
+        """Return a port that nobody has."""
+        self._ports += 1
+        return self._ports
+
     def connect(self, host: str, address: Address) -> SimulatedSocket:
         """Begin to connect; the socket becomes writable when that has ended."""
         sock = SimulatedSocket(self, host)
+        self.dial(sock, address)
+        return sock
+
+    def dial(self, sock: SimulatedSocket, address: Address) -> None:
+        """Begin to connect a socket."""
         sock.remote = address
         sock.is_connecting = True
         self._sockets[sock] = None
-        self._trace.note(self._clock.now, host, "connects to", address[0])
-        self._travel(sock, host, address[0], 0, (self._connection_arrives, (sock,)))
-        return sock
+        self._trace.note(self._clock.now, sock.host, "connects to", address[0])
+        self._travel(sock, sock.host, address[0], 0, (self._connection_arrives, (sock,)))
 
     def carry(self, sock: SimulatedSocket, data: bytes) -> None:
         """Bring bytes of a socket to its peer; none stands for the end of the stream."""
         host, to = sock.host, sock.remote[0]
+        if self.sending is not None and data:
+            self.sending(host)
         self._trace.note(self._clock.now, host, "sends", to, len(data), zlib.crc32(data))
         if sock.peer is not None:
             self._travel(sock, host, to, len(data), (sock.peer.arrive, (data,)))
@@ -330,6 +373,34 @@ class SimulatedNetwork:
     def forget(self, sock: SimulatedSocket) -> None:
         """Take note that a socket was closed by its owner."""
         self._sockets.pop(sock, None)
+
+    def refuse(self, sock: SimulatedSocket, peer: SimulatedSocket) -> None:
+        """Answer bytes for a socket that is closed: TCP resets the connection."""
+        self._trace.note(self._clock.now, sock.host, "resets", sock.remote[0])
+        self._travel(sock, sock.host, sock.remote[0], 0, (peer.reset, ()))
+
+    def datagram(self, sock: SimulatedSocket, to: Address, data: bytes) -> None:
+        """Bring a datagram to an address, or lose it; datagrams overtake each other."""
+        host = sock.host
+        self._trace.note(self._clock.now, host, "sends to", to[0], len(data), zlib.crc32(data))
+        way = self.way(host, to[0])
+        is_lost = bool(way.loss) and self._random.random() < way.loss
+        if not (way.is_cut or is_lost):
+            late = way.delay * (1.0 + JITTER * self._random.random())
+            if way.bytes_per_second:
+                way.free_at = (
+                    max(way.free_at, self._clock.now) + len(data) / way.bytes_per_second
+                )
+                late += way.free_at - self._clock.now
+            self._clock.plan(late, self._datagram_arrives, sock, to, data)
+
+    def _datagram_arrives(self, sock: SimulatedSocket, to: Address, data: bytes) -> None:
+        """Hand a datagram to whom it is for; without one its sender is told."""
+        found = self.datagram_sockets.get(to)
+        if found is not None:
+            found.datagram(data, (sock.host, sock.port))
+        elif to[0] not in self._silent:
+            sock.unreachable()
 
     # --- the way ---
 
@@ -340,8 +411,9 @@ class SimulatedNetwork:
         way = self.way(one, other)
         if way.is_cut:
             self._held.append((sock, one, other, size, arrival))
+            sock.held()
             return
-        now = self._clock.now
+        now = max(self._clock.now, self.busy.get(one, 0.0))
         due = now + way.delay * (1.0 + JITTER * self._random.random())
         if way.bytes_per_second:
             way.free_at = max(way.free_at, now) + size / way.bytes_per_second
@@ -350,6 +422,10 @@ class SimulatedNetwork:
             due += self._stall(sock, way)
         sock.last_arrival = due = max(due, sock.last_arrival)
         self._clock.plan_at(due, arrival[0], *arrival[1])
+        if size and way.doubling and self._random.random() < way.doubling:
+            self._trace.note(now, one, "hears no answer of", other)
+            answered = due + self.way(other, one).delay / 2  # the receiver reads it before
+            self._clock.plan_at(answered, self._break, sock, errno.ECONNRESET)
 
     def _stall(self, sock: SimulatedSocket, way: Way) -> float:
         """Return by how many seconds a packet is late because it was lost, perhaps often."""
@@ -364,23 +440,23 @@ class SimulatedNetwork:
         return late
 
     @staticmethod
-    def _break(sock: SimulatedSocket) -> None:
+    def _break(sock: SimulatedSocket, code: int = errno.ETIMEDOUT) -> None:
         """Break a connection at both ends."""
         for end in (sock, sock.peer):
             if end is not None and not end.is_closed:
-                end.connected(end.peer, errno.ETIMEDOUT)
+                end.connected(end.peer, code)
 
     def _connection_arrives(self, sock: SimulatedSocket) -> None:
         """Let a dial reach its listener, or be refused."""
         if sock.is_closed or sock.remote[0] in self._silent:
             return
         listener, host, to = self.listeners.get(sock.remote), sock.host, sock.remote[0]
-        if listener is None:
+        if listener is None or (listener.is_local and host != to):
             arrival: _Arrival = (sock.connected, (None, errno.ECONNREFUSED))
             self._travel(sock, to, host, 0, arrival)
             return
-        other = SimulatedSocket(self, listener.host)
-        other.remote = (host, 0)
+        other = listener.accepting()
+        other.remote = (host, sock.port)
         other.peer = sock
         self._sockets[other] = None
         listener.offer(other)
@@ -401,6 +477,20 @@ class SimulatedNetwork:
         held, self._held = self._held, []
         for waiting in held:
             self._travel(*waiting)
+
+    def is_held(self, sock: SimulatedSocket) -> bool:
+        """Return whether bytes of a socket stand before a cut way."""
+        return any(waiting[0] is sock for waiting in self._held)
+
+    def mend(self, one: str, other: str) -> None:
+        """Let everything through again between two hosts, and leave others as they are."""
+        self.way(one, other).is_cut = self.way(other, one).is_cut = False
+        held, self._held = self._held, []
+        for waiting in held:
+            if {waiting[1], waiting[2]} == {one, other}:
+                self._travel(*waiting)
+            else:
+                self._held.append(waiting)
 
     def reset(self, one: str, other: str) -> None:
         """Break all connections between two hosts; both ends notice at once."""
@@ -426,6 +516,7 @@ class SimulatedNetwork:
     def start_host(self, host: str) -> None:
         """Let a machine answer again: connections of its earlier life are reset."""
         self._silent.discard(host)
+        self._close_ports(host)  # of a process that came to its end while it opened one
         for sock in list(self._sockets):
             if sock.remote[0] == host and sock.peer is not None and sock.peer.is_closed:
                 self._travel(sock, host, sock.host, 0, (sock.reset, ()))
@@ -435,9 +526,11 @@ class SimulatedNetwork:
         return [sock for sock in self._sockets if sock.host == host]
 
     def _close_ports(self, host: str) -> None:
-        """Close the listeners of a host."""
-        for address in [address for address in self.listeners if address[0] == host]:
-            del self.listeners[address]
+        """Close the listeners of a host; its disk keeps nobody waiting any more."""
+        self.busy.pop(host, None)
+        for taken in (self.listeners, self.datagram_sockets):
+            for address in [address for address in taken if address[0] == host]:
+                del taken[address]
 
 
 #: What happens when something arrives, and with which arguments.

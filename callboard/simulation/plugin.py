@@ -29,16 +29,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--callboard-events", type=Path, metavar="FILE", help=text)
 
 
+def seed_of(config: pytest.Config) -> int | None:
+    """Return the seed that all simulations are to have; None if each has its own."""
+    seed: int | None = config.getoption("--callboard-seed")
+    if seed is None and SEED_VARIABLE in os.environ:
+        text = os.environ[SEED_VARIABLE]
+        if not text.strip().isdecimal():
+            message = f"{SEED_VARIABLE} is {text!r}; give a seed as it is printed, or unset it"
+            raise pytest.UsageError(message)
+        seed = int(text)
+    return seed
+
+
 @pytest.fixture
 def callboard_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster]":
     """A maker of simulated clusters: `a, b, c = cluster(3, topology="line")`."""
     from callboard.simulation.cluster import Cluster
 
-    seed = request.config.getoption("--callboard-seed")
+    seed = seed_of(request.config)
     if seed is None:
-        seed = int(os.environ.get(SEED_VARIABLE, zlib.crc32(request.node.nodeid.encode())))
+        seed = zlib.crc32(request.node.nodeid.encode())
     with closing(Cluster(seed)) as made:
-        request.node.stash[_CLUSTER] = made
+        request.node.stash[CLUSTER] = made
         yield made
 
 
@@ -63,7 +75,11 @@ def processes(callboard_processes: "Processes") -> "Processes":
     return callboard_processes
 
 
-_CLUSTER = pytest.StashKey["Cluster"]()
+#: The property of a test that tells which schedules were tried.
+SCHEDULES = "callboard schedules"
+
+#: The simulation of a test, where its failure looks for it.
+CLUSTER = pytest.StashKey["Cluster"]()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -72,11 +88,11 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Keep the events of a simulation that failed, and tell how to replay it."""
     report = yield
-    if report.when != "call" or _CLUSTER not in item.stash:
+    if report.when != "call" or CLUSTER not in item.stash:
         return report
     from callboard.simulation.trace import Dump
 
-    made = item.stash[_CLUSTER]
+    made = item.stash[CLUSTER]
     dump = Dump(made.seed, item.nodeid, made.trace.lines())
     wanted = item.config.getoption("--callboard-events")
     if wanted is not None:
@@ -87,3 +103,13 @@ def pytest_runtest_makereport(
             told += f"\n{len(dump.events):,} events are in {dump.write(item.config.rootpath)}"
         report.sections.append(("callboard simulation", told))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell how many schedules were tried for each `@schedule_test`."""
+    for reports in list(terminalreporter.stats.values()):
+        for report in reports:
+            if getattr(report, "when", "") == "call":
+                for name, tried in report.user_properties:
+                    if name == SCHEDULES:
+                        terminalreporter.write_line(f"{report.nodeid}: {tried}")

@@ -127,13 +127,17 @@ class NodeProcess:
         """Break the link with another node and refuse it for a time."""
         self._call("disconnect", other.node_id, seconds)
 
+    def end(self) -> None:
+        """Let the process end, and end the test's own node."""
+        self._client.close()
+        self.resume()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
     def close(self) -> None:
         """End the process and the test's own node."""
-        self._client.close()
+        self.end()
         with self._process:  # waits for it, and closes its pipes
-            self.resume()
-            assert self._process.stdin is not None
-            self._process.stdin.close()
             try:
                 self._process.wait(5.0)
             except subprocess.TimeoutExpired:
@@ -162,7 +166,9 @@ class Processes:
         return made
 
     def close(self) -> None:
-        """End all processes."""
+        """End all processes, together."""
+        for process in self._started:
+            process.end()
         for process in self._started:
             process.close()
 

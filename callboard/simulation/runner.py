@@ -3,17 +3,29 @@
 import asyncio
 import math
 import random
+import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from callboard.actors.errors import CallboardError, NodeClosed
 from callboard.actors.runner.runner import CELLS_A_TURN, Runner
 from callboard.node import Node
-from callboard.simulation.clock import Clock, NodeClock
+from callboard.simulation.clock import Clock, NodeClock, Shown
+from callboard.simulation.databases.model_database import ModelDatabase
 from callboard.simulation.network import SimulatedSelector
 
 if TYPE_CHECKING:
     from callboard.actors.future import Future
+
+
+#: Turns of nodes in a row without any time passing, or turns of actors in one of these, after
+#: which a test is stopped.
+STANDSTILL: Final = 100_000
+
+
+class TimeStandsStill(CallboardError, AssertionError):
+    """Nodes are busy for ever at one moment: something is tried again without any wait."""
 
 
 class SimulatedRunner(Runner):
@@ -24,6 +36,9 @@ class SimulatedRunner(Runner):
     """
 
     is_polling = False
+
+    #: The databases that stand in the place of those that a URL names.
+    databases: Callable[[str], ModelDatabase]
 
     def __init__(
         self,
@@ -50,6 +65,8 @@ class SimulatedRunner(Runner):
         self._clock = clock
         self._woken_by = woken
         self._planned_at: float | None = None
+        #: Called when the node is killed or crashes.
+        self.on_death: list[Callable[[], None]] = []
         self._sockets = SimulatedSelector(self._touched)
         super().__init__(name, selector=self._sockets, clock=self.node_clock.time, rng=rng)
         self.deadlines.fresh = _Fresh(self._touched)
@@ -57,37 +74,48 @@ class SimulatedRunner(Runner):
 
     def turn(self) -> None:
         """Do what a real runner does until its poll would block, and plan the next turn."""
-        if self.closed or self.is_paused:
+        if self.closed or self.is_paused or self._is_waiting():
             self.sleeping = True
             return
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self.loop)
         self._stepping = True
+        replaced = Shown.begin(self.node_clock)
         try:
-            is_busy = True
-            while is_busy and not self.closed:
-                is_busy = self._step()
+            limit = self.turns + STANDSTILL
+            while self._step() and self._may_go_on():
+                if self.turns > limit:
+                    msg = (
+                        f"time stands still at {self._clock.now:.6f} s: node {self.name} "
+                        f"has had something to do {STANDSTILL:,} times in a row"
+                    )
+                    raise TimeStandsStill(msg)
         finally:
+            Shown.end(replaced)
             self._stepping = False
             asyncio._set_running_loop(before)
         self.sleeping = True
-        if not self.closed:
+        if self._is_waiting():
+            self._clock.plan_at(self.node_clock.busy_until, self._touched)
+        elif not self.closed:
             self._plan(self.deadlines.sweep(self.now()))
 
     def _step(self) -> bool:
-        """Take one turn of a real runner; False when there is nothing more to do."""
+        """Take one turn of a real runner; False when there is nothing more to do just now."""
         ready = self.ready
         if ready:
             for _ in range(CELLS_A_TURN):
                 self.turns += 1
                 ready.popleft().run()
-                if not ready:
+                if not ready or self.closed:  # closed: a fault came in the middle
                     break
-        self.deadlines.sweep(self._housekeep())
+        now = self._housekeep()
+        if self.deadlines.fresh or self.deadlines.heap:
+            self.deadlines.sweep(now)
         events = self._sockets.select(0) if self._sockets.touched else None
         if events:
             self._take_events(events)
-        return bool(events or ready or self._posted)
+        return bool(events or ready or self._posted) and not self._is_waiting()
 
     def _plan(self, next_deadline: float) -> None:
         """Be woken for the next timer or deadline, unless that is planned already."""
@@ -109,6 +137,42 @@ class SimulatedRunner(Runner):
 
     # --- faults ---
 
+    def _may_go_on(self) -> bool:
+        """Return whether no fault has come in the middle of the turn."""
+        return not (self.closed or self.is_paused)
+
+    def _is_waiting(self) -> bool:
+        """Return whether the node waits for its disk."""
+        return self.node_clock.busy_until > self._clock.now
+
+    def wait_for_disk(self, seconds: float) -> float:
+        """Do nothing until the disk has worked so long; returns when that is.
+
+        What the node sends in the rest of its turn leaves it then. A test that works on the
+        disk itself waits for nothing.
+        """
+        if self._stepping:
+            since = max(self.node_clock.busy_until, self._clock.now)
+            self.node_clock.busy_until = since + seconds
+        return self.node_clock.busy_until
+
+    def wait_for(self, event: threading.Event, seconds: float) -> None:
+        """Let time pass for the others, in the middle of a turn.
+
+        Raises:
+            NodeClosed: the node was killed meanwhile.
+        """
+        self.machine.let_pass(seconds, lambda: self.closed or event.is_set())
+        if self.closed:
+            message = f"the node {self.name} was killed"
+            raise NodeClosed(message)
+
+    def die(self) -> None:
+        """End without a word."""
+        self.closed = True
+        for died in self.on_death:
+            died()
+
     def resume(self) -> None:
         """Go on after `is_paused` was set."""
         self.is_paused = False
@@ -120,6 +184,10 @@ class SimulatedRunner(Runner):
         self.node_clock.set_rate(rate)
         self._planned_at = None
         self._touched()
+
+    def go_on_with(self, clock: NodeClock) -> None:
+        """Take over how the clocks of an earlier life go: they belong to the machine."""
+        self.node_clock.rate, self.node_clock.step = clock.rate, clock.step
 
     # --- what a runner is asked ---
 

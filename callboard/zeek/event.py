@@ -47,6 +47,7 @@ C = TypeVar("C", bound=type)
 _NAME: Final = "__zeek_event__"
 _SHOWN: Final = 60
 _ONE: Final = Count(1)
+_VECTORS: Final = (tuple, list)
 #: How Zeek writes a pattern that is to match a whole text.
 _EXACT: Final = re.compile(r"\^\?\((.*)\)\$\?", re.DOTALL)
 
@@ -87,19 +88,18 @@ def zeek_events(*classes: type) -> Callable[[str, Any], Any]:
     Raises:
         UnsupportedData: one is none, or two have the same name.
     """
-    known: dict[str, type] = {}
+    known: dict[str | None, Callable[[Any], Any]] = {}
     for cls in classes:
         name = cls.__dict__.get(_NAME)
         if name is None or name in known:
             msg = f"{cls.__name__} is no class with a @zeek_event of its own"
             raise UnsupportedData(msg)
-        known[name] = cls
-        _codec(cls)  # its annotations are known
+        known[name] = _codec(cls)[1]
 
     def read(_topic: str, value: Any) -> Any:
         name = _name_of(value)
-        cls = None if name is None else known.get(name)
-        return value if cls is None else from_value(cls, value)
+        back = known.get(name)
+        return value if back is None else _read(name, back, value)
 
     return read
 
@@ -114,8 +114,13 @@ def from_value(cls: type[Any], value: Any) -> Any:
     if name is None or _name_of(value) != name:
         msg = f"no event {name}: {str(value)[:_SHOWN]}"
         raise InvalidData(msg)
+    return _read(name, _codec(cls)[1], value)
+
+
+def _read(name: str | None, back: Callable[[Any], Any], value: Any) -> Any:
+    """Return the event with this name that a value is."""
     try:
-        return _codec(cls)[1](value[2][1])
+        return back(value[2][1])
     except InvalidData as error:
         msg = f"{name}: {error}"
         raise InvalidData(msg) from error
@@ -123,11 +128,12 @@ def from_value(cls: type[Any], value: Any) -> Any:
 
 def _name_of(value: Any) -> str | None:
     """Return the name of the event that a value is; None for no event."""
-    match value:
-        case (first, second, (str() as name, tuple() | list(), *rest)) if (
-            first == second == _ONE and len(rest) <= 1
-        ):
-            return name
+    if isinstance(value, _VECTORS) and len(value) == 3:
+        first, second, body = value
+        if isinstance(body, _VECTORS) and 2 <= len(body) <= 3 and first == second == _ONE:
+            name, arguments, *_ = body
+            if isinstance(name, str) and isinstance(arguments, _VECTORS):
+                return name
     return None
 
 
@@ -149,6 +155,8 @@ def _record(cls: Any) -> _Both:
     hints = get_type_hints(cls, include_extras=True)
     fields = [field for field in dataclasses.fields(cls) if field.init]
     codecs = [(field.name, *_codec(hints[field.name])) for field in fields]
+    reads = [read for _, _, read in codecs]
+    is_positional = not any(field.kw_only for field in fields)
     needed = sum(
         field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         for field in fields
@@ -164,8 +172,14 @@ def _record(cls: Any) -> _Both:
             wanted = f"{needed} to {len(codecs)}" if needed < len(codecs) else str(needed)
             msg = f"{cls.__name__} has {wanted} fields, not {str(values)[:_SHOWN]}"
             raise InvalidData(msg)
-        pairs = zip(codecs, values, strict=False)  # those behind keep their defaults
-        return cls(**{name: _at(name, read, value) for (name, _, read), value in pairs})
+        try:  # fields behind the last value keep their defaults
+            made = [read(value) for read, value in zip(reads, values, strict=False)]
+        except InvalidData:  # once more, to say which it is
+            pairs = zip(codecs, values, strict=False)
+            made = [_at(name, read, value) for (name, _, read), value in pairs]
+        if is_positional:
+            return cls(*made)
+        return cls(**{codec[0]: value for codec, value in zip(codecs, made, strict=False)})
 
     return to, back
 
@@ -188,6 +202,8 @@ def _same(*kinds: type) -> _Both:
     """Return conversions that only look at the type."""
 
     def check(value: Any) -> Any:
+        if type(value) in kinds:
+            return value
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise _wrong(value, " or ".join(kind.__name__ for kind in kinds))
         return value

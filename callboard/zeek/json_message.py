@@ -24,6 +24,7 @@ import ipaddress
 import json
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from json.encoder import encode_basestring
 from types import MappingProxyType
@@ -63,7 +64,7 @@ def parse_frame(text: str) -> dict[str, Any]:
         MalformedMessage: it holds none.
     """
     try:
-        found = _DECODER.decode(text)
+        found = _parsed(text)
     except (ValueError, RecursionError) as cause:
         msg = f"no JSON: {cause}"
         raise MalformedMessage(msg) from cause
@@ -71,6 +72,15 @@ def parse_frame(text: str) -> dict[str, Any]:
         msg = f"a message is a JSON object, not {type(found).__name__}"
         raise MalformedMessage(msg)
     return found
+
+
+def _parsed(text: str) -> Any:
+    """Return what a text of JSON holds; blanks around it are rare."""
+    with suppress(StopIteration):
+        found, end = _scan(text, 0)
+        if end == len(text):
+            return found
+    return _DECODER.decode(text)
 
 
 def message_of_frame(frame: Mapping[str, Any]) -> tuple[str, bytes]:
@@ -83,9 +93,7 @@ def message_of_frame(frame: Mapping[str, Any]) -> tuple[str, bytes]:
     if type(topic) is not str:
         msg = "mandatory field 'topic' is missing, or no text"
         raise InvalidData(msg)
-    if is_reserved(checked_topic(topic)):
-        msg = f"topic {topic[:_SHOWN]!r} belongs to the endpoints themselves"
-        raise InvalidData(msg)
+    _check_topic(topic)
     try:
         content = _READERS[frame[_KIND]](frame[_DATA], 0)
     except (KeyError, TypeError) as cause:
@@ -104,6 +112,23 @@ def message_of_frame(frame: Mapping[str, Any]) -> tuple[str, bytes]:
     return topic, content
 
 
+def reader_of(kind: str) -> Callable[[Any, int], bytes]:
+    """Return what makes CBOR, as topics carry it, of a value of a type as JSON has it.
+
+    It takes the value and the number of containers around it, and raises `EndpointError`
+    where the type has no such value.
+    """
+    return _READERS[kind]
+
+
+@lru_cache(1024)
+def _check_topic(topic: str) -> None:
+    """Refuse a topic that is too long, or of the endpoints themselves."""
+    if is_reserved(checked_topic(topic)):
+        msg = f"topic {topic[:_SHOWN]!r} belongs to the endpoints themselves"
+        raise InvalidData(msg)
+
+
 def _no_constant(name: str) -> Any:
     """Refuse what JSON does not have."""
     msg = f"{name} is no number in JSON"
@@ -111,6 +136,7 @@ def _no_constant(name: str) -> Any:
 
 
 _DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
+_scan: Final = _DECODER.scan_once  # type: ignore[attr-defined]
 
 
 def _misshapen(cause: Exception) -> InvalidData:
@@ -172,7 +198,10 @@ def _real(data: Any, _depth: int) -> bytes:
     """Read a real."""
     if type(data) is not float and type(data) is not int:
         raise _wrong(data, "a real")
-    return _pack_real(0xFB, float(data))
+    real = float(data)
+    if real - real != 0.0:  # `1e999` is valid JSON, and no double
+        raise _wrong(data, "a real in the range of doubles")
+    return _pack_real(0xFB, real)
 
 
 def _string(data: Any, _depth: int) -> bytes:
@@ -357,9 +386,9 @@ def _plain_text(kind: str) -> Callable[[Any], str]:
     return lambda value: f'{start}{value}"}}'
 
 
-def _count_text(value: Any) -> str:
+def _count_text(number: int) -> str:
     """Write a count."""
-    return f'{{"@data-type":"count","data":{value}}}'
+    return f'{{"@data-type":"count","data":{number}}}'
 
 
 def _enum_text(value: Any) -> str:
@@ -437,12 +466,12 @@ _WRITERS: Final[dict[type, Callable[[Any], str]]] = {
     str: _string_text,
     bytes: _bytes_text,
     Octets: _bytes_text,
-    Count: _count_text,
+    Count: lambda count: _count_text(count.value),
     Enum: _enum_text,
     Port: _port_text,
     Address: _address_text,
     Subnet: _subnet_text,
-    ipaddress.IPv4Address: _address_text,
+    ipaddress.IPv4Address: lambda address: _address_text(_ip(address.packed)),
     ipaddress.IPv6Address: _address_text,
     ipaddress.IPv4Network: _subnet_text,
     ipaddress.IPv6Network: _subnet_text,

@@ -10,16 +10,24 @@ from secrets import token_bytes
 from typing import Any, Final, cast
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidState
+from websockets.exceptions import InvalidMessage, InvalidState
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
+from callboard.basp.foreign import FIRST_BYTES, wire_of
+
 try:
     from websockets.speedups import apply_mask
 except ImportError:  # where the package was built without C
     from websockets.utils import apply_mask
+
+#: What a port says to what is no request for WebSocket; nodes know HTTP when they see it.
+_NO_WEB_SOCKET: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n"
+    b"Content-Length: 28\r\n\r\nThis port speaks WebSocket.\n"
+)
 
 #: Bytes of an HTTP request or response.
 HEAD_LIMIT: Final = 16 * 1024
@@ -54,8 +62,16 @@ class TextFrames:
         self._size = 0
         #: Bytes that the next frame needs, as far as is known.
         self._needed = 0
-        self._parts: list[bytes] = []
+        self._parts = bytearray()
         self._has_head = False
+        #: What is written where the core cannot answer.
+        self._other = b""
+        self._refusal = _NO_WEB_SOCKET if self._mask else b""
+
+    @property
+    def held(self) -> int:
+        """Bytes that wait for more of them."""
+        return self._size + len(self._parts)
 
     def take(self, data: bytes) -> Iterator[str | Request | Response]:
         """Yield what a read holds: the head of the handshake, then texts."""
@@ -67,6 +83,8 @@ class TextFrames:
         self._chunks.clear()
         at = 0
         if self.core.state is not OPEN and not self._has_head:
+            if self._is_other_wire(whole):
+                return
             at = whole.find(_END_OF_HEAD) + len(_END_OF_HEAD)
             if at < len(_END_OF_HEAD):
                 if len(whole) > HEAD_LIMIT:
@@ -74,13 +92,39 @@ class TextFrames:
                 self._keep(whole, 0, 0)
                 return
             self._has_head = True
-            self.core.receive_data(whole[:at])
-            yield from cast("list[Any]", self.core.events_received())
+            yield from self._heads(whole[:at])
+        if self.failure:
+            return
         if self.core.state is not OPEN:  # what follows is the body of a refusal, or nothing
-            self.core.receive_data(whole[at:])
-            yield from cast("list[Any]", self.core.events_received())
+            yield from self._heads(whole[at:])
             return
         yield from self._frames(whole, at)
+
+    def _heads(self, data: bytes) -> Iterator[Request | Response]:
+        """Yield the head of the handshake, or fail where it is none."""
+        self.core.receive_data(data)
+        found = cast("list[Any]", self.core.events_received())
+        yield from found
+        exc = self.core.handshake_exc
+        if exc is not None and not found and not self.failure:
+            self.failure = f"no WebSocket: {exc}"
+            self._other = self._refusal if isinstance(exc, InvalidMessage) else b""
+
+    def end(self) -> Iterator[Request | Response]:
+        """Yield a head whose body goes to the end of the stream, which is here."""
+        if self._has_head and self.core.state is not OPEN:
+            self.core.receive_eof()
+            yield from cast("list[Any]", self.core.events_received())
+
+    def _is_other_wire(self, data: bytes) -> bool:
+        """Fail where the first bytes are of no handshake, and name what they are of."""
+        start = b"GET " if self._mask else b"HTTP"
+        if data[: len(start)] == start[: len(data)]:
+            return False
+        wire = wire_of(data[:FIRST_BYTES]) or "something else"
+        self.failure = f"it speaks {wire}, not WebSocket"
+        self._other = self._refusal
+        return True
 
     def _keep(self, whole: bytes, at: int, needed: int) -> None:
         """Keep what is no whole frame."""
@@ -142,9 +186,9 @@ class TextFrames:
                 self.fail(CloseCode.UNSUPPORTED_DATA, "messages are texts")
                 return
             if event.opcode is Opcode.TEXT or event.opcode is Opcode.CONT:
-                self._parts.append(bytes(event.data))
+                self._parts += event.data
                 if event.fin:
-                    whole, self._parts = b"".join(self._parts), []
+                    whole, self._parts = bytes(self._parts), bytearray()
                     yield from self._text(whole)
         if core.parser_exc is not None:
             self.failure = self.failure or str(core.parser_exc) or "a wrong frame"
@@ -178,4 +222,5 @@ class TextFrames:
 
     def to_write(self) -> bytes:
         """Return what is to be written since the last time."""
-        return b"".join(self.core.data_to_send())
+        other, self._other = self._other, b""
+        return b"".join((*self.core.data_to_send(), other))

@@ -10,12 +10,12 @@ errors, so both are equal for all values; a property test holds them to it.
 
 import struct
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 from callboard.model.data import DEPTH_LIMIT, DataType
 from callboard.model.encoding import MAX_ITEMS, data_from_cbor, data_to_cbor, refuse_heavy
-from callboard.zeek.value import value_from_bytes, value_to_bytes
+from callboard.zeek.value import read_value, value_from_bytes, value_to_bytes
 
 _U64: Final = struct.Struct(">Q").unpack_from
 _I64: Final = struct.Struct(">q").unpack_from
@@ -27,6 +27,8 @@ _pack_tagged: Final = struct.Struct(">BQ").pack
 # Plain numbers: an attribute of an enum for each value would take most of the time.
 _STRING: Final = int(DataType.String)
 _VECTOR: Final = int(DataType.Vector)
+_COUNT: Final = int(DataType.Count)
+_ADDRESS: Final = int(DataType.Address)
 
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 
@@ -45,11 +47,13 @@ def _heads(major: int) -> list[bytes]:
 _UINTS, _NEGATIVES = _heads(0x00), _heads(0x20)
 _TEXTS, _ARRAYS = _heads(0x60), _heads(0x80)
 _COUNTS: Final = [_TAG_COUNT + head for head in _UINTS]
+_SMALL_COUNTS: Final = {n.to_bytes(8): _COUNTS[n] for n in range(256)}
 
 
 #: How events begin, in both forms: a vector of three, version 1, and kind 1.
 _EVENT: Final = b"\x0e\x03" + 2 * b"\x02\0\0\0\0\0\0\0\x01"
 _OUR_EVENT: Final = b"\x83" + 2 * _COUNTS[1]
+_INNER, _OUR_INNER = len(_EVENT), len(_OUR_EVENT)
 
 
 class _LongWay(Exception):
@@ -66,11 +70,15 @@ def cbor_from_broker(buffer: bytes) -> bytes:
         InvalidData: they are no value, bytes follow it, or it is too deep or too heavy.
     """
     try:
+        out: list[bytes] = []
         if buffer.startswith(_EVENT):
-            out, end = [_OUR_EVENT], len(_EVENT)
-            end = _read_items(buffer, end, 1, out, 1)
+            stop = _INNER + 4 + buffer[_INNER + 3]
+            if start := _read_start(buffer[_INNER:stop]):
+                out += _OUR_EVENT, start
+                end = _read_items(buffer, stop, buffer[_INNER + 1] - 1, out, 2)
+            else:
+                end = _read_items(buffer, 0, 1, out, 0)
         else:
-            out = []
             end = _read_items(buffer, 0, 1, out, 0)
         if end != len(buffer):  # what a slice lacks shows here
             raise _LongWay
@@ -80,6 +88,40 @@ def cbor_from_broker(buffer: bytes) -> bytes:
     if len(content) > MAX_ITEMS:
         refuse_heavy(content)
     return content
+
+
+@lru_cache(1024)
+def _read_start(start: bytes) -> bytes:
+    """Return the CBOR of how the inner vector of an event begins: its length and its name.
+
+    Nothing where it begins otherwise.
+    """
+    out: list[bytes] = []
+    is_usual = len(start) > 3 and start[0] == _VECTOR and 0 < start[1] < 0x80
+    is_usual = is_usual and start[2] == _STRING and start[3] < 0x80
+    if is_usual and _read_items(start, 2, 1, out, 2) == len(start):
+        return _ARRAYS[start[1]] + b"".join(out)
+    return b""
+
+
+def cbor_at(buffer: bytes, at: int) -> tuple[bytes, int]:
+    """Return the CBOR of the value at a place in Broker's bytes, and the place behind it.
+
+    Raises:
+        InvalidData: there is no value, it does not end, or it is too deep or too heavy.
+    """
+    try:
+        out: list[bytes] = []
+        end = _read_items(buffer, at, 1, out, 0)
+        if end > len(buffer):
+            raise _LongWay
+        content = b"".join(out)
+    except (_LongWay, IndexError, struct.error):
+        data, end = read_value(buffer, at)
+        content = data_to_cbor(data)
+    if len(content) > MAX_ITEMS:
+        refuse_heavy(content)
+    return content, end
 
 
 def _head(major: int, number: int) -> bytes:
@@ -104,7 +146,10 @@ def _length(buffer: bytes, at: int) -> tuple[int, int]:
     return number | byte << shift, at + 1
 
 
-def _read_items(buffer: bytes, at: int, count: int, out: list[bytes], depth: int) -> int:
+# One branch for each common kind, here and below: a call costs as much as what it does.
+def _read_items(  # noqa: C901
+    buffer: bytes, at: int, count: int, out: list[bytes], depth: int
+) -> int:
     """Copy values one behind the other; returns the place behind them."""
     append = out.append
     for _ in range(count):
@@ -121,12 +166,22 @@ def _read_items(buffer: bytes, at: int, count: int, out: list[bytes], depth: int
                 _check_text(text)
             append(_TEXTS[size] if size < 256 else _head(0x60, size))
             append(text)
+        elif kind == _COUNT:
+            small = _SMALL_COUNTS.get(buffer[at : at + 8])
+            append(_read_count(buffer, at)[0] if small is None else small)
+            at += 8
         elif kind == _VECTOR:
-            size, at = _length(buffer, at)
+            size = buffer[at]
+            at += 1
+            if size > 0x7F:
+                size, at = _length(buffer, at - 1)
             if depth >= DEPTH_LIMIT or size > len(buffer) - at:
                 raise _LongWay
             append(_ARRAYS[size] if size < 256 else _head(0x80, size))
             at = _read_items(buffer, at, size, out, depth + 1)
+        elif kind == _ADDRESS:
+            append(_address(buffer[at : at + 16]))
+            at += 16
         elif kind in _READ:
             piece, at = _READ[kind](buffer, at)
             append(piece)
@@ -141,11 +196,12 @@ def _read_count(buffer: bytes, at: int) -> tuple[bytes, int]:
     return _COUNTS[number] if number < 256 else _TAG_COUNT + _head(0, number), at + 8
 
 
-def _read_address(buffer: bytes, at: int) -> tuple[bytes, int]:
-    """Read an address; ours has 4 bytes where it is of IPv4."""
-    address = buffer[at : at + 16]
-    is_v4 = address.startswith(_MAPPED)
-    return _TAG_ADDRESS + (b"\x44" + address[12:] if is_v4 else b"\x50" + address), at + 16
+@lru_cache(4096)
+def _address(address: bytes) -> bytes:
+    """Return the CBOR of an address, of 4 bytes where it is of IPv4; events repeat them."""
+    if address.startswith(_MAPPED):
+        return _TAG_ADDRESS + b"\x44" + address[12:]
+    return _TAG_ADDRESS + b"\x50" + address
 
 
 def _read_port(buffer: bytes, at: int) -> tuple[bytes, int]:
@@ -187,7 +243,7 @@ _READ: Final[dict[int, Callable[[bytes, int], tuple[bytes, int]]]] = {
     DataType.Count: _read_count,
     DataType.Integer: _read_integer,
     DataType.Real: _read_real,
-    DataType.Address: _read_address,
+    DataType.Address: lambda buffer, at: (_address(buffer[at : at + 16]), at + 16),
     DataType.Port: _read_port,
     DataType.Timestamp: partial(_read_integer, tag=b"\xd9\xbf\x1c"),
     DataType.Timespan: partial(_read_integer, tag=b"\xd9\xbf\x1d"),
@@ -223,17 +279,32 @@ def broker_from_cbor(content: bytes) -> bytes:
     if len(content) > MAX_ITEMS:
         refuse_heavy(content)
     try:
+        out: list[bytes] = []
         if content.startswith(_OUR_EVENT):
-            out, end = [_EVENT], len(_OUR_EVENT)
-            end = _write_items(content, end, 1, out, 1)
+            size = content[_OUR_INNER + 1] - 0x60
+            stop = _OUR_INNER + (2 + size if size < 24 else 3 + content[_OUR_INNER + 2])
+            if start := _write_start(content[_OUR_INNER:stop]):
+                out += _EVENT, start
+                end = _write_items(content, stop, content[_OUR_INNER] - 0x81, out, 2)
+            else:
+                end = _write_items(content, 0, 1, out, 0)
         else:
-            out = []
             end = _write_items(content, 0, 1, out, 0)
         if end == len(content):  # what a slice lacks shows here
             return b"".join(out)
     except (_LongWay, IndexError, struct.error):
         pass
     return value_to_bytes(data_from_cbor(content))
+
+
+@lru_cache(1024)
+def _write_start(start: bytes) -> bytes:
+    """Return Broker's bytes of how the inner vector of an event begins, or nothing."""
+    out: list[bytes] = []
+    is_usual = len(start) > 1 and 0x80 < start[0] < 0x98 and 0x60 <= start[1] <= 0x78
+    if is_usual and _write_items(start, 1, 1, out, 2) == len(start):
+        return _VECTORS[start[0] - 0x80] + b"".join(out)
+    return b""
 
 
 def _number(content: bytes, at: int, kind: int) -> tuple[int, int]:
@@ -248,6 +319,9 @@ def _number(content: bytes, at: int, kind: int) -> tuple[int, int]:
 _SIZES: Final = (*[None] * 24, 1, 2, 4, 8, *[None] * 4)
 #: Small counts by the bytes behind the first one of their tag.
 _SMALL: Final = {_COUNTS[n][1:]: b"\x02" + n.to_bytes(8) for n in range(24)}
+_MIDDLE: Final = {_COUNTS[n][1:]: b"\x02" + n.to_bytes(8) for n in range(24, 256)}
+_V4: Final = _TAG_ADDRESS[1:] + b"\x44"
+_BROKER_V4: Final = b"\x06" + _MAPPED
 _SMALL_INTEGERS: Final = [b"\x03" + n.to_bytes(8) for n in range(24)]
 
 
@@ -266,7 +340,9 @@ _STRINGS: Final = [b"\x05" + size for size in _VARBYTES]
 _VECTORS: Final = [b"\x0e" + size for size in _VARBYTES]
 
 
-def _write_items(content: bytes, at: int, count: int, out: list[bytes], depth: int) -> int:
+def _write_items(  # noqa: C901
+    content: bytes, at: int, count: int, out: list[bytes], depth: int
+) -> int:
     """Copy items one behind the other; returns the place behind them."""
     append = out.append
     for _ in range(count):
@@ -284,6 +360,12 @@ def _write_items(content: bytes, at: int, count: int, out: list[bytes], depth: i
             if (small := _SMALL.get(content[at : at + 3])) is not None:
                 append(small)
                 at += 3
+            elif content.startswith(_V4, at):
+                append(_BROKER_V4 + content[at + 3 : at + 7])
+                at += 7
+            elif (middle := _MIDDLE.get(content[at : at + 4])) is not None:
+                append(middle)
+                at += 4
             else:
                 at = _write_tagged(content, at, out)
         elif 0x80 <= first < 0x9C:

@@ -18,6 +18,7 @@ Only `take`, `tick`, `lost` and `close` change the state; the driver owns socket
 
 import hmac
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
@@ -40,6 +41,7 @@ from callboard.basp.link import Closed, Transmit
 from callboard.dataclass import dataclass
 from callboard.endpoint.machine.topic import checked_topic
 from callboard.model.errors import EndpointError, InvalidOption, InvalidTopic, MalformedMessage
+from callboard.zeek.form import Forms
 from callboard.zeek.json_message import message_of_frame, parse_frame
 from callboard.zeek.text_frames import TextFrames
 
@@ -58,6 +60,10 @@ ERROR_LIMIT: Final = 10_000
 
 _NAME: Final = re.compile(r"[A-Za-z0-9/_\-.=:*@]{1,128}")
 _SHOWN: Final = 200
+
+#: Of the package below, which would write requests with their tokens into a log for debugging.
+_DISCREET: Final = logging.getLogger("callboard.zeek.websocket")
+_DISCREET.setLevel(logging.INFO)
 
 
 class SessionState(Enum):
@@ -162,14 +168,20 @@ class ZeekClientSession:
         self.endpoint = self.version = ""
         self._wanted = topics
         self._headers = dict(headers or {})
-        self._core = ClientProtocol(url, max_size=limit)
+        self._core = ClientProtocol(url, max_size=limit, logger=_DISCREET)
         self._frames = TextFrames(self._core, limit)
         self._silence = _Silence(now)
+        self._forms = Forms()
 
     @property
     def next_tick_at(self) -> float:
         """When silence is to be looked at."""
         return self._silence.due
+
+    @property
+    def held(self) -> int:
+        """Bytes of the other side that wait for more of them."""
+        return self._frames.held
 
     def is_over(self) -> bool:
         """Return whether the connection has ended."""
@@ -196,7 +208,7 @@ class ZeekClientSession:
         effects: list[_Effect] = []
         for event in self._frames.take(data):
             if self.state is SessionState.OPEN and type(event) is str:
-                message = _brought(event)
+                message = self._forms.match(event) or _brought(event, self._forms)
                 if message is not None:
                     found.append(message)
             elif isinstance(event, Response):
@@ -223,6 +235,9 @@ class ZeekClientSession:
         if code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             why = (response.body or b"").decode(errors="replace").strip()[:_SHOWN]
             return self._end(f"{text} {why}".strip(), AuthenticationFailed(text))
+        if code == HTTPStatus.SWITCHING_PROTOCOLS:
+            text = f"its upgrade is none of WebSocket: {self._core.handshake_exc}"[:_SHOWN]
+            return self._end(text, MalformedHandshake(text))
         return self._end(f"{text}; see the address and its path", MalformedHandshake(text))
 
     def _acknowledged(self, text: str) -> list[_Effect]:
@@ -245,6 +260,9 @@ class ZeekClientSession:
 
     def lost(self, reason: str) -> list[_Effect]:
         """Take note that the connection broke."""
+        for answer in () if self.is_over() else self._frames.end():
+            if isinstance(answer, Response):
+                return self._refused(answer)
         return self._end(reason, LinkLost(reason))
 
     def close(self, reason: str) -> list[_Effect]:
@@ -260,13 +278,15 @@ class ZeekClientSession:
         return [*([Transmit(rest)] if rest else ()), Closed(reason, error)]
 
 
-def _brought(text: str) -> Message | ErrorFrame | None:
+def _brought(text: str, forms: Forms) -> Message | ErrorFrame | None:
     """Return what a text of a server is; None for what means nothing to us."""
     try:
         frame = parse_frame(text)
         kind = frame.get("type", "data-message")
         if kind == "data-message":
-            return message_of_frame(frame)
+            message = message_of_frame(frame)
+            forms.learn(text, message)
+            return message
     except EndpointError as error:
         return ErrorFrame("unreadable", str(error)[:_SHOWN])
     if kind == "error":
@@ -415,15 +435,21 @@ class ZeekServerSession:
         self._entry = entry
         self._ack = json.dumps({"type": "ack", "endpoint": endpoint, "version": version})
         self._certified = certified
-        self._core = ServerProtocol(max_size=limit)
+        self._core = ServerProtocol(max_size=limit, logger=_DISCREET)
         self._frames = TextFrames(self._core, limit)
         self._silence = _Silence(now)
+        self._forms = Forms()
         self._inputs = 0
 
     @property
     def next_tick_at(self) -> float:
         """When silence is to be looked at."""
         return self._silence.due
+
+    @property
+    def held(self) -> int:
+        """Bytes of the other side that wait for more of them."""
+        return self._frames.held
 
     def is_over(self) -> bool:
         """Return whether the connection has ended."""
@@ -453,7 +479,7 @@ class ZeekServerSession:
             if self.state is SessionState.OPEN and type(event) is str:
                 self._inputs += 1
                 try:
-                    found.append(message_of_frame(parse_frame(event)))
+                    found.append(self._forms.match(event) or self._read(event))
                 except EndpointError as error:
                     effects += [Arrived(found), *self._answer_mistake(error)]
                     found = []
@@ -464,6 +490,12 @@ class ZeekServerSession:
             if self.is_over():
                 return [], effects
         return _outcome(self._frames, found, effects, self._end)
+
+    def _read(self, text: str) -> Message:
+        """Parse a message."""
+        message = message_of_frame(parse_frame(text))
+        self._forms.learn(text, message)
+        return message
 
     def _asked(self, request: Request) -> list[_Effect]:
         """Answer the request."""

@@ -21,11 +21,11 @@ from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
-from callboard.basp.errors import BaspError, LinkLost
+from callboard.basp.errors import AlreadyLinked, BaspError, LinkLost
 from callboard.basp.foreign import Admitted, Arrived
 from callboard.basp.link import Closed, Transmit
 from callboard.dataclass import dataclass
-from callboard.proxies.address import Endpoint, endpoint_text, is_path
+from callboard.proxies.address import Endpoint, is_path, place_text
 from callboard.proxies.errors import LinkError, TlsError
 from callboard.proxies.events import ForeignDialFailed, ForeignLinkDown, ForeignLinkUp
 from callboard.proxies.link.acceptor import Acceptor
@@ -35,7 +35,7 @@ from callboard.proxies.link.connector import Connector
 from callboard.proxies.link.limits import Gate, Limits, Throttle
 from callboard.proxies.link.network import Network
 from callboard.proxies.link.ports import bind, refuse_unguarded
-from callboard.proxies.link.stream import READ_SIZE, Machine, Stream
+from callboard.proxies.link.stream import READ_SIZE, WAITING_LIMIT, Machine, Stream
 from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT, TlsSocket
 
 _log = logging.getLogger("callboard.links")
@@ -77,6 +77,7 @@ class ForeignPeer(NamedTuple):
         is_linked: whether it is admitted.
         retry: seconds between attempts at most.
         waiting: bytes that it has not taken yet.
+        endpoint: the id of its endpoint, where its wire has such and it is admitted.
     """
 
     wire: str
@@ -86,6 +87,17 @@ class ForeignPeer(NamedTuple):
     is_linked: bool
     retry: float
     waiting: int
+    endpoint: bytes | None = None
+
+
+class ForeignSource(Protocol):
+    """A door on sockets that are not of this room, as ZeroMQ's are."""
+
+    def peers(self) -> list[ForeignPeer]:
+        """Return its peers; from any thread."""
+
+    def end(self, reason: str) -> None:
+        """Close it: the node closes. On the runner."""
 
 
 class ForeignDoor(Protocol):
@@ -117,6 +129,7 @@ class ForeignLink(Stream[Any, Any]):
         remote: the other end: what was dialed, or where the connection came from.
         dial: the dial that it is of; None where the peer dialed.
         peer: what the admitted peer is called; None before.
+        endpoint: the id of its endpoint, where its wire has such.
     """
 
     def __init__(
@@ -142,6 +155,9 @@ class ForeignLink(Stream[Any, Any]):
         self.remote = remote
         self.dial = dial
         self.peer: str | None = None
+        #: Bytes that may wait for the peer; it is ended beyond them.
+        self.waiting_limit = WAITING_LIMIT
+        self.endpoint: bytes | None = None
         #: Ends the connection unless its peer is admitted before.
         self.patience: Timer | None = None
         self.since = runner.now()
@@ -158,7 +174,14 @@ class ForeignLink(Stream[Any, Any]):
     @property
     def name(self) -> str:
         """Who is at the other end, for people."""
-        return f"{self.kind} peer {self.peer or endpoint_text(self.remote)}"
+        return f"{self.kind} peer {self.peer or place_text(self.remote)}"
+
+    def say(self, data: bytes) -> None:
+        """Write, unless the peer does not read: whatever it makes us answer is bounded."""
+        if self.waiting > self.waiting_limit:
+            self.end(f"{self.waiting:,} B wait and it does not read")
+        else:
+            self.write(data)
 
     def _arrived(self, messages: list[Any]) -> None:
         """Hand messages that came alone to the door."""
@@ -232,6 +255,8 @@ class ForeignWires:
     dials: list[ForeignDial] = field(default_factory=list)
     #: All connections, in the order they came.
     links: dict[ForeignLink, ForeignPort | None] = field(default_factory=dict)
+    #: Doors on other sockets.
+    sources: list[ForeignSource] = field(default_factory=list)
     _closed: bool = False
 
     def __post_init__(self) -> None:
@@ -239,6 +264,11 @@ class ForeignWires:
         self._runner: Runner = self.turns.runner
         self._part_with = self._connector.part_with
         self._watch = self._connector.watch
+
+    @property
+    def limits(self) -> Limits:
+        """What the node takes from others: ports of its neighbors have the same."""
+        return self._connector.options.limits
 
     # --- ports ---
 
@@ -253,6 +283,7 @@ class ForeignWires:
         insecure: bool = False,
         limits: Limits = Limits(),  # noqa: B008  # it is frozen
         patience: float = HANDSHAKE_LIMIT,
+        waiting: int = WAITING_LIMIT,
     ) -> ForeignPort:
         """Accept links of a foreign wire on a port.
 
@@ -266,6 +297,7 @@ class ForeignWires:
             limits: what strangers and peers may take; `links`, `handshakes` and so on count
                 for this port alone.
             patience: seconds in which a peer has to be admitted.
+            waiting: bytes that may wait for a peer that does not read.
 
         Raises:
             PublicAddress: other machines reach the address, and nothing guards it.
@@ -282,6 +314,7 @@ class ForeignWires:
 
         def opened(accepted: Any, door: ForeignDoor, remote: Endpoint) -> ForeignLink:
             link = ForeignLink(self, door, accepted, remote, None, limits)
+            link.waiting_limit = waiting
             made.links.add(link)
             self._begin(link, accepted, made, patience)
             return link
@@ -414,7 +447,7 @@ class ForeignWires:
     def _hindered(self, dial: ForeignDial, obstacle: Obstacle) -> None:
         """End an attempt to which nobody answered, or not with TLS."""
         dial.attempt = None
-        where, secured = endpoint_text(dial.endpoint), obstacle.secured
+        where, secured = place_text(dial.endpoint), obstacle.secured
         text = f"no {dial.door.kind} link with {where}: {obstacle.why}"
         cause: Exception | None = None
         if secured is not None:
@@ -433,6 +466,18 @@ class ForeignWires:
             level = logging.INFO if cause is None else logging.WARNING
             _log.log(level, "%s", text + ("; it is tried again" if dial.retry else ""))
         self._go_on(dial, text, cause)
+
+    def _go_on_quietly(self, dial: ForeignDial, link: ForeignLink) -> None:
+        """Look again later: the peer that is dialed is linked by another connection."""
+        if not dial.linked.done():
+            dial.linked.set_result(link)
+        if dial.is_stopped or self._closed:
+            return
+        if dial.retry:
+            dial.timer = self._runner.call_later(dial.retry, self._attempt, dial)
+        else:
+            self.dials.remove(dial)
+            dial.is_stopped = True
 
     def _go_on(self, dial: ForeignDial, text: str, cause: Exception | None = None) -> None:
         """Plan the next attempt, or end a dial that has no other."""
@@ -468,11 +513,12 @@ class ForeignWires:
         """Do what a machine asks for, in its order."""
         for effect in effects:
             if isinstance(effect, Transmit):
-                link.write(effect.data)
+                link.say(effect.data)
             elif isinstance(effect, Arrived):
                 link.frames_received += len(effect.messages)
                 link.door.deliver(link, effect.messages)
             elif isinstance(effect, Admitted):
+                link.endpoint = effect.endpoint
                 self._admitted(link, effect.name)
             elif isinstance(effect, Closed):
                 self._ended(link, effect.reason, effect.error)
@@ -488,7 +534,7 @@ class ForeignWires:
         if dial is not None:
             dial.told = ""
         if self._is_only(link):
-            self._emit(ForeignLinkUp(link.kind, name, link.remote))
+            self._emit(ForeignLinkUp(link.kind, name, link.remote, link.endpoint))
         link.door.link_up(link, name)
         if dial is not None and not dial.linked.done():
             dial.linked.set_result(link)
@@ -509,11 +555,13 @@ class ForeignWires:
             retry = 0.0 if link.dial is None else link.dial.retry
             is_dialed = link.dial is not None
             is_up = link.peer is not None or (known is not None and known.is_linked)
-            found[key] = ForeignPeer(*key, name, is_dialed, is_up, retry, waiting)
+            endpoint = link.endpoint
+            found[key] = ForeignPeer(*key, name, is_dialed, is_up, retry, waiting, endpoint)
         for dial in list(self.dials):
             key = dial.door.kind, dial.endpoint
             found.setdefault(key, ForeignPeer(*key, "", True, False, dial.retry, 0))  # noqa: FBT003
-        return list(found.values())
+        others = [peer for source in list(self.sources) for peer in source.peers()]
+        return [*found.values(), *others]
 
     def _ended(self, link: ForeignLink, reason: str, error: BaspError | None) -> None:
         """Let go of a connection, tell the door, and dial again where that is wanted."""
@@ -529,29 +577,40 @@ class ForeignWires:
             if self._is_only(link):
                 is_wanted = link.dial is not None and link.dial.is_stopped
                 facts = link.kind, link.peer, link.remote, reason
-                self._emit(ForeignLinkDown(*facts, is_wanted=is_wanted))
+                self._emit(ForeignLinkDown(*facts, is_wanted, link.endpoint))
             link.door.link_down(link, reason)
         elif port is not None:
             _log.debug("%s link from %s ended: %s", link.kind, link.remote[0], reason)
             link.door.not_linked(link.remote, reason)
-        dial = link.dial
-        if dial is None:
-            return
+        if link.dial is not None:
+            self._dial_ended(link.dial, link, reason, error)
+
+    def _dial_ended(
+        self, dial: ForeignDial, link: ForeignLink, reason: str, error: BaspError | None
+    ) -> None:
+        """Dial again after the end of a connection, where that is wanted."""
         dial.link = None
         if link.peer is not None:
             if self._runner.now() - link.since >= STEADY:
                 dial.backoff.reset()
             self._go_on(dial, reason)
             return
-        text = f"no {link.kind} link with {endpoint_text(dial.endpoint)}: {reason}"
+        if isinstance(error, AlreadyLinked):
+            self._go_on_quietly(dial, link)
+            return
+        text = f"no {link.kind} link with {place_text(dial.endpoint)}: {reason}"
         self._failed(dial, text, None if isinstance(error, LinkLost) else error)
 
     def close(self, reason: str) -> None:
         """End everything: the node closes."""
         self._closed = True
+        for source in list(self.sources):
+            source.end(reason)
         for port in list(self.ports):
             self._close_port(port, reason)
         for dial in list(self.dials):
             self._stop(dial, reason)
         for link in list(self.links):
             link.end(reason)
+            if link in self.links:  # it waits for an answer, for which there is no time
+                self.carry_out(link, link.machine.lost(reason))

@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 
 from callboard.actors.runner import contention
 from callboard.actors.runner.runner import Runner
+from callboard.basp.foreign import FIRST_BYTES, OURS, wire_of
 from callboard.proxies.link.certificates import Certificates, Secured
 from callboard.proxies.link.tls import explain
 
@@ -48,6 +49,9 @@ class TlsSocket:
             ValueError: no certificate could be for such a host.
         """
         self.was_heard = False
+        #: The first bytes of who was dialed: they may be of another protocol.
+        self._first = b""
+        self._is_dialer = host is not None
         #: What the other side said is no TLS, or none that fits.
         self.is_unfit = False
         #: The other side did not begin in time, as one that speaks plainly.
@@ -208,6 +212,8 @@ class TlsSocket:
         except BlockingIOError:
             return None
         if data:
+            if self._is_dialer and not self.was_heard:
+                self._first = data[:FIRST_BYTES]
             self.was_heard = True
             self._incoming.write(data)
         return data
@@ -230,7 +236,10 @@ class TlsSocket:
         self.is_unfit = True
         with contextlib.suppress(OSError):
             self._push()
-        return ConnectionAbortedError(errno.ECONNABORTED, explain(error))
+        wire = wire_of(self._first)
+        is_other = wire not in ("", OURS, "TLS")
+        text = f"it speaks {wire}, without TLS" if is_other else explain(error)
+        return ConnectionAbortedError(errno.ECONNABORTED, text)
 
 
 #: Seconds that a TLS handshake may take; a plain one has the same.

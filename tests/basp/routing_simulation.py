@@ -58,6 +58,7 @@ class Simulation:
         self.quiet_since = 0
         self.stated_at = {}
         self.lost = []  # (time, node, destination)
+        self.cut_off = set()  # (node, destination) since it was reported lost
         self.messages = 0
 
     def at(self, delay, action):
@@ -76,7 +77,10 @@ class Simulation:
         said = self.routers[me]._diffusion.statements.get(me)
         if said is not None:
             self.stated_at.setdefault((me, said.stamp), self.step)
+        self.cut_off.difference_update((me, destination) for destination in changes.gained)
         for destination in changes.lost:
+            assert (me, destination) not in self.cut_off, "reported twice"
+            self.cut_off.add((me, destination))
             self.lost.append((self.now, me, destination))
             self.check_lost(me, destination)
         self.plan(me)
@@ -165,7 +169,7 @@ class Simulation:
             self.now = until
 
     def links(self):
-        return [tuple(link) for link in self.up_since]
+        return [tuple(sorted(link)) for link in self.up_since]  # the same in each process
 
     def check(self):
         for me, router in self.routers.items():

@@ -117,3 +117,11 @@ def test_any_flipped_bit_gives_frames_or_a_typed_error(bit):
 
     assert reader.error is None or isinstance(reader.error, RemoteProtocolError)
     assert bytes(stream).startswith(b"".join(map(repack_frame, frames)))
+
+
+def test_the_wire_of_what_is_shorter_than_a_header_is_named():
+    reader = FrameReader()
+
+    assert reader.feed(b"HTTP/1.1 400 Bad Request\r\n\r\n") == []
+    assert reader.other_wire == "HTTP"
+    assert FrameReader().other_wire == ""

@@ -159,3 +159,8 @@ class Wire:
             for end in self.ends
         )
         return ends, parked, holders
+
+
+def empty_lists(count: int) -> bytes:
+    """Return the CBOR of a list of so many empty ones, 65,536 or more; quickly made."""
+    return b"\x9a" + count.to_bytes(4, "big") + b"\x80" * count

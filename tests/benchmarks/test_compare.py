@@ -1,12 +1,13 @@
 """Two checkouts compared in turns."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import compare
 from benchmarks.compare import Pairs
-from benchmarks.processes import RunFailedError
+from benchmarks.processes import RunFailedError, run_bounded
 
 
 @pytest.fixture
@@ -90,3 +91,19 @@ def test_instructions_of_twice_the_work_less_those_of_the_work_are_compared(
     assert compare.main(arguments) == 0
 
     assert "local_ask, callboard: 1.111 (1.11 to 1.11)" in capsys.readouterr().err
+
+
+def test_a_measure_that_the_other_checkout_lacks_is_run_by_the_file_of_this_one(tmp_path):
+    package = tmp_path / "benchmarks"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "once.py").write_text(
+        "import importlib\n"
+        "def main(measure, *words):\n"
+        "    print(importlib.import_module('benchmarks.' + measure).__file__, *words)\n"
+    )
+    command = compare.once(compare.ROOT, Pairs("floors", "callboard", True), 0.5)
+
+    printed = run_bounded([sys.executable, *command[1:]], 20.0, tmp_path)
+
+    assert printed.split() == [str(compare.ROOT / "benchmarks/floors.py"), "callboard", "0.5"]

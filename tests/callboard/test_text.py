@@ -1,8 +1,19 @@
+import logging
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.text import TEXT_LIMIT, describe, printable, said, shown, trace_of
+from callboard.text import (
+    TEXT_LIMIT,
+    describe,
+    logged,
+    printable,
+    said,
+    sendable,
+    shown,
+    trace_of,
+)
 
 
 class Speechless(Exception):
@@ -76,3 +87,32 @@ def test_what_is_printable_shows_as_one_line_without_controls(text):
 def test_what_a_terminal_would_obey_is_escaped(text, made):
     assert printable(text) == made
     assert printable("a\nb\x1b", kept="\n") == "a\nb\\x1b"
+
+
+@given(st.text(st.characters(categories=["Cs", "L"])))
+def test_texts_of_errors_and_values_can_be_sent(text):
+    error = ValueError(text)
+
+    for made in (said(error), describe(error), trace_of(error), shown(text), sendable(text)):
+        made.encode()
+    assert sendable("naïve") == "naïve"
+    assert sendable("caf\udce9") == r"caf\udce9"
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_an_error_with_surrogates_reaches_a_log_file(tmp_path, behind):
+    error = ValueError("caf\udce9")
+    if behind:
+        outer = KeyError("outer")
+        outer.__cause__, error = error, outer
+    log = logging.getLogger(f"callboard.test.{tmp_path.name}")
+    handler = logging.FileHandler(tmp_path / "log", encoding="utf-8")
+    handler.handleError = pytest.fail
+    log.addHandler(handler)
+
+    logged(log, "%s failed", "it", error=error)
+    handler.close()
+
+    text = (tmp_path / "log").read_text()
+    assert text.startswith("it failed\n")
+    assert r"ValueError: caf\udce9" in text

@@ -1,19 +1,21 @@
-"""A pipeline that copies a log, in a process of its own, whose sink may be told to die.
+"""Pipelines that copy logs, in a process of its own, whose sink may be told to die.
 
-    python -m tests.faults.pipeline_copy MASTER LOG OUT CHECKPOINT [before|after BATCH MARKER]
+    python -m tests.faults.pipeline_copy MASTER
 
-The sink dies once: while MARKER exists, in the commit of that batch, before or after that
-publishes.
+Each line of its input is a pipeline, `{"log": …, "out": …, "checkpoint": …, "death": …}`, and
+each line of its output says, when one has ended, why it failed, or `""`. A death is
+`["before", 3]` or `["after", 3]`: in the commit of that batch, before or after that publishes.
 """
 
+import json
 import os
 import signal
 import sys
-from pathlib import Path
 
 from callboard.pipeline import session
 from callboard.pipeline.spark.format import CallboardFormat
 from callboard.pipeline.spark.sink import LogStreamWriter, SinkOptions
+from tests.faults.quick_spark import SETTINGS
 
 ROWS = 2000
 
@@ -21,43 +23,54 @@ ROWS = 2000
 class MortalWriter(LogStreamWriter):
     """Kills its process in one commit."""
 
-    def __init__(self, options, schema, when, batch, marker):
+    def __init__(self, options, schema, when, batch):
         super().__init__(options, schema)
-        self._death = (when, int(batch), Path(marker))
+        self._death = (when, batch)
 
     def commit(self, messages, batchId):  # noqa: N803
-        when, batch, marker = self._death
-        dies = batchId == batch and marker.exists()
-        if dies:
-            marker.unlink()
-        if dies and when == "before":
+        when, batch = self._death
+        if batchId == batch and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         super().commit(messages, batchId)
-        if dies:
+        if batchId == batch:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 class MortalFormat(CallboardFormat):
     """The format with a sink that dies."""
 
+    @classmethod
+    def name(cls):
+        return "mortal"
+
     def streamWriter(self, schema, overwrite):  # noqa: N802
-        death = self.options["death"].split(",")
-        return MortalWriter(SinkOptions.parse(self.options), schema, *death)
+        when, batch = json.loads(self.options["death"])
+        return MortalWriter(SinkOptions.parse(self.options), schema, when, batch)
 
 
-def main(master, log, out, checkpoint, *death):
-    spark = session(master, conf={"spark.sql.shuffle.partitions": "2", "spark.cores.max": "2"})
+def copy(spark, *, log, out, checkpoint, death=None):
+    """Copy what there is; returns why that failed, or ""."""
     rows = spark.readStream.format("callboard").option("maxOffsetsPerTrigger", str(ROWS))
-    writer = rows.load(log).writeStream.format("callboard").option("staging", "shared")
+    writer = rows.load(log).writeStream.format("mortal" if death else "callboard")
     if death:
-        spark.dataSource.register(MortalFormat)
-        writer = writer.option("death", ",".join(death))
-    writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+        writer = writer.option("death", json.dumps(death))
+    writer = writer.option("checkpointLocation", checkpoint).option("staging", "shared")
+    writer = writer.trigger(availableNow=True)
     try:
         writer.start(out).awaitTermination()
     except Exception as error:  # noqa: BLE001
-        print(str(error)[:2000], file=sys.stderr)
-        sys.exit(3)
+        return str(error)[:2000] or repr(error)
+    return ""
+
+
+def main(master):
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # Java says there what it likes
+    spark = session(master, conf={"spark.cores.max": "2", **SETTINGS})
+    spark.dataSource.register(MortalFormat)
+    try:
+        for line in sys.stdin:
+            print(json.dumps(copy(spark, **json.loads(line))), file=answers, flush=True)
     finally:
         spark.stop()
 

@@ -31,10 +31,11 @@ from callboard import Endpoint, Node
 from callboard.commitlog import CommitLog, LogError, LogReader
 from callboard.pipeline.java import find_java
 from tests.faults import spark_job
+from tests.faults.quick_spark import JAVA, installed, make_home
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = "org.apache.spark.deploy"
-RECORDED = 8000
+RECORDED = 4 * spark_job.ROWS
 """Records that are there before anything runs."""
 
 SECONDS = 10**9
@@ -102,6 +103,8 @@ class Site:
         self._network = stack.enter_context(Network())
         self.node, self.driver = self._network.add_host(), self._network.add_host()
         self.driver.hide(self.log)
+        self._home = make_home(base / "spark", installed())
+        self._daemon = {"JAVA_HOME": str(find_java()), "SPARK_NO_DAEMONIZE": "1"}
         self.workers = [self._add_worker() for _ in range(2)]
         self._node = stack.enter_context(Node("feeder", secret="the secret"))
         self._node.listen(Network.address, 0)
@@ -131,6 +134,7 @@ class Site:
                     **os.environ,
                     "PYTHONPATH": str(ROOT),
                     "PYTHONUNBUFFERED": "1",
+                    **JAVA,
                     **variables,
                 },
                 stdout=file,
@@ -140,29 +144,29 @@ class Site:
         self._stack.callback(kill, process)
         return process, said
 
-    def start_spark(self):
-        """Start a master and the workers; returns the master's address."""
-        home = Path(__import__("pyspark").__file__).parent
-        there = self._base / "python" / home.relative_to(sys.prefix)
-        common = {"JAVA_HOME": str(find_java()), "SPARK_NO_DAEMONIZE": "1"}
-        ports = ["--port", "7077", "--webui-port", "0", "--host"]
-        command = [str(home / "bin" / "spark-class"), f"{DEPLOY}.master.Master", *ports]
-        _, said = self.start(None, "master", *command, Network.address, **common)
-        until(lambda: "I have been elected leader" in said.read_text())
+    def start_master(self):
+        """Start a master; returns what it says."""
+        command = [str(self._home / "bin" / "spark-class"), f"{DEPLOY}.master.Master"]
+        command += ["--port", "7077", "--webui-port", "0", "--host", Network.address]
+        return self.start(None, "master", *command, **self._daemon)[1]
+
+    def start_workers(self):
+        """Start the workers, which will be with the master soon; returns its address."""
+        there = self._base / "python" / installed().relative_to(sys.prefix)
+        home = make_home(self._base / "worker-spark", there)
         master = f"spark://{Network.address}:7077"
         for number, worker in enumerate(self.workers):
             command = [str(there / "bin" / "spark-class"), f"{DEPLOY}.worker.Worker"]
             command += ["--cores", "1", "--memory", "1g", "--webui-port", "0"]
             own = {
-                "SPARK_HOME": str(there),
+                "SPARK_HOME": str(home),
                 "SPARK_LOCAL_IP": worker.address,
                 "SPARK_WORKER_DIR": str(self._base / f"work-{number}"),
                 "PATH": f"{self._base}/python/bin:/usr/sbin:/usr/bin:/sbin:/bin",
                 "PYTHONPATH": str(self._base / "lib"),
             }
             command += ["--host", worker.address, master]
-            _, said = self.start(worker, f"worker-{number}", *command, **common, **own)
-            until(lambda said=said: "Successfully registered" in said.read_text())
+            self.start(worker, f"worker-{number}", *command, **self._daemon, **own)
         return master
 
     def start_recorder(self):
@@ -184,7 +188,11 @@ class Site:
         command += [f"grpc+tls://{self.node.address}:8815/metrics", str(self.results)]
         command += ["viewfs://cluster/shared", str(self.shared), self.driver.address]
         authority = {"CALLBOARD_LOG_AUTHORITY": str(self.shared / "authority.pem")}
-        own = {"SPARK_LOCAL_IP": self.driver.address, **authority}
+        own = {
+            "SPARK_LOCAL_IP": self.driver.address,
+            "SPARK_HOME": str(self._home),
+            **authority,
+        }
         return self.start(self.driver, "driver", *command, **own)[0]
 
     def feed(self):
@@ -247,8 +255,10 @@ def main(base, seed, victims):
             log.append_batch(
                 rows, topic=[f"/n/{row % 7}" for row in range(RECORDED)], time=times
             )
-        running = {"log-server": site.start_log_server(), "recorder": site.start_recorder()}
-        master = site.start_spark()
+        said = site.start_master()
+        running = {"recorder": site.start_recorder(), "log-server": site.start_log_server()}
+        until(lambda: "I have been elected leader" in said.read_text())
+        master = site.start_workers()
         feed = site.feed()
         running["driver"] = site.start_driver(master)
         until(lambda: ended(running["driver"]) or site.copied() >= RECORDED // 2)
@@ -276,17 +286,14 @@ def main(base, seed, victims):
             log.append("/n/end", {"load": 0}, time=time.time_ns() + 3600 * SECONDS)
         (site.shared / spark_job.STOP).touch()
         for _ in range(3):  # a query that an operator would start again
-            if running["driver"].wait(240) == 0:
+            if running["driver"].wait(400) == 0:
                 break
             print("the driver ended, and is started again")
             running["driver"] = site.start_driver(master)
-        assert running["driver"].wait(240) == 0, (base / "driver.txt").read_text()[-3000:]
-        local = base / "local"
-        spark_job.main(
-            "local[2]", str(site.log / "metrics"), str(local), str(local), str(site.shared), ""
-        )
+        assert running["driver"].wait(400) == 0, (base / "driver.txt").read_text()[-3000:]
         expected = by_pandas(site.log / "metrics")
-        for which, found in (("cluster", rows_of(site.results)), ("local", rows_of(local))):
+        for which, folder in (("cluster", site.results), ("local", site.results / "local")):
+            found = rows_of(folder)
             assert found[0] == expected[0], f"records differ: {which}"
             assert found[1] == expected[1], f"windows differ: {which}"
         print(f"{len(expected[0]):,} records and {len(expected[1]):,} windows are equal")

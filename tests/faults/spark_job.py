@@ -2,8 +2,9 @@
 
     python -m tests.faults.spark_job MASTER LOG RESULTS CHECKPOINTS SHARED ADDRESS
 
-It uses plain Spark. It reads what there is, again and again, and ends when that was all and
-SHARED has a file `stop`. With a cluster as master, ADDRESS is the driver's.
+It uses plain Spark. On the cluster of MASTER, where ADDRESS is the driver's, it reads what
+comes, and ends when SHARED has a file `stop` and all was read. Then the same job runs on a
+local master, for results in RESULTS/local.
 """
 
 import os
@@ -11,8 +12,9 @@ import sys
 from pathlib import Path
 
 from callboard.pipeline import session
+from tests.faults.quick_spark import SETTINGS
 
-ROWS = 2000
+ROWS = 1000
 """Records of a micro-batch at most."""
 
 STOP = "stop"
@@ -37,27 +39,37 @@ def queries(spark, log):
     return {"copies": copies, "windows": measured.selectExpr(topic, start, *names)}
 
 
+def run(spark, log, results, checkpoints, interval, ended):
+    """Run both queries until all was read that is there when `ended` is true."""
+    running = []
+    for name, rows in queries(spark, log).items():
+        writer = rows.writeStream.format("callboard").option("staging", "driver")
+        writer = writer.option("checkpointLocation", f"{checkpoints}/{name}-checkpoint")
+        writer = writer.queryName(name).trigger(processingTime=interval)
+        running.append(writer.start(f"{results}/{name}"))
+    while not ended():
+        for query in running:
+            query.awaitTermination(0.1)  # raises why it failed
+    for query in running:
+        query.processAllAvailable()
+        query.stop()
+
+
 def main(master, log, results, checkpoints, shared, address):
+    authority = "CALLBOARD_LOG_AUTHORITY"
     conf = {"spark.hadoop.fs.viewfs.mounttable.cluster.link./shared": f"file://{shared}"}
-    conf["spark.executor.memory"] = "600m"
-    if address:
-        authority = "CALLBOARD_LOG_AUTHORITY"
-        conf |= {"spark.driver.host": address, "spark.driver.bindAddress": address}
-        conf[f"spark.executorEnv.{authority}"] = os.environ[authority]
+    conf |= {"spark.executor.memory": "600m", **SETTINGS}
+    conf |= {"spark.driver.host": address, "spark.driver.bindAddress": address}
+    conf[f"spark.executorEnv.{authority}"] = os.environ[authority]
     spark = session(master, conf=conf)
     try:
-        while True:
-            ends = Path(shared, STOP).exists()
-            running = []
-            for name, rows in queries(spark, log).items():
-                writer = rows.writeStream.format("callboard").option("staging", "driver")
-                writer = writer.option("checkpointLocation", f"{checkpoints}/{name}-checkpoint")
-                writer = writer.queryName(name).trigger(availableNow=True)
-                running.append(writer.start(f"{results}/{name}"))
-            for query in running:
-                query.awaitTermination()
-            if ends:
-                return
+        run(spark, log, results, checkpoints, "500 milliseconds", Path(shared, STOP).exists)
+    finally:
+        spark.stop()
+    local = f"{results}/local"
+    spark = session("local[2]", conf=conf)
+    try:
+        run(spark, log, local, local, "0 seconds", lambda: True)
     finally:
         spark.stop()
 

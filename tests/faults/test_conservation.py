@@ -18,7 +18,7 @@ def asked(ref, method, *args, timeout=40.0):
     return ref.ask(Call(method, args, None), timeout).result(timeout + 1)
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(180)
 def test_sent_is_confirmed_or_lost_when_nodes_in_between_die(processes, figure, eventually):
     rng = random.Random(SEED)
     left, one, two, three, right = processes(5)
@@ -28,7 +28,7 @@ def test_sent_is_confirmed_or_lost_when_nodes_in_between_die(processes, figure, 
     there, back = right.spawn(Sink), left.spawn(Sink)
     workers = {node: node.spawn(Worker) for node in (left, one, two, three, right)}
     loads = [
-        workers[node].ask(Call("load", (sink, COUNT, 20), None), 60.0)
+        workers[node].ask(Call("load", (sink, COUNT, 20), None), 120.0)
         for node, sink in ((left, there), (right, back))
     ]
 

@@ -5,21 +5,25 @@ import traceback
 from pathlib import Path
 from typing import Final
 
+from tests.fuzz.broker_1_4 import Broker14
 from tests.fuzz.case import Case, Target, Violation, dump_case, load_case
 from tests.fuzz.control import Control
 from tests.fuzz.files import Files
 from tests.fuzz.flow import Flows
 from tests.fuzz.gateway import Gateways
 from tests.fuzz.handshake import Handshake
+from tests.fuzz.log_write import LogWrites
 from tests.fuzz.mqtt import Mqtt
 from tests.fuzz.mqtt_router import MqttRouter
 from tests.fuzz.node import WholeNode
 from tests.fuzz.payload import Payload
+from tests.fuzz.peering import Peering
 from tests.fuzz.reader import Reader
 from tests.fuzz.topic_core import TopicCore, TopicEndpoint
 from tests.fuzz.topic_run import TopicFilters, TopicRun
 from tests.fuzz.topic_value import TopicValue
-from tests.fuzz.web_socket import WebSocket
+from tests.fuzz.web_socket import WebSocket, WebSocketClient
+from tests.fuzz.zeromq import ZeroMqMember
 
 _ALL: Final[tuple[Target, ...]] = (
     Reader(),
@@ -38,6 +42,11 @@ _ALL: Final[tuple[Target, ...]] = (
     TopicEndpoint(),
     Files(),
     WebSocket(),
+    WebSocketClient(),
+    LogWrites(),
+    ZeroMqMember(),
+    Peering(),
+    Broker14(),
 )
 TARGETS: Final[dict[str, Target]] = {target.name: target for target in _ALL}
 REGRESSIONS: Final = Path(__file__).parent / "regressions"

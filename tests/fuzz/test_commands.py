@@ -8,8 +8,9 @@ import pytest
 from callboard.cli.app import main, whole
 from tests.callboard.cli.test_every_command import COMMANDS
 
-#: These would do what they are asked: show a demo, look at all that is installed, run tests.
-LONG = {("demo",), ("doctor",), ("replay",)}
+#: These would do what they are asked: show a demo, look at all that is installed, run tests,
+#: take logs into a folder of any name until they are stopped.
+LONG = {("demo",), ("doctor",), ("replay",), ("zeek", "logger")}
 HOSTILE = [
     "",
     "\udcff",

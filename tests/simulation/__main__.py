@@ -1,12 +1,13 @@
 """Live lives by seed: `python -m tests.simulation --seeds 0:1000 --jobs 2 [--record]`.
 
-`--life nodes` (the default), `traitors`, `leaves`, `credit`, `topics`, `channels`, `stores`,
-`mqtt`, `mqtt-cluster` or `mqtt-partition` says what is lived. A
+`--life nodes` (the default), `traitors`, `leaves`, `credit`, `topics`, `doors`, `channels`,
+`stores`, `peerings`, `mqtt`, `mqtt-cluster` or `mqtt-partition` says what is lived. A
 life that breaks a rule prints its seed and the command that replays it, and leaves its events
 in `build/.callboard/failures/`, those of topics in `build/topics/.callboard/failures/`, and so
 on. `--seeds N` lives one life and prints its events; where such a file of it exists, it says
-whether the events were the same. `--record` adds the seeds to `simulation.json`, `topics.json`
-and so on in `docs/reliability`; those that are there already are not lived again.
+whether the events were the same. A life that is a cluster test prints a small test that fails
+as it did. `--record` adds the seeds to `simulation.json`, `topics.json` and so on in
+`docs/reliability`; those that are there already are not lived again.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from callboard.simulation.trace import Dump, dump_path
-from tests.simulation.batch import LIVES, ROOT, Batch, dump_of, folder_of, live
+from tests.simulation.batch import LIVES, ROOT, Batch, folder_of, live, live_one
 from tests.simulation.record import Record
 
 RECORDS = {
@@ -27,8 +28,10 @@ RECORDS = {
     "leaves": "leaves.json",
     "credit": "credit.json",
     "topics": "topics.json",
+    "doors": "doors.json",
     "channels": "channels.json",
     "stores": "stores.json",
+    "peerings": "peerings.json",
     "mqtt": "mqtt.json",
     "mqtt-cluster": "mqtt-cluster.json",
     "mqtt-partition": "mqtt-partition.json",
@@ -88,15 +91,12 @@ def replay(kind: str, seed: int) -> int:
     logging.getLogger("callboard").propagate = False
     known = dump_path(folder_of(kind), seed)
     before = Dump.read(known) if known.exists() else None
-    life = LIVES[kind](seed)
-    error: Exception | None = None
-    try:
-        life.run()
-    except Exception as raised:  # noqa: BLE001
-        error = raised
-    after = dump_of(life)
+    lived = live_one(kind, seed)
+    after, error = lived.dump, lived.error
     print("\n".join(after.events))
     print("no rule was broken" if error is None else f"{type(error).__name__}: {error}")
+    if lived.program:
+        print(lived.program)
     if before is not None:
         print(before.compare(after))
     return int(error is not None)

@@ -7,13 +7,15 @@ from typing import Any, Final, NamedTuple
 from callboard.simulation.trace import Dump
 from tests.simulation.channel_life import ChannelLife
 from tests.simulation.credit_life import CreditLife
+from tests.simulation.door_life import DoorLife
 from tests.simulation.leaf_life import LeafLife
 from tests.simulation.life import Life
 from tests.simulation.mqtt_cluster_life import MqttClusterLife
 from tests.simulation.mqtt_life import MqttLife
 from tests.simulation.mqtt_partition_life import MqttPartitionLife
-from tests.simulation.store_life import StoreLife
-from tests.simulation.topic_life import TopicLife
+from tests.simulation.peering_life import PeeringLife
+from tests.simulation.store_life import live_stores
+from tests.simulation.topic_life import live_topics
 from tests.simulation.traitor_life import TraitorLife
 
 ROOT = Path(__file__).parents[2]
@@ -27,14 +29,16 @@ LIVES: Final[dict[str, Any]] = {
     "traitors": TraitorLife,
     "leaves": LeafLife,
     "credit": CreditLife,
-    "topics": TopicLife,
+    "topics": live_topics,
+    "doors": DoorLife,
     "channels": ChannelLife,
-    "stores": StoreLife,
+    "stores": live_stores,
+    "peerings": PeeringLife,
     "mqtt": MqttLife,
     "mqtt-cluster": MqttClusterLife,
     "mqtt-partition": MqttPartitionLife,
 }
-"""What can be lived: classes with `run`, and a cluster or `seconds` and `lines`."""
+"""What can be lived: cluster tests; classes with `run`, a cluster or `seconds` and `lines`."""
 
 
 class Batch(NamedTuple):
@@ -45,31 +49,53 @@ class Batch(NamedTuple):
     end: int
 
 
+class Lived(NamedTuple):
+    """A life that is over: its virtual seconds, its events, and what rule it broke."""
+
+    seconds: float
+    dump: Dump
+    error: Exception | None
+    #: A test of a few lines that fails as well, where the kit can shrink the life's faults.
+    program: str = ""
+
+
+def live_one(kind: str, seed: int, *, shrinks: bool = True) -> Lived:
+    """Live one seed."""
+    told = LIVES[kind]
+    if hasattr(told, "test"):
+        run = told.test.only(seed, {}, shrinks=shrinks)
+        program = "" if run.error is None else run.program(told.scenario)
+        dump = Dump(seed, "tests.simulation", run.cluster.trace.lines())
+        return Lived(run.cluster.now, dump, run.error, program)
+    life, error = told(seed), None
+    try:
+        life.run()
+    except Exception as raised:  # noqa: BLE001  # any crash is a finding
+        error = raised
+    has_cluster = hasattr(life, "cluster")
+    lines = (life.cluster.trace if has_cluster else life).lines()
+    seconds = life.cluster.now if has_cluster else life.seconds
+    return Lived(seconds, Dump(seed, "tests.simulation", lines), error)
+
+
 def live(batch: Batch) -> tuple[Batch, list[str], float]:
     """Live a batch of seeds; returns it, what failed, and virtual seconds."""
     logging.getLogger("callboard").propagate = False
     failures, seconds = [], 0.0
     for seed in range(batch.begin, batch.end):
-        life = LIVES[batch.kind](seed)
-        try:
-            life.run()
-        except Exception as error:  # noqa: BLE001  # any crash is a finding
-            dump_of(life).write(folder_of(batch.kind))
+        lived = live_one(batch.kind, seed)
+        seconds += lived.seconds
+        if lived.error is not None:
+            lived.dump.write(folder_of(batch.kind))
             option = "" if batch.kind == "nodes" else f"--life {batch.kind} "
+            program = f"\n{lived.program}" if lived.program else ""
             failures.append(
-                f"seed {seed}: {type(error).__name__}: {error}\n"
-                f"  replay: python -m tests.simulation {option}--seeds {seed}"
+                f"seed {seed}: {type(lived.error).__name__}: {lived.error}\n"
+                f"  replay: python -m tests.simulation {option}--seeds {seed}{program}"
             )
-        seconds += life.cluster.now if hasattr(life, "cluster") else life.seconds
     return batch, failures, seconds
 
 
 def folder_of(kind: str) -> Path:
     """Return where the events of failed lives of a kind are left: kinds share seeds."""
     return BUILD if kind == "nodes" else BUILD / kind
-
-
-def dump_of(life: Any) -> Dump:
-    """Return the events of a life."""
-    told = life.cluster.trace if hasattr(life, "cluster") else life
-    return Dump(life.seed, "tests.simulation", told.lines())

@@ -154,6 +154,7 @@ class Faults:
         before = [member for member in gone if member.slot == slot][-1]
         self._note("restart", before.index)
         member = self.life.add(self.cluster.restart(before.node), slot)
+        member.rate = before.rate  # the clock is the machine's
         for dialer, listener in sorted(self.book.kept):
             if self.book.members[dialer].slot == slot:
                 self._dial(member, listener)

@@ -10,7 +10,6 @@ write. What must hold:
 - when all faults are over, everybody becomes idle, and all entries are the same.
 """
 
-import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +19,19 @@ from typing import Any
 from callboard import CallboardError, Node
 from callboard.actors.future import Future
 from callboard.endpoint.hub import Hub, HubOptions
-from callboard.simulation import Cluster
+from callboard.simulation import (
+    Cluster,
+    cluster_test,
+    cut,
+    delay,
+    doubling,
+    isolate,
+    loss,
+    narrow,
+    one_way,
+    partition,
+    swarm,
+)
 from callboard.store import MasterExists, Store, StoreOptions, attach_clone, attach_master
 from tests.simulation.rules import Violation
 from tests.simulation.simulated_backend import SimulatedBackend
@@ -60,13 +71,19 @@ class Contest:
     answers: list[tuple[str, Future[bool]]]
 
 
-class StoreLife:
-    """Lives one seed; `run` raises `Violation` for what must not be."""
+FAULTS = swarm(
+    *(partition, one_way, isolate, cut, doubling, loss),
+    *(delay.between(0.0001, 0.4), narrow.between(2_000, 50_000)),
+    span=40.0,
+)
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.random = random.Random(seed)
-        self.cluster = Cluster(seed)
+
+class StoreLife:
+    """Lives in a cluster; `run` raises `Violation` for what must not be."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.random = cluster.random
+        self.cluster = cluster
         self.backend = SimulatedBackend(
             self.cluster.clock, self.random.choice((0.0, 0.002, 0.05))
         )
@@ -80,16 +97,13 @@ class StoreLife:
 
     def run(self) -> "StoreLife":
         """Live the life of this seed."""
-        try:
-            self._begin()
-            for _ in range(self.random.randint(20, 50)):
-                self._act()
-                self.cluster.advance(self.random.choice((0.0, 0.001, 0.02, 0.3, 2.0, 6.0)))
-                self._report()
-            self._rest()
-            self._check_end()
-        finally:
-            self.cluster.close()
+        self._begin()
+        for _ in range(self.random.randint(20, 50)):
+            self._act()
+            self.cluster.advance(self.random.choice((0.0, 0.001, 0.02, 0.3, 2.0, 6.0)))
+            self._report()
+        self._rest()
+        self._check_end()
         return self
 
     # --- begin ---
@@ -131,9 +145,6 @@ class StoreLife:
             self._increment: 8,
             self._contest: 4,
             self._wait_for_idleness: 8,
-            self._cut: 2,
-            self._partition: 2,
-            self.cluster.heal: 3,
             self._crash_master: 1,
             self._crash_in_the_middle: 1,
             self._return_master: 3,
@@ -211,14 +222,6 @@ class StoreLife:
         if self.found:
             raise Violation(self.found[0])
 
-    def _cut(self) -> None:
-        self.cluster.cut(*self.random.sample(self.slots, 2))
-
-    def _partition(self) -> None:
-        self.cluster.partition(
-            *self.random.sample(self.slots, 2), both=self.random.random() < 0.7
-        )
-
     def _crash_master(self) -> None:
         if self.master is not None and len(self._alive()) > 1:
             self.backend.crash()
@@ -276,7 +279,7 @@ class StoreLife:
     # --- the end ---
 
     def _rest(self) -> None:
-        self.cluster.heal()
+        self.cluster.calm()
         for one, other in zip(self.slots, [*self.slots[1:], self.slots[0]], strict=True):
             one._reach.dial(_endpoint(other), keep=True)
         self._return_master()
@@ -347,3 +350,9 @@ def _is_won(answer: Future[bool]) -> bool:
 def _endpoint(node: Node) -> tuple[str, int]:
     host, _, port = node.address.removeprefix("basp://").rpartition(":")
     return host, int(port)
+
+
+@cluster_test(faults=FAULTS)
+def live_stores(cluster: Cluster) -> None:
+    """Live a life of a store."""
+    StoreLife(cluster).run()

@@ -49,10 +49,12 @@ def test_lives_of_topics_are_replayed_apart(tmp_path, monkeypatch):
 
     _, failures, _ = batch.live(batch.Batch("topics", 7, 8))
 
-    assert failures == [
+    assert failures[0].startswith(
         "seed 7: Violation: it went wrong\n"
-        "  replay: python -m tests.simulation --life topics --seeds 7"
-    ]
+        "  replay: python -m tests.simulation --life topics --seeds 7\n"
+    )
+    assert "@cluster_test(seeds=[7], faults=[])" in failures[0]
+    assert "live_topics.scenario(cluster)" in failures[0]
     assert (tmp_path / "topics" / ".callboard" / "failures" / "7.json").exists()
 
 

@@ -16,24 +16,23 @@ from callboard.endpoint.machine.effect import CoreCounters
 from callboard.endpoint.machine.filter_exchange import FilterExchange
 from callboard.endpoint.machine.status import SC
 from callboard.endpoint.machine.subscriptions import SubscriptionTable
+from callboard.simulation import cluster_test
 from tests.simulation.rules import Violation
-from tests.simulation.topic_life import TopicLife
+from tests.simulation.topic_life import FAULTS, TopicLife, live_topics
 
 ROOT = Path(__file__).parents[2]
 
-SEEDS = range(7000, 7008)
 
-
-@pytest.mark.parametrize("first", SEEDS[::4])
-def test_random_lives_of_topics_break_no_rule(first):
-    for seed in range(first, first + 4):
-        TopicLife(seed, most=8).run()
+@cluster_test(seeds=range(7000, 7008), faults=FAULTS)
+def test_random_lives_of_topics_break_no_rule(cluster):
+    TopicLife(cluster, most=8).run()
 
 
 def test_a_seed_gives_the_same_events_in_any_process():
     program = (
-        "import json; from tests.simulation.topic_life import TopicLife; "
-        "print(json.dumps(TopicLife(7001, most=4).run().cluster.trace.lines()))"
+        "import json; from tests.simulation.topic_life import live_topics as life; "
+        "run = life.test.live(7001, life.test.faults_of(7001), {'most': 4}); "
+        "print(json.dumps(run.cluster.trace.lines()))"
     )
 
     first, second = (
@@ -222,9 +221,10 @@ def test_a_planted_bug_is_found_by_its_rule(monkeypatch, bug, words):
 
 def first_violation() -> str:
     """Return what the first life that breaks a rule says."""
+    test = live_topics.test
     for seed in range(7000, 7040):
-        try:
-            TopicLife(seed, most=6).run()
-        except Violation as violation:
-            return str(violation)
+        error = test.live(seed, test.faults_of(seed), {"most": 6}).error
+        if error is not None:
+            assert isinstance(error, Violation), error
+            return str(error)
     return "no rule was broken"

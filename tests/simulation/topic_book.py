@@ -6,6 +6,7 @@ from callboard import Node
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.core import Core
 from callboard.endpoint.machine.effect import Item, PeerEvent
+from callboard.simulation import Cluster
 
 FOREVER = float("inf")
 
@@ -16,12 +17,21 @@ class Place:
 
     index: int
     slot: int
+    cluster: Cluster
     node: Node
     hub: Hub
     number: int = 0
-    is_alive: bool = True
-    is_paused: bool = False
     events: list[PeerEvent] = field(default_factory=list)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its node runs, or is frozen."""
+        return self.cluster.is_running(self.node)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it can do something."""
+        return self.is_alive and not self.cluster.is_paused(self.node)
 
     @property
     def core(self) -> Core:
@@ -95,7 +105,7 @@ class TopicBook:
 
     def active(self) -> list[Place]:
         """Return those that can do something."""
-        return [place for place in self.places if place.is_alive and not place.is_paused]
+        return [place for place in self.places if place.is_active]
 
     def reach(self, source: Place) -> tuple[frozenset[int], frozenset[int]]:
         """Return whom a message of a place has to reach, and whom it may reach or not.

@@ -7,20 +7,35 @@ join; clocks that run fast or slow; dials from both sides at once. Then the faul
 What must hold is in `topic_rules`.
 """
 
-import random
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 
 from callboard import Node
 from callboard.endpoint.hub import Hub, HubOptions
 from callboard.endpoint.machine.core import DEFAULT_TTL
 from callboard.proxies.events import LinkDown, LinkUp, PathMoved
-from callboard.simulation import Cluster
+from callboard.simulation import (
+    Cluster,
+    Fault,
+    clock_rate,
+    cluster_test,
+    crash,
+    cut,
+    delay,
+    doubling,
+    isolate,
+    kill,
+    loss,
+    narrow,
+    one_way,
+    partition,
+    pause,
+    swarm,
+)
 from tests.simulation.logged import logged_errors
 from tests.simulation.rules import Violation
 from tests.simulation.topic_book import FOREVER, Place, Published, Taker, TopicBook
-from tests.simulation.topic_faults import TopicFaults
 from tests.simulation.topic_rules import CALM, SETTLED, check_always, check_at_the_end
 
 TOPICS = ("/a", "/a/b", "/a/c", "/b", "/b/x/y")
@@ -30,41 +45,74 @@ WHOLE_WITHIN = 60.0
 """Virtual seconds after the last fault within which all endpoints know each other."""
 
 
-class TopicLife:
-    """Lives one seed; `run` raises `Violation` for what must not be."""
+FAULTS = swarm(
+    *(partition, one_way, isolate, cut, pause, kill, crash, doubling),
+    *(delay.between(0.0001, 0.4), narrow.between(2_000, 50_000), loss),
+    clock_rate.between(0.95, 1.05),
+    span=40.0,
+    most=16,
+)
 
-    def __init__(self, seed: int, most: int = 16) -> None:
-        self.seed = seed
+QUICK = 0.1
+"""Seconds under way with which messages arrive in time all the same."""
+
+FEWEST = 3
+"""Endpoints that stay, however many leave."""
+
+
+class TopicLife:
+    """Lives in a cluster; `run` raises `Violation` for what must not be."""
+
+    def __init__(self, cluster: Cluster, most: int = 16) -> None:
         self.most = most
-        self.random = random.Random(seed)
-        self.cluster = Cluster(seed)
+        self.random = cluster.random
+        self.cluster = cluster
         self.book = TopicBook()
-        self.faults = TopicFaults(self)
+        #: Faults by which messages need not arrive.
+        self.active: list[Fault] = []
         self._watching = ExitStack()
         self._actions: dict[Callable[[], None], int] = {
             self._publish: 10,
             self._direct: 4,
             self._subscribe: 3,
             self._unsubscribe: 2,
-            **self.faults.actions,
+            self._leave: 1,
+            self._come_back: 2,
+            self._join: 1,
+            self._dial_twice: 2,
         }
+        cluster.on_fault, cluster.restarted = self._disturbed, self._started
 
     def run(self) -> "TopicLife":
         """Live the life of this seed."""
-        with logged_errors(self.book.errors), closing(self):
+        with logged_errors(self.book.errors), self._watching:
             self._begin()
             for _ in range(self.random.randint(15, 40)):
-                self.random.choices(list(self._actions), list(self._actions.values()))[0]()
+                if len(self.book.active()) > 1:
+                    self.random.choices(list(self._actions), list(self._actions.values()))[0]()
                 check_always(self.book)
                 self.cluster.advance(self.random.choice((0.0, 0.001, 0.02, 0.5, 3.0, 9.0)))
             self._rest()
             check_at_the_end(self.book)
         return self
 
-    def close(self) -> None:
-        """End the watching and the cluster."""
-        self._watching.close()
-        self.cluster.close()
+    def _disturbed(self, fault: Fault, nodes: list[Node], begins: bool) -> None:
+        """Take note of a fault."""
+        self.changed()
+        if begins and fault.kind in (kill, crash):
+            self._gone(nodes[0])
+        is_quick = fault.kind.name == "delay" and fault.amount < QUICK
+        if is_quick or fault.kind in (kill, cut) or fault.kind.name == "clock_rate":
+            return
+        if not begins:
+            self.active.remove(fault)
+        elif fault.kind.is_lasting or fault.kind is crash:  # whose silence is noticed late
+            self.active.append(fault)
+
+    def _started(self, node: Node) -> None:
+        """Take a node into the book that was started again; it dials its neighbors."""
+        before = [place for place in self.book.places if place.node.address == node.address]
+        self.link_to_ring(self.add(node, before[-1].slot))
 
     def note(self, *what: object) -> None:
         """Note in the trace what the life does."""
@@ -97,7 +145,7 @@ class TopicLife:
             ttl=self.random.choice((DEFAULT_TTL, DEFAULT_TTL, DEFAULT_TTL, 1, 2)),
             forwards=self.random.random() < 0.85,
         )
-        place = Place(len(self.book.places), slot, node, Hub.of(node, options))
+        place = Place(len(self.book.places), slot, self.cluster, node, Hub.of(node, options))
         place.hub.on_peer_event(place.events.append)
         self.book.places.append(place)
         self.changed()
@@ -149,7 +197,7 @@ class TopicLife:
         far, near = self.book.reach(place)
         chosen = topic or self.random.choice(TOPICS)
         aim = None if target is None else target.index
-        is_calm = not self.faults.is_active
+        is_calm = not self.active
         self.book.published.append(
             Published(
                 *(place.index, chosen, place.number, self.cluster.now, aim, is_calm),
@@ -165,27 +213,68 @@ class TopicLife:
         self.note("subscribe", place.index, *sorted(topics))
         taker = Taker(place, topics, self.cluster.now, sees_own)
         self.book.takers.append(taker)
-        place.hub.add_receiver(taker, sorted(topics), sees_own=sees_own).result(5)
+        place.hub.add_receiver(taker, sorted(topics), sees_own=sees_own)
+        self.cluster.advance(0.0)
         self.changed()
 
     def _unsubscribe(self) -> None:
         takers = [
             taker
             for taker in self.book.takers
-            if taker.until == FOREVER and not taker.place.is_paused
+            if taker.until == FOREVER and taker.place.is_active
         ]
         if takers:
             taker = self.random.choice(takers)
             self.note("unsubscribe", taker.place.index, *sorted(taker.topics))
             taker.until = self.cluster.now
-            taker.place.hub.remove_receiver(taker).result(5)
+            taker.place.hub.remove_receiver(taker)
+            self.cluster.advance(0.0)
             self.changed()
+
+    def _leave(self) -> None:
+        """Let an endpoint leave in peace."""
+        active = self.book.active()
+        if len(active) > FEWEST:
+            place = self.random.choice(active)
+            self.note("leave", place.index)
+            self.changed()
+            self._gone(place.node)
+            place.node.close()
+
+    def _gone(self, node: Node) -> None:
+        """Take note that nothing comes to a node any more."""
+        for taker in self.book.takers:
+            if taker.place.node is node:
+                taker.until = min(taker.until, self.cluster.now)
+
+    def _come_back(self) -> None:
+        """Start a node again that has left."""
+        gone = [node for node in self.cluster.machines() if not self.cluster.is_running(node)]
+        if gone:
+            node = self.random.choice(gone)
+            self.note("come back", node.name)
+            self.cluster.restart(node)
+
+    def _join(self) -> None:
+        """Let an endpoint join that was not there, by two others."""
+        slot = len(self.cluster.machines())
+        if slot < self.most:
+            place = self.add(self.cluster.node(f"late{slot}"), slot)
+            self.note("join", place.index)
+            for other in self.random.sample(self.book.active()[:-1], 2):
+                self.dial(place, other)
+
+    def _dial_twice(self) -> None:
+        one, other = self.random.sample(self.book.active(), 2)
+        self.note("dial", one.index, other.index)
+        self.dial(one, other)
+        self.dial(other, one)
 
     # --- the end ---
 
     def _rest(self) -> None:
         self.note("rest")
-        self.faults.end()
+        self.cluster.calm()
         alive = self.book.alive()
         for place in alive:
             self.link_to_ring(place, both=False)
@@ -199,3 +288,9 @@ class TopicLife:
 
     def _is_whole(self, alive: list[Place]) -> bool:
         return all(len(place.node.nodes()) == len(alive) - 1 for place in alive)
+
+
+@cluster_test(faults=FAULTS)
+def live_topics(cluster: Cluster, most: int = 16) -> None:
+    """Live a life of topics, for `python -m tests.simulation`."""
+    TopicLife(cluster, most).run()

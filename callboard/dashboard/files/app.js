@@ -42,7 +42,7 @@ const useStream = (view, query = {}, on = true, beats = false) => {
       source.onmessage = (event) => {
         const change = JSON.parse(event.data);
         if (change.whole) shown = change.whole; else if (change.patch) shown = patched(shown, change.patch); else if (!change.messages && !(beats && shown)) { if (shown) summary(shown.summary); return; }
-        if (change.messages) setTold((before) => ({ messages: [...change.messages, ...((before && before.messages) || [])].slice(0, 200) }));
+        if (change.messages) setTold((before) => ({ messages: [...change.messages, ...((before && before.messages) || [])].slice(0, 200), left: ((before && before.left) || 0) + change.left_out }));
         else { summary(shown.summary); setTold({ ...shown, _asked: asked }); }
       };
       source.onerror = () => {
@@ -304,8 +304,8 @@ const Topics = ({ session }) => {
   return html`<h1>Topics</h1><${Table} view="topics" sort="topic" rising=${true} hint="nobody subscribes or publishes" columns=${[col("topic", "topic", { show: (v) => html`<a href="#/topics" onClick=${() => { setTopic(v); setHeard(v); }}>${plain(v)}</a>` }), col("node", "node"), num("subscribers", "subscribers"), num("elsewhere", "other nodes"), num("published", "published"), num("rate", "rate", rate, { per: "published" })]} />
   <div class="grid" style=${{ marginTop: "18px" }}><section class="card c5"><h2>A client</h2><form class="row" onSubmit=${(e) => { e.preventDefault(); setHeard(topic); }}><input aria-label="topic" required placeholder="/cpu" value=${topic} onInput=${(e) => setTopic(e.target.value)} /><button>listen</button>${heard ? html`<button type="button" onClick=${() => setHeard("")}>stop</button>` : null}</form>
     ${session && session.actions ? html`<form class="row" style=${{ marginTop: "10px" }} onSubmit=${(e) => { e.preventDefault(); act("publish", { topic, value: parsed(value) }); }}><input aria-label="value" placeholder="0.5 or text" value=${value} onInput=${(e) => setValue(e.target.value)} /><button class="first">publish</button></form>` : null}
-    ${heard ? html`<ul class="plain">${((told && told.messages) || []).slice(0, 50).map((m) => html`<li><b class="td">${plain(m.topic, 60)}</b><span class="mono td">${plain(m.value)}</span></li>`)}</ul><p class="dim small">listening to ${plain(heard)}</p>` : null}</section>
-    <section class="card c7"><h2>Peers</h2><${Table} view="peers" label="peers" isInner=${true} sort="address" columns=${[col("node", "node"), col("address", "peer", { width: "minmax(130px,2fr)" }), col("status", "status", { width: "70px" }), num("buffered", "buffered", number, { width: "70px" }), num("waiting_bytes", "in link", bytes, { width: "62px" })]} hint="no other endpoints" /></section></div>`;
+    ${heard ? html`<ul class="plain">${((told && told.messages) || []).slice(0, 50).map((m) => html`<li><b class="td">${plain(m.topic, 60)}</b><span class="mono td">${plain(m.value)}</span></li>`)}</ul><p class="dim small">listening to ${plain(heard)}${told && told.left ? `; ${number(told.left)} more came than a page can show` : ""}</p>` : null}</section>
+    <section class="card c7"><h2>Peers</h2><${Table} view="peers" label="peers" isInner=${true} sort="address" columns=${[col("node", "node"), col("address", "peer", { width: "minmax(130px,2fr)" }), col("wire", "wire", { width: "80px" }), col("status", "status", { width: "70px" }), num("buffered", "buffered", number, { width: "70px" }), num("waiting_bytes", "in link", bytes, { width: "62px" })]} hint="no other endpoints" /></section></div>`;
 };
 const Stores = ({ session }) => {
   const { query } = here(), [key, setKey] = useState(""), [value, setValue] = useState("");

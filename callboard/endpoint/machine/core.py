@@ -28,6 +28,7 @@ from typing import Final
 
 from callboard.dataclass import dataclass
 from callboard.endpoint.machine.effect import (
+    BroughtIn,
     CommandPairs,
     CoreCounters,
     CoreEffect,
@@ -35,6 +36,7 @@ from callboard.endpoint.machine.effect import (
     DeliverItems,
     DoorReceiver,
     Item,
+    NearDoor,
     Pair,
     PeerEvent,
     RefusedHere,
@@ -62,6 +64,7 @@ from callboard.endpoint.machine.run import (
     decode_run,
     encode_plain_pair,
     pack_runs,
+    ttl_of,
 )
 from callboard.endpoint.machine.status import SC
 from callboard.endpoint.machine.subscriptions import SubscriptionTable
@@ -129,6 +132,8 @@ class Core:
         self._outputs: dict[PackedType, CoreOutput] = {}
         #: How many local receivers want each topic: the local filter.
         self._wanted: dict[str, int] = {}
+        #: Whether there has been a receiver of a door.
+        self._has_doors = False
         #: Whether to tell that what is wanted has changed: there is a door.
         self.tells_wishes = False
         #: Ways out of the network of nodes; each takes what is published here.
@@ -194,7 +199,10 @@ class Core:
             else:
                 yield self._merged(data, commands)  # ordered behind what was before
                 data, commands = [], []
-                yield entry()
+                if isinstance(entry, BroughtIn):
+                    yield self.bring_in(entry.pairs, entry.bringer, entry.ttl)
+                else:
+                    yield entry()
         yield self._merged(data, commands)
 
     def _merged(self, data: list[Pair], commands: list[Pair]) -> list[CoreEffect]:
@@ -239,11 +247,13 @@ class Core:
             others = self.data_for_others(run)
         else:
             others = self._to_near(run, ttl)
-        return [
+        left = self.ttl if ttl is None else min(ttl, self.ttl)
+        here = [
             effect
-            for effect in (*others, *self.deliver_here(_DATA, run))
+            for effect in self._decoded_here(_DATA, run)
             if not (isinstance(effect, DeliverItems) and _leads_back(effect.receiver, bringer))
         ]
+        return [*others, *_within(left, here)]
 
     def _to_near(self, run: Sequence[Pair], ttl: int) -> list[TransmitRun]:
         """Send data messages to those who want them and are no more links away than `ttl`."""
@@ -332,6 +342,10 @@ class Core:
 
     def deliver_here(self, kind: PackedType, run: Sequence[Pair]) -> list[CoreEffect]:
         """Hand messages that are directed at this endpoint to its own receivers."""
+        return _within(0, self._decoded_here(kind, run))
+
+    def _decoded_here(self, kind: PackedType, run: Sequence[Pair]) -> list[CoreEffect]:
+        """Decode messages that are here already, for receivers here."""
         self.counters.serialized += len(run)
         effects: list[CoreEffect] = []
         for payload, _ in pack_runs(kind, 0, [*map(_pair_of, run)]):
@@ -352,7 +366,8 @@ class Core:
                 return self._receive_from_leaf(node, rights, kind, items, payload, now)
             match kind:
                 case PackedType.DATA | PackedType.COMMAND:
-                    return self._take_items(kind, items, node, len(payload))
+                    effects = self._take_items(kind, items, node, len(payload))
+                    return self._within(node, payload, effects) if self._has_doors else effects
                 case PackedType.ROUTING_UPDATE:
                     update = _update_of(items)
                     self.leaves.note_member(update.endpoint)
@@ -382,6 +397,7 @@ class Core:
         if kind in (PackedType.DATA, PackedType.COMMAND):
             items, refusals = self.leaves.taken(rights, kind, items)
             effects = self._take_items(kind, items, node, len(payload)) if items else []
+            effects = self._within(node, payload, effects)
         elif kind is PackedType.ROUTING_UPDATE:
             update, refusals = self.leaves.heard(rights, _update_of(items))
             known = self.filters.remotes.get(node)
@@ -416,6 +432,13 @@ class Core:
             return []
         return list(output.deliver(items, sender, size))
 
+    def _within(
+        self, node: bytes, payload: bytes, effects: Sequence[CoreEffect]
+    ) -> list[CoreEffect]:
+        """Tell doors how many links a run of another node may still cross."""
+        crossed = max(1, len(self.path_of(node)))
+        return _within(min(ttl_of(payload), self.ttl) - crossed, effects)
+
     # --- local receivers ---
 
     def subscribe(
@@ -429,6 +452,10 @@ class Core:
     ) -> list[CoreEffect]:
         """Let a local receiver take messages of more topics."""
         output = self._output(kind)
+        if isinstance(receiver, DoorReceiver):
+            self._has_doors = True
+            if receiver.takes_pairs and sees_own:
+                output.encoded.add(receiver)
         if sees_own:
             output.sees_own.add(receiver)
         added, is_changed = set(), False
@@ -437,7 +464,7 @@ class Core:
                 is_changed = True
                 count = self._wanted.get(topic, 0)
                 self._wanted[topic] = count + 1
-                if not count:
+                if not count and not is_local(topic):
                     added.add(topic)
         told = self._tell(self.filters.change(added, set(), now))
         return told + self._wishes_changed(is_changed=is_changed)
@@ -455,6 +482,7 @@ class Core:
         if topics is None:
             topics = output.index.prefixes(receiver)
             output.sees_own.discard(receiver)
+            output.encoded.discard(receiver)
         removed, is_changed = set(), False
         for topic in topics:
             if output.index.remove(topic, receiver):
@@ -567,7 +595,8 @@ class Core:
         output = self._outputs.get(_DATA)
         foreign = () if output is None else output.index.taken_by(DoorReceiver)
         found = {topic for remote in remotes for topic in tuple(remote.topics)}
-        return sorted({*found, *foreign})
+        beyond = (topic for way in list(self.ways_out) for topic in way.peer_topics())
+        return sorted({*found, *foreign, *beyond})
 
     def node_of(self, endpoint: bytes) -> bytes | None:
         """Return the node of an endpoint that is in reach and whose filter is known."""
@@ -664,6 +693,16 @@ class Core:
         place = self._places.get(node)
         address = None if place is None else place.address
         return PeerEvent(kind, self.endpoint_of(node), address, text)
+
+
+def _within(ttl: int, effects: Sequence[CoreEffect]) -> list[CoreEffect]:
+    """Return effects by which doors learn how many links a run may still cross."""
+    return [
+        effect._replace(receiver=NearDoor(effect.receiver, ttl))
+        if isinstance(effect, DeliverItems) and isinstance(effect.receiver, DoorReceiver)
+        else effect
+        for effect in effects
+    ]
 
 
 def _leads_back(receiver: object, bringer: object) -> bool:

@@ -23,6 +23,15 @@ class CommandPairs:
     pairs: Sequence[Pair]
 
 
+@dataclass(slots=True)
+class BroughtIn:
+    """Data messages that a door brought; see `Core.bring_in`."""
+
+    pairs: Sequence[Pair]
+    bringer: object
+    ttl: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class PeerEvent:
     """Something about a peer that status subscribers are told.
@@ -105,7 +114,7 @@ class Receiver(Protocol):
 
 
 class WayOut(Protocol):
-    """A way out of the network of nodes, whose other end does not tell what it wants.
+    """A way out of the network of nodes, whose other end need not tell what it wants.
 
     It gets what this endpoint publishes, and nothing of other nodes or doors: so nothing that
     came in by one way goes out by another.
@@ -113,6 +122,9 @@ class WayOut(Protocol):
 
     def takes(self, topic: str, /) -> bool:
         """Return whether a message with a topic goes out."""
+
+    def peer_topics(self) -> tuple[str, ...]:
+        """Return what the other end is known to want; from any thread."""
 
     def take_own(self, run: Sequence[Pair], /) -> None:
         """Take a run, encoded, in its order; must be quick and must not block or raise."""
@@ -141,9 +153,43 @@ class DoorReceiver(RunReceiver):
     #: What tells the peer from others: its address as it was configured, or its name.
     peer_key: str = ""
 
+    #: Whether it takes what this endpoint publishes by `take_own`, encoded.
+    takes_pairs: bool = False
+
+    def take_own(self, run: Sequence[Pair]) -> None:
+        """Take a run of this endpoint's own messages as they were encoded."""
+        raise NotImplementedError
+
+    def take_within(self, ttl: int, sender: bytes, items: list[Item], size: int) -> None:
+        """Take a run of others that may still cross so many links; as `take_from`."""
+        self.take_from(sender, items, size)
+
     def is_of(self, bringer: object) -> bool:
         """Return whether a bringer leads to the same peer."""
         return isinstance(bringer, DoorReceiver) and bringer.peer_key == self.peer_key
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPairs(RunReceiver):
+    """A door that takes what this endpoint itself publishes, encoded."""
+
+    door: DoorReceiver
+
+    def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
+        """Hand the pairs on that stand for items here."""
+        self.door.take_own(items)
+
+
+@dataclass(frozen=True, slots=True)
+class NearDoor(RunReceiver):
+    """A door that takes a run of others, which may cross so many links."""
+
+    door: DoorReceiver
+    ttl: int
+
+    def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
+        """Hand them on."""
+        self.door.take_within(self.ttl, sender, items, size)
 
 
 CoreEffect = (
@@ -158,7 +204,7 @@ CoreEffect = (
 
 
 #: What waits for the core among the data that was published: commands, or a call of it.
-CoreOrder = CommandPairs | Callable[[], Sequence[CoreEffect]]
+CoreOrder = CommandPairs | BroughtIn | Callable[[], Sequence[CoreEffect]]
 
 
 @dataclass(slots=True)

@@ -4,7 +4,14 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Final
 
-from callboard.endpoint.machine.effect import CoreCounters, DeliverItems, Item, Pair
+from callboard.endpoint.machine.effect import (
+    CoreCounters,
+    DeliverItems,
+    DoorReceiver,
+    Item,
+    OwnPairs,
+    Pair,
+)
 from callboard.endpoint.machine.run import PackedType, decode_run, pack_runs
 from callboard.endpoint.machine.subscriptions import SubscriptionTable
 
@@ -18,6 +25,8 @@ class CoreOutput:
         self.index: SubscriptionTable[object] = SubscriptionTable()
         #: Who also sees what this endpoint itself publishes.
         self.sees_own: set[object] = set()
+        #: Those among them that take these encoded.
+        self.encoded: set[object] = set()
         self._kind = kind
         self._counters = counters
 
@@ -32,8 +41,15 @@ class CoreOutput:
     def deliver_own(self, run: Sequence[Pair]) -> list[DeliverItems]:
         """Hand a run of this endpoint's own messages to those who see these too."""
         match, sees_own = self.index.match, self.sees_own
-        wanted = [pair for topic, pair in run if not sees_own.isdisjoint(match(topic))]
         delivered: list[DeliverItems] = []
+        if self.encoded:
+            sees_own = sees_own - self.encoded
+            delivered += [
+                DeliverItems(OwnPairs(receiver), batch)
+                for receiver, batch in self._sorted(run, self.encoded)
+                if isinstance(receiver, DoorReceiver)
+            ]
+        wanted = [pair for topic, pair in run if not sees_own.isdisjoint(match(topic))]
         for payload, count in pack_runs(self._kind, 0, wanted) if wanted else ():
             self._counters.deserialized += count
             _, items = decode_run(payload)
@@ -48,7 +64,7 @@ class CoreOutput:
         return bool(self.sees_own) and not self.sees_own.isdisjoint(self.index.match(topic))
 
     def _sorted(
-        self, items: list[Item], only: set[object] | None
+        self, items: Sequence[Item], only: set[object] | None
     ) -> Iterable[tuple[object, list[Item]]]:
         """Sort a run by receiver; runs of one topic are looked up once.
 
@@ -60,7 +76,8 @@ class CoreOutput:
             receivers = [one for one in found if only is None or one in only]
             self._counters.delivered += len(receivers) * len(items)
             self._counters.unwanted += 0 if receivers else len(items)
-            return [(receiver, items) for receiver in receivers]
+            batch = items if isinstance(items, list) else [*items]
+            return [(receiver, batch) for receiver in receivers]
         batches: dict[object, list[Item]] = {}
         match, last_topic = self.index.match, None
         lists: list[list[Item]] = []

@@ -13,14 +13,16 @@ Between cores a *run* of packed messages of one type and TTL is one dispatch:
     CBOR array [type tag, TTL, topic, content, topic, content, …]
 
 Each `topic, content` pair is encoded once, when the message enters its first endpoint; runs are
-put together from pairs, and decoded where they end, by one call of cbor2. Values of plain CBOR,
-nearly all there are, come out of that call as they are handed to subscribers; only a run that
-holds one of our tags is gone through item by item.
+put together from pairs, and decoded where they end, by one call of cbor2. What comes out of it
+is handed to subscribers; only a run that is odd or malformed is gone through item by item.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime, timedelta
 from enum import IntEnum
 from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final
 
 import cbor2
@@ -32,12 +34,14 @@ from callboard.endpoint.machine.topic import checked_topic
 from callboard.model.data import DEPTH_LIMIT
 from callboard.model.encoding import (
     MAX_ITEMS,
+    immutable_from_cbor,
     immutable_of_item,
     python_to_cbor,
     read_item,
     refuse_heavy,
 )
 from callboard.model.errors import EndpointError, MalformedMessage
+from callboard.model.scalar import Count, Enum
 
 
 class PackedType(IntEnum):
@@ -69,6 +73,8 @@ KNOWN_TOPICS: Final = 4096
 _LENGTH_MASK: Final = 0x1F
 #: Bytes of an array's length behind its first byte (RFC 8949, section 3).
 _LENGTH_BYTES: Final = {24: 1, 25: 2, 26: 4}
+#: Numbers below it stand in the first byte of an item.
+_ONE_BYTE: Final = 24
 
 _LOWEST: Final = -(2**63)
 _HIGHEST: Final = 2**63 - 1
@@ -79,7 +85,10 @@ _SURE: Final = bytes({*range(256)} - {0x1B, 0x3B, *range(0xE0, 0xF4), 0xF7, 0xF8
 #: Bytes that an entity has; fewer than these cost nothing to read.
 _ENTITY_LENGTH: Final = 16
 
-_MODEL: Final = {str, bytes, float, bool, int, tuple, type(None)}
+_MODEL: Final = {
+    str, bytes, float, bool, int, tuple, type(None), Count, Enum, IPv4Address, IPv6Address,
+    datetime, timedelta,
+}  # fmt: skip
 _FOREIGN: Final = {cbor2.CBORSimpleValue, type(cbor2.undefined)}
 
 _HEAD: Final = 2
@@ -167,8 +176,9 @@ def decode_run(payload: bytes) -> tuple[PackedType, list[tuple[str, Any]]]:
     """
     try:
         weight = refuse_heavy(payload)
-        if _TAG_HEAD in payload and _is_data(payload):
-            values = read_item(payload, _immutable_items)
+        is_tagged = _TAG_HEAD in payload and _is_data(payload)
+        if is_tagged:
+            values = _read_tagged(payload)
         else:
             values = _READER.read(payload)
             if len(payload) > MAX_ITEMS and not _is_data(payload):
@@ -185,10 +195,33 @@ def decode_run(payload: bytes) -> tuple[PackedType, list[tuple[str, Any]]]:
         msg = f"a run of type {str(values[0])[:20]} with topics that are no text"
         raise MalformedMessage(msg)
     kind, contents = _KINDS[values[0]], values[3::2]
-    if kind is _DATA and payload.translate(None, _SURE) and not _is_model(contents):
+    is_odd = kind is _DATA and not is_tagged and payload.translate(None, _SURE)
+    if is_odd and not _is_model(contents):
         msg = "a run holds an integer of more than 64 bits, or a value that is no data"
         raise MalformedMessage(msg)
     return kind, list(zip(topics, contents))  # noqa: B905  # the number of both is even
+
+
+def ttl_of(payload: bytes) -> int:
+    """Return the links that a run which was read may cross; 0 where it says none.
+
+    The type, before it, is one byte.
+    """
+    place = 2 + _LENGTH_BYTES.get(payload[0] & _LENGTH_MASK, 0)
+    first = payload[place]
+    if first < _ONE_BYTE:
+        return first
+    size = _LENGTH_BYTES.get(first, 0)
+    return int.from_bytes(payload[place + 1 : place + 1 + size])
+
+
+def _read_tagged(payload: bytes) -> Any:
+    """Read a run that holds tags of ours: in one pass, or as what defines values does."""
+    with suppress(RemoteProtocolError):
+        values = immutable_from_cbor(payload)
+        if not payload.translate(None, _SURE) or _is_model((values,)):
+            return values
+    return read_item(payload, _immutable_items)
 
 
 def _refuse_heavy_parts(values: Any, weight: int) -> None:

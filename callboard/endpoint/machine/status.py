@@ -130,6 +130,8 @@ class PeerFlags(IntFlag):
     Outbound = 4
     Inbound = 8
 
+    __str__ = Enum.__str__
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class NetworkInfo:

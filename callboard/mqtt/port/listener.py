@@ -125,10 +125,16 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
         TlsError: a file for TLS is of no use.
     """
     scheme, where, port = settings.parse()
+    if runner.machine is not None and scheme != "tcp":
+        message = f"{settings.address}: simulated ports are plain TCP; write HOST:PORT"
+        raise ListenError(message)
     loop = asyncio.get_running_loop()
     entrance = Entrance(settings.address, settings.tenants)
     servers: list[SocketServer] = []
     try:
+        if runner.machine is not None:
+            servers.append(runner.machine.serve_mqtt(port, door, entrance, runner))
+            return Listener(settings, servers)
         if scheme == "unix":
             _remove_socket(Path(where))
             sock = _bound(socket.socket(socket.AF_UNIX), where)

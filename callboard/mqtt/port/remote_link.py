@@ -164,7 +164,7 @@ class Door:
         limits: of each connection; see `set_limits`.
         gate: may be replaced while connections are open.
         figures: counted of all connections.
-        links: all connections, admitted or not.
+        links: all connections, admitted or not, in the order in which they came.
         make_screen: makes the screen of a connection, if there are hooks.
         authenticate: begins what a CONNECT with an authentication method asks for, or refuses.
         writes: what the connections that were flushed last want written; the driver of the
@@ -179,7 +179,7 @@ class Door:
     limits: NetworkLimits
     gate: Admitter
     figures: NetworkFigures = field(default_factory=NetworkFigures)
-    links: "set[RemoteLink]" = field(default_factory=set)
+    links: "dict[RemoteLink, None]" = field(default_factory=dict)
     make_screen: "Callable[[RemoteLink], Screen] | None" = None
     authenticate: Callable[[Connect, Peer, Candidate], Authentication | Admission] = _refuse
     writes: Writes = field(default_factory=list)
@@ -261,7 +261,7 @@ class Door:
     def leave(self, remote: "RemoteLink") -> None:
         """Take note that a connection is over."""
         if remote in self.links:
-            self.links.discard(remote)
+            del self.links[remote]
             self.depart(remote, remote.peer.host)
         self.backpressure.forget(remote)
         if not self.links:
@@ -341,7 +341,7 @@ class RemoteLink:
         self._limiter = None if rates is None else TrafficLimit(*rates)
         self._silent_since = door.clock()
         self._patience = limits.connect_timeout
-        door.links.add(self)
+        door.links[self] = None
         door.arrive(self, self.peer.host)
 
     @property

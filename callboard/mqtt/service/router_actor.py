@@ -6,7 +6,6 @@ below, and one message lets the actor take a turn. When there is nothing to do, 
 
 import contextlib
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -62,11 +61,6 @@ class CloseRouter:
     """Say farewell to the clients, then end."""
 
 
-def make_client_id() -> str:
-    """Return a name for a client that has none, which others cannot guess."""
-    return f"auto-{secrets.token_hex(12)}"
-
-
 def check_journal(config: RouterConfig) -> None:
     """Look whether all packets that the limits allow fit into the journal, if there is one.
 
@@ -114,12 +108,12 @@ class RouterActor(SystemActor):
         self.machine = RouterMachine(
             config.limits,
             is_durable=config.directory is not None,
-            make_client_id=make_client_id,
+            make_client_id=lambda: f"auto-{self._make_name()}",
             chance=self._runner.random,
             now=self._runner.now(),
             events=mailbox.events,
             make_stamp=self._stamps.make,
-            origin=secrets.token_bytes(8),
+            origin=self._runner.random.randbytes(8),
         )
         gate = AuthGate(
             config.security, config.authenticator, config.hooks.subscribe, config.methods
@@ -133,6 +127,10 @@ class RouterActor(SystemActor):
         """Whether the caller is on the router's thread."""
         return self._runner.is_runner_thread()
 
+    def _make_name(self) -> str:
+        """Return a name that others cannot guess."""
+        return self._runner.random.randbytes(12).hex()
+
     @handler(cancellable=False)
     async def open_ports(self, _: OpenPorts) -> CallboardError | None:
         """Open the listeners, and clients come; returns why it cannot be done."""
@@ -140,8 +138,12 @@ class RouterActor(SystemActor):
         try:
             check_journal(config)
             if config.directory is not None:
+                machine = self._runner.machine
                 self._journal = RouterJournal(
-                    Path(config.directory), now=self._runner.now, wall_clock=time.time_ns
+                    Path(config.directory),
+                    now=self._runner.now,
+                    wall_clock=time.time_ns,
+                    disk=None if machine is None else machine.disk,
                 )
                 self._journal.restore(self.machine)
         except JournalFailed as error:
@@ -156,7 +158,7 @@ class RouterActor(SystemActor):
             config.sessions,
             self._stamps,
             lambda: edge.listeners[0].address,
-            partial(secrets.token_hex, 12),
+            self._make_name,
         )
         exchange = cluster.RetainedExchange(self.machine.logs, self._stamps)
         gate = self._cluster = cluster.ClusterGate(
@@ -282,7 +284,7 @@ class RouterActor(SystemActor):
                 if not is_told:
                     _log.error("the MQTT router and its clients wait for the disk: %s", error)
                 is_told = True
-                self.ending.wait(RETRY_INTERVAL)
+                self._runner.wait_for(self.ending, RETRY_INTERVAL)
             else:
                 if is_told:
                     _log.warning("the journal of the MQTT router is written again")

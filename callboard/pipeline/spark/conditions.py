@@ -153,7 +153,7 @@ def _value(text: str) -> str | int:
 
 def _checked(name: str, sign: str, value: Any) -> tuple[str, str, Any]:
     """Return a condition; raise `ValueError` if it is none of ours."""
-    from callboard.pipeline.spark.schema import time_of
+    from callboard.commitlog.fields.decoding import time_of
 
     if name in {"topic", "key"} and sign in _NAMES:
         texts = value if sign == "IN" else [value]

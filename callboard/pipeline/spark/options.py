@@ -9,11 +9,11 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from callboard.commitlog import LogReader, Retention
+from callboard.commitlog.fields.decoding import Rules
 from callboard.commitlog.reader import is_archive
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.cluster import SHARED, check_folder
 from callboard.pipeline.spark.conditions import Conditions
-from callboard.pipeline.spark.schema import Rules
 from callboard.pipeline.spark.store_journal import journal_at
 
 _TRUE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}

@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 
 from callboard.commitlog import Cursor, LogCorrupt, LogReader
 from callboard.commitlog.arrow import arrow_schema, record_batches
+from callboard.commitlog.fields.decoding import decode_payloads
 from callboard.commitlog.reader import open_folder
 from callboard.commitlog.reading import LogReading
 from callboard.commitlog.segment import LogSegmentTable
 from callboard.pipeline.errors import DataLost, Undecodable
 from callboard.pipeline.spark.dead_letters import Origin, bury, full_path, stored_letters
 from callboard.pipeline.spark.options import SourceOptions
-from callboard.pipeline.spark.schema import decode_payloads
 
 #: What a log is read as when nobody asks for anything else: Spark's times are microseconds.
 RECORD_SCHEMA: Final = (

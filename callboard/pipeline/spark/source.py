@@ -23,6 +23,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from callboard.commitlog import ExtraMissing, LogFailed, LogReader
+from callboard.commitlog.fields.declared import arrow_fields
+from callboard.commitlog.fields.decoding import infer_fields
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.cluster import tasks_at_once
 from callboard.pipeline.spark.options import SourceOptions, find_offset
@@ -33,7 +35,6 @@ from callboard.pipeline.spark.range_reader import (
     read_range,
     see_loss,
 )
-from callboard.pipeline.spark.schema import infer_fields
 
 #: What tasks are told of the stream that they are of: its id, and lines with name and id.
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -41,6 +42,11 @@ _ABOUT: Final = "spark.job.description"
 
 #: Records of a partition: a task for fewer costs more than it brings.
 _LEAST_ROWS: Final = 20_000
+
+
+#: Columns of records beside those of their payloads.
+_DESCRIBED: Final = [each for each in RECORD_SCHEMA if each.name not in {"payload", "is_bytes"}]
+_UNSIGNED_LIST: Final = pa.list_(pa.uint64())
 
 
 class Range(InputPartition):
@@ -69,13 +75,22 @@ def infer_schema(options: SourceOptions) -> StructType:
     if not options.infers:
         return from_arrow_schema(RECORD_SCHEMA)
     log = open_log(options)
+    if declared := log.fields:  # where Spark has no unsigned integers, signed ones
+        fields = [_signed(field) for field in arrow_fields(declared)]
+        return from_arrow_schema(pa.schema([*_DESCRIBED, *fields]))
     records = log.read(max(log.start, find_offset(log, options.start)))
     wanted = (each for each in records if each.topic.startswith(options.topics or ""))
     sample = list(islice(wanted, options.sample))
     fields = infer_fields([each.data for each in sample], [each.is_bytes for each in sample])
     found = [field for field in fields if field.name not in (*RECORD_COLUMNS, ERROR)]
-    described = [field for field in RECORD_SCHEMA if field.name not in {"payload", "is_bytes"}]
-    return from_arrow_schema(pa.schema([*described, *found]))
+    return from_arrow_schema(pa.schema([*_DESCRIBED, *found]))
+
+
+def _signed(field: pa.Field) -> pa.Field:
+    """Return a field whose unsigned integers are signed ones: Spark has no others."""
+    if field.type == pa.uint64():
+        return field.with_type(pa.int64())
+    return field.with_type(pa.list_(pa.int64())) if field.type == _UNSIGNED_LIST else field
 
 
 def split(start: int, end: int, wanted: int = 0) -> list[Range]:

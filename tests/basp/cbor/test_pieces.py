@@ -17,6 +17,7 @@ from callboard.basp.cbor.reader import PYTHON_TAGS, CborReader
 from callboard.basp.cbor.writer import EncoderTable
 from callboard.basp.errors import MalformedPayload, PayloadTooHeavy, RemoteProtocolError
 from tests.basp.strategies import scalars
+from tests.basp.wire import empty_lists
 
 DEPTH = 30
 READER = CborReader("tests", PYTHON_TAGS, max_depth=DEPTH, trusted=tags.TRUSTED_TAGS)
@@ -135,10 +136,10 @@ def test_registered_types_weigh_what_they_are():
 
 
 def test_counting_stops_early():
-    counting = weigh(cbor2.dumps([[]] * 4_000_000), CONTAINER * 10)
+    counting = weigh(empty_lists(4_000_000), CONTAINER * 10)
     with pytest.raises(PayloadTooHeavy):
         next(counting)
-    assert run(weigh(cbor2.dumps([[]] * 400_000), PLENTY))[1] >= 4
+    assert run(weigh(empty_lists(400_000), PLENTY))[1] >= 4
 
 
 def test_a_large_item_has_pauses():
@@ -173,11 +174,11 @@ def test_hostile_items_are_refused(payload, text):
 
 WITHOUT_MEMORY = """
 import resource, sys
-import cbor2
 from callboard.basp.errors import RemoteProtocolError
 from tests.basp.cbor.test_pieces import READER, in_pieces
+from tests.basp.wire import empty_lists
 
-payload = cbor2.dumps([[]] * 1_000_000)
+payload = empty_lists(1_000_000)
 pages = int(open("/proc/self/statm").read().split()[0])
 most = pages * resource.getpagesize() + (int(sys.argv[1]) << 20)
 resource.setrlimit(resource.RLIMIT_AS, (most, most))

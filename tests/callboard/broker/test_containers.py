@@ -92,3 +92,22 @@ def test_the_version_is_that_of_the_interface():
     assert broker.Version.compatible(2)
     assert not broker.Version.compatible(3)
     assert broker.now() <= broker.now()
+
+
+def test_methods_take_the_keywords_of_the_real_package():
+    vector = broker.Vector([1, 2])
+    vector.extend(L=[Data(3), Data(3)])
+    vector.remove(x=Data(1))
+
+    assert (vector.count(x=Data(3)), vector.pop(i=0), vector.pop()) == (2, Data(2), Data(3))
+    with pytest.raises(ValueError, match="not in list"):
+        vector.remove(x=Data(9))
+    assert broker.Subnet(broker.Address(bytes([10, 0, 0, 0]), 4), 8).contains(
+        addr=broker.Address(bytes([10, 9, 8, 7]), 4)
+    )
+
+
+def test_enumerations_print_as_in_the_real_package():
+    assert str(Data(1.5).get_type()) == "Type.Real"
+    assert str(broker.Port(22, broker.Port.TCP).get_type()) == "Protocol.TCP"
+    assert str(broker.PeerFlags.Remote) == "PeerFlags.Remote"

@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+import threading
 
 import pytest
+
+from callboard import Endpoint
 
 PROGRAM = """
 import sys
@@ -64,3 +67,33 @@ def test_a_program_that_is_not_there_is_one_line(tmp_path):
     assert done.returncode == 2
     assert "there is no file" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+PEER = """
+import sys
+import broker
+
+endpoint = broker.Endpoint()
+subscriber = endpoint.make_subscriber("/back")
+assert endpoint.peer("127.0.0.1", int(sys.argv[1]))
+endpoint.publish("/there", ["ping", broker.Count(7)])
+print(subscriber.get())
+endpoint.shutdown()
+"""
+
+
+def test_a_program_peers_with_a_zeek_as_it_is(tmp_path):
+    (tmp_path / "program.py").write_text(PEER)
+    with Endpoint() as zeek, zeek.make_subscriber("/there") as asked:
+        port = zeek.listen("127.0.0.1", 0, wire="zeek-2")
+
+        def echo():
+            topic, value = asked.get(60.0)
+            zeek.publish("/back", [topic, *value])
+
+        echoing = threading.Thread(target=echo)
+        echoing.start()
+        done = run("--wire", "zeek-2", "--", str(tmp_path / "program.py"), str(port))
+        echoing.join()
+
+    assert (done.stdout, done.stderr) == ("('/back', ('/there', 'ping', Count(7)))\n", "")

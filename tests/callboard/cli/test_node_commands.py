@@ -105,6 +105,7 @@ def test_a_running_node_is_listed_watched_and_drained(app, run_node, capsys):
     code, out, _ = call(capsys, "node", "top", address, *looks, "--json")
     assert [len(json.loads(line)["actors"]) for line in out.splitlines()] == [3, 3]
     assert all("rate" in actor for actor in json.loads(out.splitlines()[0])["actors"])
+    assert json.loads(out.splitlines()[0])["peers"] == []
 
     code, out, err = call(capsys, "node", "drain", address, "--timeout", "0.3")
     assert code == 1

@@ -2,7 +2,12 @@
 
 import threading
 
+import pytest
+
+from callboard import Endpoint
 from callboard.cli import main
+from tests.callboard.doors.clusters import Manager
+from tests.callboard.doors.clusters import Zeek as Node
 from tests.callboard.doors.zeeks import Zeek
 from tests.polling import eventually
 
@@ -36,3 +41,79 @@ def test_nobody_there_and_a_wrong_address_are_one_line(capsys):
     assert len(lines) == 2
     assert "nothing answers" in lines[0]
     assert "ws://HOST" in lines[1]
+
+
+@pytest.fixture
+def peer():
+    with Endpoint() as made:
+        yield made
+
+
+@pytest.mark.parametrize("wire", ["zeek-2", "zeek-1.4"])
+def test_peer_prints_what_a_broker_publishes(peer, capsys, wire):
+    port = peer.listen("127.0.0.1", 0, wire=wire)
+
+    def say():
+        eventually(peer.peers)
+        eventually(lambda: peer.peers()[0].status.name == "Peered")
+        peer.publish("/zeek/other", 1)
+        peer.publish("/zeek/notice", ["ü", 2])
+
+    saying = threading.Thread(target=say)
+    saying.start()
+    where = f"127.0.0.1:{port}"
+    arguments = ["--wire", wire, "--topic", "/zeek/n", "--count", "1", "--json"]
+    assert main(["zeek", "peer", where, *arguments]) == 0
+    saying.join()
+
+    said = capsys.readouterr()
+    assert '{"topic": "/zeek/notice", "data": ["ü", 2]}' in said.out
+    assert f'"wire": "{wire}"' in said.err
+
+
+def test_no_broker_there_a_wrong_wire_and_a_wrong_address_are_one_line(capsys):
+    assert main(["zeek", "peer", "127.0.0.1:1", "--timeout", "0.1"]) == 1
+    assert main(["zeek", "peer", "127.0.0.1:1", "--wire", "zeek-9"]) == 2
+    assert main(["zeek", "peer", "127.0.0.1"]) == 2
+    assert main(["zeek", "peer", "127.0.0.1:1", "--certificates", "/nowhere"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+
+    assert len(lines) == 4
+    assert ["--disable-ssl" in lines[0], "zeek-2" in lines[1]] == [True, True]
+
+
+def test_connect_prints_what_a_cluster_publishes_over_zeromq(capsys):
+    with Manager() as manager, Node(manager) as node:
+
+        def say():
+            node.await_subscription("zeek.cluster.w")
+            node.publish("zeek.other", 1)
+            node.publish("zeek.cluster.worker", ["ü", 2])
+
+        saying = threading.Thread(target=say)
+        saying.start()
+        ports = [each.rpartition(":")[2] for each in (manager.xpub, manager.xsub)]
+        url = f"zmq://127.0.0.1:{ports[0]}/{ports[1]}"
+        words = ["--topic", "zeek.cluster.w", "--count", "1", "--json", "--member", "printer"]
+        assert main(["zeek", "connect", url, *words]) == 0
+        saying.join()
+
+    said = capsys.readouterr()
+    assert '{"topic": "zeek.cluster.worker", "data": ["ü", 2]}' in said.out
+    assert "zeromq_printer_" in said.err
+
+
+def test_no_manager_a_wrong_address_and_options_of_another_wire_are_one_line(capsys, tmp_path):
+    assert main(["zeek", "connect", "zmq://127.0.0.1:1", "--timeout", "0.3"]) == 1
+    assert main(["zeek", "connect", "zmq:/127.0.0.1:1"]) == 2
+    assert main(["zeek", "connect", "zmq://127.0.0.1:1", "--name", "x"]) == 2
+    assert main(["zeek", "connect", "ws://127.0.0.1:1", "--member", "x"]) == 2
+    missing = str(tmp_path / "missing")
+    assert main(["zeek", "connect", "zmq://127.0.0.1:1", "--curve", missing]) == 2
+    lines = capsys.readouterr().err.splitlines()
+
+    assert len(lines) == 5
+    for line, told in zip(
+        lines, ["nobody answers", "zmq://HOST", "ws://", "zmq://", "missing"], strict=True
+    ):
+        assert told in line

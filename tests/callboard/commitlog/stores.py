@@ -107,3 +107,5 @@ def s3_server(bucket="logs"):
         yield options
     finally:
         server.stop()
+        # Where the endpoint is told by the environment, the next server gets another client.
+        fsspec.get_filesystem_class("s3").clear_instance_cache()

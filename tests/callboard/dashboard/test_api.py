@@ -1,6 +1,7 @@
 """The API against a live cluster: what it tells, what it does, what it refuses."""
 
 import asyncio
+import gc
 import json
 import socket
 import threading
@@ -9,10 +10,13 @@ import uuid
 import pytest
 
 from callboard import Node, traced
+from callboard.actors.errors import RemoteError
+from callboard.commitlog import CommitLog
 from callboard.dashboard import DashboardError, DashboardServer
 from callboard.dashboard.actions import DashboardAction
 from callboard.dashboard.api import VIEWS
 from callboard.dashboard.collector import ClusterWatch
+from callboard.dashboard.streams import heard
 from callboard.errors import WrongValue
 from tests.callboard.dashboard.conftest import NASTY, Client, Cluster, Counter, Failing
 from tests.polling import eventually
@@ -346,6 +350,63 @@ def test_a_page_listens_to_a_topic(cluster):
             found = told(page)
 
     assert found["messages"][0] == {"topic": "/heard/x", "value": "<b>"}
+
+
+def test_a_flood_reaches_a_page_in_bounded_parts():
+    flood = [("/t", "x" * 15_000)] * 300 + [("/t", {"huge": "y" * 1_000_000}), ("/t", 7)]
+
+    answer = heard(flood, 11)
+
+    assert answer["messages"][-1] == {"topic": "/t", "value": 7}
+    assert len(answer["messages"][-2]["value"]) < 30_000
+    assert len(json.dumps(answer)) < 400_000
+    assert len(answer["messages"]) + answer["left_out"] == len(flood) + 11
+
+
+def test_names_of_files_that_are_not_utf_8_hide_nothing(cluster, tmp_path):
+    odd = "caf\udce9"
+    with pytest.raises(RemoteError, match="caf"):
+        cluster.east.spawn(Failing).ask(odd).result(10)
+    with CommitLog(tmp_path / odd / "log") as log:
+        log.append("/t", 1)
+        logs = cluster.client.read("logs", search="caf")
+    escaped = odd.encode("utf-8", "backslashreplace").decode()
+
+    assert logs["silent"] == {}
+    assert escaped in logs["rows"][0]["folder"]
+    eventually(lambda: cluster.client.read("events", search=escaped)["count"])
+    rows = cluster.client.read("nodes")["rows"]
+    assert {(row["node"], row["state"], row["error"]) for row in rows} == {
+        (name, "up", "") for name in ("hub", "east", "west")
+    }
+
+
+def test_a_stream_tells_whatever_a_text_of_its_own_node_holds(cluster):
+    cluster.hub.runtime.report(DashboardAction("\udce9", "x", "y", "z"))
+    eventually(lambda: cluster.client.read("events", kind="DashboardAction")["count"])
+
+    with stream(cluster.client, "view=events&kind=DashboardAction") as page:
+        assert told(page)["whole"]["rows"]["order"]
+
+
+def test_a_node_closes_in_silence_though_it_is_asked(caplog):
+    with Node("closes") as node, DashboardServer(node) as page:
+        base, _, token = page.link.partition("?token=")
+        place = ("127.0.0.1", int(base.rstrip("/").rpartition(":")[2]))
+        asks = [f"api/v1/{view}" for view in ("stream", "nodes", "actors", "overview")]
+        head = f"HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n"
+        asking, page.collector.interval = [], 60.0  # so they wait for another round
+        for path in asks:
+            asking.append(socket.create_connection(place))
+            asking[-1].sendall(f"GET /{path} {head}".encode())
+            eventually(lambda: page.collector._watchers == len(asking))
+            eventually(lambda: page.collector.rounds)
+    gc.collect()  # tells of tasks that were left
+    for each in asking:
+        each.close()
+
+    assert not page.collector.is_at_work
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_a_lost_node_is_told_at_once():

@@ -12,6 +12,7 @@ from callboard.doors.web_socket_peer import CONNECTION_LIMIT, FilterPlan
 from callboard.endpoint.machine.topic import shortest
 from callboard.model.errors import InvalidOption
 from callboard.proxies.errors import LinkError
+from callboard.zeek.json_message import message_to_json
 from tests.callboard.doors.zeeks import Zeek
 from tests.polling import eventually
 from tests.proxies.papers import Papers
@@ -131,6 +132,15 @@ def test_what_is_published_while_no_zeek_is_there_waits_for_it(zeek, endpoint):
     eventually(lambda: [data for _, data in zeek.heard] == list(range(5)))
 
 
+def test_what_waits_for_a_zeek_is_bounded_by_its_size(endpoint, monkeypatch):
+    monkeypatch.setattr("callboard.doors.web_socket_peer.QUEUE_SIZE", 1_000_000)
+    peer = endpoint.connect_web_socket("ws://127.0.0.1:1", timeout=None)
+    for _ in range(15):
+        endpoint.publish("/large", "x" * 100_000)
+
+    eventually(lambda: peer.dropped == 6)
+
+
 def test_own_messages_do_not_come_back_by_another_connection(zeek, endpoint):
     peer = endpoint.connect_web_socket(zeek.url)
     one, two = endpoint.make_subscriber("/one"), None
@@ -154,6 +164,32 @@ def test_an_error_frame_of_zeek_is_told(zeek, endpoint):
     eventually(lambda: told and told[0].context == "no such event" and peer.errors == 1)
 
 
+def test_a_callback_that_fails_and_a_zeek_that_complains_without_end_cost_no_message(
+    zeek, endpoint, caplog
+):
+    frame = json.dumps({"type": "error", "code": "c", "context": "no such event"})
+    with endpoint.make_subscriber("/t") as subscriber:
+        peer = endpoint.connect_web_socket(zeek.url)
+        for _ in range(20):
+            zeek.say_text(frame)
+        zeek.say("/t", 1)
+        assert subscriber.get(WAIT) == ("/t", 1)
+        assert caplog.text.count("no such event") == 5  # the first, 2nd, 4th, 8th and 16th
+        peer.on_error = lambda _: 1 / 0
+        zeek.say_text(frame)
+        zeek.say("/t", 2)
+        assert subscriber.get(WAIT) == ("/t", 2)
+        assert "on_error" in caplog.text
+
+
+def test_what_a_zeek_was_not_asked_for_goes_nowhere(zeek, endpoint):
+    with endpoint.make_subscriber("/") as subscriber:
+        peer = endpoint.connect_web_socket(zeek.url, subscribe=["/zeek"])
+        zeek.say_text(message_to_json("/other", 1))
+        zeek.say("/zeek", 2)
+        assert (subscriber.get(WAIT), peer.unasked) == (("/zeek", 2), 1)
+
+
 def test_nobody_there_no_zeek_and_a_wrong_token_are_told_at_once(zeek, endpoint):
     port = endpoint.listen_web_socket(tokens={"ann": "secret"})
     with pytest.raises(NodeUnreachable, match="nothing answers"):
@@ -167,7 +203,8 @@ def test_nobody_there_no_zeek_and_a_wrong_token_are_told_at_once(zeek, endpoint)
             endpoint.connect_web_socket(url)
 
 
-def test_our_client_and_our_server_over_tls_with_a_token(endpoint, tmp_path):
+def test_our_client_and_our_server_over_tls_with_a_token(endpoint, tmp_path, caplog):
+    caplog.set_level("DEBUG")
     papers = Papers(tmp_path / "papers")
     port = endpoint.listen_web_socket(
         tls=papers.tls(mutual=False), tokens={"ann": "secret"}, permissions=None
@@ -183,6 +220,7 @@ def test_our_client_and_our_server_over_tls_with_a_token(endpoint, tmp_path):
         assert up.get(WAIT) == ("/up", {"a": {1, 2}})
         endpoint.publish("/down", None)
         assert down.get(WAIT) == ("/down", None)
+    assert "secret" not in caplog.text
 
 
 def test_three_zeeks_at_once_and_one_is_cut_and_back(endpoint):
@@ -246,6 +284,18 @@ class Followed(FilterPlan):
         assert not overlaps([each or () for each in self.held.values()])
 
 
+def test_a_message_waits_for_the_connection_that_asks_for_its_topic():
+    plan = FilterPlan(("/a",))
+    plan.held["one"] = None
+    plan.ask("one")
+    plan.wanted = ("/a", "/b")
+    plan.held["two"] = None
+    assert (plan.way_of("/b", ["one"]), plan.way_of("/c", ["one"])) == (None, "one")
+    assert plan.ask("two") == (("/b",), ())
+    assert (plan.way_of("/b/x", ["one"]), plan.way_of("/b/x", ["one", "two"])) == (None, "two")
+    assert (plan.way_of("/a", ["two"]), plan.way_of("/a", [])) == (None, None)
+
+
 @given(st.lists(st.tuples(WISHES, st.integers(0)), max_size=20))
 def test_whatever_is_wanted_and_cut_each_topic_is_asked_for_once(steps):
     plan = Followed()
@@ -284,9 +334,17 @@ def test_one_node_of_a_cluster_brings_messages_in_and_another_takes_over(zeek):
             b.publish("/from/b", 3)  # it publishes all the same
             eventually(lambda: ("/from/b", 3) in zeek.heard)
 
-            holder = next(peer for peer in peers if peer.subscriptions())
+            for each, text in ((a, "a"), (b, "b")):  # both ways, and not again by Zeek
+                each.publish("/zeek", text)
+                eventually(lambda text=text: ("/zeek", text) in zeek.heard)
+                each.publish("/zeek/a", text)
+                eventually(lambda text=text: ("/zeek/a", text) in zeek.heard)
+            zeek.say("/zeek/a", "end")
+            assert [at_a.get(WAIT)[1] for _ in range(2)] == ["b", "end"]
+
+            other, holder = sorted(peers, key=lambda peer: len(peer.subscriptions()))
             holder.close()
 
-            eventually(lambda: wanted[1] in zeek.filters())
+            eventually(lambda: list(other.subscriptions()) == wanted[1])
             zeek.say("/zeek/a", 4)
             assert (at_a.get(WAIT), at_b.poll()) == (("/zeek/a", 4), [])

@@ -1,15 +1,21 @@
 """The port for Zeek's WebSocket JSON with real sockets: messages, rights, limits, goodbyes."""
 
 import json
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import pytest
+from websockets.client import ClientProtocol
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.protocol import State
 from websockets.sync.client import connect
+from websockets.uri import parse_uri
 
 from callboard import Endpoint, Rights
 from callboard.broker import zeek
+from callboard.doors import web_socket_server
 from callboard.doors.web_socket_server import WebSocketLimits
 from callboard.model.errors import InvalidOption
 from callboard.model.scalar import Count
@@ -56,6 +62,25 @@ def test_clients_and_endpoints_hear_each_other_and_nobody_itself(endpoint):
         assert json.loads(two.recv(WAIT))["data"] == 1
         assert json.loads(two.recv(WAIT))["data"][2]["data"][0]["data"] == "ping"
         assert here.get(WAIT) == ("/all/b", 3)
+
+
+def test_a_message_is_written_once_for_all_its_clients(endpoint, monkeypatch):
+    written = []
+
+    def write(topic, value):
+        written.append(topic)
+        return message_to_json(topic, value)
+
+    monkeypatch.setattr(web_socket_server, "message_to_json", write)
+    monkeypatch.setattr(web_socket_server, "KEPT_SIZE", 1_000)
+    port = endpoint.listen_web_socket()
+    with client(port, ["/a"]) as one, client(port, ["/a", "/b"]) as two:
+        endpoint.publish_batch(("/b", 0), ("/a", 1), ("/a", 2))
+        assert [json.loads(one.recv(WAIT))["data"] for _ in range(2)] == [1, 2]
+        assert [json.loads(two.recv(WAIT))["data"] for _ in range(3)] == [0, 1, 2]
+        endpoint.publish("/a", "x" * 1_000)
+        assert len(one.recv(WAIT)) == len(two.recv(WAIT))
+    assert sorted(written) == ["/a"] * 4 + ["/b"]  # a large one is not kept
 
 
 def test_the_recorded_conversation_goes_the_same_with_this_server(endpoint):
@@ -156,6 +181,25 @@ def test_one_who_does_not_read_is_ended_and_the_others_go_on(endpoint):
         eventually(lambda: not _reads(slow))
 
 
+def test_one_who_only_asks_for_answers_and_reads_none_is_ended(endpoint, caplog):
+    port = endpoint.listen_web_socket(limits=WebSocketLimits(waiting=100_000))
+    caplog.set_level("INFO", "callboard.zeek")
+    with socket.socket() as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        raw.settimeout(WAIT)
+        raw.connect(("127.0.0.1", port))
+        core = ClientProtocol(parse_uri(f"ws://127.0.0.1:{port}/v1/messages/json"))
+        core.send_request(core.connect())
+        core.state = State.OPEN
+        core.send_text(b"[]")
+        raw.sendall(b"".join(core.data_to_send()))
+        eventually(lambda: [each.status.name for each in endpoint.peers()] == ["Peered"])
+        ping = b"\x89\xfd" + bytes(129)
+        for _ in range(150):  # 10 MB, more than two sockets hold
+            raw.sendall(ping * 500)
+        eventually(lambda: "does not read" in caplog.text)
+
+
 def _reads(socket):
     try:
         return socket.recv(WAIT)
@@ -191,6 +235,11 @@ def test_the_end_of_the_endpoint_says_goodbye():
 
 def test_a_client_is_seen_as_a_peer_with_its_wire_and_filter(endpoint):
     port = endpoint.listen_web_socket()
+    with ThreadPoolExecutor() as threads:
+        known = threads.submit(endpoint.await_filter_entry, "/of/another", WAIT)
+        with client(port, ["/of/another"]):
+            assert known.result(WAIT)
+    eventually(lambda: not endpoint.peers())
     with client(port, ["/of/the/client"]):
         eventually(lambda: [str(each) for each in endpoint.peer_subscriptions()])
         assert [str(each) for each in endpoint.peer_subscriptions()] == ["/of/the/client"]

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from callboard.endpoint.machine.core import Core
 from callboard.endpoint.machine.effect import (
     DeliverItems,
+    DoorReceiver,
     PeerEvent,
+    RunReceiver,
     TransmitRun,
 )
 from callboard.endpoint.machine.run import (
@@ -19,6 +21,7 @@ from callboard.endpoint.machine.run import (
     decode_run,
     encode_pair,
     pack_runs,
+    ttl_of,
 )
 from callboard.endpoint.machine.status import SC
 from callboard.model.errors import MalformedMessage
@@ -264,3 +267,86 @@ def test_runs_are_cut_by_size_and_lose_nothing(sizes: list[int]) -> None:
     assert values == [("/t", "x" * size) for size in sizes]
     assert sum(count for _, count in runs) == len(sizes)
     assert all(len(payload) <= RUN_SIZE + 16 or count == 1 for payload, count in runs)
+
+
+class Door(DoorReceiver):
+    """A door that keeps what it is told, and the links that this may still cross."""
+
+    def __init__(self, key: str, *, takes_pairs: bool = True) -> None:
+        self.peer_key, self.takes_pairs = key, takes_pairs
+        self.taken: list[Any] = []
+
+    def take_own(self, run: Any) -> None:
+        self.taken += [("own", topic) for topic, _ in run]
+
+    def take_from(self, _sender: bytes, items: list[Any], _size: int) -> None:
+        self.taken += [("plain", topic) for topic, _ in items]
+
+    def take_within(self, ttl: int, _sender: bytes, items: list[Any], _size: int) -> None:
+        self.taken += [(ttl, topic) for topic, _ in items]
+
+
+class DoorNet(Net):
+    """A line of cores whose doors are handed what they get."""
+
+    def carry_out(self, own: bytes, effects: list[Any]) -> None:
+        for effect in effects:
+            if isinstance(effect, DeliverItems) and isinstance(effect.receiver, RunReceiver):
+                effect.receiver.take_from(effect.sender, effect.items, effect.size)
+            else:
+                super().carry_out(own, [effect])
+
+    def bring_in(self, own: bytes, door: Door, topic: str, ttl: int | None) -> None:
+        pairs = [(topic, encode_pair(topic, 1))]
+        self.carry_out(own, self.cores[own].bring_in(pairs, door, ttl))
+
+
+@pytest.mark.parametrize(
+    ("ttl", "near", "next_node", "last_node"),
+    [
+        (None, 4, 3, 2),
+        (16, 4, 3, 2),
+        (4, 4, 3, 2),
+        (2, 2, 1, 0),
+        (1, 1, 0, None),
+        (0, 0, None, None),
+    ],
+)
+def test_a_door_is_told_how_many_links_a_message_may_still_cross(
+    ttl: int | None, near: int, next_node: int | None, last_node: int | None
+) -> None:
+    net = DoorNet(b"abc", ttl=4)
+    net.link()
+    doors = {name: Door(name) for name in ("in", "a", "b", "c")}
+    for name in ("a", "b", "c"):
+        net.subscribe(name.encode(), doors[name], "/x", sees_own=True)  # type: ignore[arg-type]
+    net.subscribe(b"a", doors["in"], "/x", sees_own=True)  # type: ignore[arg-type]
+
+    net.bring_in(b"a", doors["in"], "/x/1", ttl)
+
+    assert doors["in"].taken == []
+    for name, left in (("a", near), ("b", next_node), ("c", last_node)):
+        assert doors[name].taken == ([] if left is None else [(left, "/x/1")])
+
+
+def test_a_door_gets_what_its_endpoint_publishes_as_it_was_encoded_if_it_takes_that() -> None:
+    net = DoorNet(b"ab", ttl=4)
+    net.link()
+    encoded, plain = Door("1"), Door("2", takes_pairs=False)
+    for door in (encoded, plain):
+        net.subscribe(b"a", door, "/x", sees_own=True)  # type: ignore[arg-type]
+
+    net.publish(b"a", ("/x/1", 1), ("/y", 2), ("/x/2", 3))
+    net.publish(b"b", ("/x/3", 1))
+    net.carry_out(b"a", net.cores[b"a"].unsubscribe(encoded, None, 1.0))
+    net.publish(b"a", ("/x/4", 1))
+
+    assert encoded.taken == [("own", "/x/1"), ("own", "/x/2"), (3, "/x/3")]
+    assert plain.taken == [("plain", "/x/1"), ("plain", "/x/2"), (3, "/x/3"), ("plain", "/x/4")]
+
+
+@given(st.integers(0, 2**40), st.integers(1, 2_000))
+def test_the_ttl_of_a_run_is_read_from_its_bytes(ttl: int, count: int) -> None:
+    ((payload, _), *_) = pack_runs(DATA, ttl, [encode_pair("/t", 1)] * min(count, RUN_LENGTH))
+
+    assert ttl_of(payload) == (ttl if ttl < 2**32 else 0)

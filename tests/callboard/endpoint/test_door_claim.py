@@ -46,6 +46,20 @@ def test_what_becomes_of_a_claim(state, claimers, holders, waited, becomes):
     assert next_state(state, b"b", *nodes, has_waited=waited) is becomes
 
 
+@pytest.mark.parametrize(
+    ("state", "holders", "becomes"),
+    [
+        (HELD, "", STANDBY),
+        (STANDBY, "", STANDBY),
+        (CLAIMING, "", STANDBY),
+        (HELD, "c", STANDBY),
+    ],
+)
+def test_who_does_not_reach_the_peer_gives_way_to_one_who_does(state, holders, becomes):
+    others = [letter.encode() for letter in holders]
+    assert next_state(state, b"b", [], others, has_waited=True, is_outdone=True) is becomes
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_claims_in_a_simulated_cluster(seed):
     with closing(Cluster(seed=seed)) as cluster:

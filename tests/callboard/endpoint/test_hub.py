@@ -307,3 +307,29 @@ def test_a_ttl_of_a_foreign_wire_travels_on(hubs):
         here.bring_in_encoded([("/t", data_to_cbor(Data(number)))], door, ttl)
 
     assert [queue.get(5.0), queue.get(5.0)] == [("/t", 1), ("/t", 2)]
+
+
+def test_what_doors_bring_counts_as_waiting_and_is_taken_in_short_turns(hubs, monkeypatch):
+    here, _, queue = hubs
+    monkeypatch.setattr(hub, "INPUT_LIMIT", 8)
+    monkeypatch.setattr(hub, "BROUGHT_IN_TURN", 4)
+    content, runs = data_to_cbor(Data(1)), []
+    bring_in = here.core.bring_in
+
+    def counted(pairs, *rest):
+        runs.append((len(pairs), len(here.inputs)))
+        return bring_in(pairs, *rest)
+
+    monkeypatch.setattr(here.core, "bring_in", counted)
+    with standing_still(here):
+        for _ in range(4):
+            here.bring_in_encoded([("/t", content)] * 3, Door())
+        assert not here.has_room()
+        room = here.room()
+        assert not room.done()
+    room.result(5)
+    for _ in range(12):
+        assert queue.get(5.0) == ("/t", 1)
+
+    assert runs == [(3, 2), (3, 2), (3, 0), (3, 0)]  # two reads in a turn
+    assert here.has_room()

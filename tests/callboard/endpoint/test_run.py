@@ -1,5 +1,7 @@
 """Values between endpoints: nothing is lost, and garbage is an error."""
 
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import Any
 
 import cbor2
@@ -7,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callboard.basp.errors import RemoteProtocolError
 from callboard.endpoint.machine.run import (
     PackedType,
     decode_run,
@@ -14,14 +17,17 @@ from callboard.endpoint.machine.run import (
     encode_plain_pair,
     pack_runs,
 )
+from callboard.model.address import Port
 from callboard.model.data import Data, ImmutableData
 from callboard.model.encoding import (
     data_to_cbor,
+    immutable_from_cbor,
     immutable_of_item,
     python_to_cbor,
     read_item,
 )
 from callboard.model.errors import InvalidData, MalformedMessage
+from callboard.model.scalar import Count, Enum
 from tests.callboard.model.strategies import DATA
 
 PLAIN = st.recursive(
@@ -46,6 +52,41 @@ def test_values_in_a_run_are_those_of_the_model(value: Data) -> None:
 
     expected = ImmutableData.to_py(value)
     assert repr(decode_run(payload)[1]) == repr([("/t", expected), ("/t", expected)])
+
+
+@given(DATA)
+def test_values_with_tags_are_read_in_one_pass(value: Data) -> None:
+    payload = data_to_cbor(Data([value, Count(1)]))
+    run = b"\x84\x01\x10\x62/t" + payload
+
+    try:
+        direct = immutable_from_cbor(run)
+    except RemoteProtocolError:  # the long way reads it
+        direct = None
+
+    expected = ImmutableData.to_py(Data([value, Count(1)]))
+    assert direct is None or repr(direct[3]) == repr(expected)
+    assert repr(decode_run(run)[1][0][1]) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Count(2**64 - 1),
+        Port(80, Port.TCP),
+        Enum("A"),
+        {Count(1), "a"},
+        {"a": (Count(1),)},
+        datetime(2026, 1, 31, tzinfo=UTC),
+        timedelta(microseconds=3),
+        IPv4Address("10.0.0.1"),
+        IPv6Address("2001:db8::1"),
+        IPv4Network("10.0.0.0/8"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_events_hold_takes_no_other_way(value: Any) -> None:
+    assert immutable_from_cbor(data_to_cbor(Data(value))) == value
 
 
 @given(DATA)

@@ -2,8 +2,10 @@
 
 import pytest
 
-from callboard.commitlog import CommitLog
+from callboard.commitlog import Archive, CommitLog
 from callboard.pipeline import SparkMissing
+from tests.callboard.commitlog.stores import s3_server
+from tests.polling import eventually
 
 #: Quick to start rather than quick: these tests wait for Spark, not for Java's compiler.
 SETTINGS = {
@@ -51,3 +53,29 @@ def fill(folder):
             return log.append_batch(payloads, topic=topic, **rest)
 
     return append
+
+
+@pytest.fixture(scope="module")
+def s3():
+    """The storage options of an S3."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto.server")
+    with s3_server() as options:
+        yield options
+
+
+@pytest.fixture
+def storage(s3):
+    """The same as options of Spark."""
+    return {f"storage.{name}": value for name, value in s3.items()}
+
+
+@pytest.fixture
+def archived(tmp_path, s3):
+    """A log whose sealed segments are on it."""
+    place = Archive(f"s3://logs/{tmp_path.name}/cpu", storage_options=s3)
+    with CommitLog(tmp_path / "cpu", sync="none", segment_bytes=3000, archive=place) as log:
+        for start in range(0, 400, 40):
+            log.append_batch([{"n": n} for n in range(start, start + 40)], topic="/n")
+        assert eventually(lambda: log.archives and log.archives[0].end == log.segments[-1].base)
+        yield log

@@ -8,7 +8,7 @@ from cbor2 import dumps
 
 pa = pytest.importorskip("pyarrow")
 
-from callboard.pipeline.spark.schema import decode_payloads, infer_fields, time_of  # noqa: E402
+from callboard.commitlog.fields.decoding import decode_payloads, infer_fields, time_of  # noqa: E402
 
 INTEGER, TIME, DATE = pa.int64(), pa.timestamp("us", tz="UTC"), pa.date32()
 #: With so many digits that to write them out takes minutes and gigabytes.

@@ -21,6 +21,7 @@ from typer.main import get_command
 from callboard.cli import main, pipeline
 from callboard.commitlog import CommitLog, LogReader, sealed_segments, write_columns
 from callboard.pipeline import table
+from callboard.pipeline.bridge import Bridge
 from callboard.pipeline.queries import QUERIES, Settings, schema_of, values
 from callboard.pipeline.state import Baseline, Detection, learn_all
 from examples.temperatures import load_temperatures
@@ -847,3 +848,41 @@ def test_the_programs_of_the_page_run_as_they_stand(spark, capsys):
 
         said = re.findall(r"^print\(.*\)  +# (.*)$", block, re.MULTILINE)
         assert capsys.readouterr().out.splitlines() == said
+
+
+# --- stores of objects ---
+
+
+def test_a_stream_goes_from_store_to_store_and_a_bridge_takes_it(
+    archived, s3, storage, spark, tmp_path
+):
+    options = {**storage, "tail": archived.folder, "inferSchema": "true"}
+
+    place = archived.archives[0].place
+
+    def run():
+        rows = spark.readStream.format("callboard").options(**options).load(place)
+        query = (
+            rows.selectExpr("topic", "n * 2 as twice")
+            .writeStream.format("callboard")
+            .options(**storage, checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start("s3://logs/out")
+        )
+        query.awaitTermination()
+
+    run()
+    archived.append_batch([{"n": n} for n in range(400, 500)], topic="/n")
+    run()
+    out = LogReader("s3://logs/out", storage_options=s3)
+    assert [each.payload["twice"] for each in out] == [2 * n for n in range(500)]
+    taken = []
+
+    class Taker:
+        def publish_batch(self, *batch):
+            taken.extend(value["twice"] for _, value in batch)
+
+    for _ in range(2):
+        with Bridge("s3://logs/out", endpoint=Taker(), storage_options=s3):
+            pass
+    assert taken == [2 * n for n in range(500)]

@@ -38,7 +38,9 @@ def test_a_peer_that_takes_nothing_is_served_when_it_does_or_refused_after_a_tim
     assert desk.has_reads
 
 
-def test_what_waits_is_bounded():
+def test_what_waits_is_bounded(monkeypatch):
+    monkeypatch.setattr(desks, "WAITS_PER_PEER", 100)
+    monkeypatch.setattr(desks, "WAITS", 800)
     desk = LogDesk()
     for number in range(desks.READS_PER_PEER):
         assert desk.take_read(b"p", READ, number, 0.0) is None

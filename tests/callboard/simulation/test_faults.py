@@ -1,11 +1,32 @@
 """What faults of a simulated cluster do, and what nodes notice of them."""
 
+import random
+import time
+from contextlib import closing
+
 import pytest
 
 from callboard import Actor, Node, handler
 from callboard.errors import NodeUnreachable
-from callboard.simulation import Cluster
+from callboard.simulation import (
+    Cluster,
+    clock_rate,
+    clock_step,
+    crash,
+    cut,
+    delay,
+    doubling,
+    full_disk,
+    isolate,
+    kill,
+    one_way,
+    partition,
+    slow_disk,
+)
+from callboard.simulation.clock import EPOCH
+from callboard.simulation.faults import KINDS, Unrest
 from callboard.simulation.network import FIRST_RETRANSMISSION
+from callboard.simulation.runner import runner_of
 
 
 class Echo(Actor):
@@ -192,3 +213,243 @@ def test_the_end_of_a_simulation_leaves_nodes_that_are_dead_alone(end, monkeypat
     cluster.close()  # else it would wait, in real time, for what never comes
 
     assert closed == [alive]
+
+
+# --- as values ---
+
+
+class Clerk(Actor):
+    """Writes what it gets to the disk of its machine, and tells what the clocks show."""
+
+    def __init__(self, disk):
+        self.disk, self.numbers = disk, []
+
+    @handler
+    def write(self, msg: bytes) -> float:
+        file = self.disk.open("journal", append=True)
+        began = self.now()
+        file.write(msg)
+        file.fsync()
+        return self.now() - began
+
+    @handler
+    def date(self, msg: None) -> float:
+        return time.time_ns() / 1e9
+
+    @handler
+    def count(self, msg: int) -> int:
+        self.numbers.append(msg)
+        return len(self.numbers)
+
+    def now(self):
+        return self._cell.runtime.now()
+
+
+@pytest.fixture
+def clerk(cluster, pair):
+    a, b, _ = pair
+    actor = b.spawn(Clerk, cluster.disk(b))
+    return a.ref(str(actor))
+
+
+def date(cluster, clerk):
+    """Return by how much the clerk's date is ahead."""
+    return clerk.ask(None).result(5) - EPOCH - cluster.now
+
+
+def test_a_slow_disk_holds_up_whoever_writes(cluster, pair, clerk):
+    Unrest(cluster, [slow_disk(1, at=0.0, lasts=10.0, seconds=0.25)])
+    cluster.advance(0.1)
+
+    assert took(cluster, lambda: clerk.ask(b"x", 5.0).result(5)) == pytest.approx(0.5, abs=0.01)
+    assert clerk.ask(b"x", 5.0).result(5) == pytest.approx(0.5)  # by its own clock as well
+
+    held = clerk.ask(b"x", 5.0)
+    assert took(cluster, lambda: pair[2].ask("x").result(5)) > 0.4, "others wait behind it"
+    assert held.done()
+    cluster.advance(10.0)
+    assert took(cluster, lambda: clerk.ask(b"x").result(5)) < 0.01
+
+
+def test_a_slow_disk_of_a_dead_machine_keeps_nobody(cluster, pair, clerk):
+    a, b, _ = pair
+    cluster.disk(b).faults.latency = 5.0
+    clerk.tell(b"x")
+    cluster.advance(1.0)
+    cluster.kill(b)
+    again = cluster.restart(b)
+
+    assert took(cluster, lambda: again.connect(a.address)) < 0.1
+
+
+def test_a_step_moves_the_date_and_no_timer(cluster, pair, clerk):
+    b = pair[1]
+    sleeper = pair[0].ref(str(b.spawn(Sleeper)))
+    assert date(cluster, clerk) == pytest.approx(0.0, abs=0.01)
+    Unrest(cluster, [clock_step(1, at=2.0, lasts=6.0, seconds=-3600.0)])
+
+    assert took(cluster, lambda: sleeper.ask(5.0).result(30)) == pytest.approx(5.0, abs=0.01)
+    assert date(cluster, clerk) == pytest.approx(-3600.0, abs=0.01)
+    assert len(pair[0].links()) == 1
+
+    cluster.kill(b)
+    again = cluster.restart(b)
+    then = again.spawn(Clerk, None)
+    assert date(cluster, then) == pytest.approx(-3600.0, abs=0.01), "the machine's clock"
+    cluster.advance(5.0)
+    assert date(cluster, then) == pytest.approx(0.0, abs=0.01), "set right again"
+    assert "Shown" not in repr(time.time_ns), "the test has the real one"
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan")])
+def test_a_step_that_is_none_is_refused(cluster, pair, seconds):
+    with pytest.raises(ValueError, match="number of seconds"):
+        cluster.clock_step(pair[0], seconds)
+
+
+def test_what_got_no_answer_arrived_and_is_said_twice(cluster, pair, clerk):
+    a = pair[0]
+    cluster.advance(0.5)  # all is said and known
+    Unrest(cluster, [doubling(0, 1, at=0.0, lasts=5.0, part=1.0)])
+    cluster.advance(0.001)
+
+    with pytest.raises(NodeUnreachable):
+        clerk.ask(1).result(30)
+    assert a.links() == []
+    cluster.advance(30.0)
+    assert clerk.ask(1).result(30) == 2, "it came before as well"
+
+
+@pytest.mark.parametrize("part", [-0.1, 1.1])
+def test_a_part_without_an_answer_that_is_none_is_refused(cluster, pair, part):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        cluster.doubling(*pair[:2], part)
+
+
+def test_a_machine_keeps_its_faults_when_its_node_starts_again(cluster, pair):
+    b = pair[1]
+    faults = [
+        full_disk(1, at=0.0, lasts=10.0),
+        clock_rate(1, at=0.0, lasts=10.0, rate=1.25),
+        kill(1, at=1.0, lasts=1.0),
+    ]
+    cluster.restarted = lambda node: None
+    Unrest(cluster, faults)
+    cluster.advance(3.0)
+
+    again = cluster.machines()[1]
+    assert again is not b
+    assert cluster.disk(again).room() == 0
+    assert runner_of(again).node_clock.rate == 1.25
+    cluster.advance(10.0)
+    assert cluster.disk(again).room() is None
+    assert runner_of(again).node_clock.rate == 1.0
+
+
+def test_nothing_passes_one_way_only(cluster, pair):
+    a, b, echo = pair
+    there, back = a.ref(str(b.spawn(Echo))), b.ref(str(a.spawn(Echo)))
+    Unrest(cluster, [one_way(0, 1, at=0.0, lasts=1.0)])
+    cluster.advance(0.1)
+    ways = (
+        cluster.network.way("10.0.0.0", "10.0.0.1"),
+        cluster.network.way("10.0.0.1", "10.0.0.0"),
+    )
+    assert [way.is_cut for way in ways] == [True, False]
+
+    asked = [there.ask("x"), back.ask("x")]
+    cluster.advance(0.5)
+    assert not any(each.done() for each in asked)  # the answer of the second is stopped
+    cluster.advance(1.0)
+    assert all(each.done() for each in asked)
+
+
+def test_a_break_happens_once(cluster, pair):
+    a, b, _ = pair
+    faults = [delay(0, 1, at=0.5, lasts=5.0, seconds=0.01), cut(0, 1, at=1.0, lasts=8.0)]
+    Unrest(cluster, faults)
+    cluster.advance(4.0)
+    before = a.links()[0].frames_sent
+    cluster.advance(5.0)
+
+    assert a.links()[0].frames_sent > before, "another link"
+
+
+def test_a_crash_loses_what_was_not_synced(cluster):
+    lost = 0
+    for seed in range(10):
+        with closing(Cluster(seed)) as each:
+            node, _ = each(2)
+            disk = each.disk(node)
+            file = disk.open("a", append=True)
+            disk.sync_folder("/")
+            file.write(b"kept")
+            file.fsync()
+            file.write(b" or not")
+            Unrest(each, [crash(0, at=0.0)])
+            each.advance(0.1)
+            assert disk.open("a").pread(4, 0) == b"kept"
+            lost += disk.open("a").size() < 11
+    assert lost > 2
+
+
+def test_each_kind_is_drawn_whole():
+    for kind in KINDS:
+        drawn = [kind.draw(random.Random(seed), 3, 20.0) for seed in range(50)]
+        assert all(len(set(each.machines)) == kind.machines for each in drawn)
+        assert bool(kind.unit) == any(each.amount for each in drawn)
+    steps = [clock_step.draw(random.Random(seed), 3, 20.0).amount for seed in range(50)]
+    assert min(steps) < -1 < 1 < max(steps)
+
+
+def test_a_test_may_end_all_faults_and_is_told_of_each(cluster):
+    nodes = cluster(3, topology="mesh")
+    told, started = [], []
+    cluster.restarted = started.append
+    cluster.on_fault = lambda fault, nodes, begins: told.append(
+        (fault.kind, [node.name for node in nodes], begins)
+    )
+    faults = [isolate(0, at=1.0, lasts=90.0), kill(2, at=2.0, lasts=90.0), cut(0, 1, at=50.0)]
+    Unrest(cluster, faults)
+    cluster.advance(3.0)
+    assert cluster.run_until(lambda: not nodes[1].nodes(), 10.0), "it is not alone"
+
+    cluster.calm()
+
+    assert len(started) == 1
+    assert cluster.run_until(lambda: len(nodes[0].links()) == 1, 30.0)
+    cluster.advance(100.0)
+    assert len(started) == 1
+    assert told == [
+        (isolate, ["a"], True),
+        (kill, ["c"], True),
+        (isolate, ["a"], False),
+        (kill, ["c"], False),
+    ]
+
+
+def test_a_partition_outlives_the_isolation_of_one_of_its_machines(cluster, pair):
+    a, _, echo = pair
+    faults = [partition(0, 1, at=0.0, lasts=20.0), isolate(1, at=1.0, lasts=5.0)]
+    Unrest(cluster, faults)
+    cluster.advance(12.0)
+    assert a.links() == []
+    assert cluster.run_until(lambda: bool(a.links()), 30.0)
+    assert echo.ask("x").result(5) == "x"
+
+
+def test_a_node_that_the_test_starts_again_is_not_started_twice(cluster, pair):
+    b = pair[1]
+    cluster.restarted = lambda node: None
+    Unrest(cluster, [kill(1, at=0.0, lasts=5.0)])
+    cluster.advance(1.0)
+    again = cluster.restart(b)
+    cluster.advance(10.0)
+    assert cluster.machines()[1] is again
+
+
+def test_a_kind_may_have_other_bounds():
+    kind = clock_rate.between(0.95, 1.05)
+    drawn = [kind.draw(random.Random(seed), 3, 20.0).amount for seed in range(50)]
+    assert 0.95 <= min(drawn) < max(drawn) <= 1.05
+    assert str(kind(0, rate=1.0)).startswith("clock_rate(0")

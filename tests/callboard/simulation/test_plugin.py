@@ -9,14 +9,6 @@ from callboard.simulation.trace import Dump, dump_path
 pytest_plugins = ["pytester"]
 
 
-@pytest.fixture(autouse=True)
-def quick(
-    quick_pytest: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Keep the options of the environment, without which a pytester begins."""
-    monkeypatch.setenv("PYTEST_ADDOPTS", quick_pytest)
-
-
 FAILING = """
 from callboard import Actor, handler
 

@@ -12,7 +12,7 @@ from callboard.model.data import DEPTH_LIMIT, Data
 from callboard.model.encoding import MAX_ITEMS, data_from_cbor, data_to_cbor
 from callboard.model.errors import InvalidData
 from callboard.model.scalar import Count, Enum
-from callboard.zeek.transcoder import broker_from_cbor, cbor_from_broker
+from callboard.zeek.transcoder import broker_from_cbor, cbor_at, cbor_from_broker
 from callboard.zeek.value import value_from_bytes, value_to_bytes
 from tests.callboard.model.strategies import DATA
 
@@ -53,6 +53,17 @@ def compare(payload, content):
 @given(DATA)
 def test_each_value_is_that_of_the_way_by_objects(data):
     compare(value_to_bytes(data), data_to_cbor(data))
+
+
+@given(st.binary(max_size=9), DATA, st.binary(max_size=9))
+def test_a_value_among_others_is_the_same_and_ends_where_it_ends(before, data, behind):
+    alone = value_to_bytes(data)
+    buffer = before + alone + behind
+
+    assert cbor_at(buffer, len(before)) == (cbor_from_broker(alone), len(before + alone))
+    for end in range(len(before), len(before + alone)):
+        with pytest.raises(InvalidData):
+            cbor_at(buffer[:end], len(before))
 
 
 @pytest.mark.parametrize("data", EXAMPLES)

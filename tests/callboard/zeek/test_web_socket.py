@@ -1,6 +1,7 @@
 """Both ends of Zeek's WebSocket JSON against each other and against a recorded real one."""
 
 import json
+import tracemalloc
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -271,6 +272,76 @@ def test_parts_that_are_too_long_together_end_the_connection():
     pair.carry()
 
     assert pair.states == (SessionState.ENDED, SessionState.ENDED)
+
+
+BROKER = b"\x00\x00\x00\x05\x07ZEEK\x02\x01"
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH"), (BROKER, "Zeek Broker 2.x"),
+        (b"\x16\x03\x01", "TLS"),
+        (bytes(8) + bytes.fromhex("0000000043420003"), "BASP"), (b"\x20\x02", "something else"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_another_protocol_is_named_at_once(side, said, name):
+    url = parse_address("ws://zeek")
+    client = ZeekClientSession(url, lambda: (), 0.0, limit=LIMIT)
+    server = ZeekServerSession(ANYBODY, "e", "v", 0.0, limit=LIMIT)
+    end = End(client if side == "client" else server)
+    end.carry_out(end.machine.start())
+    end.out = b""
+    end.take(said)
+
+    assert end.closed[0].reason == f"it speaks {name}, not WebSocket"
+    assert end.out.startswith(b"HTTP/1.1 400" if side == "server" else b"")
+
+
+def test_a_refusal_whose_body_has_no_length_is_told_at_its_end():
+    session = ZeekClientSession(parse_address("ws://zeek"), lambda: (), 0.0, limit=LIMIT)
+    end = End(session)
+    end.carry_out(session.start())
+    end.take(b"HTTP/1.1 404 Not Found\r\nServer: x\r\n\r\nno such")
+    end.carry_out(session.lost("closed"))
+
+    assert "HTTP 404 Not Found" in end.closed[0].reason
+
+
+def test_an_upgrade_that_is_none_is_told():
+    session = ZeekClientSession(parse_address("ws://zeek"), lambda: (), 0.0, limit=LIMIT)
+    end = End(session)
+    end.carry_out(session.start())
+    end.take(
+        b"HTTP/1.1 101 S\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: x\r\n\r\n"
+    )
+
+    assert "Sec-WebSocket-Accept" in end.closed[0].reason
+
+
+def test_a_request_that_is_none_is_refused_at_once():
+    end = End(ZeekServerSession(ANYBODY, "e", "v", 0.0, limit=LIMIT))
+    end.take(b"GET nonsense\r\n\r\n")
+
+    assert end.out.startswith(b"HTTP/1.1 400")
+    assert end.closed
+
+
+def test_empty_parts_without_end_cost_no_memory():
+    pair = Pair()
+    pair.server.take(b"\x01\x80" + bytes(4))
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            pair.server.take((b"\x00\x80" + bytes(4)) * 100)
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert pair.states == (SessionState.OPEN, SessionState.OPEN)
+    assert grown < 40_000  # a pointer for each would take 80,000
 
 
 def test_silence_is_pinged_and_then_ended():

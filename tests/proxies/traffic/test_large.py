@@ -22,10 +22,13 @@ from callboard.proxies.errors import MessageTooLarge
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.traffic.incoming import POSTED_AT_ONCE
 from callboard.proxies.traffic.large import WAITING_BYTES, LargeMessages
+from tests.basp.wire import empty_lists
 from tests.proxies.cast import Echo, eventually, line
 
-MANY = [[] for _ in range(200_000)]
-TOO_MANY = [[] for _ in range(500_001)]
+
+def many(count: int = 200_000) -> list[list[object]]:
+    """Many lists, made by the test that sends them: every process of the suite imports this."""
+    return [[] for _ in range(count)]
 
 
 class Collector(Actor):
@@ -57,8 +60,8 @@ def test_a_large_message_keeps_its_place_among_the_others(make_node):
     for number in range(50):
         collector.tell(number)
         if number % 20 == 10:
-            collector.tell(MANY)
-    answer = collector.ask(MANY)
+            collector.tell(many())
+    answer = collector.ask(many())
 
     assert answer.result(30) == 200_000
     expected = [*range(11), 200_000, *range(11, 31), 200_000, *range(31, 50), 200_000]
@@ -71,7 +74,7 @@ def test_a_large_answer_and_one_behind_a_deadline(make_node):
     collector = a.ref(str(b.spawn(Collector)))
 
     assert collector.ask("x", timeout=30).result(30) == [["x"]] * 100_000
-    assert collector.ask(MANY, timeout=30).result(30) == 200_000
+    assert collector.ask(many(), timeout=30).result(30) == 200_000
 
 
 def test_what_holds_too_much_is_refused_where_it_is_sent(make_node):
@@ -79,10 +82,11 @@ def test_what_holds_too_much_is_refused_where_it_is_sent(make_node):
     line(a, b)
     collector = a.ref(str(b.spawn(Collector)))
 
+    too_many = many(500_001)
     with pytest.raises(MessageTooLarge, match=r"500,000 containers.*Limits\(items="):
-        collector.tell(TOO_MANY)
+        collector.tell(too_many)
     with pytest.raises(MessageTooLarge, match="list"):
-        collector.ask(TOO_MANY).result(10)
+        collector.ask(too_many).result(10)
     assert collector.ask(list(range(600_000))).result(30) == 600_000
 
 
@@ -119,7 +123,7 @@ def test_a_hostile_message_is_refused_and_bystanders_go_on(make_node):
     ref = b.spawn(Echo)
     echo = bystander.ref(str(ref))
     echo.ask("warm").result(10)
-    payload = b"\x81" + cbor2.dumps([[]] * 4_000_000)
+    payload = b"\x81" + empty_lists(4_000_000)
     delays = []
     stop = threading.Event()
 
@@ -192,7 +196,7 @@ def _uncollected():
 @pytest.mark.usefixtures("_uncollected")
 def test_a_message_that_is_refused_leaves_nothing_to_the_garbage_collection():
     room, wire = Room(1_000), Wire()
-    payload = b"\x81" + cbor2.dumps([[]] * 100_000)
+    payload = b"\x81" + empty_lists(100_000)
     before = sys.getrefcount(payload)
 
     room.read(wire, payload)
@@ -234,7 +238,7 @@ def test_no_full_collection_goes_through_what_is_being_read():
     gc.collect()  # none is due because of what other tests have left
     gc.callbacks.append(note)
     try:
-        room.read(Wire(), b"\x81" + cbor2.dumps([[]] * 400_000))
+        room.read(Wire(), b"\x81" + empty_lists(400_000))
         room.run()
     finally:
         gc.callbacks.remove(note)
@@ -250,7 +254,7 @@ def test_garbage_among_what_was_read_is_collected_when_much_was_read(monkeypatch
     gc.callbacks.append(lambda phase, about: full.append((phase, about["generation"])))
     try:
         for _ in range(4):
-            room.read(Wire(), b"\x81" + cbor2.dumps([[]] * 100_000))
+            room.read(Wire(), b"\x81" + empty_lists(100_000))
             room.run()
     finally:
         gc.callbacks.pop()
@@ -260,7 +264,7 @@ def test_garbage_among_what_was_read_is_collected_when_much_was_read(monkeypatch
 
 def test_a_link_is_not_read_while_more_of_it_waits_than_one_message():
     room, wire, other = Room(500_000), Wire(), Wire()
-    payload = b"\x81" + cbor2.dumps([[]] * 200_000)
+    payload = b"\x81" + empty_lists(200_000)
 
     readings = [room.read(wire, payload, number) for number in range(1, 6)]
     assert wire.holds == 0
@@ -275,7 +279,7 @@ def test_a_link_is_not_read_while_more_of_it_waits_than_one_message():
 
 def test_what_is_small_counts_with_what_it_takes():
     room, wire = Room(500_000), Wire()
-    reading = room.read(wire, b"\x81" + cbor2.dumps([[]] * 200_000))
+    reading = room.read(wire, b"\x81" + empty_lists(200_000))
 
     room.large.wait(reading, [(2, 1, 0, b"", b"", 0, 7, b"x")] * 1_000)
     assert wire.holds == 0

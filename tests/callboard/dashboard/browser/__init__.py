@@ -64,14 +64,15 @@ class Browser:
         return [each for each in texts if each not in text]
 
     def click(self, text: str) -> None:
-        """Click the button or link of that text."""
-        find = """return [...document.querySelectorAll('button,a')]
-            .find((each) => each.innerText.trim() === arguments[0])"""
+        """Click the button or link of that text: found and clicked before the next picture."""
+        click = """const found = [...document.querySelectorAll('button,a')]
+            .find((each) => each.innerText.trim() === arguments[0])
+            found?.click()
+            return Boolean(found)"""
         try:
-            found = eventually(lambda: self.script(find, text), 60, interval=0.05)
+            eventually(lambda: self.script(click, text), 60, interval=0.05)
         except AssertionError:
             raise AssertionError(f"nothing is called {text!r} in:\n{self.text}") from None
-        self.script("arguments[0].click()", found)
 
     def write(self, label: str, text: str) -> None:
         """Write into the field of that label."""
@@ -99,7 +100,7 @@ class Browser:
         here = urlsplit(self.driver.current_url).netloc
         return [each for each in told if urlsplit(each).netloc in ("", here)]
 
-    def until(self, check: Callable[[], Any], seconds: float = 30.0) -> Any:
+    def until(self, check: Callable[[], Any], seconds: float = 60.0) -> Any:
         return eventually(check, seconds, interval=0.02)
 
 

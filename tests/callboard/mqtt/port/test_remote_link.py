@@ -292,7 +292,7 @@ def test_a_lost_connection_is_told_with_its_will():
     (event,) = edge.router.events
     assert isinstance(event, DisconnectRequested)
     assert event.ending.has_will
-    assert edge.door.links == set()
+    assert edge.door.links == {}
 
 
 def test_malformed_bytes_end_the_connection_through_the_router():
@@ -360,7 +360,7 @@ def test_a_client_that_does_not_take_its_last_bytes_is_cut_off(linger):
     edge.pass_time(4)
 
     assert edge.wire.is_aborted
-    assert edge.door.links == set()
+    assert edge.door.links == {}
 
 
 def test_what_comes_after_the_end_is_not_read():

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
 from callboard import Endpoint, Node
 from callboard.mqtt import Limits, Message, MqttDoor, Router, RouterConfig
+from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.router.record import key_of
 from callboard.mqtt.router.retained import GRAVE, Head
 from callboard.mqtt.service import cluster
@@ -177,16 +178,35 @@ def test_a_router_without_room_says_so_and_the_others_keep_theirs(caplog) -> Non
         assert len(kept(two)) == 2
 
 
+def known(here: LocalLink, there: LocalLink) -> None:
+    """Publish until it comes: doors hear of a subscription elsewhere a moment later."""
+
+    def comes() -> bool:
+        here.publish("known", qos=1).result(5)
+        with suppress(TimeoutError):
+            return bool(there.recv(0.05).topic)
+        return False
+
+    eventually(comes)
+
+
+def received(link: LocalLink) -> Message:
+    """Return the next message that is none of `known`."""
+    while (message := link.recv(10)).topic == "known":
+        pass
+    return message
+
+
 def test_a_message_forwarded_by_doors_is_retained_only_if_its_publisher_said_so() -> None:
     with apart() as (one, two, a, b), MqttDoor(one, a), MqttDoor(two, b):
         link(a, b)
         with two.link() as there:
             there.subscribe("#", qos=1).result(5)
             with one.link() as here:
+                known(here, there)
                 here.publish("plain", b"1", qos=1).result(5)
             retain(one, "kept", b"2")
-            got = {there.recv(10).topic, there.recv(10).topic}
-        assert got == {"plain", "kept"}
+            assert {received(there).topic, received(there).topic} == {"plain", "kept"}
         both_keep(one, two, {b"kept": b"2"})
 
 
@@ -203,12 +223,14 @@ def test_doors_that_retain_do_so_for_actors_and_not_for_clients_elsewhere() -> N
     ):
         link(a, b)
         there.subscribe("of a client", qos=1).result(5)
+        there.subscribe("known", qos=1).result(5)
         far.peer(*near_address(near))
         near.publish("/mqtt/of a node with a router", b"1")
         far.publish("/mqtt/of a node without", b"2")
         with one.link() as here:
+            known(here, there)
             here.publish("of a client", b"3", qos=1).result(5)
-        assert there.recv(10).payload == b"3"
+        assert received(there).payload == b"3"
         both_keep(one, two, {b"of a node with a router": b"1", b"of a node without": b"2"})
 
 
@@ -299,4 +321,4 @@ def test_what_may_have_been_removed_long_ago_is_told_when_it_comes_back(
     one.call(lambda: setattr(one._actor._cluster.exchange, "_since", old))
     come(b"a\x1bb")
     assert "1 retained messages of another router are older" in caplog.text
-    assert r"'a\x1bb'" in caplog.text
+    assert any(r"'a\x1bb'" in told for told in caplog.messages)

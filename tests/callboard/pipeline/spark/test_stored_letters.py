@@ -18,18 +18,10 @@ from callboard.pipeline.spark.dead_letters import DeadLetter, Origin, bury
 from callboard.pipeline.spark.options import SourceOptions
 from callboard.pipeline.spark.range_reader import read_range
 from callboard.pipeline.spark.store_journal import LETTERS, StoreJournal
-from tests.callboard.commitlog.stores import FlakyObjects, s3_server
+from tests.callboard.commitlog.stores import FlakyObjects
 
 SCHEMA = pa.schema([("offset", pa.int64()), ("delay", pa.int64())])
 BAD = [at for at in range(30) if at % 3]
-
-
-@pytest.fixture(scope="module")
-def s3():
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto.server")
-    with s3_server() as options:
-        yield options
 
 
 @pytest.fixture

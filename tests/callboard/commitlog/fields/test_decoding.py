@@ -9,7 +9,7 @@ pa = pytest.importorskip("pyarrow")
 
 from cbor2 import dumps  # noqa: E402
 
-from callboard.pipeline.spark.schema import Rules, decode_payloads, infer_fields  # noqa: E402
+from callboard.commitlog.fields.decoding import Rules, decode_payloads, infer_fields  # noqa: E402
 
 LOAD = pa.field("load", pa.float64())
 HOST = pa.field("host", pa.string())

@@ -22,14 +22,12 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from cbor2 import CBORDecodeError, loads
 
+from callboard.commitlog.fields.declared import FIELD, DeclaredField, arrow_fields
 from callboard.commitlog.record import NO_REFERENCES
 from callboard.text import shown
 
 #: The field of a payload that is no map and no list.
 WHOLE: Final = "value"
-
-#: Stands before the name of a field that is named as a column of records.
-FIELD: Final = "payload."
 
 #: Characters of a reason, part of which comes from the payload.
 _REASON_LIMIT: Final = 200
@@ -88,6 +86,13 @@ def decode_payloads(
         masks = pa.array([index in reasons for index in range(len(rows))])
         columns = [_with_nulls(column, masks) for column in columns]
     return Decoded(columns, reasons)
+
+
+def decode_fields(
+    payloads: pa.Array, kinds: pa.Array, fields: Sequence[DeclaredField]
+) -> Decoded:
+    """Decode payloads of a log into the columns of the fields that it declares."""
+    return decode_payloads(payloads.to_pylist(), kinds.to_pylist(), arrow_fields(fields))
 
 
 def infer_fields(payloads: Iterable[bytes], kinds: Iterable[bool]) -> list[pa.Field]:

@@ -1,0 +1,30 @@
+"""detangle (PyPI): simulated asyncio."""
+
+import json
+import tempfile
+from pathlib import Path
+
+from benchmarks.peers import environment
+from benchmarks.processes import printed_rate
+
+prepare = environment.prepare
+
+
+def version() -> str:
+    """Tell the version that is installed."""
+    return environment.version("detangle")
+
+
+def echo(count: int, schedule: str) -> float:
+    """Measure echoes over its simulated network, in asyncio's order or at random."""
+    arguments = ("echo", str(count), schedule)
+    return printed_rate(environment.program("detangle_program.py", *arguments))
+
+
+def check(events: list[list[object]]) -> float:
+    """Return the seconds that its verdict on a history of a register takes."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(json.dumps(events))
+        file.flush()
+        command = environment.program("detangle_program.py", "check", str(Path(file.name)))
+        return printed_rate(command)

@@ -1,0 +1,180 @@
+"""The work of `callboard zeek logger`: the logger's life, and what is told of it."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from callboard.cli.options import JsonOptions, flag, option
+from callboard.cli.own_node import catch_signals, opening, parse_listen
+from callboard.cli.problem import FAILED, Misuse, Problem, explained
+from callboard.cli.topic import parse_retention
+from callboard.commitlog.errors import LogError
+from callboard.dataclass import dataclass
+
+#: Seconds between two looks whether a signal came, or enough records.
+_LOOK: Final = 0.05
+_HELP: Final = "see callboard zeek logger --help"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggerOptions(JsonOptions):
+    """Where nodes find the logger, and how their logs are kept."""
+
+    listen: str = option(
+        "127.0.0.1:5557", "Where nodes find it; port 0 is free.", metavar="HOST:PORT"
+    )
+    curve: Path | None = option(
+        None, "TOML file with CURVE keys: secret, and a list of clients.", metavar="FILE"
+    )
+    insecure: bool = flag("Listen on a public address without keys.", "--insecure")
+    retain: str = option(
+        "", "bytes=N,records=N,seconds=N of each log; default: all.", metavar="LIMITS"
+    )
+    segment_seconds: float | None = option(
+        None, "Seconds after which a new file begins.", min=0.001
+    )
+    columns: bool = flag("Keep what is complete as Parquet as well.", "--columns")
+    compression: str = option("", "Of batches: zstd or zlib.")
+    archive: str = option(
+        "", "s3://bucket/zeek: where files of each log are copied to.", metavar="ADDRESS"
+    )
+    sync_interval: float = option(0.2, "Seconds between syncs of a log.", min=0.001)
+    high_water_mark: int = option(
+        1000, "Messages of a node that wait here before they wait there.", min=1
+    )
+    metrics: str = option("", "Where /metrics is served for Prometheus.", metavar="HOST:PORT")
+    interval: float = option(10.0, "Seconds between lines of figures; 0 is none.", min=0.0)
+    count: int = option(0, "End after so many records; 0 is no end.", min=0)
+    as_json: bool = flag("Print JSON lines.", "--json")
+
+
+def run_logger(folder: Path, options: LoggerOptions) -> int:
+    """Run a logger until a signal comes; returns the exit code.
+
+    Raises:
+        Problem: it cannot begin.
+    """
+    from callboard.model.errors import EndpointError
+    from callboard.proxies.errors import PortUnavailable, PublicAddress
+
+    try:
+        from callboard.doors.zeek_logger import ZeekLogger
+    except ImportError as error:
+        why = f"this needs a package ({error.name})"
+        raise Problem(why=why, step="pip install 'callboard[zmq]'") from error
+    limits = parse_retention(options.retain)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for logs and connections
+    with catch_signals() as stop, ExitStack() as stack:
+        try:
+            with explained((LogError, EndpointError, PortUnavailable), _HELP):
+                logger = ZeekLogger(
+                    folder,
+                    options.listen,
+                    curve=options.curve,
+                    insecure=options.insecure,
+                    high_water_mark=options.high_water_mark,
+                    sync_interval=options.sync_interval,
+                    retain=limits,
+                    segment_seconds=options.segment_seconds,
+                    columns=options.columns,
+                    compression=options.compression or None,  # type: ignore[arg-type]
+                    archive=options.archive,
+                )
+        except PublicAddress as error:
+            why, step = str(error).partition(";")[0], "name its nodes with --curve FILE"
+            raise Misuse(why=why, step=f"{step}, or say --insecure") from None
+        told = _Told(logger, options)
+        stack.callback(told.last)
+        stack.enter_context(told.closing())
+        if options.metrics:
+            stack.enter_context(_metrics(options))
+        told.begin()
+        while not stop.wait(_LOOK) and not told.look():
+            pass
+    return told.code
+
+
+@contextmanager
+def _metrics(options: LoggerOptions) -> Iterator[None]:
+    """Serve the metrics of this process."""
+    from callboard.figures import PROCESS_SOURCES
+    from callboard.pages import PageServer, metrics_page
+
+    def page() -> Any:
+        return metrics_page(metric for source in tuple(PROCESS_SOURCES) for metric in source())
+
+    with opening(options.metrics, what="serve metrics at", option="--metrics"):
+        server = PageServer({"/metrics": page}, *parse_listen(options.metrics))
+    options.say({"metrics": server.url}, f"metrics at {server.url}/metrics", err=True)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+class _Told:
+    """What is printed of a logger.
+
+    Attributes:
+        code: the exit code.
+    """
+
+    def __init__(self, logger: Any, options: LoggerOptions) -> None:
+        self._logger, self._options = logger, options
+        self._since, self._before = monotonic(), 0
+        self._stalled = ""
+        self.code = 0
+
+    def begin(self) -> None:
+        """Say where nodes find it."""
+        address, folder = self._logger.address, self._logger.folder
+        text = f"logs of Zeek go to {folder}; connect_log_endpoints: {address}"
+        self._options.say({"address": address, "folder": str(folder)}, text, err=True)
+
+    def look(self) -> bool:
+        """Print figures that are due, and trouble; returns whether it is enough."""
+        stats, now, every = self._logger.stats(), monotonic(), self._options.interval
+        if stats.stalled != self._stalled:
+            self._stalled = stats.stalled
+            if self._options.as_json:  # people are told by the log of the program
+                self._options.say({"stalled": self._stalled}, "", err=True)
+        if every and now - self._since >= every:
+            rate = (stats.records - self._before) / (now - self._since)
+            self._since, self._before = now, stats.records
+            self._say(stats, f" ({rate:,.0f}/s)", {"rate": round(rate, 1)})
+        return bool(self._options.count) and stats.records >= self._options.count
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Close the logger at the end, and tell what was not written."""
+        try:
+            yield
+        finally:
+            try:
+                self._logger.close()
+            except LogError as error:
+                self.code = FAILED
+                self._options.say({"error": str(error)}, f"callboard: {error}", err=True)
+
+    def last(self) -> None:
+        """Print the last figures."""
+        self._say(self._logger.stats(), "", {})
+
+    def _say(self, stats: Any, rate: str, more: dict[str, Any]) -> None:
+        """Print figures."""
+        parts = [f"{stats.records:,} records{rate} in {len(stats.logs)} logs"]
+        parts.append(f"from {len(stats.nodes)} nodes")
+        malformed = sum(stats.malformed.values())
+        for count, what in (
+            (malformed, "malformed messages"),
+            (stats.refused, "records beyond the limit of logs"),
+            (stats.rejected, "connections with other keys"),
+            (stats.lost, "records lost"),
+        ):
+            parts += [f"{count:,} {what}"] * bool(count)
+        self._options.say(asdict(stats) | more, ", ".join(parts))

@@ -1,0 +1,1 @@
+"""Entities: actors by key whose state outlives every process."""

@@ -1,0 +1,678 @@
+"""One activation of an entity: stretches of its handlers, and what they emit.
+
+A **stretch** is what a handler does between awaits. The events that it persisted are one batch;
+a batch is handed to the host when nothing of this entity is being committed, and holds all that
+was persisted meanwhile. So the database never has an event without those before it.
+
+What a handler **emits** (its answer, messages to others) was true when it said so, and leaves
+when the events that were persisted then are durable: it waits in `_Batch.emissions`. An answer
+that nothing was persisted for still shows the state, so it waits for proof that this node has
+the slot: the next commit of this entity, or else a look at the fence that began later.
+
+If a commit fails, whatever waits for it fails with the reason, and the entity is read again. If
+a handler raises, its stretch is forgotten and the entity is read again behind the commits under
+way. Messages wait in the mailbox meanwhile.
+
+Every sender is wrapped in a `_Held`: to the cell it is an asker, so each handler ends with an
+answer to it, and there the stretch ends.
+"""
+
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from typing import Any, Final, Literal
+
+from callboard.actors import errors
+from callboard.actors.cell import Cell
+from callboard.actors.envelope import Envelope
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.future import Future
+from callboard.actors.reference import ActorRef, Home, Sender, current_cell
+from callboard.actors.signals import Resume, Stop, Urgent
+from callboard.dataclass import dataclass
+from callboard.entity.entity import Entity
+from callboard.entity.errors import EntityUnavailable, NotPersistable
+from callboard.entity.state.interface import EntitySnapshot, NewEvent, Recovered, StoredEvent
+from callboard.lease.errors import StateCorrupt, StateVersion
+from callboard.text import class_name, said
+
+#: Seconds until it is looked again whether a handler that blocks has returned.
+_LOOK: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Passivate:
+    """To an activation itself: end, behind what is in the mailbox."""
+
+
+#: How something that was emitted goes on its way, and what becomes of it if that may not be.
+Emission = tuple[Callable[[], object], Callable[[BaseException], object]]
+
+
+class EntityBatch:
+    """What is committed together of one entity, and what waits for that."""
+
+    __slots__ = ("emissions", "events", "snapshot")
+
+    def __init__(self) -> None:
+        self.events: list[NewEvent] = []
+        self.snapshot: EntitySnapshot | None = None
+        self.emissions: list[Emission] = []
+
+    def release(self) -> None:
+        """Let go what waited."""
+        for go, _ in self.emissions:
+            go()
+
+    def fail(self, error: BaseException) -> None:
+        """Fail what waited."""
+        for _, fail in self.emissions:
+            fail(error)
+
+
+def _nothing(_: BaseException) -> None:
+    """A message that is not sent: nobody was told of it."""
+
+
+class _Held:
+    """The sender of a message to an entity: what answers it waits for the state."""
+
+    __slots__ = ("_entity", "expects", "inner")
+
+    expects: Literal[True]
+
+    def __init__(self, cell: "EntityCell", inner: Sender | None) -> None:
+        self.expects = True
+        self._entity = cell
+        self.inner = inner
+
+    @property
+    def only_counts(self) -> bool:
+        """Whether nobody waits for an answer."""
+        inner = self.inner
+        return inner is None or not inner.expects or getattr(inner, "only_counts", False)
+
+    @property
+    def done_(self) -> bool:
+        """Whether the ask is over."""
+        inner = self.inner
+        return inner is None or not inner.expects or getattr(inner, "done_", False)
+
+    @property
+    def deadline(self) -> float | None:
+        """When its time is over."""
+        return None if self.inner is None else self.inner.deadline
+
+    @deadline.setter
+    def deadline(self, value: float | None) -> None:
+        if self.inner is not None:
+            self.inner.deadline = value  # type: ignore[misc]
+
+    @property
+    def origin(self) -> object:
+        """What names the ask to those that give it up."""
+        return getattr(self.inner, "origin", self.inner)
+
+    @property
+    def node(self) -> bytes:
+        """The node that asks; empty for this one."""
+        found: bytes = getattr(self.inner, "node", b"")
+        return found
+
+    def set_result(self, value: Any) -> bool:
+        """End the stretch; the answer leaves when it may."""
+        inner, cell = self.inner, self._entity
+        if inner is None or not inner.expects:
+            cell.close_stretch()
+            return True
+        if cell.type_is_kept and not self.done_:
+            try:
+                value = cell.host.form.copy(value)
+            except BaseException as error:  # noqa: BLE001 - as if the handler had raised it
+                cell.failed(error, self)
+                return True
+            cell.emit_answer(lambda: inner.set_result(value), inner.set_exception)
+            cell.close_stretch()
+            return True
+        cell.close_stretch()
+        return inner.set_result(value)
+
+    def set_exception(self, error: BaseException) -> bool:
+        """Let an error leave as an answer does."""
+        inner, cell = self.inner, self._entity
+        if inner is None or not inner.expects:
+            return True
+        if cell.type_is_kept and cell.reason is None:
+            cell.emit_answer(lambda: inner.set_exception(error), inner.set_exception)
+            return True
+        return inner.set_exception(error)
+
+    def fail_at_once(self, error: BaseException) -> None:
+        """Let an error leave that shows nothing of the state."""
+        if self.inner is not None and self.inner.expects:
+            self.inner.set_exception(error)
+
+    def owed(self) -> None:
+        """Take note that the message was handled."""
+        if self.inner is not None and self.inner.expects:
+            self.inner.owed()
+
+    def reference(self, runtime: Home) -> ActorRef[Any] | None:
+        """Return what `self.sender` is."""
+        inner = self.inner
+        if inner is not None and inner.expects and not self.only_counts:
+            return runtime.reply_ref(self)
+        return None if inner is None else inner.reference(runtime)
+
+
+class _Steps(Coroutine[Any, Any, Any]):
+    """A coroutine handler: each of its steps is a stretch."""
+
+    __slots__ = ("_entity", "_coroutine", "_is_reading")
+
+    def __init__(
+        self, cell: "EntityCell", coroutine: Coroutine[Any, Any, Any], *, is_reading: bool
+    ) -> None:
+        self._entity = cell
+        self._coroutine = coroutine
+        self._is_reading = is_reading
+
+    def send(self, value: Any) -> Any:
+        """Run to the next await, where a stretch ends."""
+        return self._step(self._coroutine.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        """Run to the next await from an exception."""
+        return self._step(self._coroutine.throw, *error)
+
+    def close(self) -> None:
+        """End the coroutine."""
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._coroutine.__await__()
+
+    def _step(self, go_on: Callable[..., Any], *args: Any) -> Any:
+        cell = self._entity
+        cell.is_reading = self._is_reading
+        try:
+            awaited = go_on(*args)
+        finally:
+            cell.is_reading = False
+        cell.close_stretch()
+        if type(awaited) is Future and awaited.asked == cell.known_ref:
+            awaited.asked = cell.known_ref  # refs of a key are equal: it would await itself
+        return awaited
+
+
+def read_only(function: Callable[[Any, Any], Any], *, awaits: bool) -> Callable[..., Any]:
+    """Return a handler that may persist nothing."""
+    if awaits:
+        return lambda actor, message: _Steps(
+            actor.context, function(actor, message), is_reading=True
+        )
+
+    def read(actor: Entity, message: Any) -> Any:
+        cell = actor.context
+        cell.is_reading = True
+        try:
+            return function(actor, message)
+        finally:
+            cell.is_reading = False
+
+    return read
+
+
+class EntityCell(Cell):
+    """The runtime's side of one activation."""
+
+    __slots__ = (
+        "_broken", "_events", "_has_begun", "_in_flight", "_is_leaving", "_next", "_outbox",
+        "_recovered", "_saved", "_since", "after_commits", "host", "is_put_away", "is_reading",
+        "key", "last_used", "slot", "type", "type_is_kept", "written",
+    )  # fmt: skip
+
+    def __init__(self, host: Any, number: int, key: str, slot: int) -> None:
+        runtime = host.runtime
+        now = runtime.now()
+        super().__init__(runtime, host.runner, number, host.table, None, now)
+        self.host = host
+        self.type = host.type
+        #: Whether events are stored.
+        self.type_is_kept = host.state is not None
+        self.key, self.slot = key, slot
+        self.known_ref = host.ref(key)
+        #: The number of the last event that was persisted.
+        self.written = 0
+        #: Whether the handler that runs may persist nothing.
+        self.is_reading = False
+        #: When it was last sent something.
+        self.last_used = now
+        #: Events of the stretch that runs; what waits to be committed; what is being committed.
+        self._events: list[NewEvent] = []
+        self._saved: EntitySnapshot | None = None
+        #: What the stretch that runs has emitted since it persisted something.
+        self._outbox: list[Emission] = []
+        #: Why nothing of the activation may be written or shown any more.
+        self._broken: BaseException | None = None
+        self._next: EntityBatch | None = None
+        self._in_flight: EntityBatch | None = None
+        #: What it is to be made of; None while that is read.
+        self._recovered: Recovered | None = None
+        self._has_begun = self._is_leaving = False
+        #: Called when an activation that has ended has committed all.
+        self.after_commits: Callable[[], object] | None = None
+        #: Whether what comes goes to the next activation.
+        self.is_put_away = False
+        #: Events since the last snapshot.
+        self._since = 0
+
+    # --- mail ---
+
+    def post(self, message: Any, sender: Sender | None = None) -> None:
+        """Append a message to the mailbox; from any thread, never blocks."""
+        self.last_used = self.runner.now()
+        Cell.post(self, message, _Held(self, sender))
+
+    def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
+        """Take a message that goes before all normal ones, behind earlier urgent ones."""
+        if not self._has_begun:
+            self.post(message, sender)
+            return
+        self.last_used = self.runner.now()
+        Cell.post_urgent(self, message, _Held(self, sender))
+
+    def offer(self, message: Any) -> Future[None] | None:
+        """Take a message without a sender."""
+        self.post(message)
+        return None
+
+    def post_run(self, messages: Iterable[Any]) -> None:
+        """Append messages without a sender."""
+        for message in messages:
+            self.post(message)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no message may be handled: the state is being read."""
+        if self.actor is None and self._recovered is None:
+            return True
+        return super().is_paused
+
+    def handle_other(self, message: Any, sender: Sender | None) -> None:
+        """Handle what no `@handler` takes; each such message is a stretch too."""
+        if type(message) is Passivate:
+            self._leave()
+        elif isinstance(message, Stop):
+            self.host.put_away(self)
+        elif type(message) is _Begin:
+            self._begin()
+        elif type(message) is Envelope and message.key is not None:
+            self._admit(message, message.key, sender)
+        else:
+            super().handle_other(message, sender)
+        if self.task is None:
+            self.close_stretch()
+
+    def _admit(self, envelope: Envelope, key: bytes, sender: Any) -> None:
+        """Handle an ask that may come again; its answer is kept once it has left."""
+        inner = sender.inner
+        if inner is not None and inner.expects:
+            inner = self.runtime.kept.admit(self.number, key, inner, envelope.deadline)
+            if inner is None:
+                return
+        plain = Envelope(envelope.message, envelope.trace, envelope.deadline)
+        super().handle_other(plain, _Held(self, inner))
+
+    def start_task(
+        self, coroutine: Coroutine[Any, Any, Any], sender: Sender | None, message: Any = None
+    ) -> None:
+        """Run a coroutine handler to its first await."""
+        if not isinstance(coroutine, _Steps):
+            coroutine = _Steps(self, coroutine, is_reading=False)
+        super().start_task(coroutine, sender, message)
+
+    def promise(self) -> Any:
+        """Keep the current message unanswered; the stretch still ends with the handler."""
+        self.open_mailbox().appendleft((Resume(), None))
+        return super().promise()
+
+    # --- the state ---
+
+    def read_state(self) -> None:
+        """Forget the activation, and read what was stored; messages wait."""
+        self.actor, self._recovered, self._broken = None, None, None
+        self._has_begun = False
+        self.attention = True
+        self.host.recover(self, self._take_state)
+
+    def _take_state(self, recovered: Recovered | BaseException) -> None:
+        """Take what was read; on the node's thread."""
+        if self.reason is not None:
+            return
+        if isinstance(recovered, BaseException):
+            self._cannot_read(recovered)
+            return
+        self._recovered = recovered
+        self.open_mailbox().appendleft((_BEGIN, None))
+        self.attention = True
+        self.schedule()
+
+    def _cannot_read(self, error: BaseException) -> None:
+        """Fail all that waits: the state cannot be read. The next message tries again."""
+        self.runtime.warn_once(("entity", self.type.name, type(error)), f"{self.ref}: {error}")
+        self.host.left(self)
+        waiting, self._mailbox = self._mailbox, None
+        told = unavailable(error)
+        for _, sender in waiting or ():
+            if isinstance(sender, _Held):
+                sender.fail_at_once(told)
+        self.attention = True
+        self.terminate(ExitReason.ERROR, said(error))
+
+    def _begin(self) -> None:
+        """Make the activation of what was read, and begin."""
+        recovered, self._recovered = self._recovered, None
+        if recovered is None:
+            return
+        try:
+            actor = self.type.cls.attach(self, *self.host.arguments)
+            snapshot = recovered.snapshot
+            self.written = 0 if snapshot is None else snapshot.number
+            self._since = len(recovered.events)
+            if snapshot is not None:
+                self.host.restore(actor, snapshot)
+            for stored in recovered.events:
+                self.replay(actor, stored)
+        except BaseException as error:  # noqa: BLE001 - what was stored cannot be read by the class
+            wrong = isinstance(error, StateCorrupt | StateVersion)
+            self._cannot_read(error if wrong else StateCorrupt(_unread(self, error)))
+            return
+        self.actor = actor
+        self._has_begun = self.attention = True  # the turn goes on with the actor
+        self.host.begun(self)
+        if type(actor).activated is not Entity.activated:
+            self.start_task(actor.activated(), _Held(self, None), None)
+
+    def replay(self, actor: Entity, stored: StoredEvent) -> None:
+        """Apply a stored event.
+
+        Raises:
+            StateVersion: a newer version of the class wrote it.
+            StateCorrupt: no `@event` takes it.
+        """
+        self.host.apply_stored(actor, stored)
+        self.written = stored.number
+
+    def persist(self, event: object) -> None:
+        """Apply an event, and store it when the stretch ends."""
+        self._check_writing("persist")
+        apply = self.type.applier(event)
+        form = self.host.form
+        kind = form.kind_of(event)
+        body = form.write_fields(kind, event)
+        version = self.type.version_of(kind.name)
+        self.written += 1
+        self._since += 1
+        if self.type_is_kept:
+            self._events.append(NewEvent(self.key, self.written, kind.name, version, body))
+        apply(self.actor, event)
+
+    def save(self) -> None:
+        """Store `state` when the stretch ends."""
+        self._check_writing("save")
+        where, state = self.type.cls.__qualname__, getattr(self.actor, "state", None)
+        if self.type.appliers:
+            msg = f"{where} has @event methods: persist events instead of save()"
+            raise NotPersistable(msg)
+        if state is None:
+            msg = f"{where} saves self.state, and has none; make it in __init__"
+            raise NotPersistable(msg)
+        self.host.form.kind_of(state)
+        body = self.host.form.write(state)
+        self.written += 1
+        if self.type_is_kept:
+            version = self.type.snapshot_version
+            self._saved = EntitySnapshot(self.key, self.written, version, body)
+
+    def _check_writing(self, what: str) -> None:
+        """Refuse to write outside of a handler that may.
+
+        Raises:
+            NotPersistable: it does.
+        """
+        if self.is_reading:
+            msg = f"a read-only handler of {self.ref} called {what}(); take read_only=True away"
+            raise NotPersistable(msg)
+        if current_cell.get() is not self or not self.running or not self._has_begun:
+            msg = f"{what}() of {self.ref} is for its handlers: only while one of them runs"
+            raise NotPersistable(msg)
+        if self._is_leaving:
+            msg = f"{self.ref} is being put away; {what}() in a handler instead"
+            raise NotPersistable(msg)
+
+    # --- stretches ---
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether everything that was persisted is durable."""
+        return self._next is None and self._in_flight is None and not self._has_written
+
+    @property
+    def _has_written(self) -> bool:
+        """Whether the stretch that runs has persisted anything."""
+        return bool(self._events) or self._saved is not None
+
+    def _open_batch(self) -> EntityBatch:
+        """Return what is committed next."""
+        if self._next is None:
+            self._next = EntityBatch()
+        return self._next
+
+    def emit_answer(
+        self, go: Callable[[], object], fail: Callable[[BaseException], object]
+    ) -> None:
+        """Let an answer go when it may."""
+        with self.host.lock:
+            if self._broken is not None:
+                self.runner.post(fail, self._broken)
+            elif self._has_written:
+                self._outbox.append((go, fail))
+            elif not self.is_clean:
+                # The commit that takes it along begins later, and so proves what it shows.
+                self._open_batch().emissions.append((go, fail))
+            else:
+                self.host.prove(self.slot, (go, fail))
+
+    def emit_message(self, post: Callable[..., Any], message: Any, sender: Any) -> bool:
+        """Let a message go when it may; returns False if that is now."""
+        if not self.type_is_kept or (self.is_clean and self._broken is None):
+            return False
+        copy = self.host.form.copy
+        if type(message) is Envelope:
+            plain = copy(message.message)
+            copied: Any = Envelope(
+                plain, message.trace, message.deadline, message.is_urgent, message.key
+            )
+        else:
+            copied = copy(message)
+        fail = sender.set_exception if sender is not None and sender.expects else _nothing
+        with self.host.lock:
+            if self._broken is not None:
+                self.runner.post(fail, self._broken)
+                return True
+            emissions = self._outbox
+            if not self._has_written:
+                batch = self._in_flight if self._next is None else self._next
+                if batch is not None:
+                    emissions = batch.emissions
+            emissions.append((lambda: post(copied, sender), fail))
+        return True
+
+    def close_stretch(self) -> None:
+        """End a stretch: what it persisted is committed as soon as that can be."""
+        if not self._has_written and self._next is None:
+            return
+        with self.host.lock:
+            events, saved = self._events, self._saved
+            self._events, self._saved = [], None
+            emitted, self._outbox = self._outbox, []
+            if self._broken is not None:
+                for _, fail in emitted:
+                    self.runner.post(fail, self._broken)
+                return
+            if events or saved is not None:
+                batch = self._open_batch()
+                batch.events += events
+                batch.emissions += emitted
+                batch.snapshot = saved or batch.snapshot
+                every = self.type.cls.snapshot_every
+                if events and every and self._since >= every:
+                    self._since = 0
+                    batch.snapshot = self.host.snapshot(self)
+            if self._next is not None and self._in_flight is None:
+                self._commit()
+
+    def _commit(self) -> None:
+        """Hand over what waits; needs the lock."""
+        batch, self._next = self._next, None
+        assert batch is not None
+        self._in_flight = batch
+        self.host.commit(self, batch, self._committed)
+
+    def _committed(self, error: BaseException | None) -> None:
+        """Take the outcome of a commit; on the node's thread."""
+        with self.host.lock:
+            batch, self._in_flight = self._in_flight, None
+            assert batch is not None
+            later = self._next
+            if error is not None:
+                self._next, self._broken = None, unavailable(error)
+            elif later is not None:
+                self._commit()
+        if self.after_commits is not None and self.is_clean:
+            self.runner.post(self.after_commits)
+        if error is None:
+            batch.release()
+            if later is None and self.reason is None and not self._has_begun:
+                self._read_if_clean()
+            return
+        told = unavailable(error)
+        for failed in (batch, later):
+            if failed is not None:
+                failed.fail(told)
+        self.host.lost(self, error)
+        self._restart(told)
+
+    def _restart(self, error: BaseException) -> None:
+        """Read the state again behind a commit that failed; handlers under way fail too."""
+        if self.reason is not None:
+            return
+        if self.running:  # a handler that blocks: what it still does is not written
+            self.runner.call_later(_LOOK, self._restart, error)
+            return
+        task, self.task = self.task, None
+        if task is not None:
+            task.abandon()
+            if isinstance(task.sender, _Held):
+                task.sender.fail_at_once(error)
+        self._forget_stretch(error)
+        self.read_state()
+
+    def _forget_stretch(self, error: BaseException) -> None:
+        """Forget what the stretch that runs has persisted and emitted."""
+        self._events, self._saved = [], None
+        emitted, self._outbox = self._outbox, []
+        for _, fail in emitted:
+            fail(error)
+
+    def _read_if_clean(self) -> None:
+        """Read the state once nothing is being committed."""
+        if self._recovered is None and self.is_clean:
+            self.read_state()
+
+    def failed(self, error: BaseException, sender: Sender | None) -> None:
+        """A handler raised: forget its stretch and read the state again."""
+        self._forget_stretch(error)
+        if self._is_leaving:
+            super().failed(error, sender)
+            return
+        if not isinstance(error, SystemExit):
+            self.runtime.note_failure(self, f"{class_name(error)}: {said(error)}", error)
+        if sender is not None and sender.expects:
+            sender.set_exception(errors.remote_error(error))
+        self.promised = None
+        self.actor, self._recovered, self._has_begun = None, None, False
+        self.attention = True
+        self.close_stretch()  # what waits may wait for nothing but this
+        self._read_if_clean()
+
+    # --- the end ---
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing keeps this activation: no mail, no work, no timer, no child."""
+        aside = self.aside
+        is_quiet = not (self.depth or self.running or self.scheduled or self.task)
+        if self.children or self.owed_answers or (aside and (aside.reminders or aside.stash)):
+            return False
+        return is_quiet and self.is_clean and self._has_begun
+
+    def leave(self) -> None:
+        """Be put away, behind what is in the mailbox."""
+        Cell.post(self, Passivate(), None)
+
+    def _leave(self) -> None:
+        """Let the entity say its last word, then end."""
+        self._is_leaving = True
+        actor = self.actor
+        if actor is not None and type(actor).passivated is not Entity.passivated:
+            self.start_task(self._say_goodbye(actor), _Held(self, None), None)
+        else:
+            self.end = (ExitReason.NORMAL, "")
+
+    async def _say_goodbye(self, actor: Any) -> None:
+        await actor.passivated()
+        self.end = (ExitReason.NORMAL, "")
+
+    def drain(self) -> None:
+        """Send on what waits in the mailbox of an activation that has ended."""
+        mailbox = self._mailbox
+        while mailbox and not self.runtime.is_closed:
+            message, sender = mailbox.popleft()
+            if isinstance(message, Urgent) and self.aside is not None and self.aside.urgent:
+                message, sender = self.aside.urgent.popleft()
+            if isinstance(sender, _Held):
+                self.host.route(
+                    self.type.name, self.key, message, sender.inner, is_urgent=False
+                )
+        super().drain()
+
+    def terminate(self, reason: ExitReason, detail: str) -> None:
+        """End this activation; what is being committed answers all the same."""
+        super().terminate(reason, detail)
+        self.host.left(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    """To an activation itself: the state is there."""
+
+
+_BEGIN: Final = _Begin()
+
+
+def unavailable(error: BaseException) -> BaseException:
+    """Return what an asker gets when the state could not be read or written."""
+    if type(error).__name__ in _TOLD:
+        return error
+    return EntityUnavailable(f"{said(error)}; nothing was stored: repeat it")
+
+
+#: Errors that say more than that nothing happened.
+_TOLD: Final = frozenset(
+    ("OutcomeUnknown", "StateCorrupt", "StateVersion", "WrongState", "EntityUnavailable")
+)
+
+
+def _unread(cell: EntityCell, error: BaseException) -> str:
+    """Return the text of an error in user code while an entity was recovered."""
+    return f"{cell.ref} cannot be recovered: {class_name(error)}: {said(error)}"

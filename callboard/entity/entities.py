@@ -1,0 +1,409 @@
+"""The entities of a node: the types that it hosts, and the way to those of other nodes."""
+
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from callboard.actors.dispatch import handler
+from callboard.actors.envelope import COMPANY
+from callboard.actors.errors import require
+from callboard.actors.future import Future
+from callboard.actors.reference import ActorRef, Home, Sender, current_cell
+from callboard.actors.runtime import Runtime
+from callboard.actors.system_actor import SystemActor
+from callboard.basp.header import ENTITIES
+from callboard.basp.payload import PayloadCodec
+from callboard.entity.cell import EntityCell
+from callboard.entity.entity import Entity, EntityType, checked_key, type_name
+from callboard.entity.errors import DuplicateEntityType, NeedsLeases
+from callboard.entity.form import EventForm
+from callboard.entity.host import EntityHost
+from callboard.entity.machine.table import SLOTS, Table, slot_of
+from callboard.entity.messages import (
+    AskEntityTable,
+    EntityMarker,
+    EntityMessage,
+    EntityTable,
+    NotOwner,
+    StopEntity,
+)
+from callboard.entity.ownership import LOOK, Ownership, called
+from callboard.entity.reference import EntityRef
+from callboard.entity.sending import TypeSender, Waiting
+from callboard.entity.state.client import StateClient, ThreadedStateClient
+from callboard.entity.state.interface import EntityState
+from callboard.entity.state.opening import open_leases, open_state
+from callboard.proxies.overlay import Overlay
+
+T = TypeVar("T")
+
+#: Seconds that closing waits for commits under way, and for other members to be told.
+CLOSE_TIMEOUT: Final = 5.0
+
+#: Opens state and leases of a URL for a writer: simulations have others.
+Opener = Callable[[str, str], Any]
+
+
+def _hold(post: Callable[..., Any], message: Any, sender: Sender | None) -> bool:
+    """Hold back what an entity emits until it may go; False if that is now."""
+    cell = current_cell.get()
+    return isinstance(cell, EntityCell) and cell.emit_message(post, message, sender)
+
+
+class _Teller:
+    """An actor elsewhere that told an entity something."""
+
+    __slots__ = ("_ref",)
+
+    expects: Final = False
+    deadline: Final = None
+
+    def __init__(self, ref: ActorRef[Any] | None) -> None:
+        self._ref = ref
+
+    def reference(self, _: Home) -> ActorRef[Any] | None:
+        """Return its ref."""
+        return self._ref
+
+
+class EntityServer(SystemActor):
+    """Takes messages of other nodes for entities of this one."""
+
+    def __init__(self, entities: "Entities") -> None:
+        """Serve the entities of a node."""
+        self._entities = entities
+
+    @handler
+    def on_message(self, msg: EntityMessage) -> NotOwner | None:
+        """Give a message to its entity, or say who is not the owner."""
+        asker: Any = self.context.sender
+        if msg.is_asked:
+            if asker is None or not asker.expects:
+                return None
+            self.promise()
+        refusal = self._entities.deliver(msg, asker)
+        if refusal is not None and msg.is_asked:
+            asker.set_result(refusal)
+        return refusal
+
+    @handler
+    def on_ask(self, msg: AskEntityTable) -> EntityTable | None:
+        """Tell the table of a type."""
+        return self._entities.table(msg.type_name, self.context.sender)
+
+    @handler
+    def on_table(self, msg: EntityTable) -> None:
+        """Take a newer table."""
+        self._entities.take(msg)
+
+    @handler
+    def on_marker(self, msg: EntityMarker) -> None:
+        """Answer when all that was sent before has been taken or refused."""
+        promise = self.promise()
+        self._entities.marker(msg, partial(promise.set_result, None))
+
+    @handler
+    def on_stop(self, msg: StopEntity) -> None:
+        """Put an entity away."""
+        if type(msg.type_name) is str and type(msg.key) is str:
+            self._entities.put_away_here(msg.type_name, msg.key)
+
+
+class Entities:
+    """What a node has to do with entities."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        runner: Any,
+        codec: PayloadCodec,
+        overlay: Overlay,
+        start: Callable[[Coroutine[Any, Any, Any]], Future[Any]],
+    ) -> None:
+        """Make one without types.
+
+        Args:
+            runtime: of the node.
+            runner: of the node.
+            codec: how messages are written there.
+            overlay: tells which nodes are in reach.
+            start: runs a coroutine on the node's loop.
+        """
+        self.runtime: Any = runtime
+        self._runner = runner
+        self._form = EventForm(codec)
+        self._overlay, self._start = overlay, start
+        self._hosts: dict[str, EntityHost] = {}
+        self._owned: dict[str, Ownership] = {}
+        self._senders: dict[str, TypeSender] = {}
+        #: Nodes that asked for a table, by type.
+        self._askers: dict[str, set[bytes]] = {}
+        #: States and leases by URL.
+        self._states: dict[str, StateClient] = {}
+        self._leases: dict[str, Any] = {}
+        self._joining: set[str] = set()
+        self._lock = threading.Lock()
+        #: Names this life of the node in fences and in the table.
+        self.writer = f"{runtime.node_id.hex()}-{os.urandom(4).hex()}"
+        COMPANY.hold, COMPANY.used = _hold, True
+        runtime.start_actor(EntityServer, (self,), number=ENTITIES)
+
+    # --- hosting ---
+
+    async def host(
+        self,
+        cls: type[Entity],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        state: str | None,
+        leases: str | None,
+    ) -> None:
+        """Let this node run entities of a class; returns when it is a member.
+
+        Raises:
+            DuplicateEntityType: a class of that name is hosted here.
+            NeedsLeases: another node hosts it, and there are no leases.
+            StorageError: the state cannot be opened.
+        """
+        name, kind = type_name(cls), EntityType(cls)
+        for what, url in (("state", state), ("leases", leases)):
+            is_url = isinstance(url, str | None)
+            require(is_url, f"{what} is a text such as 'sqlite:shop.db'", url)
+        with self._lock:
+            if name in self._joining:
+                msg = (
+                    f"{name} is hosted on {self.runtime.name} already; set `name` of the class "
+                    "for another type"
+                )
+                raise DuplicateEntityType(msg)
+            self._joining.add(name)
+        try:
+            await self._join(name, kind, (args, kwargs), state, leases or state)
+        except BaseException:
+            self._joining.discard(name)
+            self._hosts.pop(name, None)
+            self._owned.pop(name, None)
+            raise
+
+    async def _join(
+        self,
+        name: str,
+        kind: EntityType,
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        state: str | None,
+        leases: str | None,
+    ) -> None:
+        """Make the host of a type and let it become a member."""
+        client = await self._open(self._states, state, open_state)
+        host = EntityHost(self.runtime, self._form, kind, arguments, client, self._ref)
+        host.runner = self._runner
+        host.writer, host.route = self.writer, self.route
+        sender = self._sender(name)
+        host.forward, host.forward_marker = sender.send, sender.send_marker
+        register = await self._open(self._leases, leases, open_leases)
+        if register is None:
+            await self._refuse_second(name)
+            host.serve(dict.fromkeys(range(SLOTS), 1))
+            self._hosts[name] = host
+            self._sender(name).flush()
+            return
+        state_id = ""
+        if client is not None:
+            state_id = (await called(client, EntityState.identity)).id
+        adopted = partial(self._adopted, name)
+        owned = Ownership(host, register, self.runtime, adopted, self._start)
+        self._hosts[name], self._owned[name] = host, owned
+        await owned.join(state_id)
+        self.runtime.call_later(LOOK, self._tend, owned)
+
+    async def _open(self, opened: dict[str, Any], url: str | None, opener: Opener) -> Any:
+        """Return what calls a state or a register of a URL, opened once for the node."""
+        if url is None:
+            return None
+        if url not in opened:
+            future: Future[Any] = Future()
+
+            def run() -> None:
+                try:
+                    future.set_result(opener(url, self.writer))
+                except BaseException as error:  # noqa: BLE001 - it is the caller's
+                    future.set_exception(error)
+
+            threading.Thread(target=run, name="callboard-open", daemon=True).start()
+            found = await future
+            opened[url] = ThreadedStateClient(found, self.runtime.post)
+        return opened[url]
+
+    async def _refuse_second(self, name: str) -> None:
+        """Refuse to host what another node hosts, without leases.
+
+        Raises:
+            NeedsLeases: another node does.
+        """
+        for node in self._overlay.nodes():
+            ref = self.runtime.ref_of(node, ENTITIES)
+            try:
+                found = await ref.ask(AskEntityTable(name), timeout=2.0)
+            except Exception:  # noqa: BLE001, S112 - it has no entities
+                continue
+            if found is not None:
+                msg = (
+                    f"{name} is hosted by another node, and nothing decides between the two; "
+                    'give both state="…", or leases="…"'
+                )
+                raise NeedsLeases(msg)
+
+    def _tend(self, owned: Ownership) -> None:
+        """Let a type's membership be looked after, again and again."""
+        if owned.is_closed or self.runtime.is_closed:
+            return
+        self._start(owned.tend())
+        self.runtime.call_later(LOOK, self._tend, owned)
+
+    def _adopted(self, name: str, table: Table) -> None:
+        """Take a newer table, and tell the other members and those who asked."""
+        self._sender(name).adopt(table)
+        told = EntityTable(name, table.version, table.text())
+        nodes = {bytes.fromhex(node) for node in table.members.values()}
+        for node in (nodes | self._askers.get(name, set())) - {self.runtime.node_id}:
+            if self.runtime.remote.is_reachable(node):
+                self.runtime.ref_of(node, ENTITIES).tell(told)
+
+    # --- messages ---
+
+    def entity(self, cls: object, key: str) -> EntityRef[Any]:
+        """Return the ref of an entity.
+
+        Raises:
+            WrongArgument: that is no entity class, or no key.
+            WrongValue: the key is empty or too long.
+        """
+        name = cls if isinstance(cls, str) and cls else type_name(cls)
+        return EntityRef(self.runtime, self, name, checked_key(key))
+
+    def _ref(self, name: str, key: str) -> EntityRef[Any]:
+        """Return the ref of a key that is one."""
+        return EntityRef(self.runtime, self, name, key)
+
+    def route(
+        self, type_name: str, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
+    ) -> None:
+        """Bring a message to an entity; from any thread, never blocks."""
+        slot = slot_of(key)
+        host = self._hosts.get(type_name)
+        if host is not None and host.serves(slot):
+            host.deliver(key, message, sender, is_urgent=is_urgent)
+        else:
+            self._sender(type_name).send(key, slot, message, sender, is_urgent=is_urgent)
+
+    def _sender(self, name: str) -> TypeSender:
+        """Return what sends to the owners of a type."""
+        found = self._senders.get(name)
+        if found is None:
+            here = partial(self._deliver_here, name)
+            made = TypeSender(self.runtime, name, here, self._overlay.nodes)
+            found = self._senders.setdefault(name, made)
+        return found
+
+    def _deliver_here(self, name: str, waiting: Waiting) -> bool:
+        """Give a message that waited to this node's host, if it serves the slot."""
+        host = self._hosts.get(name)
+        if host is None or not host.serves(waiting.slot):
+            return False
+        if not waiting.key:
+            host.pass_marker(waiting.slot, waiting.message)
+            return True
+        host.deliver(waiting.key, waiting.message, waiting.sender, is_urgent=waiting.is_urgent)
+        return True
+
+    def deliver(self, msg: EntityMessage, asker: Any) -> NotOwner | None:
+        """Give a message of another node to its entity, or return why not."""
+        name, key = msg.type_name, msg.key
+        if type(name) is not str or type(key) is not str:
+            return NotOwner()
+        host = self._hosts.get(name)
+        slot = slot_of(key)
+        if host is not None and host.serves(slot) and not host.is_closed:
+            sender: Any = asker if msg.is_asked else _Teller(msg.sender)
+            host.deliver(key, msg.message, sender, is_urgent=msg.is_urgent is True)
+            return None
+        return NotOwner(self.table(name))
+
+    def marker(self, msg: EntityMarker, passed: Callable[[], object]) -> None:
+        """Call back once what was sent here before is taken, by this node or a newer owner."""
+        host = self._hosts.get(msg.type_name) if type(msg.type_name) is str else None
+        if host is None or type(msg.slot) is not int:
+            passed()
+        elif host.serves(msg.slot):
+            host.pass_marker(msg.slot, passed)
+        else:
+            self._sender(msg.type_name).send_marker(msg.slot, passed)
+
+    def table(self, name: object, asker: Any = None) -> EntityTable | None:
+        """Return the table of a type that this node hosts; who asks is told of newer ones."""
+        host = self._hosts.get(name) if type(name) is str else None
+        if host is None or type(name) is not str:
+            return None
+        node = getattr(asker, "node", b"")
+        if node:
+            self._askers.setdefault(name, set()).add(node)
+        owned = self._owned.get(name)
+        if owned is None:  # without leases this node has all
+            members = {self.writer: self.runtime.node_id.hex()}
+            table = Table(1, "", members).filled()
+        else:
+            table = owned.table
+        return EntityTable(name, table.version, table.text()) if table.version else None
+
+    def take(self, told: EntityTable) -> None:
+        """Take a table that another member tells."""
+        owned = self._owned.get(told.type_name) if told.is_sound else None
+        if owned is None:
+            if told.is_sound and told.type_name in self._senders:
+                self._senders[told.type_name].take(told)
+        elif told.version > owned.table.version and not owned.is_closed:
+            owned.take(Table.read(told.text, told.version))
+            self._start(owned.tend())
+
+    def put_away(self, type_name: str, key: str) -> None:
+        """Let an entity be put away by its owner."""
+        node = self.owner(type_name, key)
+        if node == self.runtime.node_id:
+            self.put_away_here(type_name, key)
+        elif node:
+            self.runtime.ref_of(node, ENTITIES).tell(StopEntity(type_name, key))
+
+    def put_away_here(self, type_name: str, key: str) -> None:
+        """Put an entity of this node away, behind what it was sent."""
+        host = self._hosts.get(type_name)
+        if host is not None and (cell := host.cells.get(key)) is not None:
+            host.put_away(cell)
+
+    def owner(self, type_name: str, key: str) -> bytes:
+        """Return the node that owns an entity, as far as is known here."""
+        host, slot = self._hosts.get(type_name), slot_of(key)
+        if host is not None and host.serves(slot):
+            own: bytes = self.runtime.node_id
+            return own
+        sender = self._senders.get(type_name)
+        return b"" if sender is None else sender.table.node_of(slot)
+
+    # --- the end ---
+
+    async def close(self) -> None:
+        """Commit what is under way, and give all slots to the other members."""
+        for name, host in list(self._hosts.items()):
+            emptied: Future[None] = Future()
+            host.close(partial(emptied.set_result, None))
+            await emptied
+            owned = self._owned.get(name)
+            if owned is not None:
+                await owned.leave()
+
+    def release(self) -> None:
+        """Close states and leases; on a thread that may block."""
+        for client in (*self._states.values(), *self._leases.values()):
+            client.close()
+        self._states, self._leases = {}, {}

@@ -1,0 +1,326 @@
+"""The class of entities: actors by key whose state outlives every process.
+
+A handler persists events; functions marked with `@event` apply them, at once and again whenever
+the entity is recovered. What an entity is in the database, and how old events are read, is its
+`EntityType`.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar
+
+from callboard.actors.actor import Actor
+from callboard.actors.cell import Cell
+from callboard.actors.dispatch import hints_of, types_of
+from callboard.actors.errors import (
+    InvalidHandler,
+    NotSpawnable,
+    ReservedName,
+    WrongArgument,
+    WrongValue,
+)
+from callboard.actors.seconds import limit as checked_limit
+from callboard.actors.system_actor import attached
+from callboard.entity.errors import NotPersistable
+from callboard.text import shown
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_EVENT: Final = "__callboard_event__"
+_UPCAST: Final = "__callboard_upcast__"
+
+#: Seconds without a message after which a durable entity is put away.
+DEFAULT_IDLE: Final = 60.0
+
+#: Bytes of a key in UTF-8, and characters of a type's name.
+KEY_LIMIT: Final = 256
+NAME_LIMIT: Final = 128
+
+#: What subclasses may not redefine, besides the names of every actor.
+_RESERVED: Final = frozenset({"key", "fence", "persist", "save", "context"})
+
+
+def event(function: F) -> F:
+    """Mark a method that applies events of the type that its parameter is annotated with.
+
+    It changes the entity and nothing else: it is called again for each stored event when the
+    entity is recovered, so it sends nothing, asks nobody and looks at no clock.
+    """
+    given: object = function
+    if not inspect.isfunction(given):
+        msg = "@event takes no arguments: write it above def on_added(self, event: Added)"
+        raise InvalidHandler(msg)
+    if inspect.iscoroutinefunction(function):
+        msg = f"{function.__qualname__} applies events, and may not await; write `def`"
+        raise InvalidHandler(msg)
+    setattr(function, _EVENT, True)
+    return function
+
+
+def upcast(kind: str, version: int) -> Callable[[F], F]:
+    """Mark a method that turns the fields of an old version of an event into the next one's.
+
+    `@upcast("shop.ItemAdded", 1)` above `def older(self, fields: dict[str, Any])` returns the
+    fields of version 2; events are stored as version 2 from then on.
+
+    Args:
+        kind: the name under which the event is registered.
+        version: the one that is read; the first one is 1.
+    """
+    given: tuple[object, object] = kind, version
+    if type(given[0]) is not str or type(given[1]) is not int or version < 1:
+        msg = f'@upcast takes a name and a version, @upcast("shop.Added", 1), not {given!r:.80}'
+        raise WrongArgument(msg)
+
+    def mark(function: F) -> F:
+        setattr(function, _UPCAST, (kind, version))
+        return function
+
+    return mark
+
+
+class Entity(Actor):
+    """An actor by key whose state outlives every process.
+
+    `node.host(Cart, state="sqlite:shop.db")` lets a node run entities of a class, and
+    `node.entity(Cart, "u-17")` is the ref of one, on any node. It is made when a message comes,
+    from what was stored; its handlers `persist` events, and answers leave once these are
+    durable. A handler that raises has written nothing, and the entity is read again.
+    """
+
+    #: On disk and on the wire; the name of the class unless it is set.
+    name: ClassVar[str] = ""
+    #: Of the form of snapshots: those of another version are not used.
+    version: ClassVar[int] = 1
+    #: Seconds without a message after which it is put away; None is 60, or never without state.
+    idle: ClassVar[float | None] = None
+    #: Events after which a snapshot is stored; 0 for none.
+    snapshot_every: ClassVar[int] = 1000
+    #: How many events of a key are kept behind its snapshot: "all", or a number.
+    keep: ClassVar[int | Literal["all"]] = "all"
+    #: How another node takes over: "fast", or "lease", which waits for the lease to end.
+    takeover: ClassVar[Literal["fast", "lease"]] = "fast"
+
+    #: Handlers of entities may be marked as such.
+    may_read_only: ClassVar[bool] = True
+
+    #: This entity as the runtime sees it.
+    context: Any
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        taken = sorted(_RESERVED & vars(cls).keys())
+        if taken:
+            msg = f"{cls.__qualname__} redefines {', '.join(taken)}, which every entity has"
+            raise ReservedName(msg)
+        _check_options(cls)
+
+    @classmethod
+    def attach(cls, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Self:
+        """Make the activation of a cell; only hosts do.
+
+        Raises:
+            NotSpawnable: it was spawned.
+        """
+        context: Any = cell
+        if not hasattr(context, "persist"):
+            name = cls.__name__
+            msg = f"{name} is an entity: node.host({name}, state=…), node.entity({name}, key)"
+            raise NotSpawnable(msg)
+        return attached(cls, context, args, kwargs)
+
+    @classmethod
+    def with_options(  # type: ignore[override]
+        cls,
+        *,
+        idle: float | None = None,
+        snapshot_every: int | None = None,
+        keep: int | Literal["all"] | None = None,
+        takeover: Literal["fast", "lease"] | None = None,
+    ) -> type[Self]:
+        """Return this class with options for one `host`; what is left out is its own."""
+        given: dict[str, Any] = {
+            "idle": idle,
+            "snapshot_every": snapshot_every,
+            "keep": keep,
+            "takeover": takeover,
+        }
+        changed = {name: value for name, value in given.items() if value is not None}
+        own = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        made: Any = type(cls.__name__, (cls,), {"name": type_name(cls), **own, **changed})
+        return made  # type: ignore[no-any-return]
+
+    @property
+    def key(self) -> str:
+        """The key of this entity."""
+        key: str = self.context.key
+        return key
+
+    @property
+    def fence(self) -> str:
+        """Names the next event of this entity: an idempotency key for effects outside.
+
+        The same until something is persisted, wherever the entity runs, so that an effect
+        which is repeated after a crash can be told from a new one.
+        """
+        return f"{self.context.type.name}/{self.key}/{self.context.written + 1}"
+
+    def persist(self, event: object) -> None:
+        """Apply an event, and store it when the handler returns or awaits.
+
+        Raises:
+            NotPersistable: no `@event` takes it, or this is no handler that may write.
+            NotSerializable: it holds something that cannot be stored.
+        """
+        self.context.persist(event)
+
+    def save(self) -> None:
+        """Store `self.state`, a registered dataclass, when the handler returns or awaits.
+
+        Raises:
+            NotPersistable: there is no such `state`, or this is no handler that may write.
+            NotSerializable: it holds something that cannot be stored.
+        """
+        self.context.save()
+
+    async def activated(self) -> None:
+        """Called when the entity was made or recovered, before its first message."""
+
+    async def passivated(self) -> None:
+        """Called before the entity is put away; it may persist nothing more."""
+
+
+class EntityType:
+    """What an entity class is to its host: its name, its events, how old ones are read."""
+
+    def __init__(self, cls: type[Entity]) -> None:
+        """Read a class.
+
+        Raises:
+            InvalidHandler: an `@event` does not say which events it takes, or two take one.
+        """
+        self.cls = cls
+        self.name = type_name(cls)
+        self.appliers: dict[type, Callable[[Any, Any], object]] = {}
+        self._upcasts: dict[tuple[str, int], Callable[[Any, Any], Any]] = {}
+        #: The latest versions of events, by kind.
+        self._latest: dict[str, int] = {}
+        for kind in reversed(cls.__mro__):
+            own: dict[type, str] = {}
+            for name, function in vars(kind).items():
+                if getattr(function, _EVENT, False):
+                    for taken in _event_types(cls, function):
+                        if own.setdefault(taken, name) != name:
+                            msg = f"{cls.__qualname__}: {own[taken]} and {name} both apply "
+                            msg_0 = f"{msg}{taken.__qualname__}; only one would be called"
+                            raise InvalidHandler(msg_0)
+                        self.appliers[taken] = getattr(cls, name)
+                elif hasattr(function, _UPCAST):
+                    named, version = getattr(function, _UPCAST)
+                    self._upcasts[named, version] = getattr(cls, name)
+                    self._latest[named] = max(version, self._latest.get(named, 0))
+        #: Of snapshots: the simple form changes by defaults of fields, as messages do.
+        self.snapshot_version = cls.version if self.appliers else 0
+
+    def applier(self, event: object) -> Callable[[Any, Any], object]:
+        """Return the function that applies an event.
+
+        Raises:
+            NotPersistable: there is none.
+        """
+        for kind in type(event).__mro__:
+            if kind in self.appliers:
+                return self.appliers[kind]
+        what = shown(event).split("(", 1)[0]
+        msg = f"{self.cls.__qualname__} has no @event that takes {what:.80}; add "
+        msg_0 = f"{msg}@event above def on_it(self, event: {type(event).__name__})"
+        raise NotPersistable(msg_0)
+
+    def version_of(self, kind: str) -> int:
+        """Return the version of an event that is written: one above the last upcast."""
+        return 1 + self._latest.get(kind, 0)
+
+    def upcast(self, actor: Entity, kind: str, version: int, fields: Any) -> Any:
+        """Return the fields of an old event as the present class has them."""
+        for step in range(version, self.version_of(kind)):
+            change = self._upcasts.get((kind, step))
+            if change is not None:
+                fields = change(actor, fields)
+        return fields
+
+
+def type_name(cls: object) -> str:
+    """Return the name of an entity type.
+
+    Raises:
+        WrongArgument: it is no class of entities.
+    """
+    if not isinstance(cls, type) or not issubclass(cls, Entity) or cls is Entity:
+        msg = f"{shown(cls):.100} is no entity class; derive one from callboard.Entity"
+        raise WrongArgument(msg)
+    own = vars(cls).get("name")
+    return own if isinstance(own, str) and own else cls.__name__
+
+
+def checked_key(key: object) -> str:
+    """Return what was given as a key.
+
+    Raises:
+        WrongArgument: it is no text.
+        WrongValue: it is empty, too long, or no text that UTF-8 can express.
+    """
+    if type(key) is not str:
+        msg = f"a key is a text, such as 'u-17', not {shown(key):.80}"
+        raise WrongArgument(msg)
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= KEY_LIMIT or "\0" in key:
+        msg = f"a key has 1 to {KEY_LIMIT} bytes in UTF-8 and no NUL; {shown(key):.80} has not"
+        raise WrongValue(msg)
+    return key
+
+
+def _event_types(cls: type, function: Callable[..., Any]) -> list[type]:
+    """Return the classes of events that a function applies."""
+    where = f"{cls.__qualname__}.{function.__name__}"
+    names = list(inspect.signature(function).parameters)
+    if len(names) != 2 or names[1] not in getattr(function, "__annotations__", {}):
+        msg = f"{where} applies events; declare it as (self, event: Type)"
+        raise InvalidHandler(msg)
+    return list(types_of(hints_of(function, names[1])[names[1]], where))
+
+
+def _check_options(cls: type[Entity]) -> None:
+    """Look whether what an entity class sets can be meant.
+
+    Raises:
+        WrongArgument: an option is of another kind.
+        WrongValue: an option has a value that means nothing.
+    """
+    own, where = vars(cls), cls.__qualname__
+    name = own.get("name", "x")
+    if not isinstance(name, str) or not name.isprintable() or len(name) > NAME_LIMIT:
+        msg = f"{where}.name is a text of up to {NAME_LIMIT} characters, not {shown(name):.80}"
+        raise WrongValue(msg)
+    if "/" in name or " " in name:
+        msg = f"{where}.name = {name!r}: it is a part of addresses, without / and spaces"
+        raise WrongValue(msg)
+    if own.get("idle") is not None:
+        checked_limit(own["idle"])
+    for option, least in (("version", 1), ("snapshot_every", 0)):
+        value = own.get(option, least)
+        if type(value) is not int or value < least:
+            msg = f"{where}.{option} is a number from {least} on, not {shown(value):.80}"
+            raise WrongValue(msg)
+    keep = own.get("keep", "all")
+    if keep != "all" and (type(keep) is not int or keep < 0):
+        msg = f'{where}.keep is "all" or a number of events, not {shown(keep):.80}'
+        raise WrongValue(msg)
+    if own.get("takeover", "fast") not in ("fast", "lease"):
+        msg = f'{where}.takeover is "fast" or "lease", not {shown(own["takeover"]):.80}'
+        raise WrongValue(msg)
+    if own.get("detached") or own.get("mailbox") is not None:
+        msg = f"{where} is an entity, which has neither detached nor mailbox; take them away"
+        raise WrongValue(msg)

@@ -1,0 +1,33 @@
+"""What can go wrong with entities; what databases raise is in `callboard.lease.errors`.
+
+::
+
+    CallboardError
+    ├── EntityUnavailable         nothing happened, repeat it           (ConnectionError)
+    ├── NotPersistable            an event that cannot be persisted here (TypeError)
+    ├── NotAnActor                an entity has no end that could be watched (TypeError)
+    ├── NeedsLeases               two nodes host a type, and nothing decides between them
+    └── DuplicateEntityType       two classes of one name are hosted by a node
+"""
+
+from callboard.actors.errors import CallboardError
+
+
+class EntityUnavailable(CallboardError, ConnectionError):
+    """No owner could take the message, or its events were not stored; repeat it."""
+
+
+class NotPersistable(CallboardError, TypeError):
+    """An event that no `@event` takes, or a `persist` outside of a handler that may write."""
+
+
+class NotAnActor(CallboardError, TypeError):
+    """An entity outlives its activations: it cannot be monitored, linked or killed."""
+
+
+class NeedsLeases(CallboardError):
+    """A second node wants to host a type, and there are no leases that would decide."""
+
+
+class DuplicateEntityType(CallboardError, TypeError):
+    """Another class of that name is hosted on this node; set `name` of one of them."""

@@ -1,0 +1,139 @@
+"""Events and states as JSON, so that what is stored can be read by SQL without callboard.
+
+What JSON has is written as it is. A registered message inside is an object with its name under
+`$type`; everything else that can travel is `{"$cbor": "…"}`, base64 of its form on the wire.
+"""
+
+import base64
+import json
+import math
+from typing import Any, Final
+
+from callboard.basp.errors import NotSerializable as CannotTravel
+from callboard.basp.payload import LargePayload, PayloadCodec
+from callboard.basp.registry import MessageType, RecordType
+from callboard.lease.errors import StateCorrupt
+from callboard.proxies.errors import NotSerializable
+
+#: What is never changed by anybody, so that it needs no copy.
+_IMMUTABLE: Final = frozenset({int, str, bytes, bool, float, type(None)})
+
+#: Integers that every reader of JSON takes: those between are exact as a double.
+_EXACT: Final = 2**53
+
+_Encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class EventForm:
+    """Writes and reads values with the message types of a node."""
+
+    def __init__(self, codec: PayloadCodec) -> None:
+        """Make one on the codec of a node."""
+        self._codec = codec
+
+    def kind_of(self, event: object) -> RecordType:
+        """Return the registered type of an event.
+
+        Raises:
+            NotSerializable: its class is no registered dataclass or named tuple.
+        """
+        cls = type(event)
+        kind = self._codec.registry.type_of(cls)
+        if not isinstance(kind, RecordType):
+            advice = self._codec.registry.advice(cls)
+            msg = f"an event is a registered message, and {cls.__qualname__} is none; {advice}"
+            raise NotSerializable(msg)
+        return kind
+
+    def kind_named(self, name: str) -> MessageType | None:
+        """Return the registered type of a name; None for one that this program lacks."""
+        registry = self._codec.registry
+        return registry.by_name.get(name) or registry.type_named(name)
+
+    def write(self, value: object) -> str:
+        """Return a value as JSON.
+
+        Raises:
+            NotSerializable: it has no form on the wire.
+        """
+        return _Encode(self._plain(value))
+
+    def write_fields(self, kind: RecordType, value: object) -> str:
+        """Return the fields of a registered record as a JSON object."""
+        fields = {name: getattr(value, name) for name in kind.names_of(value)}
+        try:
+            return _Encode({name: self._plain(field) for name, field in fields.items()})
+        except (CannotTravel, ValueError) as error:  # also a text that UTF-8 cannot express
+            msg = f"{kind.name} cannot be stored: {error}"
+            raise NotSerializable(msg) from None
+
+    def read(self, text: str) -> Any:
+        """Return the value of a text that `write` made.
+
+        Raises:
+            StateCorrupt: it is none.
+        """
+        try:
+            return self._value(json.loads(text))
+        except (ValueError, TypeError, KeyError) as error:
+            msg = f"what is stored cannot be read: {text[:200]!r} ({error})"
+            raise StateCorrupt(msg) from None
+
+    def copy(self, value: Any) -> Any:
+        """Return a value that later changes of the original do not reach.
+
+        Raises:
+            NotSerializable: it has no form on the wire.
+        """
+        if type(value) in _IMMUTABLE:
+            return value
+        try:
+            return self._codec.decode_message(self._codec.encode(value))
+        except LargePayload:
+            pieces = self._codec.decode_in_pieces(self._codec.encode(value))
+            while True:
+                try:
+                    next(pieces)
+                except StopIteration as stop:
+                    return stop.value
+        except CannotTravel as error:
+            raise NotSerializable(str(error)) from None
+
+    def _plain(self, value: Any) -> Any:
+        """Return what JSON has for a value."""
+        kind = type(value)
+        if kind is str:
+            value.encode()
+        if value is None or kind is str or kind is bool:
+            return value
+        if kind is int and -_EXACT <= value <= _EXACT:
+            return value
+        if kind is float and math.isfinite(value):
+            return value
+        if kind is list:
+            return [self._plain(item) for item in value]
+        if kind is dict and all(type(key) is str and key[:1] != "$" for key in value):
+            return {key: self._plain(item) for key, item in value.items()}
+        record = self._codec.registry.type_of(kind)
+        if isinstance(record, RecordType):
+            fields = {name: getattr(value, name) for name in record.names_of(value)}
+            plain = {name: self._plain(field) for name, field in fields.items()}
+            return {"$type": record.name, **plain}
+        return {"$cbor": base64.b64encode(self._codec.encode(value)).decode()}
+
+    def _value(self, plain: Any) -> Any:
+        """Return the value that `_plain` made this of."""
+        if isinstance(plain, list):
+            return [self._value(item) for item in plain]
+        if not isinstance(plain, dict):
+            return plain
+        if "$cbor" in plain:
+            return self._codec.decode_message(base64.b64decode(plain["$cbor"]))
+        fields = {key: self._value(item) for key, item in plain.items() if key != "$type"}
+        if "$type" not in plain:
+            return fields
+        kind = self.kind_named(plain["$type"])
+        if kind is None:
+            msg = f"no message is registered as {plain['$type']!r} in this program"
+            raise ValueError(msg)
+        return kind.build(fields)

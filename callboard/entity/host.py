@@ -1,0 +1,419 @@
+"""What runs the entities of one type on one node: activations, commits, reads, idle ones.
+
+The host hands everything that takes time to its state, and is called back on the node's thread.
+Its lock guards what handlers on other threads touch as well.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from callboard.actors.dispatch import DispatchTable
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.reference import ActorRef, Sender
+from callboard.actors.runtime import Runtime
+from callboard.entity.cell import Emission, EntityBatch, EntityCell, read_only, unavailable
+from callboard.entity.entity import DEFAULT_IDLE, Entity, EntityType
+from callboard.entity.errors import EntityUnavailable
+from callboard.entity.form import EventForm
+from callboard.entity.machine.table import slot_of
+from callboard.entity.state.client import StateClient
+from callboard.entity.state.interface import (
+    Committed,
+    EntitySnapshot,
+    EntityState,
+    Fence,
+    Recovered,
+    Slot,
+    SlotBatch,
+    StoredEvent,
+)
+from callboard.lease.errors import Fenced, StateVersion
+from callboard.text import said
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Seconds between looks for idle entities at most.
+_LOOK_AT_MOST: Final = 5.0
+
+#: Messages that may wait for one key while its former activation ends.
+WAITING_LIMIT: Final = 1_000
+
+
+class EntityHost:
+    """The entities of one type on one node."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        form: EventForm,
+        kind: EntityType,
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        state: StateClient | None,
+        ref: Callable[[str, str], ActorRef[Any]],
+    ) -> None:
+        """Make a host that owns no slot yet.
+
+        Args:
+            runtime: of the node.
+            form: how events are written.
+            kind: the class.
+            arguments: for the class's `__init__`.
+            state: where events are kept; None for nowhere.
+            ref: makes the ref of a type's key.
+        """
+        self.runtime, self.form, self.type = runtime, form, kind
+        self.arguments, self.state = arguments, state
+        self.table = _table_of(kind.cls)
+        self.lock = threading.RLock()
+        #: The activations, by key.
+        self.cells: dict[str, EntityCell] = {}
+        #: The epochs of the slots that this node owns.
+        self.epochs: dict[int, int] = {}
+        #: The writer's name in fences.
+        self.writer = ""
+        #: Runs the activations.
+        self.runner: Any = None
+        self._make_ref = ref
+        #: Messages that wait until a former activation has ended.
+        self._waiting: dict[str, list[tuple[Any, Sender | None]]] = {}
+        self._proofs: list[tuple[int, Emission]] = []
+        self._is_proving = False
+        self.is_closed = False
+        self._when_empty: list[Callable[[], object]] = []
+        #: Slots that are being given away, what waits for that, and what came meanwhile.
+        self._stopped: set[int] = set()
+        self._when_stopped: Callable[[], object] | None = None
+        self._held: list[tuple[str, Any, Sender | None, bool]] = []
+        self._markers: list[tuple[int, Callable[[], object]]] = []
+        #: Bring a message, or a marker, to another owner.
+        self.forward: Callable[..., object] = lambda *_, **__: None
+        self.forward_marker: Callable[[int, Callable[[], object]], object]
+        #: Brings a message to whoever owns its slot.
+        self.route: Callable[..., object] = lambda *_, **__: None
+        idle = kind.cls.idle
+        if idle is None and state is not None:
+            idle = DEFAULT_IDLE
+        self.idle = idle
+        if idle is not None:
+            self._look = min(max(idle / 4, 0.01), _LOOK_AT_MOST)
+            runtime.call_later(self._look, self._put_idle_away)
+
+    def ref(self, key: str) -> ActorRef[Any]:
+        """Return the ref of a key."""
+        return self._make_ref(self.type.name, key)
+
+    # --- messages ---
+
+    def deliver(
+        self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool = False
+    ) -> None:
+        """Give a message to the entity of a key, which is made if need be; from any thread."""
+        with self.lock:
+            cell = self.cells.get(key)
+            if self._stopped and slot_of(key) in self._stopped and not self.is_closed:
+                self._held.append((key, message, sender, is_urgent))
+                return
+            if cell is None:
+                if not self.is_closed:
+                    cell = self._activate(key)
+            elif cell.is_put_away:
+                waiting = self._waiting.setdefault(key, [])
+                if len(waiting) < WAITING_LIMIT:
+                    waiting.append((message, sender))
+                    return
+                cell = None
+            if cell is not None:
+                (cell.post_urgent if is_urgent else cell.post)(message, sender)
+                return
+        self.refuse(key, message, sender)
+
+    # --- slots ---
+
+    def serves(self, slot: int) -> bool:
+        """Return whether this node has a slot, and handles what comes for it."""
+        return slot in self.epochs or slot in self._stopped
+
+    def serve(self, epochs: Mapping[int, int]) -> None:
+        """Serve slots whose fences were raised."""
+        with self.lock:
+            self.epochs.update(epochs)
+
+    def keep_only(self, owned: Mapping[int, int]) -> None:
+        """End what runs in slots that are others' by now."""
+        with self.lock:
+            for slot in [s for s, epoch in self.epochs.items() if owned.get(s) != epoch]:
+                del self.epochs[slot]
+            gone = [cell for cell in self.cells.values() if cell.slot not in self.epochs]
+        for cell in gone:
+            cell.kill(ExitReason.SHUTDOWN, "its slot moved")
+
+    def stop_slots(self, slots: "Sequence[int]", done: Callable[[], object]) -> None:
+        """Take no message for slots, and put their entities away; calls back after that."""
+        with self.lock:
+            self._stopped.update(slots)
+            self._when_stopped = done
+            cells = [cell for cell in self.cells.values() if cell.slot in self._stopped]
+            for cell in cells:
+                self.put_away(cell)
+        self._tell_stopped()
+
+    def _tell_stopped(self) -> None:
+        """Call back once nothing runs in the slots that are given away."""
+        with self.lock:
+            told = self._when_stopped
+            if told is None or any(c.slot in self._stopped for c in self.cells.values()):
+                return
+            self._when_stopped = None
+        told()
+
+    def slots_moved(self, slots: "Sequence[int]") -> None:
+        """Send on what came for slots while they were given away, in its order."""
+        with self.lock:  # what could not be given away is served again
+            self._stopped.difference_update([slot for slot in slots if slot in self.epochs])
+        while True:
+            with self.lock:
+                held, self._held = self._held, []
+                markers, self._markers = self._markers, []
+                if not held and not markers:
+                    self._stopped.difference_update(slots)
+                    return
+            for key, message, sender, is_urgent in held:
+                self.forward(key, slot_of(key), message, sender, is_urgent=is_urgent)
+            for slot, passed in markers:
+                self.forward_marker(slot, passed)
+
+    def pass_marker(self, slot: int, passed: Callable[[], object]) -> None:
+        """Call back once what was sent for a slot before is taken here, or by its new owner."""
+        with self.lock:
+            if slot in self._stopped:
+                self._markers.append((slot, passed))
+                return
+        passed()
+
+    def refuse(self, key: str, message: Any, sender: Sender | None) -> None:
+        """Refuse a message that no activation takes."""
+        if sender is not None and sender.expects:
+            name = self.runtime.name
+            text = f"{name} takes no messages for {self.ref(key)} just now; repeat it"
+            sender.set_exception(EntityUnavailable(text))
+        self.runtime.dead_letter(self.ref(key), message, sender)
+
+    def _activate(self, key: str) -> EntityCell:
+        """Make the activation of a key, which reads its state; needs the lock."""
+        slot = slot_of(key)
+        cell = self.runtime.place(lambda number: EntityCell(self, number, key, slot))
+        self.cells[key] = cell
+        cell.read_state()
+        cell.open(trap_exit=False)
+        return cell
+
+    def left(self, cell: EntityCell) -> None:
+        """Take note that an activation has ended; what waited for that makes the next one."""
+        with self.lock:
+            if self.cells.get(cell.key) is not cell:
+                return
+            if not cell.is_clean:  # what is being committed comes first
+                cell.after_commits = lambda: self.left(cell)
+                return
+            del self.cells[cell.key]
+            waiting = self._waiting.pop(cell.key, ())
+            if cell.slot in self._stopped:  # they came before what is held
+                self._held[:0] = [(cell.key, *item, False) for item in waiting]
+                waiting = ()
+            is_empty = not self.cells
+        for message, sender in waiting:
+            self.route(self.type.name, cell.key, message, sender, is_urgent=False)
+        self._tell_stopped()
+        if is_empty:
+            for told in self._when_empty:
+                told()
+
+    def put_away(self, cell: EntityCell) -> None:
+        """Let an activation end behind its mail; what comes from here on goes to the next."""
+        with self.lock:
+            if not cell.is_put_away:
+                cell.is_put_away = True
+                cell.leave()
+
+    def _put_idle_away(self) -> None:
+        """Put away what nobody has used for long."""
+        if self.is_closed or self.idle is None:
+            return
+        before = self.runtime.now() - self.idle
+        with self.lock:
+            for cell in list(self.cells.values()):
+                if cell.last_used <= before and cell.is_idle:
+                    self.put_away(cell)
+        self.runtime.call_later(self._look, self._put_idle_away)
+
+    def close(self, when_empty: Callable[[], object]) -> None:
+        """Take no message more, and put all away; calls back when nothing is left."""
+        with self.lock:
+            self.is_closed = True
+            self._when_empty.append(when_empty)
+            cells = list(self.cells.values())
+            for cell in cells:
+                self.put_away(cell)
+        if not cells:
+            when_empty()
+
+    # --- the state ---
+
+    def recover(
+        self, cell: EntityCell, done: Callable[[Recovered | BaseException], object]
+    ) -> None:
+        """Read what an entity is made of, all of its events."""
+        state = self.state
+        if state is None:
+            self.runtime.post(done, Recovered(None, (), has_more=False))
+            return
+        name, key = self.type.name, cell.key
+        found: list[StoredEvent] = []
+
+        def take(page: "Recovered | BaseException") -> None:
+            if isinstance(page, BaseException):
+                done(page)
+                return
+            found.extend(page.events)
+            if not page.has_more:
+                done(Recovered(page.snapshot, found, has_more=False))
+                return
+
+            def go_on(events: "Sequence[StoredEvent] | BaseException") -> None:
+                if isinstance(events, BaseException):
+                    done(events)
+                else:
+                    take(Recovered(page.snapshot, events, has_more=bool(events)))
+
+            after = found[-1].number
+            state.submit(go_on, EntityState.events, name, key, after)
+
+        state.submit(take, EntityState.recover, name, key, self.type.snapshot_version)
+
+    def commit(
+        self,
+        cell: EntityCell,
+        batch: EntityBatch,
+        done: Callable[[BaseException | None], object],
+    ) -> None:
+        """Commit a batch of an entity in the next transaction."""
+        slot: Slot = self.type.name, cell.slot
+        snapshots = () if batch.snapshot is None else (batch.snapshot,)
+        forget: dict[str, int] = {}
+        keep = self.type.cls.keep
+        if batch.snapshot is not None and keep != "all" and self.type.appliers:
+            last = batch.snapshot.number - keep
+            forget = {cell.key: last} if last > 0 else {}
+
+        def take(outcome: Committed | BaseException) -> None:
+            if isinstance(outcome, BaseException):
+                done(outcome)
+            elif slot in outcome.fenced:
+                done(self._fenced(cell.slot, outcome.fenced[slot]))
+            else:
+                done(outcome.failed.get(slot))
+
+        epoch = self.epochs.get(cell.slot, 0)
+        assert self.state is not None
+        self.state.commit(SlotBatch(slot, epoch, batch.events, snapshots, forget), take)
+
+    def _fenced(self, slot: int, fence: Fence) -> Fenced:
+        """Return the error of a slot that another owner has."""
+        return Fenced(
+            f"slot {slot} of {self.type.name} was taken over by {fence.writer or 'nobody'}"
+        )
+
+    def prove(self, slot: int, emission: Emission) -> None:
+        """Let an answer go once it is proven that this node has the slot; needs the lock."""
+        self._proofs.append((slot, emission))
+        if not self._is_proving:
+            self._prove()
+
+    def _prove(self) -> None:
+        """Look at the fences of all that wait; needs the lock."""
+        proofs, self._proofs = self._proofs, []
+        self._is_proving = bool(proofs)
+        if not proofs:
+            return
+        name = self.type.name
+
+        def take(fences: Mapping[Slot, Fence] | BaseException) -> None:
+            with self.lock:
+                self._prove()
+            for slot, (go, fail) in proofs:
+                if isinstance(fences, BaseException):
+                    fail(unavailable(fences))
+                    continue
+                fence = fences[name, slot]
+                if fence == (self.epochs.get(slot), self.writer):
+                    go()
+                else:
+                    fail(unavailable(self._fenced(slot, fence)))
+
+        assert self.state is not None
+        slots = {(name, slot) for slot, _ in proofs}
+        self.state.submit(take, EntityState.fences, slots)
+
+    def lost(self, cell: EntityCell, error: BaseException) -> None:
+        """Take note that a commit failed; whose slot is another's has no entities here."""
+        if isinstance(error, Fenced):
+            with self.lock:
+                self.epochs.pop(cell.slot, None)
+
+    def begun(self, cell: EntityCell) -> None:
+        """Take note that an activation begins."""
+
+    # --- forms ---
+
+    def snapshot(self, cell: EntityCell) -> EntitySnapshot | None:
+        """Return the state of an entity as it is, if it can be written."""
+        public = {name: value for name, value in vars(cell.actor).items() if name[0] != "_"}
+        public.pop("context", None)
+        try:
+            body = self.form.write(public)
+        except Exception as error:  # noqa: BLE001 - the events are there
+            where = self.type.cls.__qualname__
+            text = f"{where} has no snapshots, events are replayed: {said(error)}"
+            self.runtime.warn_once((self.type.cls, "snapshot"), text)
+            return None
+        return EntitySnapshot(cell.key, cell.written, self.type.snapshot_version, body)
+
+    def restore(self, actor: Entity, snapshot: EntitySnapshot) -> None:
+        """Give an entity the state of a snapshot."""
+        found = self.form.read(snapshot.body)
+        if not self.type.appliers:
+            actor.state = found  # type: ignore[attr-defined]
+            return
+        for name, value in found.items():
+            setattr(actor, name, value)
+
+    def apply_stored(self, actor: Entity, stored: StoredEvent) -> None:
+        """Apply a stored event to an entity.
+
+        Raises:
+            StateVersion: a newer version of the class wrote it, or one that knew more events.
+        """
+        kind = self.form.kind_named(stored.kind)
+        latest = self.type.version_of(stored.kind)
+        if kind is None or stored.version > latest:
+            msg = (
+                f"{stored.kind} of version {stored.version} was stored, and this program has "
+                f"{f'version {latest}' if kind else 'no such message'}; upgrade it"
+            )
+            raise StateVersion(msg)
+        fields = self.form.read(stored.body)
+        if stored.version < latest:
+            fields = self.type.upcast(actor, stored.kind, stored.version, fields)
+        event = kind.build(fields)
+        self.type.applier(event)(actor, event)
+
+
+def _table_of(cls: type[Entity]) -> DispatchTable:
+    """Return the handlers of a class; those that are read-only may persist nothing."""
+    table = DispatchTable(cls)
+    for entry in table.declared.values():
+        if entry.is_read_only:
+            entry.function = read_only(entry.function, awaits=entry.is_coroutine)
+    return table

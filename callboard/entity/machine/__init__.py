@@ -1,0 +1,1 @@
+"""Which member owns which slot: pure."""

@@ -1,0 +1,82 @@
+"""What nodes tell each other about entities."""
+
+from typing import Any
+
+from callboard.actors.reference import ActorRef
+from callboard.entity.errors import EntityUnavailable
+from callboard.lease.errors import (
+    DatabaseReplaced,
+    OutcomeUnknown,
+    StateCorrupt,
+    StateVersion,
+    WrongState,
+)
+from callboard.proxies.messages import errors_travel, frozen_message
+
+errors_travel(
+    EntityUnavailable, OutcomeUnknown, StateCorrupt, StateVersion, WrongState, DatabaseReplaced
+)
+
+
+@frozen_message("callboard.EntityMessage")
+class EntityMessage:
+    """To the owner of a key: a message for it. Answered, or refused with `NotOwner`.
+
+    What was told and not asked is answered with None as soon as it waits for the entity.
+    """
+
+    type_name: str
+    key: str
+    message: Any
+    is_asked: bool = True
+    sender: ActorRef[Any] | None = None
+    is_urgent: bool = False
+
+
+@frozen_message("callboard.EntityTable")
+class EntityTable:
+    """The table of a type: who owns which slots, as its register has it."""
+
+    type_name: str
+    version: int
+    text: str
+
+    @property
+    def is_sound(self) -> bool:
+        """False when a field has a type of its own: it came from another node."""
+        return (
+            type(self.type_name) is str and type(self.version) is int and type(self.text) is str
+        )
+
+
+@frozen_message("callboard.NotOwner")
+class NotOwner:
+    """The answer of a node that does not own a key: nothing was handled.
+
+    With the table that it knows, if it hosts the type.
+    """
+
+    table: EntityTable | None = None
+
+
+@frozen_message("callboard.AskEntityTable")
+class AskEntityTable:
+    """To the entities of a node: what is the table of a type? None if it hosts none."""
+
+    type_name: str
+
+
+@frozen_message("callboard.EntityMarker")
+class EntityMarker:
+    """To a former owner, behind the messages that were sent to it: answered at once."""
+
+    type_name: str
+    slot: int
+
+
+@frozen_message("callboard.StopEntity")
+class StopEntity:
+    """To an owner: put an entity away."""
+
+    type_name: str
+    key: str

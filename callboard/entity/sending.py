@@ -1,0 +1,301 @@
+"""The way of messages to the owners of a type's slots, from one node.
+
+Messages of a slot keep their order. One that is refused by a node which is no owner, or that
+finds no owner, waits with all behind it until a newer table is known. When a slot has another
+owner, a marker goes the old way first: what was sent there has been taken or refused by then.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from callboard.actors.envelope import Envelope
+from callboard.actors.errors import ActorDown, NodeClosed, NodeUnreachable
+from callboard.actors.future import Future
+from callboard.actors.reference import Sender
+from callboard.actors.runtime import Runtime
+from callboard.basp.header import ENTITIES
+from callboard.dataclass import dataclass
+from callboard.entity.errors import EntityUnavailable
+from callboard.entity.machine.table import Table
+from callboard.entity.messages import (
+    AskEntityTable,
+    EntityMarker,
+    EntityMessage,
+    EntityTable,
+    NotOwner,
+)
+from callboard.entity.reference import entity_text
+from callboard.lease.errors import OutcomeUnknown, StateCorrupt
+
+#: Messages that wait for the owner of a slot, and seconds that one which was told does.
+WAITING_LIMIT: Final = 1_000
+TOLD_SECONDS: Final = 10.0
+
+#: Seconds between looks for an owner.
+FIRST_LOOK: Final = 0.02
+LONGEST_LOOK: Final = 0.25
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A message on its way to an entity."""
+
+    number: int
+    key: str
+    slot: int
+    message: Any
+    sender: Sender | None
+    is_urgent: bool
+    since: float
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody waits for its answer any more."""
+        return self.sender is not None and bool(getattr(self.sender, "done_", False))
+
+
+class TypeSender:
+    """Messages of one node to the entities of a type."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        type_name: str,
+        here: Callable[[Waiting], bool],
+        others: Callable[[], Iterable[bytes]],
+    ) -> None:
+        """Make one that knows no table.
+
+        Args:
+            runtime: of the node.
+            type_name: of the entities.
+            here: gives a message to this node's own host; False if it does not serve the slot.
+            others: returns the nodes in reach.
+        """
+        self._runtime, self.type_name = runtime, type_name
+        self._here, self._others = here, others
+        self.table = Table()
+        self._lock = threading.RLock()
+        self._queues: dict[int, deque[Waiting]] = {}
+        #: The node that the last message of a slot went to: it may still be on its way there.
+        self._former: dict[int, bytes] = {}
+        #: Slots whose marker goes the old way.
+        self._marked: set[int] = set()
+        self._number = 0
+        self._pause = FIRST_LOOK
+        self._is_looking = False
+
+    def send(
+        self, key: str, slot: int, message: Any, sender: Sender | None, *, is_urgent: bool
+    ) -> None:
+        """Send a message, or let it wait for its owner; from any thread."""
+        with self._lock:
+            self._number += 1
+            now = self._runtime.now()
+            waiting = Waiting(self._number, key, slot, message, sender, is_urgent, now)
+            queue = self._queues.get(slot)
+            if queue is None and self._go(waiting):
+                return
+            if queue is None:
+                queue = self._queues[slot] = deque()
+            if len(queue) < WAITING_LIMIT:
+                queue.append(waiting)
+                self._look()
+                return
+        self._refuse(waiting, f"{WAITING_LIMIT:,} messages wait for its owner, the limit")
+
+    def send_marker(self, slot: int, passed: Callable[[], object]) -> None:
+        """Call back once all that was sent for a slot has been taken by its owner."""
+        with self._lock:
+            self._number += 1
+            now = self._runtime.now()
+            waiting = Waiting(self._number, "", slot, passed, None, is_urgent=False, since=now)
+            if slot in self._queues:
+                self._queues[slot].append(waiting)
+            elif not self._go(waiting):
+                self._queues[slot] = deque([waiting])
+                self._look()
+
+    def adopt(self, table: Table) -> None:
+        """Take a newer table, and send what waited for it."""
+        with self._lock:
+            if table.version > self.table.version:
+                self.table = table
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what waits and can go."""
+        with self._lock:
+            for slot in list(self._queues):
+                queue = self._queues[slot]
+                while queue and (self._is_stale(queue[0]) or self._go(queue[0])):
+                    queue.popleft()
+                if not queue:
+                    del self._queues[slot]
+
+    def _is_stale(self, waiting: Waiting) -> bool:
+        """Return whether a message has waited for too long; it is refused then."""
+        if waiting.is_over or not waiting.key:
+            return waiting.is_over
+        expects = waiting.sender is not None and waiting.sender.expects
+        now = self._runtime.now()
+        if not expects and now - waiting.since > TOLD_SECONDS:
+            self._refuse(waiting, "it has no owner")
+            return True
+        deadline = waiting.sender.deadline if expects and waiting.sender else None
+        if deadline is not None and deadline <= now:
+            self._refuse(waiting, "no owner was found in the time of the ask")
+            return True
+        return False
+
+    def _go(self, waiting: Waiting) -> bool:
+        """Send a message to its owner; False if it has to wait. Needs the lock."""
+        slot = waiting.slot
+        if slot in self._marked:
+            return False
+        node = self.table.node_of(slot)
+        former = self._former.get(slot, node)
+        is_here = node == self._runtime.node_id
+        if former != node:
+            self._mark(slot, former)
+            return False
+        if is_here or not node:
+            return self._here(waiting)
+        if not self._runtime.remote.is_reachable(node):
+            return False
+        if not waiting.key:
+            self._ask_marker(slot, node, waiting.message)
+            return True
+        self._former[slot] = node
+        return self._dispatch(waiting, node)
+
+    def _dispatch(self, waiting: Waiting, node: bytes) -> bool:
+        """Send a message to a node."""
+        message, sender = waiting.message, waiting.sender
+        envelope = message if type(message) is Envelope else None
+        is_asked = sender is not None and sender.expects
+        only_counts = bool(getattr(sender, "only_counts", False))
+        told_by = None
+        if sender is not None and (not is_asked or only_counts):
+            told_by, is_asked = sender.reference(self._runtime), False
+        wrapped: Any = EntityMessage(
+            self.type_name,
+            waiting.key,
+            message if envelope is None else envelope.message,
+            is_asked,
+            told_by,
+            waiting.is_urgent,
+        )
+        if envelope is not None:
+            wrapped = Envelope(wrapped, envelope.trace, envelope.deadline, key=envelope.key)
+        ref = self._runtime.ref_of(node, ENTITIES)
+        future: Future[Any] = Future(ref)
+        deadline = sender.deadline if is_asked and sender is not None else None
+        if deadline is None and not is_asked:
+            deadline = self._runtime.now() + TOLD_SECONDS
+        if deadline is not None:
+            self._runtime.set_deadline(future, max(0.0, deadline - self._runtime.now()))
+        future.on_done(lambda done: self._done(waiting, node, done))
+        try:
+            ref.target.post(wrapped, future)
+        except Exception as error:  # noqa: BLE001 - it cannot travel: the sender's matter
+            future.set_exception(error)
+        return True
+
+    def _done(self, waiting: Waiting, node: bytes, future: Future[Any]) -> None:
+        """Take the outcome of a message that was sent to an owner."""
+        error = future.exception()
+        value = None if error is not None else future.result()
+        if isinstance(value, NotOwner):
+            self._wait_again(waiting)
+            if value.table is not None:
+                self.take(value.table)
+        elif isinstance(error, ActorDown | NodeClosed):
+            self._wait_again(waiting)  # the node has no entities (any more): nothing happened
+        elif waiting.sender is None or not waiting.sender.expects:
+            if error is not None:
+                self._refuse(waiting, str(error))
+        elif isinstance(error, NodeUnreachable):
+            text = f"{entity_text(self.type_name, waiting.key)}: its node was lost ({error})"
+            waiting.sender.set_exception(OutcomeUnknown(f"{text}; perhaps it took the message"))
+        elif error is not None:
+            waiting.sender.set_exception(error)
+        else:
+            waiting.sender.set_result(value)
+
+    def take(self, told: EntityTable) -> None:
+        """Take a table from another node."""
+        if told.is_sound and told.version > self.table.version:
+            try:
+                self.adopt(Table.read(told.text, told.version))
+            except StateCorrupt:
+                return
+
+    def _wait_again(self, waiting: Waiting) -> None:
+        """Put a message that was refused where it was, before what was sent later."""
+        with self._lock:
+            queue = self._queues.setdefault(waiting.slot, deque())
+            later = [each for each in queue if each.number > waiting.number]
+            before = [each for each in queue if each.number < waiting.number]
+            self._queues[waiting.slot] = deque([*before, waiting, *later])
+            self._look()
+
+    def _mark(self, slot: int, node: bytes) -> None:
+        """Wait until a former owner has taken or refused all that was sent to it."""
+        self._marked.add(slot)
+
+        def passed() -> None:
+            with self._lock:
+                self._marked.discard(slot)
+                if self._former.get(slot) == node:
+                    del self._former[slot]
+            self._runtime.post(self.flush)
+
+        self._ask_marker(slot, node, passed)
+
+    def _ask_marker(self, slot: int, node: bytes, passed: Callable[[], object]) -> None:
+        """Send a marker to a node, behind all that was sent there."""
+        ref = self._runtime.ref_of(node, ENTITIES)
+        future: Future[Any] = Future(ref)
+        self._runtime.set_deadline(future, TOLD_SECONDS)
+        future.on_done(lambda _: passed())
+        ref.target.post(EntityMarker(self.type_name, slot), future)
+
+    def _look(self) -> None:
+        """Look for owners until nothing waits; needs the lock."""
+        if not self._is_looking:
+            self._is_looking, self._pause = True, FIRST_LOOK
+            self._runtime.post(self._look_now)
+
+    def _look_now(self) -> None:
+        """Ask the nodes in reach for the table, and come again while something waits."""
+        self.flush()
+        with self._lock:
+            self._is_looking = bool(self._queues)
+            if not self._queues or self._runtime.is_closed:
+                return
+            pause = self._pause
+            self._pause = min(2 * pause, LONGEST_LOOK)
+        for node in self._others():
+            ref = self._runtime.ref_of(node, ENTITIES)
+            future: Future[Any] = Future(ref)
+            self._runtime.set_deadline(future, 2.0)
+            future.on_done(self._told_table)
+            ref.target.post(AskEntityTable(self.type_name), future)
+        self._runtime.call_later(pause, self._look_now)
+
+    def _told_table(self, future: Future[Any]) -> None:
+        """Take what a node answered that was asked for the table."""
+        if future.exception() is None and isinstance(found := future.result(), EntityTable):
+            self.take(found)
+
+    def _refuse(self, waiting: Waiting, why: str) -> None:
+        """Fail a message that found no owner."""
+        sender = waiting.sender
+        ref = entity_text(self.type_name, waiting.key)
+        if sender is not None and sender.expects:
+            sender.set_exception(EntityUnavailable(f"{ref}: {why}; nothing happened"))
+        nobody = self._runtime.nobody
+        self._runtime.dead_letter(nobody, waiting.message, sender)

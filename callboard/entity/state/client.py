@@ -1,0 +1,181 @@
+"""A state beside a node's thread: calls are handed over, answers come back as callbacks.
+
+Commits that are handed over while one is under way go into the next one together: no timer
+decides how many, only how long the database takes. The same class stands in front of real
+databases (each call on a thread) and of the model database of simulations.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from callboard.entity.state.interface import Committed, EntityState, SlotBatch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Called with the answer of a call, or with what it raised.
+Done = Callable[[T | BaseException], object]
+
+#: The slots of a batch that wait at most: more than a node can have.
+_MOST_BATCHES = 4096
+
+
+class StateClient(Protocol):
+    """A state as a node uses it: nothing here blocks."""
+
+    def submit(
+        self,
+        done: Done[T],
+        method: Callable[Concatenate[EntityState, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Call a method of the state, for instance `EntityState.claim`.
+
+        `done` is called on the node's thread, in any order among calls.
+        """
+
+    def commit(self, batch: SlotBatch, done: Done[Committed]) -> None:
+        """Commit the batch of a slot in the next transaction.
+
+        `done` gets the outcome of the whole transaction: look up the slot in it. Commits of
+        one slot take place in the order of the calls.
+        """
+
+    def close(self) -> None:
+        """Finish what was handed over, and close the state; may block."""
+
+
+class GroupedCommits:
+    """What waits for the next transaction, and who waits for the one under way."""
+
+    def __init__(self) -> None:
+        """Make one with nothing under way."""
+        self._waiting: deque[tuple[SlotBatch, Done[Committed]]] = deque()
+        self.is_under_way = False
+
+    def add(self, batch: SlotBatch, done: Done[Committed]) -> None:
+        """Let a batch wait."""
+        self._waiting.append((batch, done))
+
+    def begin(self) -> tuple[list[SlotBatch], list[Done[Committed]]]:
+        """Take what the next transaction holds: the batches of a slot become one."""
+        batches: dict[object, SlotBatch] = {}
+        waiters: list[Done[Committed]] = []
+        later: deque[tuple[SlotBatch, Done[Committed]]] = deque()
+        while self._waiting and len(batches) < _MOST_BATCHES:
+            batch, done = self._waiting.popleft()
+            before = batches.get(batch.slot)
+            if before is None:
+                batches[batch.slot] = batch
+            elif before.epoch == batch.epoch:
+                batches[batch.slot] = _joined(before, batch)
+            else:
+                later.append((batch, done))
+                continue
+            waiters.append(done)
+        self._waiting.extendleft(reversed(later))
+        self.is_under_way = bool(batches)
+        return list(batches.values()), waiters
+
+
+def _joined(first: SlotBatch, second: SlotBatch) -> SlotBatch:
+    """Return two batches of one slot and epoch as one."""
+    return SlotBatch(
+        first.slot,
+        first.epoch,
+        [*first.events, *second.events],
+        list({each.key: each for each in (*first.snapshots, *second.snapshots)}.values()),
+        {**first.forget, **second.forget},
+    )
+
+
+class ThreadedStateClient:
+    """Calls a state on threads: one for commits, one for everything else."""
+
+    def __init__(self, state: EntityState, post: Callable[..., object]) -> None:
+        """Start the threads; `post(callback, *args)` calls back on the node's thread."""
+        self._state = state
+        self._post = post
+        self._calls: deque[Callable[[], None]] = deque()
+        self._commits = GroupedCommits()
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._threads = [
+            threading.Thread(target=run, name=f"callboard-state-{name}", daemon=True)
+            for name, run in (("commits", self._run_commits), ("reads", self._run_calls))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(
+        self,
+        done: Done[T],
+        method: Callable[Concatenate[EntityState, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Call a method of the state on the thread for reads and claims."""
+        bound: Callable[..., T] = getattr(self._state, method.__name__)
+        with self._changed:
+            self._calls.append(partial(self._answer, done, partial(bound, *args, **kwargs)))
+            self._changed.notify_all()
+
+    def commit(self, batch: SlotBatch, done: Done[Committed]) -> None:
+        """Commit the batch of a slot in the next transaction."""
+        with self._changed:
+            self._commits.add(batch, done)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Finish what was handed over, and close the state."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._state.close()
+
+    def _answer(self, done: Done[T], call: Callable[[], T]) -> None:
+        """Make a call, and hand its outcome to the node's thread."""
+        self._post(done, _outcome(call))
+
+    def _run_calls(self) -> None:
+        """Make calls until the state is closed: the thread of reads and claims."""
+        while True:
+            with self._changed:
+                while not self._calls and not self._is_closing:
+                    self._changed.wait()
+                if not self._calls:
+                    return
+                call = self._calls.popleft()
+            call()
+
+    def _run_commits(self) -> None:
+        """Commit what waits until the state is closed: the thread of commits."""
+        while True:
+            with self._changed:
+                batches, waiters = self._commits.begin()
+                while not batches and not self._is_closing:
+                    self._changed.wait()
+                    batches, waiters = self._commits.begin()
+            if not batches:
+                return
+            self._post(_tell_all, waiters, _outcome(partial(self._state.commit, batches)))
+
+
+def _outcome(call: Callable[[], T]) -> T | BaseException:
+    """Return what a call returns or raises."""
+    try:
+        return call()
+    except BaseException as error:  # noqa: BLE001 - who called decides
+        return error
+
+
+def _tell_all(waiters: Sequence[Done[Any]], outcome: Any) -> None:
+    """Hand the outcome of a transaction to all that wait for it."""
+    for done in waiters:
+        done(outcome)

@@ -1,0 +1,184 @@
+"""A state in the memory of this process."""
+
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
+from uuid import uuid4
+
+from callboard.entity.state.interface import (
+    NO_FENCE,
+    PAGE,
+    Committed,
+    EntitySnapshot,
+    Fence,
+    Identity,
+    Recovered,
+    Slot,
+    SlotBatch,
+    StoredEvent,
+    recovered,
+)
+from callboard.lease.errors import StateCorrupt
+
+_number = attrgetter("number")
+
+
+class MemoryTables:
+    """What a database holds; the states of several writers share it."""
+
+    def __init__(self) -> None:
+        """Make empty tables of a new identity."""
+        self.id = uuid4().hex
+        self.lock = threading.RLock()
+        self.fences: dict[Slot, Fence] = {}
+        #: By type and key, in order of numbers.
+        self.events: dict[tuple[str, str], list[StoredEvent]] = {}
+        #: By type and key: the last two.
+        self.snapshots: dict[tuple[str, str], list[EntitySnapshot]] = {}
+        self.journals: dict[str, list[StoredEvent]] = {}
+        #: By type, the last position: events before may be forgotten.
+        self.positions: dict[str, int] = {}
+        self.kinds: dict[str, set[tuple[str, int]]] = {}
+
+    def recover(self, type_name: str, key: str, version: int, limit: int) -> Recovered:
+        """Return the newest snapshot of a version and the events behind it."""
+        found = self.snapshots.get((type_name, key), [])
+        fitting = [each for each in found if each.version == version]
+        snapshot = fitting[-1] if fitting else None
+        events = self.read(type_name, key, snapshot.number if snapshot else 0, limit + 1)
+        return recovered(type_name, key, snapshot, events, limit, has_others=bool(found))
+
+    def read(self, type_name: str, key: str, after: int, limit: int) -> list[StoredEvent]:
+        """Return the events of a key behind a number."""
+        events = self.events.get((type_name, key), [])
+        start = bisect_right(events, after, key=_number)
+        return events[start : start + limit]
+
+    def write(self, batch: SlotBatch, now_ms: int) -> None:
+        """Write the rows of a slot.
+
+        Raises:
+            StateCorrupt: a key has an event of that number.
+        """
+        type_name = batch.slot[0]
+        for event in batch.events:
+            events = self.events.setdefault((type_name, event.key), [])
+            if events and events[-1].number >= event.number:
+                message = f"{type_name} {event.key!r} has an event {event.number} already"
+                raise StateCorrupt(message)
+            position = self.positions[type_name] = self.positions.get(type_name, 0) + 1
+            stored = StoredEvent(
+                position, event.key, event.number, now_ms, batch.epoch, *event[2:]
+            )
+            events.append(stored)
+            self.journals.setdefault(type_name, []).append(stored)
+            self.kinds.setdefault(type_name, set()).add((event.kind, event.version))
+        for snapshot in batch.snapshots:
+            kept = self.snapshots.setdefault((type_name, snapshot.key), [])
+            kept[:] = [s for s in kept if s.number != snapshot.number][-1:] + [snapshot]
+        for key, last in batch.forget.items():
+            events = self.events.get((type_name, key), [])
+            gone = {e.position for e in events if e.number <= last}
+            events[:] = [e for e in events if e.number > last]
+            journal = self.journals.get(type_name, [])
+            journal[:] = [e for e in journal if e.position not in gone]
+
+
+class MemoryState:
+    """A state in memory; one for each writer, several share the same tables."""
+
+    def __init__(self, writer: str, tables: MemoryTables | None = None) -> None:
+        """Make the state of a writer, with tables of its own unless some are given."""
+        self.writer = writer
+        self.tables = tables or MemoryTables()
+
+    def identity(self) -> Identity:
+        """Return which state this is."""
+        return Identity(self.tables.id, "the memory of this process")
+
+    def claim(self, type_name: str, slots: Mapping[int, int]) -> Mapping[int, Fence]:
+        """Raise the fences of slots; returns those that another claim holds."""
+        with self.tables.lock:
+            held, fences = {}, self.tables.fences
+            for slot, epoch in sorted(slots.items()):
+                fence, claimed = (
+                    fences.get((type_name, slot), NO_FENCE),
+                    Fence(epoch, self.writer),
+                )
+                if fence.epoch < epoch:
+                    fences[type_name, slot] = claimed
+                elif fence != claimed:
+                    held[slot] = fence
+            return held
+
+    def recover(self, type_name: str, key: str, version: int, limit: int = PAGE) -> Recovered:
+        """Return the newest snapshot of a version, and the events behind it."""
+        with self.tables.lock:
+            return self.tables.recover(type_name, key, version, limit)
+
+    def events(
+        self, type_name: str, key: str, after: int = 0, limit: int = PAGE
+    ) -> Sequence[StoredEvent]:
+        """Return the events of a key behind a number."""
+        with self.tables.lock:
+            return self.tables.read(type_name, key, after, limit)
+
+    def commit(self, batches: Sequence[SlotBatch]) -> Committed:
+        """Write the batches of several slots; those of fenced slots are left out."""
+        tables, now_ms = self.tables, time.time_ns() // 1_000_000
+        fenced: dict[Slot, Fence] = {}
+        failed: dict[Slot, Exception] = {}
+        positions: dict[str, int] = {}
+        with tables.lock:
+            for batch in sorted(batches, key=attrgetter("slot")):
+                fence = tables.fences.get(batch.slot, NO_FENCE)
+                if fence != (batch.epoch, self.writer):
+                    fenced[batch.slot] = fence
+                    continue
+                try:
+                    tables.write(batch, now_ms)
+                except StateCorrupt as error:
+                    failed[batch.slot] = error
+                if batch.events:
+                    positions[batch.slot[0]] = tables.positions.get(batch.slot[0], 0)
+        return Committed(fenced, failed, positions)
+
+    def fences(self, slots: Collection[Slot]) -> Mapping[Slot, Fence]:
+        """Return the fences of slots."""
+        with self.tables.lock:
+            return {slot: self.tables.fences.get(slot, NO_FENCE) for slot in slots}
+
+    def journal(
+        self, type_name: str, after: int = 0, limit: int = PAGE
+    ) -> Sequence[StoredEvent]:
+        """Return the events of a type behind a position."""
+        with self.tables.lock:
+            journal = self.tables.journals.get(type_name, [])
+            start = bisect_right(journal, after, key=attrgetter("position"))
+            return journal[start : start + limit]
+
+    def last_position(self, type_name: str) -> int:
+        """Return the position of the last event of a type."""
+        return self.tables.positions.get(type_name, 0)
+
+    def kinds(self, type_name: str) -> Collection[tuple[str, int]]:
+        """Return the kinds and versions of all events that a type ever had."""
+        with self.tables.lock:
+            return set(self.tables.kinds.get(type_name, ()))
+
+    def keys(self, type_name: str, after: str = "", limit: int = PAGE) -> Sequence[str]:
+        """Return the keys of a type, in order, behind one."""
+        with self.tables.lock:
+            tables = self.tables
+            found = {k for t, k in (*tables.events, *tables.snapshots) if t == type_name}
+            return sorted(key for key in found if key > after)[:limit]
+
+    def types(self) -> Sequence[str]:
+        """Return the names of the types that have events or fences."""
+        with self.tables.lock:
+            return sorted({*self.tables.positions, *(t for t, _ in self.tables.fences)})
+
+    def close(self) -> None:
+        """Do nothing: memory needs no release."""

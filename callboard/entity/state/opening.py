@@ -1,0 +1,55 @@
+"""A state and its leases by a URL: `sqlite:FILE` or `postgresql://…`."""
+
+from pathlib import Path
+
+from callboard.actors.errors import WrongValue
+from callboard.entity.state.interface import EntityState
+from callboard.entity.state.sqlite import SqliteState
+from callboard.lease.register import Leases
+from callboard.lease.sqlite import SqliteLeases
+
+_POSTGRESQL = ("postgresql://", "postgres://")
+
+
+def open_state(url: str, writer: str) -> EntityState:
+    """Open the state of a writer, the id of a process' life; may block for seconds.
+
+    Raises:
+        WrongValue: the URL is of no known kind.
+        StorageError: the database cannot be opened, or must not be used.
+    """
+    if url.startswith(_POSTGRESQL):
+        from callboard.entity.state.postgresql import PostgresqlState
+
+        return PostgresqlState(url, writer)
+    return SqliteState(_file_of(url), writer)
+
+
+def open_leases(url: str, writer: str) -> Leases:
+    """Open the leases that lie beside a state; for `sqlite:FILE` they are in `FILE-leases`.
+
+    Raises:
+        WrongValue: the URL is of no known kind.
+        StorageError: the database cannot be opened, or must not be used.
+    """
+    if url.startswith(_POSTGRESQL):
+        from callboard.lease.postgresql import PostgresqlLeases
+
+        return PostgresqlLeases(url)
+    return SqliteLeases(Path(f"{_file_of(url)}-leases"), writer)
+
+
+def _file_of(url: str) -> Path:
+    """Return the file of a URL of SQLite's."""
+    kind, _, path = url.partition(":")
+    if kind != "sqlite" or not path.strip("/"):
+        message = (
+            f"{url!r} is no state: write sqlite:FILE for the processes of one machine, or"
+            " postgresql://USER@HOST/DATABASE for several"
+        )
+        raise WrongValue(message)
+    if path.startswith(
+        "//"
+    ):  # sqlite:///relative and sqlite:////absolute, as SQLAlchemy has it
+        path = path.removeprefix("///")
+    return Path(path).absolute()

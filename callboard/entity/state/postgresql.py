@@ -1,0 +1,397 @@
+"""A state in PostgreSQL, for several machines. A group commit is one round trip.
+
+The fence rows of its slots are locked FOR SHARE, in slot order, before anything is written: a
+claim that updates one waits until the commit is durable, and a commit behind a claim reads the
+fence as the claim left it. Everything after joins with these rows, so that what is fenced is
+left out by the server. The row of the type, which gives positions, is locked by the last
+statement before COMMIT: positions rise in the order of commits.
+
+**An answer that is lost.** Each commit counts the row of its writer from n - 1 to n, or fails.
+So a new connection that locks this row waits for the commit under way, and then knows: n, it is
+committed; n - 1, it is not, and the row is counted on, so that a late one fails.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import psycopg
+
+from callboard.entity.state.interface import (
+    NO_FENCE,
+    Committed,
+    Fence,
+    Identity,
+    Slot,
+    SlotBatch,
+)
+from callboard.entity.state.schema import POSTGRESQL_TYPES, STATE_TABLE, STEPS, steps_from
+from callboard.entity.state.sql import SqlState
+from callboard.lease.errors import (
+    DatabaseReplaced,
+    OutcomeUnknown,
+    StateUnavailable,
+    StateVersion,
+    StorageError,
+)
+from callboard.lease.postgresql import (
+    LIMITS,
+    SCHEMA_LOCK,
+    WHICH_SERVER,
+    Connected,
+    check_safety,
+)
+
+#: Seconds for which a commit whose answer was lost is asked for.
+SETTLING: Final = 6.0
+
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+_FENCES = """SELECT f.type, f.slot, f.epoch, f.writer FROM callboard_fences f
+    JOIN json_to_recordset(%s) AS w(type text, slot int) ON f.type = w.type AND f.slot = w.slot
+    ORDER BY f.type, f.slot FOR SHARE OF f"""
+
+#: Fails with a division by zero unless the row was at n - 1 and the server is the same.
+_COUNT = f"""WITH counted AS (
+      UPDATE callboard_writers SET number = %s, time_ms = {_NOW}
+      WHERE writer = %s AND number = %s
+        AND left(pg_walfile_name(pg_current_wal_lsn()), 8) = %s RETURNING 1)
+    SELECT 1 / count(*) FROM counted"""  # noqa: S608 - an expression of ours
+
+_EVENTS = f"""WITH wanted AS (
+      SELECT w.*, row_number() OVER (ORDER BY w.place) AS rank
+      FROM unnest(%s::int[], %s::bigint[], %s::text[], %s::bigint[], %s::text[], %s::int[],
+          %s::text[]) WITH ORDINALITY
+        AS w(slot, epoch, key, number, kind, version, body, place)
+      JOIN callboard_fences f
+        ON f.type = %s AND f.slot = w.slot AND f.epoch = w.epoch AND f.writer = %s),
+    advanced AS (
+      UPDATE callboard_types SET last = last + (SELECT count(*) FROM wanted)
+      WHERE type = %s RETURNING last),
+    written AS (
+      INSERT INTO callboard_events
+      SELECT %s, a.last - (SELECT count(*) FROM wanted) + w.rank, w.key, w.number, {_NOW},
+          w.epoch, w.kind, w.version, w.body::json FROM wanted w, advanced a)
+    SELECT last, (SELECT count(*) FROM wanted) FROM advanced"""  # noqa: S608
+
+_IF_OWN = """ FROM callboard_fences f
+    WHERE f.type = %(type)s AND f.slot = %(slot)s AND f.epoch = %(epoch)s
+      AND f.writer = %(writer)s"""
+
+_SNAPSHOT = f"""INSERT INTO callboard_snapshots
+    SELECT %(type)s, %(key)s, %(number)s, %(version)s, {_NOW}, %(body)s::json {_IF_OWN}
+    ON CONFLICT (type, key, number) DO UPDATE SET version = excluded.version,
+      time_ms = excluded.time_ms, body = excluded.body"""
+
+_OLD_SNAPSHOTS = f"""DELETE FROM callboard_snapshots s WHERE s.type = %(type)s
+    AND s.key = %(key)s AND s.number < (SELECT min(number) FROM (
+      SELECT number FROM callboard_snapshots WHERE type = %(type)s AND key = %(key)s
+      ORDER BY number DESC LIMIT 2) AS kept) AND EXISTS (SELECT 1 {_IF_OWN})"""  # noqa: S608
+
+_FORGET = f"""DELETE FROM callboard_events e WHERE e.type = %(type)s AND e.key = %(key)s
+    AND e.number <= %(number)s AND EXISTS (SELECT 1 {_IF_OWN})"""  # noqa: S608
+
+_KIND = "INSERT INTO callboard_kinds VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
+
+_CLAIM = """INSERT INTO callboard_fences VALUES (%s, %s, %s, %s) ON CONFLICT (type, slot)
+    DO UPDATE SET epoch = excluded.epoch, writer = excluded.writer
+    WHERE callboard_fences.epoch < excluded.epoch"""
+
+
+class PostgresqlState(SqlState):
+    """The state of a writer in a database: one connection for commits, one for the rest."""
+
+    def __init__(self, url: str, writer: str) -> None:
+        """Connect, look whether the server is safe, make or migrate the tables.
+
+        Raises:
+            UnsafeDatabase: the server could lose what it acknowledges.
+            StateVersion: a newer callboard wrote the tables.
+            StorageError: the server cannot be reached.
+        """
+        self.url, self.writer = url, writer
+        self._id = self._timeline = ""
+        self._number = 0
+        self._is_settled = True
+        self._kinds: set[tuple[str, str, int]] = set()
+        self._writing = Connected(url, self._greet)
+        self._reading = Connected(url, self._greet)
+        self._id = self._writing.transaction(self._prepare)
+
+    def _greet(self, connection: "psycopg.Connection[Any]") -> None:
+        """Look at a new connection: the server is safe, and the one that was there before."""
+        check_safety(connection)
+        if self._id:
+            self._check_server(connection)
+
+    def _check_server(self, connection: "psycopg.Connection[Any]") -> None:
+        """Raise `DatabaseReplaced` once if another server answers, or one that failed over."""
+        row = connection.execute(WHICH_SERVER).fetchone()
+        assert row is not None, "a query of one row"
+        if row[1] != self._timeline:
+            before = self._timeline
+            with connection.transaction():
+                self._id = self._prepare(connection)
+            self._is_settled = True
+            message = (
+                f"PostgreSQL failed over (timeline {before}, now {row[1]}): what it had"
+                " acknowledged may be lost, so all slots have to be claimed again"
+            )
+            raise DatabaseReplaced(message)
+
+    def _prepare(self, connection: "psycopg.Connection[Any]") -> str:
+        """Make, migrate and check the tables; raise all fences on another server."""
+        execute = connection.execute
+        execute(SCHEMA_LOCK)
+        execute(STATE_TABLE)
+        sql = "SELECT id, schema_version, system_id, timeline FROM callboard_state"
+        server = execute(WHICH_SERVER).fetchone()
+        assert server is not None, "a query of one row"
+        row = execute(sql).fetchone() or (uuid4().hex, 0, *server)
+        identity, version = str(row[0]), row[1]
+        if version > len(STEPS):
+            message = (
+                f"the database has tables of version {version}, and this callboard knows"
+                f" {len(STEPS)}: a newer one wrote them; upgrade callboard here"
+            )
+            raise StateVersion(message)
+        for step in steps_from(version, POSTGRESQL_TYPES):
+            execute(step)
+        if server != (row[2], row[3]):
+            execute("UPDATE callboard_fences SET epoch = epoch + 1, writer = ''")
+        sql = (
+            "INSERT INTO callboard_state VALUES (1, %s, %s, %s, %s) ON CONFLICT (one) DO UPDATE"
+            " SET schema_version = excluded.schema_version, system_id = excluded.system_id,"
+            " timeline = excluded.timeline"
+        )
+        execute(sql, (identity, len(STEPS), *server))
+        sql = (
+            f"INSERT INTO callboard_writers VALUES (%s, 0, {_NOW}) ON CONFLICT (writer)"  # noqa: S608
+            " DO UPDATE SET number = callboard_writers.number + 1 RETURNING number"
+        )
+        counted = execute(sql, (self.writer,)).fetchone()
+        assert counted is not None, "the row was written"
+        self._number, self._timeline = counted[0], server[1]
+        return identity
+
+    def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query; a commit of unknown outcome is settled before."""
+        if not self._is_settled:
+            self._settle()
+        return self._reading.query(sql.replace("?", "%s"), parameters)
+
+    def identity(self) -> Identity:
+        """Return which state this is."""
+        parts = urlsplit(self.url)
+        return Identity(
+            self._id, f"database {parts.path[1:]} on {parts.hostname or 'this machine'}"
+        )
+
+    def claim(self, type_name: str, slots: Mapping[int, int]) -> Mapping[int, Fence]:
+        """Raise the fences of slots; returns those that another claim holds."""
+
+        def work(connection: "psycopg.Connection[Any]") -> list[tuple[Any, ...]]:
+            sql = "INSERT INTO callboard_types VALUES (%s, 0) ON CONFLICT DO NOTHING"
+            connection.execute(sql, (type_name,))
+            rows = [(type_name, slot, slots[slot], self.writer) for slot in sorted(slots)]
+            with connection.cursor() as cursor:
+                cursor.executemany(_CLAIM, rows)
+            sql = "SELECT slot, epoch, writer FROM callboard_fences WHERE type = %s"
+            return list(connection.execute(sql, (type_name,)).fetchall())
+
+        found = {slot: Fence(epoch, by) for slot, epoch, by in self._reading.transaction(work)}
+        return {
+            slot: found[slot]
+            for slot, epoch in slots.items()
+            if found[slot] != (epoch, self.writer)
+        }
+
+    def commit(self, batches: Sequence[SlotBatch]) -> Committed:
+        """Write the batches of several slots in one transaction of one round trip."""
+        ordered = sorted(batches, key=attrgetter("slot"))
+        if not self._is_settled:
+            self._settle()
+        try:
+            return self._commit(ordered)
+        except (StateUnavailable, OutcomeUnknown, DatabaseReplaced):
+            raise
+        except StorageError as error:
+            if len(ordered) == 1:
+                return Committed({}, {ordered[0].slot: error}, {})
+            return self._commit_singly(ordered)
+
+    def _commit_singly(self, batches: Sequence[SlotBatch]) -> Committed:
+        """Try each slot by itself: what one cannot write does not hinder the others."""
+        fenced: dict[Slot, Fence] = {}
+        failed: dict[Slot, Exception] = {}
+        positions: dict[str, int] = {}
+        for batch in batches:
+            try:
+                done = self._commit([batch])
+            except StorageError as error:
+                failed[batch.slot] = error
+            else:
+                fenced |= done.fenced
+                positions |= done.positions
+        return Committed(fenced, failed, positions)
+
+    def _commit(self, batches: Sequence[SlotBatch]) -> Committed:
+        """Write batches; a lost answer is settled, and what did not happen is repeated once."""
+        for is_last in (False, True):
+            self._is_settled = False
+            try:
+                done = self._writing.run(partial(self._write, batches))
+            except StateUnavailable:
+                if self._settle():
+                    return self._committed_before(batches)
+                if is_last:
+                    raise
+            except BaseException:
+                self._settle()  # a division by zero: another server, or an earlier commit
+                raise
+            else:
+                self._is_settled = True
+                self._number += 1
+                self._kinds |= _kinds_of(batches)
+                return done
+        raise AssertionError
+
+    def _write(
+        self, batches: Sequence[SlotBatch], connection: "psycopg.Connection[Any]"
+    ) -> Committed:
+        """Send one transaction whole, COMMIT included, and read all answers after."""
+        types: dict[str, list[SlotBatch]] = {}
+        for batch in batches:
+            types.setdefault(batch.slot[0], []).append(batch)
+        wanted = json.dumps([{"type": t, "slot": s} for t, s in (b.slot for b in batches)])
+        count = (self._number + 1, self.writer, self._number, self._timeline)
+        with connection.pipeline(), connection.transaction():
+            connection.execute(LIMITS)
+            fences = connection.execute(_FENCES, (wanted,))
+            connection.execute(_COUNT, count)
+            for kind in sorted(_kinds_of(batches) - self._kinds):
+                connection.execute(_KIND, kind)
+            for batch in batches:
+                self._write_others(batch, connection)
+            advanced = [
+                (type_name, connection.execute(_EVENTS, self._event_rows(type_name, of_type)))
+                for type_name, of_type in sorted(types.items())
+                if any(batch.events for batch in of_type)
+            ]
+        found = {(t, s): Fence(e, w) for t, s, e, w in fences.fetchall()}
+        fenced = {
+            batch.slot: found.get(batch.slot, NO_FENCE)
+            for batch in batches
+            if found.get(batch.slot) != (batch.epoch, self.writer)
+        }
+        positions = {}
+        for type_name, cursor in advanced:
+            row = cursor.fetchone()
+            if row is not None and row[1]:
+                positions[type_name] = row[0]
+        return Committed(fenced, {}, positions)
+
+    def _event_rows(self, type_name: str, batches: Sequence[SlotBatch]) -> tuple[object, ...]:
+        """Return the parameters that write the events of a type: a list for each column."""
+        rows = [
+            (batch.slot[1], batch.epoch, *event) for batch in batches for event in batch.events
+        ]
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        return (*columns, type_name, self.writer, type_name, type_name)
+
+    def _write_others(self, batch: SlotBatch, connection: "psycopg.Connection[Any]") -> None:
+        """Write snapshots, and forget events, of a slot that is not fenced."""
+        type_name, slot = batch.slot
+        own = {"type": type_name, "slot": slot, "epoch": batch.epoch, "writer": self.writer}
+        for snapshot in batch.snapshots:
+            row = own | snapshot._asdict()
+            connection.execute(_SNAPSHOT, row)
+            connection.execute(_OLD_SNAPSHOTS, row)
+        for key, number in batch.forget.items():
+            connection.execute(_FORGET, own | {"key": key, "number": number})
+
+    # --- an answer that is lost ---
+
+    def _settle(self) -> bool:
+        """Find out whether the last commit took place; if not, it never will.
+
+        Raises:
+            OutcomeUnknown: the database cannot be asked.
+            DatabaseReplaced: it is another one.
+        """
+        deadline, last = time.monotonic() + SETTLING, ""
+        while True:
+            try:
+                found = self._writing.transaction(self._count_on)
+            except StateUnavailable as error:
+                last = str(error)
+                if time.monotonic() > deadline:
+                    message = f"perhaps it is committed: no answer for {SETTLING:g} s ({last})"
+                    raise OutcomeUnknown(message) from error
+                time.sleep(0.05)  # the server restarts, or the commit under way has its locks
+                continue
+            self._is_settled = True
+            is_committed = found == self._number + 1
+            self._number += 1
+            return is_committed
+
+    def _count_on(self, connection: "psycopg.Connection[Any]") -> int:
+        """Wait for the commit under way; count on where it is not there. Returns what was."""
+        self._check_server(connection)
+        sql = "SELECT number FROM callboard_writers WHERE writer = %s FOR UPDATE"
+        row = connection.execute(sql, (self.writer,)).fetchone()
+        found = row[0] if row else -1
+        if found == self._number:
+            sql = "UPDATE callboard_writers SET number = number + 1 WHERE writer = %s"
+            connection.execute(sql, (self.writer,))
+        elif found != self._number + 1:
+            message = (
+                f"the row of writer {self.writer} says {found}, and {self._number} commits were"
+                " acknowledged: the database was put back, or the writer's id is used twice"
+            )
+            raise DatabaseReplaced(message)
+        return int(found)
+
+    def _committed_before(self, batches: Sequence[SlotBatch]) -> Committed:
+        """Return what became of a commit whose answer was lost and that took place."""
+        fences = self.fences([batch.slot for batch in batches])
+        fenced: dict[Slot, Fence] = {}
+        failed: dict[Slot, Exception] = {}
+        positions: dict[str, int] = {}
+        for batch in batches:
+            type_name = batch.slot[0]
+            if batch.events:
+                last = batch.events[-1]
+                found = self.events(type_name, last.key, last.number - 1, 1)
+                if found and (found[0].number, found[0].epoch) == (last.number, batch.epoch):
+                    position = max(positions.get(type_name, 0), found[0].position)
+                    positions[type_name] = position
+                else:
+                    fenced[batch.slot] = fences[batch.slot]
+            elif fences[batch.slot] != (batch.epoch, self.writer):
+                message = "the answer was lost, and another owner has the slot since"
+                failed[batch.slot] = OutcomeUnknown(message)
+        return Committed(fenced, failed, positions)
+
+    def close(self) -> None:
+        """Take the writer's row away, and close the connections."""
+        with suppress(StorageError):
+            sql = "DELETE FROM callboard_writers WHERE writer = %s RETURNING 1"
+            self._writing.query(sql, (self.writer,))
+        self._writing.close()
+        self._reading.close()
+
+
+def _kinds_of(batches: Sequence[SlotBatch]) -> set[tuple[str, str, int]]:
+    """Return the kinds of events in batches, with their types."""
+    return {
+        (batch.slot[0], event.kind, event.version)
+        for batch in batches
+        for event in batch.events
+    }

@@ -1,0 +1,48 @@
+"""The tables of a state, the same for SQLite and PostgreSQL, and how older ones become newer.
+
+`docs/entities-schema.md` tells each column. A step is never changed once it was released: what
+comes later is a step more.
+"""
+
+from typing import Final
+
+#: Each step leads from the version that is its index to the next one. `{json}` and `{key}` are
+#: the engine's types of JSON and of text that is ordered by its bytes.
+STEPS: Final[tuple[tuple[str, ...], ...]] = (
+    (
+        """CREATE TABLE callboard_types (
+            type {key} PRIMARY KEY, last BIGINT NOT NULL)""",
+        """CREATE TABLE callboard_fences (
+            type {key} NOT NULL, slot INTEGER NOT NULL, epoch BIGINT NOT NULL,
+            writer TEXT NOT NULL, PRIMARY KEY (type, slot)){clustered}""",
+        """CREATE TABLE callboard_writers (
+            writer {key} PRIMARY KEY, number BIGINT NOT NULL, time_ms BIGINT NOT NULL)""",
+        """CREATE TABLE callboard_events (
+            type {key} NOT NULL, position BIGINT NOT NULL, key {key} NOT NULL,
+            number BIGINT NOT NULL, time_ms BIGINT NOT NULL, epoch BIGINT NOT NULL,
+            kind TEXT NOT NULL, version INTEGER NOT NULL, body {json} NOT NULL,
+            PRIMARY KEY (type, position)){clustered}""",
+        """CREATE UNIQUE INDEX callboard_events_of_key
+            ON callboard_events (type, key, number)""",
+        """CREATE TABLE callboard_snapshots (
+            type {key} NOT NULL, key {key} NOT NULL, number BIGINT NOT NULL,
+            version INTEGER NOT NULL, time_ms BIGINT NOT NULL, body {json} NOT NULL,
+            PRIMARY KEY (type, key, number)){clustered}""",
+        """CREATE TABLE callboard_kinds (
+            type {key} NOT NULL, kind {key} NOT NULL, version INTEGER NOT NULL,
+            PRIMARY KEY (type, kind, version)){clustered}""",
+    ),
+)
+
+#: The table that says which state this is, and which version its tables have.
+STATE_TABLE: Final = """CREATE TABLE IF NOT EXISTS callboard_state (
+    one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, schema_version INTEGER NOT NULL,
+    system_id TEXT NOT NULL, timeline TEXT NOT NULL)"""
+
+SQLITE_TYPES: Final = {"json": "TEXT", "key": "TEXT", "clustered": " WITHOUT ROWID"}
+POSTGRESQL_TYPES: Final = {"json": "JSON", "key": 'TEXT COLLATE "C"', "clustered": ""}
+
+
+def steps_from(version: int, types: dict[str, str]) -> list[str]:
+    """Return the statements that bring tables of a version up to date."""
+    return [sql.format_map(types) for step in STEPS[version:] for sql in step]

@@ -1,0 +1,218 @@
+"""A state in a file of SQLite, for the processes of one machine.
+
+A transaction that writes holds the file's only lock for writing from its first statement on
+(`BEGIN IMMEDIATE`), so the fences that it checks stay as they are until it is durable.
+"""
+
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from socket import gethostname
+from typing import Any
+from uuid import uuid4
+
+from callboard.entity.state.interface import (
+    NO_FENCE,
+    Committed,
+    Fence,
+    Identity,
+    Slot,
+    SlotBatch,
+)
+from callboard.entity.state.schema import SQLITE_TYPES, STATE_TABLE, STEPS, steps_from
+from callboard.entity.state.sql import SqlState
+from callboard.lease.errors import OutcomeUnknown, StateUnavailable, StateVersion, StorageError
+from callboard.lease.sqlite import SharedFile
+
+_CLAIM = """INSERT INTO callboard_fences VALUES (?, ?, ?, ?) ON CONFLICT (type, slot)
+    DO UPDATE SET epoch = excluded.epoch, writer = excluded.writer
+    WHERE callboard_fences.epoch < excluded.epoch"""
+_FENCE = "SELECT epoch, writer FROM callboard_fences WHERE type = ? AND slot = ?"
+_ADVANCE = "UPDATE callboard_types SET last = last + ? WHERE type = ? RETURNING last"
+_EVENT = "INSERT INTO callboard_events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_KIND = "INSERT INTO callboard_kinds VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+_SNAPSHOT = "INSERT OR REPLACE INTO callboard_snapshots VALUES (?, ?, ?, ?, ?, ?)"
+_OLD_SNAPSHOTS = """DELETE FROM callboard_snapshots WHERE type = ?1 AND key = ?2 AND number <
+    (SELECT min(number) FROM (SELECT number FROM callboard_snapshots
+     WHERE type = ?1 AND key = ?2 ORDER BY number DESC LIMIT 2))"""
+_FORGET = "DELETE FROM callboard_events WHERE type = ? AND key = ? AND number <= ?"
+_COUNT = """INSERT INTO callboard_writers VALUES (?, ?, ?) ON CONFLICT (writer)
+    DO UPDATE SET number = excluded.number, time_ms = excluded.time_ms"""
+_COUNTED = "SELECT number FROM callboard_writers WHERE writer = ?"
+
+
+class SqliteState(SqlState):
+    """The state of a writer in a file; all processes of the machine may have it open."""
+
+    def __init__(self, path: Path, writer: str) -> None:
+        """Open the file, make or migrate its tables.
+
+        Raises:
+            UnsafeDatabase: it lies on a network file system.
+            StateVersion: a newer callboard wrote it.
+            StorageError: it cannot be opened.
+        """
+        self.path, self.writer = path.absolute(), writer
+        self._number = 0
+        #: Kinds of events that are in their table already, and those of the commit under way.
+        self._kinds: set[tuple[str, str, int]] = set()
+        self._new_kinds: set[tuple[str, str, int]] = set()
+        self._writing = SharedFile(self.path)
+        try:
+            self._id = self._writing.run(partial(_migrate, self.path), is_write=True)
+            self._reading = SharedFile(self.path)
+        except BaseException:
+            self._writing.close()
+            raise
+
+    def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        return self._reading.run(
+            lambda connection: connection.execute(sql, parameters).fetchall()
+        )
+
+    def identity(self) -> Identity:
+        """Return which state this is: a file that only this boot of this machine may use."""
+        boot_id = Path("/proc/sys/kernel/random/boot_id")
+        boot = boot_id.read_text().strip() if boot_id.exists() else gethostname()
+        return Identity(self._id, f"{self.path} on {gethostname()}", boot)
+
+    def claim(self, type_name: str, slots: Mapping[int, int]) -> Mapping[int, Fence]:
+        """Raise the fences of slots; returns those that another claim holds."""
+
+        def work(connection: sqlite3.Connection) -> dict[int, Fence]:
+            held = {}
+            sql = "INSERT INTO callboard_types VALUES (?, 0) ON CONFLICT DO NOTHING"
+            connection.execute(sql, (type_name,))
+            for slot, epoch in slots.items():
+                connection.execute(_CLAIM, (type_name, slot, epoch, self.writer))
+                fence = Fence(*connection.execute(_FENCE, (type_name, slot)).fetchone())
+                if fence != (epoch, self.writer):
+                    held[slot] = fence
+            return held
+
+        return self._writing.run(work, is_write=True)
+
+    def commit(self, batches: Sequence[SlotBatch]) -> Committed:
+        """Write the batches of several slots in one transaction."""
+        ordered = sorted(batches, key=attrgetter("slot"))
+        try:
+            return self._commit(ordered)
+        except StateUnavailable:
+            raise
+        except StorageError as error:
+            if len(ordered) == 1:
+                return Committed({}, {ordered[0].slot: error}, {})
+            return self._commit_singly(ordered)
+
+    def _commit_singly(self, batches: Sequence[SlotBatch]) -> Committed:
+        """Try each slot by itself: what one cannot write does not hinder the others."""
+        fenced: dict[Slot, Fence] = {}
+        failed: dict[Slot, Exception] = {}
+        positions: dict[str, int] = {}
+        for batch in batches:
+            try:
+                done = self._commit([batch])
+            except StorageError as error:
+                failed[batch.slot] = error
+            else:
+                fenced |= done.fenced
+                positions |= done.positions
+        return Committed(fenced, failed, positions)
+
+    def _commit(self, batches: Sequence[SlotBatch]) -> Committed:
+        """Write batches in one transaction; find out what became of a failed one."""
+        self._number += 1
+        try:
+            done = self._writing.run(partial(self._write, batches), is_write=True)
+        except StateUnavailable as error:
+            # A COMMIT whose sync failed may have left a whole transaction in the log.
+            number = self._number
+            try:
+                found = self.rows(_COUNTED, self.writer)
+            except StorageError:
+                message = f"{error}; and it cannot be read what became of the commit"
+                raise OutcomeUnknown(message) from error
+            if found and found[0][0] == number:
+                message = f"{error}; the commit stands all the same: recover what it wrote"
+                raise OutcomeUnknown(message) from error
+            raise
+        self._kinds |= self._new_kinds
+        return done
+
+    def _write(self, batches: Sequence[SlotBatch], connection: sqlite3.Connection) -> Committed:
+        """Write what is not fenced; positions come last, as with other engines."""
+        execute, now = connection.execute, time.time_ns() // 1_000_000
+        fenced: dict[Slot, Fence] = {}
+        positions: dict[str, int] = {}
+        kept: dict[str, list[SlotBatch]] = {}
+        for batch in batches:
+            fence = Fence(*(execute(_FENCE, batch.slot).fetchone() or NO_FENCE))
+            if fence == (batch.epoch, self.writer):
+                kept.setdefault(batch.slot[0], []).append(batch)
+            else:
+                fenced[batch.slot] = fence
+        kinds: set[tuple[str, str, int]] = set()
+        for type_name, of_type in kept.items():
+            self._write_others(type_name, of_type, connection, now)
+            count = sum(len(batch.events) for batch in of_type)
+            if count:
+                last = execute(_ADVANCE, (count, type_name)).fetchone()[0]
+                positions[type_name] = last
+                position = last - count
+                rows = []
+                for batch in of_type:
+                    epoch = batch.epoch
+                    for key, number, kind, version, body in batch.events:
+                        position += 1
+                        rows.append(
+                            (type_name, position, key, number, now, epoch, kind, version, body)
+                        )
+                        kinds.add((type_name, kind, version))
+                connection.executemany(_EVENT, rows)
+        self._new_kinds = kinds - self._kinds
+        connection.executemany(_KIND, self._new_kinds)
+        execute(_COUNT, (self.writer, self._number, now))
+        return Committed(fenced, {}, positions)
+
+    def _write_others(
+        self,
+        type_name: str,
+        batches: Sequence[SlotBatch],
+        connection: sqlite3.Connection,
+        now: int,
+    ) -> None:
+        """Write snapshots, and forget events."""
+        for batch in batches:
+            for key, number, version, body in batch.snapshots:
+                connection.execute(_SNAPSHOT, (type_name, key, number, version, now, body))
+                connection.execute(_OLD_SNAPSHOTS, (type_name, key))
+            for key, last in batch.forget.items():
+                connection.execute(_FORGET, (type_name, key, last))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writing.close()
+        self._reading.close()
+
+
+def _migrate(path: Path, connection: sqlite3.Connection) -> str:
+    """Make the tables, or bring them up to date; returns the state's id."""
+    connection.execute(STATE_TABLE)
+    row = connection.execute("SELECT id, schema_version FROM callboard_state").fetchone()
+    identity, version = row or (uuid4().hex, 0)
+    if version > len(STEPS):
+        message = (
+            f"{path} has tables of version {version}, and this callboard knows {len(STEPS)}:"
+            " a newer one wrote them; upgrade callboard here"
+        )
+        raise StateVersion(message)
+    for sql in steps_from(version, SQLITE_TYPES):
+        connection.execute(sql)
+    sql = "INSERT OR REPLACE INTO callboard_state VALUES (1, ?, ?, '', '')"
+    if version < len(STEPS):
+        connection.execute(sql, (identity, len(STEPS)))
+    return str(identity)

@@ -1,0 +1,72 @@
+"""What can go wrong with databases of leases and of entities' states.
+
+::
+
+    CallboardError
+    └── StorageError
+        ├── StateUnavailable      the database is away, nothing happened (ConnectionError)
+        │   ├── StateBusy         another process holds the lock for writing
+        │   └── StateFull         no room is left
+        ├── OutcomeUnknown        perhaps it happened, and the database cannot be asked
+        ├── StateCorrupt          what is stored cannot be right
+        ├── StateVersion          a newer callboard wrote it
+        ├── WrongState            another state than the one that was meant
+        ├── DatabaseReplaced      another server, or one that lost what it had acknowledged
+        ├── UnsafeDatabase        it could lose or mix up what it acknowledges  (ValueError)
+        ├── Fenced                another owner has the slot
+        └── LeaseLost             this process did not raise its lease in time
+"""
+
+from callboard.actors.errors import CallboardError
+
+
+class StorageError(CallboardError):
+    """Root of what databases of leases and states raise."""
+
+
+class StateUnavailable(StorageError, ConnectionError):
+    """The database could not be reached or refused; nothing happened: repeat it."""
+
+
+class StateBusy(StateUnavailable):
+    """Another process holds the database's lock for writing; the text names it if it can."""
+
+
+class StateFull(StateUnavailable):
+    """The disk of the database is full; nothing that was acknowledged is lost."""
+
+
+class OutcomeUnknown(StorageError):
+    """The answer was lost and the database cannot be asked: perhaps it happened."""
+
+
+class StateCorrupt(StorageError):
+    """What is stored cannot be right: a damaged file, or a number that is missing."""
+
+
+class StateVersion(StorageError):
+    """A newer callboard wrote the tables, or a newer class the events."""
+
+
+class WrongState(StorageError):
+    """The state is another one than that which the others of the cluster use."""
+
+
+class DatabaseReplaced(StorageError):
+    """Another server answers, or one that failed over: what was acknowledged may be lost."""
+
+
+class UnsafeDatabase(StorageError, ValueError):
+    """The database is set up or placed so that it could lose what it acknowledges."""
+
+
+class Fenced(StorageError):
+    """Another owner claimed the slot: whatever this one writes is left out."""
+
+
+class LeaseLost(StorageError):
+    """This process did not raise its lease in time; `handler` names what ran meanwhile."""
+
+    def __init__(self, message: str, handler: str = "") -> None:
+        super().__init__(message)
+        self.handler = handler

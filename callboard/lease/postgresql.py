@@ -1,0 +1,241 @@
+"""PostgreSQL through psycopg: connections that end in time, errors as ours, and leases.
+
+Everything holds for one transaction only (`set_config(…, true)`, no prepared statements), so a
+pooler such as pgbouncer may stand between. Every wait has an end: PostgreSQL's own defaults
+have none, and a client that was stopped inside a transaction would hold its locks for ever.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from callboard.lease.errors import (
+    DatabaseReplaced,
+    StateBusy,
+    StateCorrupt,
+    StateFull,
+    StateUnavailable,
+    StorageError,
+    UnsafeDatabase,
+)
+from callboard.lease.register import LeaseValue, Versioned
+
+try:
+    import psycopg
+    from psycopg.types.string import TextLoader
+except ImportError as error:
+    message = "states on PostgreSQL need psycopg: pip install 'callboard[postgresql]'"
+    raise UnsafeDatabase(message) from error
+
+T = TypeVar("T")
+
+#: Milliseconds that the server waits: for a statement, a lock, a client inside a transaction.
+SERVER_WAITS_MS: Final = 1000
+
+#: Run first in every transaction; what it sets ends with the transaction.
+LIMITS: Final = (
+    f"SELECT set_config('lock_timeout', '{SERVER_WAITS_MS}', true),"
+    f" set_config('statement_timeout', '{SERVER_WAITS_MS}', true),"
+    f" set_config('idle_in_transaction_session_timeout', '{SERVER_WAITS_MS}', true),"
+    " set_config('client_connection_check_interval', '500', true)"
+)
+
+#: Which server this is, and how often it or what it was copied from failed over.
+WHICH_SERVER: Final = (
+    "SELECT system_identifier::text, left(pg_walfile_name(pg_current_wal_lsn()), 8)"
+    " FROM pg_control_system()"
+)
+
+_CONNECT: Final[dict[str, Any]] = {
+    "connect_timeout": 3,
+    "tcp_user_timeout": 2000,
+    "keepalives": 1,
+    "keepalives_idle": 2,
+    "keepalives_interval": 1,
+    "keepalives_count": 2,
+    "application_name": "callboard",
+}
+
+_LEASES: Final = """CREATE TABLE IF NOT EXISTS callboard_leases (
+    name TEXT COLLATE "C" PRIMARY KEY, writer TEXT NOT NULL, number BIGINT NOT NULL,
+    text TEXT NOT NULL, version BIGINT NOT NULL)"""
+
+#: Two processes that make the same tables at once would fail: the second waits for this lock.
+SCHEMA_LOCK: Final = "SELECT pg_advisory_xact_lock(7236850772135469)"
+
+_SAFE: Final = {
+    "fsync": ("on",),
+    "full_page_writes": ("on",),
+    "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
+    "server_encoding": ("UTF8",),
+}
+
+
+def check_safety(connection: "psycopg.Connection[Any]") -> None:
+    """Raise `UnsafeDatabase` unless the server keeps what it acknowledged.
+
+    Raises:
+        UnsafeDatabase: a setting loses acknowledged commits, or the server is a standby.
+    """
+    if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
+        message = "this PostgreSQL is a standby: give the address of the primary"
+        raise UnsafeDatabase(message)
+    for name, allowed in _SAFE.items():
+        row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
+        if row is None or row[0] not in allowed:
+            value = row[0] if row else None
+            message = (
+                f"PostgreSQL's setting {name} is {value}, so it could lose or change what it"
+                f" acknowledged; set it to {allowed[0]}"
+            )
+            raise UnsafeDatabase(message)
+
+
+def storage_error(error: "psycopg.Error") -> StorageError:
+    """Return an error of psycopg's as ours."""
+    state, text = error.sqlstate or "", " ".join(str(error).split())
+    if state in {"55P03", "57014", "40P01", "40001"}:
+        return StateBusy(f"PostgreSQL: {text}: another connection holds a lock or it is slow")
+    if state in {"53100", "53200", "54000"}:
+        return StateFull(f"PostgreSQL: {text}: free space on its disk and repeat")
+    if state[:2] in {"22", "23", "XX"} or state == "58P01":
+        return StateCorrupt(f"PostgreSQL: {text}")
+    return StateUnavailable(f"PostgreSQL: {text}")
+
+
+class Connected:
+    """One connection that is made when it is needed, for one thread at a time."""
+
+    def __init__(self, url: str, greet: "Callable[[psycopg.Connection[Any]], None]") -> None:
+        """Keep the address; `greet` looks at each new connection before it is used."""
+        self.url = url
+        self._greet = greet
+        self._connection: psycopg.Connection[Any] | None = None
+        self._lock = threading.Lock()
+
+    def run(self, work: "Callable[[psycopg.Connection[Any]], T]") -> T:
+        """Call `work` with the connection, which is thrown away after an error.
+
+        Raises:
+            StorageError: as `storage_error` has it; of a lost connection nobody knows what
+                happened before.
+        """
+        with self._lock:
+            try:
+                if self._connection is None or self._connection.closed:
+                    self._connection = self._connect()
+                return work(self._connection)
+            except BaseException as error:
+                self._drop()
+                if isinstance(error, psycopg.Error):
+                    raise storage_error(error) from error
+                raise
+
+    def _connect(self) -> "psycopg.Connection[Any]":
+        """Connect, and look at the server."""
+        connection = psycopg.connect(
+            self.url,
+            autocommit=True,
+            prepare_threshold=None,
+            **_CONNECT,
+        )
+        connection.adapters.register_loader("json", TextLoader)  # JSON stays text
+        try:
+            self._greet(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def transaction(self, work: "Callable[[psycopg.Connection[Any]], T]") -> T:
+        """Call `work` inside a transaction of its own."""
+
+        def run(connection: "psycopg.Connection[Any]") -> T:
+            with connection.transaction():
+                connection.execute(LIMITS)
+                return work(connection)
+
+        return self.run(run)
+
+    def query(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of one statement, in a transaction of one round trip."""
+
+        def run(connection: "psycopg.Connection[Any]") -> list[tuple[Any, ...]]:
+            with connection.pipeline(), connection.transaction():
+                connection.execute(LIMITS)
+                cursor = connection.execute(sql, parameters)
+            return list(cursor.fetchall())
+
+        return self.run(run)
+
+    def _drop(self) -> None:
+        """Throw the connection away."""
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._drop()
+
+
+class PostgresqlLeases:
+    """A register in a database that several machines reach."""
+
+    def __init__(self, url: str) -> None:
+        """Connect, and make the table if there is none.
+
+        Raises:
+            StorageError: the server cannot be reached, or must not be used.
+        """
+        self._connected = Connected(url, check_safety)
+        self._connected.transaction(_make_leases)
+        self._server = self._connected.query(WHICH_SERVER)[0]
+
+    def read(self, name: str) -> Versioned:
+        """Return the value of a name and its version."""
+        sql = (
+            "SELECT writer, number, text, version,"
+            " left(pg_walfile_name(pg_current_wal_lsn()), 8) = %s"
+            " FROM callboard_leases WHERE name = %s"
+        )
+        rows = self._connected.query(sql, (self._server[1], name))
+        if not rows:
+            return None, 0
+        *value, version, is_same = rows[0]
+        if not is_same:
+            self._server = self._connected.query(WHICH_SERVER)[0]
+            message = f"PostgreSQL failed over (timeline {self._server[1]}): leases begin anew"
+            raise DatabaseReplaced(message)
+        return LeaseValue(*value), version
+
+    def write(self, name: str, value: LeaseValue, expected_version: int) -> bool:
+        """Replace a value if its version is the expected one; return whether it was."""
+        if expected_version:
+            sql = (
+                "UPDATE callboard_leases SET writer = %s, number = %s, text = %s,"
+                " version = version + 1 WHERE name = %s AND version = %s RETURNING 1"
+            )
+            return bool(self._connected.query(sql, (*value, name, expected_version)))
+        sql = (
+            "INSERT INTO callboard_leases VALUES (%s, %s, %s, %s, 1)"
+            " ON CONFLICT DO NOTHING RETURNING 1"
+        )
+        return bool(self._connected.query(sql, (name, *value)))
+
+    def is_gone(self, writer: str) -> bool:
+        """Return False: a database does not see whether a process of another machine lives."""
+        return False
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connected.close()
+
+
+def _make_leases(connection: "psycopg.Connection[Any]") -> None:
+    """Make the table of leases."""
+    connection.execute(SCHEMA_LOCK)
+    connection.execute(_LEASES)

@@ -1,0 +1,230 @@
+"""SQLite files that several processes of one machine share: how they are opened, and leases.
+
+Leases lie in a file of their own beside the state's, so that raising them never waits for a
+commit. Each life of a process holds an exclusive `flock` on a file of its own: the system lets
+go of it when the process is gone, however it ended. Who gets the lock has proof of death.
+"""
+
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from callboard.lease.errors import (
+    StateBusy,
+    StateCorrupt,
+    StateFull,
+    StateUnavailable,
+    StorageError,
+    UnsafeDatabase,
+)
+from callboard.lease.register import LeaseValue, Versioned
+
+T = TypeVar("T")
+
+#: Seconds that a call waits for another process' write lock.
+BUSY_TIMEOUT: Final = 2.0
+
+#: File systems on which locks or memory maps of SQLite's do not hold between machines.
+_NETWORKED: Final = {
+    "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2",
+    "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs",
+}  # fmt: skip
+
+_LEASES: Final = """
+CREATE TABLE IF NOT EXISTS callboard_leases (
+    name TEXT PRIMARY KEY, writer TEXT NOT NULL, number INTEGER NOT NULL,
+    text TEXT NOT NULL, version INTEGER NOT NULL
+) WITHOUT ROWID
+"""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a database in WAL mode that makes each commit durable.
+
+    Raises:
+        UnsafeDatabase: it lies on a network file system.
+        StorageError: it cannot be opened.
+    """
+    kind = file_system_of(path)
+    if kind in _NETWORKED:
+        message = (
+            f"{path} lies on a network file system ({kind}), where SQLite's locks do not hold;"
+            " use a local disk, or PostgreSQL for several machines"
+        )
+        raise UnsafeDatabase(message)
+    try:
+        connection = sqlite3.connect(
+            path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
+        )
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+    except sqlite3.Error as error:
+        raise storage_error(error, path) from error
+    return connection
+
+
+def file_system_of(path: Path) -> str:
+    """Return the kind of file system a path lies on; empty where that cannot be told."""
+    best, kind = "", ""
+    with suppress(OSError):
+        place = str(path.resolve())
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            fields, _, rest = line.partition(" - ")
+            point = fields.split()[4].encode().decode("unicode_escape")
+            is_above = place == point or place.startswith(point.rstrip("/") + "/")
+            if is_above and len(point) >= len(best):
+                best, kind = point, rest.split()[0]
+    return kind
+
+
+def storage_error(error: sqlite3.Error, path: Path) -> StorageError:
+    """Return an error of SQLite's as ours, with the file and the next step."""
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = code & 0xFF if code is not None else None
+    if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        holder = lock_holder(path) or "another process"
+        return StateBusy(f"{path} is locked for writing by {holder} for {BUSY_TIMEOUT:g} s")
+    if primary == sqlite3.SQLITE_FULL:
+        return StateFull(f"no room for {path}: free space on its disk and repeat ({error})")
+    if primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT}:
+        return StateCorrupt(f"{path}: {error}")
+    return StateUnavailable(f"{path}: {error}")
+
+
+def lock_holder(path: Path) -> str:
+    """Return which process holds locks on a database, as text; empty where nobody knows."""
+    with suppress(OSError):
+        inode = str(Path(f"{path}-shm").stat().st_ino)
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if "WRITE" in fields and fields[-3].split(":")[-1] == inode:
+                pid = fields[fields.index("WRITE") + 1]
+                if pid != str(os.getpid()):
+                    name = Path(f"/proc/{pid}/comm").read_text().strip()
+                    return f"process {pid} ({name})"
+    return ""
+
+
+class SharedFile:
+    """One connection to a database, for one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the database."""
+        self.path = path
+        self.connection = connect(path)
+        self._lock = threading.Lock()
+
+    def run(self, work: Callable[[sqlite3.Connection], T], *, is_write: bool = False) -> T:
+        """Call `work` with the connection; a write is one transaction that holds the lock.
+
+        Raises:
+            StorageError: nothing was written.
+        """
+        with self._lock:
+            connection = self.connection
+            try:
+                if not is_write:
+                    return work(connection)
+                connection.execute("BEGIN IMMEDIATE")
+                answer = work(connection)
+                connection.execute("COMMIT")
+            except BaseException as error:
+                with suppress(sqlite3.Error):
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise storage_error(error, self.path) from error
+                raise
+            return answer
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self.connection.close()
+
+
+class Lives:
+    """The lives of the processes at a database: a folder with a locked file for each."""
+
+    def __init__(self, folder: Path, writer: str) -> None:
+        """Begin a life: its file is locked before it has its name."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._own = folder / writer
+        new = folder / f".{writer}.{os.getpid()}"
+        self._descriptor = os.open(new, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        new.rename(self._own)
+
+    def is_gone(self, writer: str) -> bool:
+        """Return whether a life has ended for certain."""
+        path = self._folder / writer
+        if path == self._own:
+            return False
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        path.unlink(missing_ok=True)
+        return True
+
+    def close(self) -> None:
+        """End the life."""
+        self._own.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+class SqliteLeases:
+    """A register in a file, for the processes of one machine."""
+
+    def __init__(self, path: Path, writer: str) -> None:
+        """Open the register, and begin the life of a writer."""
+        self._file = SharedFile(path)
+        self._file.run(lambda connection: connection.execute(_LEASES), is_write=True)
+        self._lives = Lives(Path(f"{path}-lives"), writer)
+
+    def read(self, name: str) -> Versioned:
+        """Return the value of a name and its version."""
+        sql = "SELECT writer, number, text, version FROM callboard_leases WHERE name = ?"
+        row = self._file.run(lambda connection: connection.execute(sql, (name,)).fetchone())
+        return (LeaseValue(*row[:3]), row[3]) if row else (None, 0)
+
+    def write(self, name: str, value: LeaseValue, expected_version: int) -> bool:
+        """Replace a value if its version is the expected one; return whether it was."""
+
+        def work(connection: sqlite3.Connection) -> bool:
+            if not expected_version:
+                sql = (
+                    "INSERT INTO callboard_leases VALUES (?, ?, ?, ?, 1) ON CONFLICT DO NOTHING"
+                )
+                return connection.execute(sql, (name, *value)).rowcount == 1
+            sql = (
+                "UPDATE callboard_leases SET writer = ?, number = ?, text = ?,"
+                " version = version + 1 WHERE name = ? AND version = ?"
+            )
+            changed = connection.execute(sql, (*value, name, expected_version))
+            return changed.rowcount == 1
+
+        return self._file.run(work, is_write=True)
+
+    def is_gone(self, writer: str) -> bool:
+        """Return whether a writer's process has ended for certain."""
+        return self._lives.is_gone(writer)
+
+    def close(self) -> None:
+        """End the life of the writer, and close the file."""
+        self._lives.close()
+        self._file.close()

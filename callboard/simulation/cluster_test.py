@@ -1,0 +1,429 @@
+"""`@cluster_test`: one test, many seeds, each with other faults; what fails is made small.
+
+Seeds come from the name of the test, so a run is the same each time. The environment says how
+long: `CALLBOARD_SEEDS` sets how many seeds there are, `CALLBOARD_SECONDS` for how long further
+ones are begun, and `CALLBOARD_NEW_SEEDS=1` draws others than yesterday. A seed that failed is
+kept in `.callboard/seeds/` and comes first from then on.
+"""
+
+import functools
+import inspect
+import math
+import multiprocessing
+import os
+import random
+import threading
+import time
+import traceback
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from callboard.actors.errors import CallboardError
+from callboard.simulation.cluster import Cluster
+from callboard.simulation.faults import Fault, Swarm, Unrest, resolved
+from callboard.simulation.marks import marking, warn_of_missed
+from callboard.simulation.shrinking import shrink
+from callboard.simulation.suspects import watched
+from callboard.simulation.trace import first_difference
+
+if TYPE_CHECKING:
+    import pytest
+
+#: Seeds of a test that does not say how many.
+SEEDS: Final = 100
+
+#: Seconds for which a failure is made smaller.
+SHRINK_SECONDS: Final = 20.0
+
+#: Where seeds that failed are kept, below the root folder of the tests.
+KEPT: Final = Path(".callboard") / "seeds"
+
+
+_DEPENDS: Final = "something depends on more than the seed"
+
+
+class NotDeterministic(CallboardError, AssertionError):
+    """Two runs of a seed differ, so a failure could not be found again."""
+
+
+class ClusterTest:
+    """A scenario with its seeds and faults."""
+
+    def __init__(
+        self,
+        scenario: Callable[..., object],
+        seeds: int | Iterable[int],
+        faults: Swarm | Iterable[Fault],
+        *,
+        twice: bool,
+        steps: Iterable[int] | None = None,
+    ) -> None:
+        self.scenario = scenario
+        self.steps = None if steps is None else list(steps)
+        self.seeds = seeds if isinstance(seeds, int) else list(seeds)
+        self.faults = faults if isinstance(faults, Swarm) else list(faults)
+        self.twice = twice
+        #: When `run` found a seed that fails, in seconds of `time.monotonic`.
+        self.found_at = math.inf
+
+    def faults_of(self, seed: int) -> list[Fault]:
+        """Return the faults of a seed."""
+        return self.faults.draw(seed) if isinstance(self.faults, Swarm) else self.faults
+
+    def live(
+        self,
+        seed: int,
+        faults: list[Fault],
+        arguments: dict[str, Any],
+        steps: list[int] | None = None,
+    ) -> "Run":
+        """Live a seed once, with all steps of the test, or some of them."""
+        run = Run(seed, faults)
+        with marking(run.met) as met:
+            try:
+                with closing(Cluster(seed)) as run.cluster:
+                    run.cluster.kept_steps = self.steps if steps is None else steps
+                    met.strike = functools.partial(run.cluster.moment, "mark")
+                    Unrest(run.cluster, faults)
+                    self.scenario(run.cluster, **arguments)
+            except Exception as error:  # noqa: BLE001 - any error of a test is its failure
+                run.error = error
+        run.error = met.broken or run.error
+        return run
+
+    def run(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        only: int | None = None,
+        root: Path | None = None,
+    ) -> "Run | None":
+        """Live all seeds, and return the first that failed, with its smallest faults.
+
+        Args:
+            name: of the test, from which its seeds come.
+            arguments: what the scenario takes beside the cluster.
+            only: the one seed to live.
+            root: the folder below which failed seeds are kept.
+
+        Raises:
+            NotDeterministic: two runs of a seed differ.
+        """
+        seeds = [only] if only is not None else _planned(self.seeds, name, root)
+        counted: Counter[str] = Counter()
+        failed = _first_failure(self, seeds, arguments, counted)
+        if failed is not None:
+            self.found_at = time.monotonic()
+            again = self.live(failed, self.faults_of(failed), arguments)
+            if again.error is None:
+                message = (
+                    f"seed {failed} failed, and passes when it is lived again: {_DEPENDS}\n"
+                    f"{self.suspects(failed, arguments)}"
+                )
+                raise NotDeterministic(message)
+            if isinstance(self.seeds, int):  # others have those that they name
+                _keep(root, name, failed)
+            return self._small(again, arguments)
+        if only is None:
+            warn_of_missed(name, f"{len(seeds)} seeds", self.scenario, counted)
+        return None
+
+    def only(self, seed: int, arguments: dict[str, Any], *, shrinks: bool = True) -> "Run":
+        """Live one seed; a failed run has its smallest faults, if wanted."""
+        run = self.live(seed, self.faults_of(seed), arguments)
+        return self._small(run, arguments) if run.error is not None and shrinks else run
+
+    def compare(self, run: "Run", again: "Run", arguments: dict[str, Any]) -> None:
+        """Raise `NotDeterministic` unless two runs of a seed had the same events."""
+        assert run.cluster is not None
+        assert again.cluster is not None
+        found = first_difference(run.cluster.trace.lines(), again.cluster.trace.lines())
+        if found is not None:
+            number, was, now = found
+            message = (
+                f"two runs of seed {run.seed} differ at event {number + 1:,}: {_DEPENDS}\n"
+                f"  it was: {was}\n  it is:  {now}\n{self.suspects(run.seed, arguments)}"
+            )
+            raise NotDeterministic(message)
+
+    def suspects(self, seed: int, arguments: dict[str, Any]) -> str:
+        """Live a seed again, and say what in it is likely to differ from run to run."""
+        with watched() as calls:
+            self.live(seed, self.faults_of(seed), arguments)
+        if calls:
+            return "  likely: " + ", ".join(calls[:5])
+        return "  likely: the order of a set, an id(), or what an earlier run left behind"
+
+    def _small(self, run: "Run", arguments: dict[str, Any]) -> "Run":
+        """Return a failed run with the smallest faults that were found for it in time."""
+        until = time.monotonic() + SHRINK_SECONDS
+        kind = type(run.error)
+
+        def fails(faults: list[Fault], steps: list[int]) -> bool:
+            if time.monotonic() > until:
+                return False
+            return type(self.live(run.seed, faults, arguments, steps).error) is kind
+
+        assert run.cluster is not None
+        count = len(run.cluster.machines())
+        known = [resolved(fault, count) for fault in run.faults]
+        all_steps = list(range(run.cluster.steps_had)) if self.steps is None else self.steps
+        faults = known if fails(known, all_steps) else run.faults
+        run.smallest, steps = shrink(faults, all_steps, fails)
+        if len(steps) < run.cluster.steps_had:
+            run.steps = steps
+        small = self.live(run.seed, run.smallest, arguments, steps)
+        if small.error is not None:  # its text tells of what is left
+            run.error = small.error
+        return run
+
+
+@dataclass
+class Run:
+    """One seed, lived.
+
+    Attributes:
+        seed: which.
+        faults: what went wrong in it.
+        error: how it failed; None if it passed.
+        cluster: what it was lived in, closed.
+        smallest: the fewest faults with which it still fails.
+        steps: the steps of the test that are needed for that; None for all.
+        met: how often each mark was met.
+    """
+
+    seed: int
+    faults: list[Fault]
+    error: Exception | None = None
+    cluster: Cluster | None = None
+    smallest: list[Fault] | None = None
+    steps: list[int] | None = None
+    met: Counter[str] = field(default_factory=Counter)
+
+    def program(self, scenario: Callable[..., object]) -> str:
+        """Return a test that fails as this run did."""
+        faults = self.smallest if self.smallest is not None else self.faults
+        kinds = sorted({fault.kind.name for fault in faults})
+        module = scenario.__module__
+        cluster, *others = inspect.signature(scenario).parameters.values()
+        fixtures = [each.name for each in others if each.default is each.empty]
+        given = ", ".join([cluster.name, *(f"{name}={name}" for name in fixtures)])
+        lines = "".join(f"    {fault},\n" for fault in faults)
+        steps = "" if self.steps is None else f"steps={self.steps}, "
+        body = f"[\n{lines}]" if faults else "[]"
+        return (
+            f"from callboard.simulation import {', '.join(['cluster_test', *kinds])}\n"
+            f"import {module}\n\n"
+            f"@cluster_test(seeds=[{self.seed}], {steps}faults={body})\n"
+            f"def test_seed_{self.seed}({', '.join([cluster.name, *fixtures])}):\n"
+            f"    {module}.{scenario.__name__}.scenario({given})\n"
+        )
+
+
+def cluster_test(
+    scenario: Callable[..., object] | None = None,
+    *,
+    seeds: int | Iterable[int] = SEEDS,
+    faults: Swarm | Iterable[Fault] = (),
+    twice: bool = False,
+    steps: Iterable[int] | None = None,
+) -> Any:
+    """Make a function of a cluster a pytest test that lives many seeds.
+
+    Args:
+        scenario: the function; its first argument is the cluster, others are fixtures.
+        seeds: how many, or which ones. It stops at the first that fails.
+        faults: what goes wrong: `swarm(…)` draws it for each seed, a list is the same for all.
+        twice: whether each seed is lived twice; the test fails where the two differ.
+        steps: which of the test's steps (`cluster.steps`) are taken; all by default.
+
+    The failure is that of the scenario, with a note: its seed, and a test of a few lines with
+    the smallest faults that were found. `.scenario` of the test is the function itself.
+    """
+    if scenario is None:
+        return functools.partial(
+            cluster_test, seeds=seeds, faults=faults, twice=twice, steps=steps
+        )
+    test = ClusterTest(scenario, seeds, faults, twice=twice, steps=steps)
+    first, *others = inspect.signature(scenario).parameters.values()
+
+    @functools.wraps(scenario)
+    def lived(request: "pytest.FixtureRequest", **arguments: Any) -> None:
+        from callboard.simulation.plugin import CLUSTER, seed_of
+
+        root = request.config.rootpath
+        only = seed_of(request.config)
+        run = test.run(request.node.nodeid, arguments, only, root)
+        if run is None and only is not None:
+            if request.config.getoption("--callboard-events") is not None:
+                cluster = test.live(only, test.faults_of(only), arguments).cluster
+                assert cluster is not None
+                request.node.stash[CLUSTER] = cluster
+        elif run is not None:
+            assert run.error is not None
+            assert run.cluster is not None
+            request.node.stash[CLUSTER] = run.cluster
+            run.error.add_note(
+                f"seed {run.seed}; this test fails alike:\n\n{run.program(scenario)}"
+            )
+            raise run.error
+
+    request = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY)
+    kept = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in others]
+    lived.__signature__ = inspect.Signature([request, *kept])  # type: ignore[attr-defined]
+    lived.scenario = scenario  # type: ignore[attr-defined]
+    lived.test = test  # type: ignore[attr-defined]
+    return lived
+
+
+# --- seeds ---
+
+
+def _planned(seeds: int | list[int], name: str, root: Path | None) -> list[int]:
+    """Return the seeds of a test: those that failed before, then its own."""
+    if isinstance(seeds, list):
+        return seeds
+    count = int(_number("CALLBOARD_SEEDS", seeds))
+    is_new = os.environ.get("CALLBOARD_NEW_SEEDS", "") not in ("", "0")
+    chance = random.SystemRandom() if is_new else random.Random(zlib.crc32(name.encode()))
+    drawn = [chance.randrange(2**31) for _ in range(count)]
+    return list(dict.fromkeys([*_kept(root, name), *drawn]))
+
+
+def _number(variable: str, default: float) -> float:
+    """Return what a variable of the environment says.
+
+    Raises:
+        ValueError: it is no number that is not negative.
+    """
+    text = os.environ.get(variable, "").strip()
+    try:
+        number = float(text) if text else default
+    except ValueError:
+        number = -1.0
+    if number >= 0.0 and not (variable == "CALLBOARD_SEEDS" and number % 1.0):
+        return number
+    message = f"{variable} is {text!r}; give a number from 0 on, or unset it"
+    raise ValueError(message)
+
+
+def _file(root: Path, name: str) -> Path:
+    """Return where the failed seeds of a test are."""
+    return root / KEPT / f"{zlib.crc32(name.encode()):08x}.txt"
+
+
+def _kept(root: Path | None, name: str) -> list[int]:
+    """Return the seeds of a test that failed before."""
+    if root is None or not _file(root, name).exists():
+        return []
+    lines = _file(root, name).read_text(encoding="utf-8").split("\n")
+    return [int(line) for line in lines if line.strip().isdecimal()]
+
+
+def _keep(root: Path | None, name: str, seed: int) -> None:
+    """Keep a seed that failed."""
+    if root is None or seed in _kept(root, name):
+        return
+    path = _file(root, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_new = not path.exists()
+    with path.open("a", encoding="utf-8") as file:
+        file.write((f"# {name}\n" if is_new else "") + f"{seed}\n")
+
+
+# --- many at once ---
+
+
+def _first_failure(
+    test: ClusterTest, seeds: Sequence[int], arguments: dict[str, Any], counted: Counter[str]
+) -> int | None:
+    """Live seeds until one fails, on all processors where that is possible."""
+    end = time.monotonic() + _number("CALLBOARD_SECONDS", math.inf)
+    jobs = _jobs(len(seeds))
+    if jobs == 1:
+        return _live_all(test, seeds, arguments, counted, end)
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    over = context.Event()
+    children = [
+        context.Process(
+            target=_child, args=(test, seeds[place::jobs], arguments, end, over, answers)
+        )
+        for place in range(jobs)
+    ]
+    for child in children:
+        child.start()
+    failed: list[int] = []
+    for _ in children:
+        seed, marks, problem = answers.get()
+        counted.update(marks)
+        if problem is not None:
+            over.set()
+            if seed is None:
+                raise NotDeterministic(problem)
+            failed.append(seed)
+    for child in children:
+        child.join()
+    return min(failed, key=list(seeds).index) if failed else None
+
+
+def _jobs(seeds: int) -> int:
+    """Return how many processes live seeds; one where forks are not safe or not worth it."""
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    if is_worker or not hasattr(os, "fork") or threading.active_count() > 1 or seeds < 8:
+        return 1
+    return min(os.cpu_count() or 1, seeds)
+
+
+def _child(
+    test: ClusterTest,
+    seeds: Sequence[int],
+    arguments: dict[str, Any],
+    end: float,
+    over: Any,
+    answers: Any,
+) -> None:
+    """Live a share of the seeds in a process of its own."""
+    counted: Counter[str] = Counter()
+    problem = None
+    failed: int | None = None
+    try:
+        failed = _live_all(test, seeds, arguments, counted, end, over)
+        problem = None if failed is None else "failed"
+    except NotDeterministic as error:
+        problem = str(error)
+    except BaseException:  # noqa: BLE001 - the parent has to hear of it
+        problem = traceback.format_exc()
+    answers.put((failed, dict(counted), problem))
+    os._exit(0)
+
+
+def _live_all(
+    test: ClusterTest,
+    seeds: Sequence[int],
+    arguments: dict[str, Any],
+    counted: Counter[str],
+    end: float,
+    over: Any = None,
+) -> int | None:
+    """Live seeds one after the other; returns the first that fails.
+
+    Raises:
+        NotDeterministic: two runs of a seed differ.
+    """
+    for seed in seeds:
+        if time.monotonic() > end or (over is not None and over.is_set()):
+            break
+        faults = test.faults_of(seed)
+        run = test.live(seed, faults, arguments)
+        counted.update(run.met)
+        if run.error is not None:
+            return seed
+        if test.twice:
+            test.compare(run, test.live(seed, faults, arguments), arguments)
+    return None

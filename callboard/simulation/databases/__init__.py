@@ -1,0 +1,1 @@
+"""The databases of a simulated cluster: one model for each URL of a state."""

@@ -1,0 +1,516 @@
+"""Faults of a simulated cluster, as values: when, to which machines, how long, how much.
+
+A kind of fault is called with the places of its machines, in the order in which they were made,
+and gives a `Fault`: `partition(0, 1, at=2.0, lasts=3.5)`. A swarm draws them from a seed, each
+seed another mix of kinds, since bugs need some faults to happen often and others not at all
+(Groce and others, "Swarm testing", ISSTA 2012).
+
+A fault begins at a time, or behind it when something happens: `crash(1, at=2.0, on="disk")`
+takes the power away in the middle of a handler, behind the first change of that disk from then
+on. Much of what goes wrong needs a moment that no time would hit by chance.
+
+When a fault ends, what it did is undone; others of the same machines that still last are done
+again. Machines keep their faults when their nodes start again.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any, Final
+
+from callboard.actors.errors import CallboardError
+from callboard.dataclass import dataclass
+from callboard.simulation.cluster import Cluster, Machine
+from callboard.simulation.network import DELAY
+from callboard.simulation.programs.host import SimulatedHost
+
+#: Virtual seconds in which the faults of a swarm begin, unless it says otherwise.
+SPAN: Final = 20.0
+
+#: What a fault may wait for: its first machine sends bytes, changes its disk, or comes to a
+#: mark (`reachable`, or `sometimes` with a condition that holds); or the test did something.
+MOMENTS: Final = ("send", "disk", "mark", "test")
+
+#: Part of the faults of a swarm that wait for one of these.
+_AIMED: Final = 0.3
+
+#: Part of the faults of a swarm that come within two seconds of another one.
+_TOGETHER: Final = 0.3
+
+#: Part of the faults of a swarm that are those of another one, on other machines: a rack loses
+#: its power, a switch its ports, all get the same bad date.
+_ALIKE: Final = 0.2
+
+#: Part of the seeds that have few kinds: what needs several faults of some kinds is rare where
+#: a few faults are of many kinds.
+_FEW: Final = 0.5
+
+#: Half of the faults begin between this time and the last, each order of magnitude as likely:
+#: tests may be over in less than a second.
+_SOONEST: Final = 0.002
+
+#: Seconds until a node starts again that its disk did not let start, at least.
+_AGAIN: Final = 1.0
+
+#: Most faults that a swarm draws for a seed, unless it says otherwise.
+MOST: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of a run.
+
+    Attributes:
+        kind: what goes wrong.
+        machines: which ones, by the order in which the cluster made them.
+        at: virtual seconds after the cluster was made at which it begins.
+        lasts: seconds until it ends.
+        amount: how much, in the unit of the kind; 0 where there is nothing to say.
+        on: what it waits for from then on, one of `MOMENTS`; empty for nothing.
+        skip: how many of these it lets pass.
+    """
+
+    kind: "FaultKind"
+    machines: tuple[int, ...]
+    at: float
+    lasts: float
+    amount: float = 0.0
+    on: str = ""
+    skip: int = 0
+
+    def __str__(self) -> str:
+        """Return the call that makes this fault."""
+        places = ", ".join(map(str, self.machines))
+        amount = f", {self.kind.unit}={self.amount:g}" if self.kind.unit else ""
+        on = f', on="{self.on}"' if self.on else ""
+        skip = f", skip={self.skip}" if self.skip else ""
+        when = f"at={self.at:g}{on}{skip}, lasts={self.lasts:g}"
+        return f"{self.kind.name}({places}, {when}{amount})"
+
+
+class FaultKind:
+    """What can go wrong, and how it is done and undone."""
+
+    def __init__(
+        self,
+        name: str,
+        machines: int,
+        begin: Callable[..., object],
+        end: Callable[..., object],
+        unit: str = "",
+        least: float = 0.0,
+        most: float = 0.0,
+        *,
+        is_signed: bool = False,
+    ) -> None:
+        """Define a kind.
+
+        Args:
+            name: of the kind, that of the function which makes its faults.
+            machines: how many machines a fault of it concerns.
+            begin: called with the cluster, the nodes, and the amount if there is a unit.
+            end: called with the cluster and the nodes.
+            unit: the name of the amount.
+            least: the least amount that a swarm draws; small ones are as likely as large ones.
+            most: the largest amount.
+            is_signed: whether half of the amounts that a swarm draws are below 0.
+        """
+        self.name = name
+        self.machines = machines
+        self.unit = unit
+        self.is_lasting = end is not _nothing
+        self._begin, self._end = begin, end
+        self._least, self._most, self._is_signed = least, most, is_signed
+
+    def __call__(
+        self,
+        *machines: int,
+        at: float = 0.0,
+        lasts: float = 1.0,
+        on: str = "",
+        skip: int = 0,
+        **amount: float,
+    ) -> Fault:
+        """Make a fault of this kind.
+
+        Args:
+            machines: their places.
+            at: when it begins, in virtual seconds.
+            lasts: for how long.
+            on: what it waits for behind that time, one of `MOMENTS`.
+            skip: how many of these it lets pass.
+            amount: how much, under the name of its unit.
+
+        Raises:
+            ValueError: it needs another number of machines, or another unit, or waits for
+                something that is not known.
+        """
+        if on and on not in MOMENTS:
+            message = f"a fault cannot wait for {on!r}; it waits for {', '.join(MOMENTS)}"
+            raise ValueError(message)
+        if len(machines) != self.machines or set(amount) != ({self.unit} - {""}):
+            unit = f", {self.unit}=…" if self.unit else ""
+            places = ", ".join("ij"[: self.machines])
+            message = f"{self.name} is called as {self.name}({places}, at=…, lasts=…{unit})"
+            raise ValueError(message)
+        return Fault(self, machines, at, lasts, amount.get(self.unit, 0.0), on, skip)
+
+    def __repr__(self) -> str:
+        """Return its name."""
+        return self.name
+
+    def draw(self, rng: random.Random, machines: int, span: float) -> Fault:
+        """Draw a fault of this kind for so many machines."""
+        places = tuple(rng.sample(range(max(machines, self.machines)), self.machines))
+        lasts = round(_between(rng, 0.05, span / 2), 3)
+        amount = float(f"{_between(rng, self._least, self._most):.3g}") if self.unit else 0.0
+        if self._is_signed and rng.random() < 0.5:
+            amount = -amount
+        on, skip = "", 0
+        if rng.random() < _AIMED:
+            on, skip = rng.choice(MOMENTS), int(-math.log2(1.0 - rng.random()))
+        is_soon = rng.random() < 0.5
+        at = _between(rng, _SOONEST, span) if is_soon else rng.uniform(0.0, span)
+        return Fault(self, places, round(at, 3), lasts, amount, on, skip)
+
+    def between(self, least: float, most: float) -> "FaultKind":
+        """Return this kind with other bounds of what a swarm draws."""
+        made = copy(self)
+        made._least, made._most = least, most  # noqa: SLF001 - its own class
+        return made
+
+    def begin(self, cluster: Cluster, nodes: Sequence[Machine], amount: float) -> None:
+        """Do it."""
+        self._begin(cluster, *nodes, *((amount,) if self.unit else ()))
+
+    def end(self, cluster: Cluster, nodes: Sequence[Machine]) -> None:
+        """Undo it."""
+        self._end(cluster, *nodes)
+
+
+def _between(rng: random.Random, least: float, most: float) -> float:
+    """Draw a number of which each order of magnitude is as likely."""
+    return float(least * (most / least) ** rng.random())
+
+
+def _one_way(cluster: Cluster, one: Machine, other: Machine) -> None:
+    """Let nothing pass from one to the other."""
+    cluster.partition(one, other, both=False)
+
+
+def _isolate(cluster: Cluster, node: Machine) -> None:
+    """Let nothing pass between a machine and others."""
+    for other in cluster.machines():
+        if other.address != node.address:
+            cluster.partition(node, other)
+
+
+def _rejoin(cluster: Cluster, node: Machine) -> None:
+    """Let it pass again."""
+    for other in cluster.machines():
+        if other.address != node.address:
+            cluster.mend(node, other)
+
+
+def _fill(cluster: Cluster, node: Machine) -> None:
+    """Leave no room on a disk."""
+    disk = cluster.disk(node)
+    disk.faults.capacity = disk.used
+
+
+def _empty(cluster: Cluster, node: Machine) -> None:
+    """Make room again."""
+    cluster.disk(node).faults.capacity = None
+
+
+def _fail_fsync(cluster: Cluster, node: Machine, part: float) -> None:
+    """Let a part of the calls of fsync fail."""
+    cluster.disk(node).faults.fsync_errors = part
+
+
+def _slow(cluster: Cluster, node: Machine, seconds: float) -> None:
+    """Let a disk take its time."""
+    cluster.disk(node).faults.latency = seconds
+
+
+def _nothing(*_: Any) -> None:
+    """Undo nothing."""
+
+
+#: Nothing passes between two machines.
+partition: Final = FaultKind("partition", 2, Cluster.partition, Cluster.mend)
+#: Nothing passes from the first machine to the second.
+one_way: Final = FaultKind("one_way", 2, _one_way, Cluster.mend)
+#: Nothing passes between a machine and all others.
+isolate: Final = FaultKind("isolate", 1, _isolate, _rejoin)
+#: The connections between two machines break.
+cut: Final = FaultKind("cut", 2, Cluster.cut, _nothing)
+#: Bytes between two machines are `seconds` under way.
+delay: Final = FaultKind(
+    "delay", 2, Cluster.delay, lambda c, a, b: c.delay(a, b, DELAY), "seconds", 0.005, 3.0
+)
+#: A `part` of the packets between two machines is lost, and sent again.
+loss: Final = FaultKind(
+    "loss", 2, Cluster.loss, lambda c, a, b: c.loss(a, b, 0.0), "part", 0.02, 0.5
+)
+#: A `part` of what passes between two machines arrives, and its connection breaks before an
+#: answer: who says again what it has no answer to says it twice.
+doubling: Final = FaultKind(
+    "doubling", 2, Cluster.doubling, lambda c, a, b: c.doubling(a, b, 0.0), "part", 0.01, 0.5
+)
+#: So many `bytes` pass between two machines in a second.
+narrow: Final = FaultKind(
+    "narrow", 2, Cluster.bandwidth, lambda c, a, b: c.bandwidth(a, b, 0), "bytes", 500, 100_000
+)
+#: A machine stands still, as by SIGSTOP.
+pause: Final = FaultKind("pause", 1, Cluster.pause, Cluster.resume)
+#: The clock of a machine runs `rate` times as fast.
+clock_rate: Final = FaultKind(
+    "clock_rate", 1, Cluster.clock_rate, lambda c, a: c.clock_rate(a, 1.0), "rate", 0.8, 1.25
+)
+#: The date of a machine is `seconds` ahead, or back if below 0; its timers do not notice.
+clock_step: Final = FaultKind(
+    *("clock_step", 1, Cluster.clock_step, lambda c, a: c.clock_step(a, 0.0)),
+    *("seconds", 0.01, 100_000.0),
+    is_signed=True,
+)
+#: The process on a machine is killed; it starts again if the test says how.
+kill: Final = FaultKind("kill", 1, Cluster.kill, _nothing)
+#: A machine has a power failure: it is silent, and what was not synced may be lost.
+crash: Final = FaultKind("crash", 1, Cluster.crash, _nothing)
+#: The disk of a machine takes no byte more.
+full_disk: Final = FaultKind("full_disk", 1, _fill, _empty)
+#: Each write and each fsync on a machine takes `seconds`.
+slow_disk: Final = FaultKind(
+    "slow_disk", 1, _slow, lambda c, a: _slow(c, a, 0.0), "seconds", 0.001, 1.0
+)
+#: A `part` of the calls of fsync fails.
+bad_fsync: Final = FaultKind(
+    "bad_fsync", 1, _fail_fsync, lambda c, a: _fail_fsync(c, a, 0.0), "part", 0.05, 1.0
+)
+
+KINDS: Final = (
+    *(partition, one_way, isolate, cut, delay, loss, doubling, narrow),
+    *(pause, clock_rate, clock_step, kill, crash, full_disk, slow_disk, bad_fsync),
+)
+_DEADLY: Final = (kill, crash)
+
+
+class Swarm:
+    """Draws the faults of each seed."""
+
+    def __init__(self, kinds: Sequence[FaultKind], span: float, most: int) -> None:
+        self.kinds = tuple(kinds) or KINDS
+        self.span = span
+        self.most = most
+
+    def draw(self, seed: int) -> list[Fault]:
+        """Return the faults of a seed, in the order of their begin.
+
+        Each seed has some of the kinds, each with its own weight, and any number of faults.
+        A part of them come soon after another one, often of the same kind: troubles come
+        together, and a second one matters most while a program still deals with the first.
+        """
+        rng = random.Random(f"swarm {seed}")
+        kinds = [kind for kind in self.kinds if rng.random() < 0.5] or [rng.choice(self.kinds)]
+        if rng.random() < _FEW:
+            kinds = rng.sample(kinds, min(len(kinds), rng.randint(1, 3)))
+        weights = [rng.random() + 0.1 for _ in kinds]
+        count = rng.randint(0, self.most)
+        faults: list[Fault] = []
+        for kind in rng.choices(kinds, weights, k=count):
+            fault = kind.draw(rng, MACHINES, self.span)
+            company = rng.random() if faults else 1.0
+            before = rng.choice(faults) if faults else fault
+            if company < _ALIKE:
+                other = before.kind.draw(rng, MACHINES, self.span)
+                fault = replace(before, machines=other.machines, lasts=other.lasts)
+            elif company < _ALIKE + _TOGETHER:
+                soon = round(min(before.at + _between(rng, _SOONEST, 2.0), self.span), 3)
+                again = rng.choice((kind, before.kind))
+                fault = replace(again.draw(rng, MACHINES, self.span), at=soon)
+            faults.append(fault)
+        return sorted(faults, key=lambda fault: fault.at)
+
+
+#: Places that a swarm draws from; a place beyond the last machine stands for one before.
+MACHINES: Final = 60
+
+
+def swarm(*kinds: FaultKind, span: float = SPAN, most: int = MOST) -> Swarm:
+    """Return a drawer of faults: each seed another mix of the kinds.
+
+    Args:
+        kinds: what may go wrong; everything by default.
+        span: virtual seconds in which faults begin. Each lasts up to half of that.
+        most: faults of one seed.
+    """
+    return Swarm(kinds, span, most)
+
+
+class Unrest:
+    """Lets the faults of a plan happen in a cluster, and ends them."""
+
+    def __init__(self, cluster: Cluster, faults: Iterable[Fault]) -> None:
+        """Plan faults, counted from now."""
+        self._cluster = cluster
+        self._active: list[tuple[Fault, list[int]]] = []
+        #: Ended nodes that start again, by the fault that ended them.
+        self._gone: dict[Machine, Fault] = {}
+        #: Faults that wait for something, and how many of these each has to let pass.
+        self._armed: list[tuple[Fault, int]] = []
+        self._is_over = self._strikes = False
+        cluster.calmed = self.end
+        for fault in faults:
+            cluster.clock.plan(fault.at, self._arm if fault.on else self.begin, fault)
+
+    def end(self) -> None:
+        """End all faults, now and later, and start again what is to be started again."""
+        self._is_over = True
+        self._arm_all([])
+        for fault, nodes in list(self._active):
+            self._end(fault, nodes)
+        for node in list(self._gone):
+            self._restart(node)
+        for node in self._cluster.machines():
+            if isinstance(node, SimulatedHost):  # its program may have come to its end
+                continue
+            if self._cluster.restarted is not None and not self._cluster.is_running(node):
+                self._cluster.restart(node)
+
+    def _arm(self, fault: Fault) -> None:
+        """Let a fault wait for what it begins with."""
+        if not self._is_over:
+            self._arm_all([*self._armed, (fault, fault.skip)])
+
+    def _arm_all(self, armed: list[tuple[Fault, int]]) -> None:
+        """Watch what happens as long as faults wait for something."""
+        self._armed = armed
+        self._cluster.watch(self._happened if armed else None)
+
+    def _happened(self, what: str, doer: Machine | None) -> None:
+        """Let the faults begin that waited for this."""
+        if self._strikes or self._cluster.is_linking:
+            return
+        machines = self._cluster.machines()
+        due, waiting = [], []
+        for fault, skip in self._armed:
+            first = machines[fault.machines[0] % len(machines)]
+            if fault.on != what or doer not in (None, first):
+                waiting.append((fault, skip))
+            elif skip:
+                waiting.append((fault, skip - 1))
+            else:
+                due.append(fault)
+        self._arm_all(waiting)
+        self._strikes = True  # what a fault does is no moment for another one
+        for fault in due:
+            self.begin(fault)
+        self._strikes = False
+
+    def begin(self, fault: Fault) -> None:
+        """Let a fault happen now, if there are machines for it."""
+        if self._is_over:
+            return
+        if self._cluster.is_linking:
+            self._cluster.clock.plan(_SOONEST, self.begin, fault)
+            return
+        machines = self._cluster.machines()
+        if len(machines) < len(fault.machines):
+            return
+        places = _places(fault.machines, len(machines))
+        nodes = [machines[place] for place in places]
+        if fault.kind in _DEADLY:
+            self._end_node(fault, nodes[0])
+            return
+        if not all(map(self._cluster.is_running, nodes)):
+            return
+        fault.kind.begin(self._cluster, nodes, fault.amount)
+        if fault.kind.is_lasting:
+            self._active.append((fault, places))
+            self._cluster.clock.plan(fault.lasts, self._end, fault, places)
+        self._tell(fault, nodes, begins=True)
+
+    def _tell(self, fault: Fault, nodes: list[Machine], *, begins: bool) -> None:
+        """Tell the test, if it wants to know."""
+        if self._cluster.on_fault is not None:
+            self._cluster.on_fault(fault, nodes, begins)
+
+    def _end_node(self, fault: Fault, node: Machine) -> None:
+        """End a node, and start it again later; without a way to start it, one remains."""
+        cluster = self._cluster
+        running = [each for each in cluster.machines() if cluster.is_running(each)]
+        starts_again = isinstance(node, SimulatedHost) or cluster.restarted is not None
+        if node not in running or (not starts_again and len(running) < 2):
+            return
+        if isinstance(node, SimulatedHost) and not node.mortal:
+            return
+        fault.kind.begin(cluster, (node,), 0.0)
+        self._tell(fault, [node], begins=True)
+        if starts_again:
+            self._gone[node] = fault
+            cluster.clock.plan(fault.lasts, self._restart, node)
+
+    def _restart(self, node: Machine) -> None:
+        """Start a node again, unless that has happened."""
+        fault = self._gone.pop(node, None)
+        if fault is None:
+            return
+        cluster, again = self._cluster, True
+        if node in cluster.machines() and not cluster.is_running(node):
+            again = self._starts(fault, node)
+        latest = [each for each in cluster.machines() if each.address == node.address]
+        if again:
+            self._tell(fault, latest, begins=False)
+
+    def _starts(self, fault: Fault, node: Machine) -> bool:
+        """Start a node again; it may die of a fault meanwhile, or of its disk: then later."""
+        cluster = self._cluster
+        place, count = cluster.machines().index(node), len(cluster.nodes)
+        try:
+            cluster.restart(node)
+        except (CallboardError, OSError):
+            made = (*cluster.nodes[count:], node)[0]  # it may be back already
+            if cluster.is_running(made):
+                ill = [each.kind for each, places in self._active if place in places]
+                if self._is_over or not {full_disk, bad_fsync} & set(ill):
+                    raise
+                cluster.kill(made)  # as a process that fails, and is begun again
+                self._gone[made] = fault
+                cluster.clock.plan(max(fault.lasts, _AGAIN), self._restart, made)
+            return False
+        return True
+
+    def _end(self, fault: Fault, places: list[int]) -> None:
+        """Undo a fault; those that still last for some of the machines are done again."""
+        if (fault, places) not in self._active:  # the test is calm
+            return
+        self._active.remove((fault, places))
+        machines = self._cluster.machines()  # nodes may have started again
+        nodes = [machines[place] for place in places]
+        fault.kind.end(self._cluster, nodes)
+        for other, concerned in self._active:
+            if set(concerned) & set(places):
+                again = [machines[place] for place in concerned]
+                other.kind.begin(self._cluster, again, other.amount)
+        self._tell(fault, nodes, begins=False)
+
+
+def resolved(fault: Fault, count: int) -> Fault:
+    """Return a fault with places of machines that there are."""
+    if count < len(fault.machines):
+        return fault
+    return replace(fault, machines=tuple(_places(fault.machines, count)))
+
+
+def _places(drawn: tuple[int, ...], count: int) -> list[int]:
+    """Return places of machines that there are, each another one."""
+    places: list[int] = []
+    for place in drawn:
+        found = place % count
+        while found in places:
+            found = (found + 1) % count
+        places.append(found)
+    return places

@@ -1,0 +1,1 @@
+"""Programs of plain asyncio as hosts of a simulated cluster."""

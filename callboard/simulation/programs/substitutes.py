@@ -1,0 +1,384 @@
+"""What a program of a host finds in place of the real time, chance, threads and sockets.
+
+While a simulation has hosts, functions of Python's library are replaced, also where a module
+has taken them by `from time import monotonic`. Each asks whose turn it is: a host's program
+gets what its loop says, all others what was there before. What no host has is refused with an
+error that says what to do.
+"""
+
+import contextlib
+import datetime as datetime_module
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from callboard.simulation.programs.here import ProgramLife, here
+from callboard.simulation.programs.sockets import HostSocket, addresses
+
+#: Times that a program may ask for the time in a turn before that takes time: one that waits
+#: for a moment without an await would never see it.
+_FREE_CALLS: Final = 10_000
+
+Inside = Callable[..., Any]
+
+
+def _clock(loop: ProgramLife) -> float:
+    """Return the monotonic time of a host."""
+    here.calls += 1
+    if here.calls > _FREE_CALLS:
+        loop.block(1e-6 * (here.calls - _FREE_CALLS))
+    return loop.time()
+
+
+def _wall_ns(loop: ProgramLife) -> int:
+    """Return the wall clock of a host in nanoseconds."""
+    _clock(loop)
+    return loop.node_clock.wall_ns()
+
+
+def _wall(loop: ProgramLife) -> float:
+    """Return the wall clock of a host."""
+    return _wall_ns(loop) / 1e9
+
+
+def _sleep(loop: ProgramLife, seconds: float) -> None:
+    """Block a host, as it would be."""
+    if seconds < 0:
+        message = "sleep length must be non-negative"
+        raise ValueError(message)
+    loop.block(seconds)
+
+
+def _drawn(name: str) -> Inside:
+    """Return a function of `random` that draws from the host's chance."""
+    return lambda loop, *args, **options: getattr(loop.drawn, name)(*args, **options)
+
+
+def _seed(loop: ProgramLife, a: Any = None, *rest: Any, **options: Any) -> None:
+    """Seed a host's chance; without a seed it goes on as it is."""
+    if a is not None:
+        loop.drawn.seed(a, *rest, **options)
+
+
+def _seed_own(loop: ProgramLife, self: random.Random, a: Any = None, version: int = 2) -> None:
+    """Seed a program's own `random.Random`."""
+    _REAL_SEED(self, loop.random.getrandbits(128) if a is None else a, version)
+
+
+def _uuid1(loop: ProgramLife, node: Any = None, clock_seq: Any = None) -> uuid.UUID:
+    """Return a UUID of the host's time and chance."""
+    found = node or random.Random(loop.host.address).getrandbits(48)
+    nanoseconds = _wall_ns(loop) // 100 + 0x01B21DD213814000
+    sequence = loop.drawn.getrandbits(14) if clock_seq is None else clock_seq
+    low, middle, high = nanoseconds & 0xFFFFFFFF, nanoseconds >> 32 & 0xFFFF, nanoseconds >> 48
+    parts = (low, middle, high & 0x0FFF, sequence >> 8 & 0x3F, sequence & 0xFF, found)
+    return uuid.UUID(fields=parts, version=1)
+
+
+def _signal(loop: ProgramLife, number: int, handler: Any) -> Any:
+    """Set what a signal does to a host."""
+    before = loop.host.handlers.pop(number, signal.SIG_DFL)
+    if handler != signal.SIG_DFL:
+        loop.host.handlers[number] = handler
+    return before
+
+
+def _kill(loop: ProgramLife, process: int, number: int) -> None:
+    """Send a signal to oneself."""
+    if process not in (0, _process(loop)):
+        loop.refuse("other processes are not simulated", "let the test call cluster.kill")
+    loop.host.signal(number)
+
+
+def _process(loop: ProgramLife) -> int:
+    """Return the number of a host's process."""
+    return 1000 + loop.host.number % 1000
+
+
+def _exit(loop: ProgramLife, code: int) -> None:
+    """End a host's program."""
+    raise SystemExit(code)
+
+
+def _refused(what: str, instead: str) -> Inside:
+    """Return a function that says what no host has."""
+
+    def refuse(loop: ProgramLife, *_: Any, **__: Any) -> None:
+        loop.refuse(what, instead)
+
+    return refuse
+
+
+_THREAD = "asyncio.to_thread and loop.run_in_executor call a function in virtual time"
+_OTHER = "make the other program a host of its own: cluster.host(name, main)"
+_NO_SOCKET = "use asyncio: open_connection, start_server or loop.sock_connect"
+_DRAWN: Final = (
+    *("random", "uniform", "triangular", "randint", "choice", "randrange", "sample", "shuffle"),
+    *("choices", "normalvariate", "lognormvariate", "expovariate", "vonmisesvariate", "gauss"),
+    *("gammavariate", "betavariate", "paretovariate", "weibullvariate", "binomialvariate"),
+    *("getstate", "setstate", "getrandbits", "randbytes"),
+)
+_REAL_SEED: Final = random.Random.seed
+_REAL_GMTIME: Final = time.gmtime
+_REAL_STRFTIME: Final = time.strftime
+
+#: Home, name, and what a host's program finds there.
+_INSIDE: Final[list[tuple[Any, str, Inside]]] = [
+    (time, "time", _wall),
+    (time, "time_ns", _wall_ns),
+    *((time, name, _clock) for name in ("monotonic", "perf_counter", "process_time")),
+    *(
+        (time, f"{name}_ns", lambda loop: int(_clock(loop) * 1e9))
+        for name in ("monotonic", "perf_counter", "process_time")
+    ),
+    (time, "sleep", _sleep),
+    *(
+        (time, name, lambda loop, at=None: _REAL_GMTIME(_wall(loop) if at is None else at))
+        for name in ("gmtime", "localtime")
+    ),
+    (
+        time,
+        "strftime",
+        lambda loop, text, at=None: _REAL_STRFTIME(text, at or _REAL_GMTIME(_wall(loop))),
+    ),
+    *((random, name, _drawn(name)) for name in _DRAWN if hasattr(random, name)),
+    (random, "seed", _seed),
+    (random.Random, "seed", _seed_own),
+    (os, "urandom", lambda loop, size: loop.drawn.randbytes(size)),
+    (uuid, "uuid1", _uuid1),
+    (os, "getpid", _process),
+    (os, "kill", _kill),
+    (os, "_exit", _exit),
+    (signal, "signal", _signal),
+    (signal, "getsignal", lambda loop, number: loop.host.handlers.get(number, signal.SIG_DFL)),
+    (signal, "raise_signal", lambda loop, number: loop.host.signal(number)),
+    *(
+        (signal, name, _refused("interrupting timers are not simulated", "use loop.call_later"))
+        for name in ("alarm", "setitimer")
+        if hasattr(signal, name)
+    ),
+    (socket, "getaddrinfo", addresses),
+    (socket, "gethostbyname", lambda loop, name: addresses(loop, name, 0)[0][4][0]),
+    (socket, "gethostname", lambda loop: loop.host.name),
+    (socket, "getfqdn", lambda loop, name="": name or loop.host.name),
+    *(
+        (socket, name, _refused(f"socket.{name} blocks or is real", _NO_SOCKET))
+        for name in ("create_connection", "create_server", "socketpair", "fromfd")
+    ),
+    (threading.Thread, "start", _refused("a host has one thread", _THREAD)),
+    (threading.Condition, "wait", _refused("to wait for a thread would be for ever", _THREAD)),
+    (subprocess.Popen, "__init__", _refused("subprocesses are not simulated", _OTHER)),
+    *(
+        (os, name, _refused("processes are not simulated", _OTHER))
+        for name in (
+            "fork",
+            "forkpty",
+            "system",
+            "posix_spawn",
+            "posix_spawnp",
+            "execv",
+            "execve",
+        )
+        if hasattr(os, name)
+    ),
+]
+
+
+class _RealOrOurs(type):
+    """Lets classes that stand for real ones make real objects, and know these as their own."""
+
+    def __instancecheck__(cls, thing: object) -> bool:
+        """Return whether a thing is one of the real class or of the simulated one."""
+        if cls in _STANDS_FOR:
+            return isinstance(thing, _STANDS_FOR[cls])
+        return super().__instancecheck__(thing)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        """Return whether a class is one of the real ones."""
+        if cls in _STANDS_FOR:
+            return issubclass(kind, _STANDS_FOR[cls])
+        return super().__subclasscheck__(kind)
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        """Make an object of the real class, or of the simulated one in a host's program."""
+        if cls not in _STANDS_FOR:
+            return super().__call__(*args, **options)
+        loop = here.loop
+        if loop is not None and cls is SocketOfHost:
+            return _host_socket(loop, *args, **options)
+        return _STANDS_FOR[cls][0](*args, **options)
+
+
+def _host_socket(
+    loop: ProgramLife,
+    family: int = -1,
+    type: int = -1,  # noqa: A002 - the keyword of the real one
+    proto: int = -1,
+    fileno: int | None = None,
+) -> HostSocket:
+    """Make a socket for a host's program."""
+    if fileno is not None:
+        loop.refuse("descriptors are not simulated", _NO_SOCKET)
+    return HostSocket(loop, family, type, proto)
+
+
+def _now() -> float:
+    """Return the wall clock: that of a host in its program, else what is there."""
+    return time.time()  # noqa: TID251 - it stands for what programs ask
+
+
+class SocketOfHost(socket.socket, metaclass=_RealOrOurs):
+    """`socket.socket`: one of the simulated network in a host's program."""
+
+
+class DateOfHost(datetime_module.date, metaclass=_RealOrOurs):
+    """`datetime.date` with the host's today."""
+
+    @classmethod
+    def today(cls) -> Any:
+        """Return the day of the host's wall clock."""
+        return cls.fromtimestamp(_now())
+
+    @classmethod
+    def fromtimestamp(cls, timestamp: float, /) -> Any:
+        """Return the day of a time, in UTC in a host's program."""
+        if here.loop is None:
+            return _REAL_DATE.fromtimestamp(timestamp)
+        return _REAL_DATETIME.fromtimestamp(timestamp, datetime_module.UTC).date()
+
+
+class DatetimeOfHost(datetime_module.datetime, metaclass=_RealOrOurs):
+    """`datetime.datetime` with the host's now."""
+
+    @classmethod
+    def now(cls, tz: datetime_module.tzinfo | None = None) -> Any:
+        """Return the host's wall clock, which is in UTC where no zone is given."""
+        return cls.fromtimestamp(_now(), tz)
+
+    @classmethod
+    def utcnow(cls) -> Any:
+        """Return the host's wall clock."""
+        now = _REAL_DATETIME.fromtimestamp(_now(), datetime_module.UTC)
+        return now.replace(tzinfo=None)
+
+    @classmethod
+    def today(cls) -> Any:
+        """Return the host's wall clock."""
+        return cls.now()
+
+    @classmethod
+    def fromtimestamp(cls, timestamp: float, tz: datetime_module.tzinfo | None = None) -> Any:
+        """Return a time as a date and time, in UTC in a host's program."""
+        if tz is not None or here.loop is None:
+            return _REAL_DATETIME.fromtimestamp(timestamp, tz)
+        found = _REAL_DATETIME.fromtimestamp(timestamp, datetime_module.UTC)
+        return found.replace(tzinfo=None)
+
+
+_REAL_DATE: Final = datetime_module.date
+_REAL_DATETIME: Final = datetime_module.datetime
+_STANDS_FOR: Final[dict[type, tuple[type, ...]]] = {
+    SocketOfHost: (socket.socket, HostSocket),
+    DateOfHost: (_REAL_DATE,),
+    DatetimeOfHost: (_REAL_DATETIME,),
+}
+
+
+class _Substitute:
+    """One function that is replaced, and what was there before."""
+
+    def __init__(self, home: Any, name: str, inside: Inside) -> None:
+        """Prepare a substitute."""
+        self.home, self.name = home, name
+        self.real = home.__dict__[name]
+        self.before = self.real
+
+        def asks(*args: Any, **options: Any) -> Any:
+            loop = here.loop
+            if loop is None:
+                return self.before(*args, **options)
+            return inside(loop, *args, **options)
+
+        asks.__name__ = asks.__qualname__ = name
+        self.function = asks
+
+
+class Substitutes:
+    """All that is replaced while there are simulations with hosts."""
+
+    def __init__(self) -> None:
+        """Find out what is to be replaced."""
+        self._functions = [_Substitute(*entry) for entry in _INSIDE]
+        self._by_id: dict[int, tuple[Any, Any]] = {}
+        for each in self._functions:
+            self._by_id[id(each.real)] = (each.real, each.function)
+        for ours, (real, *_) in _STANDS_FOR.items():
+            self._by_id[id(real)] = (real, ours)
+        self._classes = {id(real) for real, *_ in _STANDS_FOR.values()}
+        self._places: list[tuple[Any, str, Any]] = [
+            (each.home, each.name, each.function) for each in self._functions
+        ]
+        self._known: set[str] = set()
+        self._users = 0
+        self._undo: list[tuple[Any, str, Any]] = []
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Replace everything; put it back at the end of the last simulation that needs it."""
+        self._users += 1
+        if self._users == 1:
+            self._install()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if self._users == 0:
+                for home, name, before in reversed(self._undo):
+                    setattr(home, name, before)
+                self._undo.clear()
+
+    def _install(self) -> None:
+        """Replace everything where it was found."""
+        self._find()
+        for each in self._functions:
+            each.before = each.home.__dict__[each.name]
+        for home, name, ours in self._places:
+            if name in home.__dict__:
+                self._undo.append((home, name, home.__dict__[name]))
+                setattr(home, name, ours)
+
+    def _find(self) -> None:
+        """Look for what is to be replaced in modules that were not seen yet."""
+        if len(sys.modules) == len(self._known):
+            return
+        homes = {(id(home), name) for home, name, _ in self._places}
+        for title, module in list(sys.modules.items()):
+            if title in self._known:
+                continue
+            self._known.add(title)
+            names = getattr(module, "__dict__", None)
+            if title.partition(".")[0] == "callboard" or not isinstance(names, dict):
+                continue
+            is_own = title.partition(".")[0] in _LEFT_ALONE and title not in _HOMES
+            for name, value in list(names.items()):
+                found = self._by_id.get(id(value))
+                if found is None or found[0] is not value or (id(module), name) in homes:
+                    continue
+                if not (is_own and id(value) in self._classes):
+                    self._places.append((module, name, found[1]))
+
+
+#: Modules in which classes stay: they are used there for what they are.
+_LEFT_ALONE: Final = sys.stdlib_module_names | {"numpy", "pandas", "pyarrow", "pytest"}
+_HOMES: Final = ("datetime", "socket")
+
+#: There is one, since there is one library of Python.
+substitutes: Final = Substitutes()

@@ -1,0 +1,273 @@
+"""Streams of CAF 0.17: how an actor sends another one batches, with credit.
+
+    source                                        sink
+      open_stream(slot, content) ──────────────────>
+      <──────── ack_open(slots, credit, batch size)
+      batch(slots, count, messages, id) ───────────>      as far as the credit goes
+      <──── ack_batch(slots, new credit, size, id)
+      close(slots) ────────────────────────────────>  or  <──────────────── drop(slots)
+
+A slot is a number by which an actor tells its streams apart: a message on a stream has that of
+its sender and that of its receiver. Each of a Broker's peers is the source of one stream to the
+other, whose batches are node messages (`callboard.zeek.node_message`).
+"""
+
+import struct
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from callboard.basp.errors import MalformedPayload
+from callboard.zeek.caf import (
+    CafActor,
+    CafOperation,
+    CafReader,
+    atom,
+    caf_frame,
+    message_bytes,
+    texts_bytes,
+    varbyte,
+)
+
+
+class MessageTypes(StrEnum):
+    """What messages between cores, and of spawn servers, are told by: the types in them."""
+
+    PEER = "@atom+broker::filter_type+@actor"
+    UPDATE = "@atom+broker::filter_type"
+    ASK_MASTER = "@atom+@atom+@atom+@str"
+    ASK_INFO = "@atom+@atom+@str"
+    INFO = "@atom+@str+@strong_actor_ptr+@str"
+    OPEN = "@open_stream_msg"
+    UPSTREAM = "@upstream_msg"
+    DOWNSTREAM = "@downstream_msg"
+    DIRECTED = "@atom+@atom+broker::data_message"
+
+
+#: Kinds of messages, in the data of their frames: ordinary ones, and those of streams.
+NORMAL: Final = 1 << 60
+_UPSTREAM: Final = 2 << 60
+_DOWNSTREAM: Final = 3 << 60
+
+_STREAM: Final = "caf::stream<broker::node_message>"
+#: What streams are opened with: by who was asked to peer, with its filter; and in answer.
+_FIRST: Final = f"{_STREAM}+broker::filter_type+@actor"
+_SECOND: Final = f"{_STREAM}+@atom+@actor"
+_BATCH: Final = message_bytes("std::vector<broker::node_message>")
+_OK: Final = atom("ok").to_bytes(8)
+_PRIORITY: Final = (2).to_bytes(4)
+
+#: Tags of upstream messages, and of downstream ones.
+_ACK_OPEN, _ACK_BATCH, _DROP, _FORCED_DROP = range(4)
+_TO_SINK_BATCH, _CLOSE, _FORCED_CLOSE = range(3)
+
+_SLOTS: Final = struct.Struct(">HH")
+_ACK: Final = struct.Struct(">BiiQ")
+
+
+class OpenStream(NamedTuple):
+    """A stream is opened.
+
+    Attributes:
+        slot: the source's.
+        topics: the source's filter, from who was asked to peer; None in answer.
+    """
+
+    slot: int
+    topics: tuple[str, ...] | None
+
+
+class AckOpen(NamedTuple):
+    """A stream of ours was taken: by the sink's slot, with credit for so many messages."""
+
+    slot: int
+    credit: int
+
+
+class AckBatch(NamedTuple):
+    """Batches arrived, up to this one; there is more credit."""
+
+    credit: int
+    batch: int
+
+
+class StreamBatch(NamedTuple):
+    """A batch: the number of its messages, where they begin in the payload, and its id."""
+
+    messages: int
+    at: int
+
+
+class StreamEnd(NamedTuple):
+    """The other side ends a stream.
+
+    Attributes:
+        how: `close` and `drop`, or the same by force.
+    """
+
+    how: str
+
+
+class StreamPair:
+    """The two streams of a pair of actors, written by one of them.
+
+    Attributes:
+        source: our slot as the source; `sink` is that as the sink.
+        their_sink: the slot of the other side for what we send.
+        their_source: its slot for what it sends.
+    """
+
+    source: Final = 1
+    sink: Final = 2
+
+    def __init__(self, own: CafActor, peer: CafActor) -> None:
+        self.own, self.peer = own, peer
+        self.their_sink = self.their_source = 0
+        self._address = own.to_bytes()
+
+    def tell(self, content: bytes, kind: int = NORMAL) -> bytes:
+        """Return the frame of a message to the peer's actor."""
+        source, target = self.own.number, self.peer.number
+        payload = b"\0" + content
+        return caf_frame(CafOperation.DIRECT, payload, data=kind, source=source, target=target)
+
+    def open(self, topics: tuple[str, ...] | None) -> bytes:
+        """Open our stream: with our filter, or (None) in answer to that of the peer."""
+        first = _OK if topics is None else texts_bytes(topics)
+        inner = message_bytes(_SECOND if topics is None else _FIRST, first, self._address)
+        ends = self._address, self.peer.to_bytes()
+        slot = self.source.to_bytes(2)
+        return self.tell(message_bytes(MessageTypes.OPEN, slot, inner, *ends, _PRIORITY))
+
+    def ack_open(self, credit: int, size: int) -> bytes:
+        """Take the peer's stream: with credit, and the size of batches that is wanted."""
+        tag = bytes((_ACK_OPEN,))
+        asked = credit.to_bytes(4) + size.to_bytes(4)
+        return self._up(tag + self._address + self._address + asked)
+
+    def ack_batch(self, credit: int, size: int, batch: int) -> bytes:
+        """Say that batches came up to this id; give credit, and say which size is wanted."""
+        return self._up(_ACK.pack(_ACK_BATCH, credit, size, batch))
+
+    def drop(self) -> bytes:
+        """End the peer's stream."""
+        return self._up(bytes((_DROP,)))
+
+    def close(self) -> bytes:
+        """End our stream."""
+        return self._down(bytes((_CLOSE,)))
+
+    def batch(self, messages: list[bytes], number: int) -> bytes:
+        """Return the frame of a batch of node messages: the only way in which one is made."""
+        count = len(messages)
+        head = bytes((_TO_SINK_BATCH,)) + count.to_bytes(4) + _BATCH + varbyte(count)
+        return self._down(b"".join((head, *messages, number.to_bytes(8))))
+
+    def _up(self, content: bytes) -> bytes:
+        slots = _SLOTS.pack(self.sink, self.their_source)
+        return self.tell(
+            message_bytes(MessageTypes.UPSTREAM, slots, self._address, content), _UPSTREAM
+        )
+
+    def _down(self, content: bytes) -> bytes:
+        slots = _SLOTS.pack(self.source, self.their_sink)
+        return self.tell(
+            message_bytes(MessageTypes.DOWNSTREAM, slots, self._address, content), _DOWNSTREAM
+        )
+
+    def read_up(self, reader: CafReader) -> AckOpen | AckBatch | StreamEnd:
+        """Read what the sink of our stream says.
+
+        Raises:
+            MalformedPayload: it is none of that, or of another stream.
+        """
+        slot = self._read_slots(reader, self.source)
+        tag = reader.number(1)
+        if tag == _ACK_OPEN:
+            for _ in range(2):
+                reader.actor()
+            credit = self._credit(reader)
+            self._credit(reader)
+            reader.finish()
+            return AckOpen(slot, credit)
+        if slot != self.their_sink:
+            msg = f"an answer on the stream {slot}, where ours is {self.their_sink}"
+            raise MalformedPayload(msg)
+        if tag == _ACK_BATCH:
+            credit = self._credit(reader)
+            self._credit(reader)
+            batch = reader.number(8)
+            reader.finish()
+            return AckBatch(credit, batch)
+        if tag in (_DROP, _FORCED_DROP):
+            return StreamEnd("drop" if tag == _DROP else "forced drop")
+        msg = f"{tag} is no kind of an answer on a stream"
+        raise MalformedPayload(msg)
+
+    def read_down(self, reader: CafReader) -> StreamBatch | StreamEnd:
+        """Read what the source of the peer's stream says: of a batch, all before its messages.
+
+        Raises:
+            MalformedPayload: it is none of that, or of another stream.
+        """
+        slot = self._read_slots(reader, self.sink)
+        if slot != self.their_source:
+            msg = f"a message on the stream {slot}, where theirs is {self.their_source}"
+            raise MalformedPayload(msg)
+        tag = reader.number(1)
+        if tag in (_CLOSE, _FORCED_CLOSE):
+            return StreamEnd("close" if tag == _CLOSE else "forced close")
+        if tag != _TO_SINK_BATCH:
+            msg = f"{tag} is no kind of a message on a stream"
+            raise MalformedPayload(msg)
+        announced = reader.number(4)
+        if reader.take(len(_BATCH)) != _BATCH:
+            msg = "a batch holds something else than node messages"
+            raise MalformedPayload(msg)
+        count = reader.count()
+        if count != announced:
+            msg = f"a batch of {announced:,} messages holds {count:,}"
+            raise MalformedPayload(msg)
+        return StreamBatch(count, reader.at)
+
+    def _read_slots(self, reader: CafReader, own: int) -> int:
+        """Read the slots and the sender; returns the sender's slot."""
+        theirs, ours = _SLOTS.unpack(reader.take(_SLOTS.size))
+        if ours != own:
+            msg = f"a message for the stream {ours}, where ours is {own}"
+            raise MalformedPayload(msg)
+        reader.actor()
+        slot: int = theirs
+        return slot
+
+    @staticmethod
+    def _credit(reader: CafReader) -> int:
+        """Read a number of messages."""
+        number = reader.number(4, signed=True)
+        if number < 0:
+            msg = f"a credit of {number:,} messages"
+            raise MalformedPayload(msg)
+        return number
+
+
+def read_open(reader: CafReader) -> OpenStream:
+    """Read that a stream is opened.
+
+    Raises:
+        MalformedPayload: it is not, or not as Broker does.
+    """
+    slot, types = reader.number(2), reader.types()
+    if types == _FIRST:
+        topics: tuple[str, ...] | None = reader.texts()
+    elif types == _SECOND and reader.take(len(_OK)) == _OK:
+        topics = None
+    else:
+        msg = f"a stream is opened with {types[:80]!r}"
+        raise MalformedPayload(msg)
+    for _ in range(3):  # the peer; the stage before, which is the same; the stage that is asked
+        reader.actor()
+    reader.number(4)
+    reader.finish()
+    if not slot:
+        msg = "a stream has the slot 0"
+        raise MalformedPayload(msg)
+    return OpenStream(slot, topics)

@@ -1,0 +1,182 @@
+"""What every state does: memory, SQLite and PostgreSQL alike."""
+
+import threading
+
+import pytest
+
+from callboard.entity.state.interface import EntitySnapshot, Fence
+from callboard.lease.errors import StateCorrupt, StateVersion
+from tests.callboard.entity.state.stores import OpenState, batch, open_one
+
+__all__ = ["open_one"]
+
+
+def snapshot(number: int, version: int = 1) -> EntitySnapshot:
+    return EntitySnapshot("k-1", number, version, f'{{"n": {number}}}')
+
+
+def test_a_new_state_is_empty(open_one: OpenState) -> None:
+    state = open_one("a")
+    assert state.recover("Cart", "k-1", 1) == (None, [], False)
+    assert state.fences([("Cart", 1)]) == {("Cart", 1): Fence(0, "")}
+    assert list(state.journal("Cart")) == []
+    assert state.last_position("Cart") == 0
+    assert list(state.keys("Cart")) == []
+    assert list(state.types()) == []
+
+
+def test_the_states_of_a_database_have_one_identity(open_one: OpenState) -> None:
+    one, other = open_one("a").identity(), open_one("b").identity()
+    assert one == other
+    assert len(one.id) == 32
+
+
+def test_what_was_committed_is_recovered_by_another(open_one: OpenState) -> None:
+    state = open_one("a")
+    assert state.claim("Cart", {1: 1, 2: 1}) == {}
+    done = state.commit([batch(2, [1]), batch(1, [1, 2])])
+    assert done == ({}, {}, {"Cart": 3})
+    events = open_one("b").recover("Cart", "k-1", 1).events
+    assert [(e.key, e.number, e.epoch, e.kind, e.version) for e in events] == [
+        ("k-1", 1, 1, "shop.ItemAdded", 1),
+        ("k-1", 2, 1, "shop.ItemAdded", 1),
+    ]
+    assert events[1].body == '{"item": "tea 2"}'
+    assert events[0].time_ms > 1_500_000_000_000
+    assert set(state.kinds("Cart")) == {("shop.ItemAdded", 1)}
+    assert list(state.keys("Cart")) == ["k-1", "k-2"]
+    assert list(state.keys("Cart", after="k-1", limit=5)) == ["k-2"]
+    assert list(state.types()) == ["Cart"]
+
+
+def test_a_claim_with_a_higher_epoch_fences_the_one_before(open_one: OpenState) -> None:
+    first, second = open_one("a"), open_one("b")
+    first.claim("Cart", {1: 1, 2: 1})
+    assert second.claim("Cart", {1: 2}) == {}
+    done = first.commit([batch(1, [1]), batch(2, [1])])
+    assert done.fenced == {("Cart", 1): Fence(2, "b")}
+    assert done.positions == {"Cart": 1}
+    assert list(first.recover("Cart", "k-1", 1).events) == []
+    assert len(first.recover("Cart", "k-2", 1).events) == 1
+
+
+def test_of_two_claims_of_an_epoch_the_first_holds(open_one: OpenState) -> None:
+    first, second = open_one("a"), open_one("b")
+    assert first.claim("Cart", {1: 5}) == {}
+    assert second.claim("Cart", {1: 5, 2: 5}) == {1: Fence(5, "a")}
+    assert second.claim("Cart", {1: 4}) == {1: Fence(5, "a")}
+    assert first.claim("Cart", {1: 5}) == {}, "claiming again changes nothing"
+    assert second.fences([("Cart", 1), ("Cart", 2)]) == {
+        ("Cart", 1): Fence(5, "a"),
+        ("Cart", 2): Fence(5, "b"),
+    }
+
+
+def test_a_slot_that_nobody_claimed_is_fenced(open_one: OpenState) -> None:
+    assert open_one("a").commit([batch(1, [1])]).fenced == {("Cart", 1): Fence(0, "")}
+
+
+def test_a_number_is_written_once_and_others_of_the_group_commit(open_one: OpenState) -> None:
+    state = open_one("a")
+    state.claim("Cart", {1: 1, 2: 1})
+    state.commit([batch(1, [1])])
+    done = state.commit([batch(1, [1]), batch(2, [1])])
+    assert isinstance(done.failed["Cart", 1], StateCorrupt)
+    assert set(done.failed) == {("Cart", 1)}
+    assert done.positions == {"Cart": 2}
+    assert len(state.recover("Cart", "k-2", 1).events) == 1
+
+
+def test_positions_rise_without_gaps_for_each_type(open_one: OpenState) -> None:
+    state = open_one("a")
+    for type_name in ("Cart", "Order"):
+        state.claim(type_name, {1: 1, 2: 1})
+    state.commit([batch(1, [1, 2]), batch(1, [1], type_name="Order")])
+    done = state.commit([batch(2, [1], type_name="Order"), batch(2, [1])])
+    assert done.positions == {"Cart": 3, "Order": 2}
+    journal = state.journal("Cart")
+    assert [(e.position, e.key, e.number) for e in journal] == [
+        (1, "k-1", 1),
+        (2, "k-1", 2),
+        (3, "k-2", 1),
+    ]
+    assert [e.position for e in state.journal("Cart", after=1, limit=1)] == [2]
+    assert state.last_position("Order") == 2
+
+
+def test_recovery_comes_in_pages(open_one: OpenState) -> None:
+    state = open_one("a")
+    state.claim("Cart", {1: 1})
+    state.commit([batch(1, [1, 2, 3, 4, 5])])
+    first = state.recover("Cart", "k-1", 1, limit=3)
+    assert [e.number for e in first.events] == [1, 2, 3]
+    assert first.has_more
+    assert [e.number for e in state.events("Cart", "k-1", 3, 3)] == [4, 5]
+
+
+def test_the_last_two_snapshots_are_kept_and_the_newest_is_read(open_one: OpenState) -> None:
+    state = open_one("a")
+    state.claim("Cart", {1: 1})
+    for number in (1, 2, 3):
+        state.commit([batch(1, [number], snapshots=[snapshot(number)])])
+    state.commit([batch(1, [4])])
+    found = state.recover("Cart", "k-1", 1)
+    assert found.snapshot == snapshot(3)
+    assert [e.number for e in found.events] == [4]
+
+
+def test_a_snapshot_of_another_version_is_skipped(open_one: OpenState) -> None:
+    state = open_one("a")
+    state.claim("Cart", {1: 1})
+    state.commit([batch(1, [1, 2], snapshots=[snapshot(2)])])
+    found = state.recover("Cart", "k-1", 2)
+    assert found.snapshot is None
+    assert [e.number for e in found.events] == [1, 2]
+
+
+def test_what_cannot_be_made_again_is_told(open_one: OpenState) -> None:
+    state = open_one("a")
+    state.claim("Cart", {1: 1})
+    state.commit([batch(1, [1, 2, 3], snapshots=[snapshot(3)])])
+    state.commit([batch(1, [], forget=2)])
+    assert state.recover("Cart", "k-1", 1).snapshot == snapshot(3)
+    with pytest.raises(StateCorrupt, match="event 3 where 1 has to be"):
+        state.recover("Cart", "k-1", 2)
+    state.commit([batch(1, [], forget=3)])
+    with pytest.raises(StateVersion, match="other versions"):
+        state.recover("Cart", "k-1", 2)
+    assert [e.position for e in state.journal("Cart")] == []
+    assert state.commit([batch(1, [4])]).positions == {"Cart": 4}
+
+
+def test_texts_of_all_kinds_come_back(open_one: OpenState) -> None:
+    state = open_one("a")
+    state.claim("Cärt", {1: 1})
+    key = "é/'\"%?\\ 中 🙂"
+    state.commit([batch(1, [1], key=key, type_name="Cärt")])
+    assert state.recover("Cärt", key, 1).events[0].key == key
+    assert list(state.keys("Cärt")) == [key]
+
+
+def test_writers_at_once_leave_no_gap_and_none_twice(open_one: OpenState) -> None:
+    states = [open_one(name) for name in "abc"]
+    for slot, state in enumerate(states):
+        state.claim("Cart", {slot: 1})
+    failures: list[object] = []
+
+    def write(slot: int) -> None:
+        for number in range(1, 21):
+            done = states[slot].commit([batch(slot, [number])])
+            if done.fenced or done.failed:
+                failures.append(done)
+
+    threads = [threading.Thread(target=write, args=(slot,)) for slot in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    journal = states[0].journal("Cart")
+    assert [e.position for e in journal] == list(range(1, 61))
+    for slot in range(3):
+        assert [e.number for e in journal if e.key == f"k-{slot}"] == list(range(1, 21))

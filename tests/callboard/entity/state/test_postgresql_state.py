@@ -1,0 +1,138 @@
+"""What goes wrong with a server: answers that are lost, restarts, stops, unsafe settings."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from callboard.entity.state.interface import Fence
+from callboard.lease.errors import (
+    DatabaseReplaced,
+    StateCorrupt,
+    StateUnavailable,
+    UnsafeDatabase,
+)
+from tests.callboard.entity.state.postgresql_server import new_server, running_server
+from tests.callboard.entity.state.stores import batch
+
+
+@pytest.fixture
+def url() -> str:
+    return running_server().new_database()
+
+
+@pytest.fixture
+def state(url: str) -> Iterator[Any]:
+    from callboard.entity.state.postgresql import PostgresqlState
+
+    made = PostgresqlState(url, "a")
+    made.claim("Cart", {1: 1, 2: 1})
+    yield made
+    made.close()
+
+
+def lose_answers(state: Any, times: int, *, happens: bool) -> list[None]:
+    """Let the next commits' requests or their answers get lost."""
+    run, lost = state._writing.run, list[None]()
+
+    def broken(work: Callable[[Any], Any]) -> Any:
+        if len(lost) == times:
+            return run(work)
+        lost.append(None)
+        if happens:
+            run(work)
+        state._writing._drop()
+        raise StateUnavailable("the connection broke")
+
+    state._writing.run = broken
+    return lost
+
+
+def test_a_commit_whose_answer_was_lost_is_found(state: Any) -> None:
+    lost = lose_answers(state, 1, happens=True)
+    done = state.commit([batch(1, [1]), batch(2, [1])])
+    assert lost == [None]
+    assert done == ({}, {}, {"Cart": 2})
+    assert state.commit([batch(1, [2])]).positions == {"Cart": 3}
+
+
+def test_a_commit_that_never_arrived_is_sent_again(state: Any) -> None:
+    lose_answers(state, 1, happens=False)
+    assert state.commit([batch(1, [1])]).positions == {"Cart": 1}
+    assert [e.number for e in state.recover("Cart", "k-1", 1).events] == [1]
+
+
+def test_a_lost_answer_tells_which_slots_were_fenced(state: Any, url: str) -> None:
+    from callboard.entity.state.postgresql import PostgresqlState
+
+    other = PostgresqlState(url, "b")
+    other.claim("Cart", {2: 2})
+    lose_answers(state, 1, happens=True)
+    done = state.commit([batch(1, [1]), batch(2, [1])])
+    assert done.fenced == {("Cart", 2): Fence(2, "b")}
+    assert done.positions == {"Cart": 1}
+    other.close()
+
+
+def test_a_late_commit_that_was_settled_writes_nothing(state: Any) -> None:
+    """The first attempt is still under way, in some buffer, when the second is made."""
+    from callboard.entity.state.postgresql import PostgresqlState
+
+    late = PostgresqlState(state.url, "c")
+    late.writer, late._number = state.writer, state._number
+    lose_answers(state, 1, happens=False)
+    state.commit([batch(1, [], forget=0)])
+    with pytest.raises(StateCorrupt, match="division by zero"):
+        late._writing.run(lambda connection: late._write([batch(2, [1])], connection))
+    assert list(state.events("Cart", "k-2")) == []
+    late.close()
+
+
+def test_a_client_that_stopped_in_a_transaction_loses_its_locks(state: Any, url: str) -> None:
+    from callboard.lease.postgresql import LIMITS, Connected
+
+    stopped = Connected(url, lambda connection: None)
+    began = threading.Event()
+
+    def work(connection: Any) -> None:
+        connection.execute("BEGIN")
+        connection.execute(LIMITS)
+        connection.execute("SELECT * FROM callboard_fences FOR UPDATE")
+        began.set()
+
+    stopped.run(work)
+    assert began.is_set()
+    assert state.commit([batch(1, [1])]).positions == {"Cart": 1}
+    stopped.close()
+
+
+def test_a_server_that_is_killed_and_started_again_is_used_on() -> None:
+    from callboard.entity.state.postgresql import PostgresqlState
+
+    server = new_server().start()
+    state = PostgresqlState(server.new_database(), "a")
+    state.claim("Cart", {1: 1})
+    state.commit([batch(1, [1])])
+    server.kill()
+    with pytest.raises(StateUnavailable):
+        state.fences([("Cart", 1)])
+    server.start()
+    assert state.commit([batch(1, [2])]).positions == {"Cart": 2}
+    assert [e.number for e in state.recover("Cart", "k-1", 1).events] == [1, 2]
+    state.close()
+    server.kill()
+    server.start("fsync=off")
+    with pytest.raises(UnsafeDatabase, match="fsync is off"):
+        PostgresqlState(state.url, "a")
+    server.close()
+
+
+def test_another_timeline_raises_all_fences(state: Any, url: str) -> None:
+    state._reading.query("UPDATE callboard_state SET timeline = '00000000' RETURNING 1")
+    state._timeline = "00000000"
+    with pytest.raises(DatabaseReplaced, match="claimed again"):
+        state.commit([batch(1, [1])])
+    assert state.commit([batch(1, [1])]).fenced == {("Cart", 1): Fence(2, "")}
+    assert state.claim("Cart", {1: 3}) == {}
+    assert state.commit([batch(1, [1], epoch=3)]).positions == {"Cart": 1}

@@ -1,0 +1,113 @@
+"""What goes wrong with a file: no room, damage, another process' lock, a newer version."""
+
+import itertools
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from callboard.actors.errors import WrongValue
+from callboard.entity.state.opening import open_leases, open_state
+from callboard.entity.state.sqlite import SqliteState
+from callboard.lease import sqlite as lease_sqlite
+from callboard.lease.errors import (
+    StateBusy,
+    StateCorrupt,
+    StateFull,
+    StateVersion,
+    UnsafeDatabase,
+)
+from tests.callboard.entity.state.stores import batch
+
+
+def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
+    state = SqliteState(tmp_path / "a.db", "a")
+    state.claim("Cart", {1: 1})
+    pages = state._writing.connection.execute("PRAGMA page_count").fetchone()[0]
+    state._writing.connection.execute(f"PRAGMA max_page_count = {pages + 4}")
+    numbers = itertools.count(1)
+
+    def fill() -> None:
+        while True:
+            state.commit([batch(1, [next(numbers)])])
+
+    with pytest.raises(StateFull, match=r"a\.db.*free space"):
+        fill()
+    number = next(numbers) - 1
+    state._writing.connection.execute(f"PRAGMA max_page_count = {pages + 400}")
+    assert state.last_position("Cart") == number - 1
+    assert state.commit([batch(1, [number])]).positions == {"Cart": number}
+    state.close()
+
+
+def test_a_lock_of_another_is_named_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_sqlite, "BUSY_TIMEOUT", 0.01)
+    state = SqliteState(tmp_path / "a.db", "a")
+    state.claim("Cart", {1: 1})
+    other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StateBusy, match="locked for writing by another process"):
+        state.commit([batch(1, [1])])
+    assert list(state.recover("Cart", "k-1", 1).events) == [], "reading goes on"
+    other.close()
+    assert state.commit([batch(1, [1])]).positions == {"Cart": 1}
+    state.close()
+
+
+def test_damage_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.db").write_bytes(b"no database at all, whatever its name says" * 100)
+    with pytest.raises(StateCorrupt, match=r"a\.db"):
+        SqliteState(tmp_path / "a.db", "a")
+
+
+def test_a_newer_callboards_tables_are_refused(tmp_path: Path) -> None:
+    SqliteState(tmp_path / "a.db", "a").close()
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        connection.execute("UPDATE callboard_state SET schema_version = 99")
+    with pytest.raises(StateVersion, match="version 99"):
+        SqliteState(tmp_path / "a.db", "a")
+
+
+def test_older_tables_get_the_steps_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from callboard.entity.state import schema
+    from callboard.entity.state import sqlite as state_sqlite
+
+    SqliteState(tmp_path / "a.db", "a").close()
+    steps = (*schema.STEPS, ("CREATE TABLE callboard_more (one INTEGER)",))
+    monkeypatch.setattr(schema, "STEPS", steps)
+    monkeypatch.setattr(state_sqlite, "STEPS", steps)
+    for _ in range(2):
+        state = SqliteState(tmp_path / "a.db", "a")
+        assert state.rows("SELECT * FROM callboard_more") == []
+        assert state.rows("SELECT schema_version FROM callboard_state") == [(len(steps),)]
+        state.close()
+
+
+def test_a_network_file_system_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_sqlite, "file_system_of", lambda path: "nfs4")
+    with pytest.raises(UnsafeDatabase, match=r"network file system \(nfs4\).*PostgreSQL"):
+        SqliteState(tmp_path / "a.db", "a")
+
+
+def test_events_are_read_by_sql_alone(tmp_path: Path) -> None:
+    state = open_state(f"sqlite:{tmp_path}/a.db", "a")
+    state.claim("Cart", {1: 1})
+    state.commit([batch(1, [1, 2])])
+    state.close()
+    connection = sqlite3.connect(tmp_path / "a.db")
+    sql = "SELECT number, json_extract(body, '$.item') FROM callboard_events ORDER BY number"
+    assert connection.execute(sql).fetchall() == [(1, "tea 1"), (2, "tea 2")]
+    connection.close()
+
+
+@pytest.mark.parametrize("url", ["sqlite:", "mysql://x/y", "shop.db", ""])
+def test_other_urls_are_refused(url: str) -> None:
+    for opened in (open_state, open_leases):
+        with pytest.raises(WrongValue, match="write sqlite:FILE"):
+            opened(url, "a")

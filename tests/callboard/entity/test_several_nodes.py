@@ -1,0 +1,171 @@
+"""Entities over several nodes: who owns what, moves, and messages that find their way."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from callboard import Entity, Node, event, handler, message
+from callboard.errors import AskTimeout, NeedsLeases, RemoteError, WrongState
+from tests.polling import eventually
+
+
+@message("entities-tests.Put")
+@dataclass(frozen=True)
+class Put:
+    number: int
+
+
+class Kept(Entity):
+    name = "entities-tests.Kept"
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    @handler
+    def on_put(self, msg: Put) -> int:
+        self.persist(msg)
+        if msg.number < 0:
+            raise ValueError(msg.number)
+        return len(self.numbers)
+
+    @event
+    def on_number(self, event: Put) -> None:
+        self.numbers.append(event.number)
+
+    @handler(read_only=True)
+    def on_text(self, msg: str) -> list[int]:
+        return self.numbers
+
+    @handler
+    async def on_refs(self, msg: list) -> object:
+        other = self.node.entity(Kept, msg[0])
+        return await other.ask(Put(1))
+
+
+class Passive(Kept):
+    name = "entities-tests.Passive"
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., list[Node]]]:
+    """Make so many nodes, all linked with the first."""
+    with ExitStack() as stack:
+
+        def nodes(count: int) -> list[Node]:
+            made = [stack.enter_context(Node(name)) for name in "abcdef"[:count]]
+            made[0].listen("127.0.0.1", 0)
+            for node in made[1:]:
+                node.connect(made[0].address)
+            for node in made:
+                eventually(lambda node=node: len(node.nodes()) == count - 1)
+            return made
+
+        yield nodes
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path}/state.db"
+
+
+def owners(node: Node, count: int = 60) -> set[bytes]:
+    return {node.entity(Kept, f"k-{i}").node_id for i in range(count)}
+
+
+def test_a_second_host_gets_its_share_and_gives_it_back(
+    make: Callable[..., list[Node]], state: str
+) -> None:
+    a, b, c = make(3)
+    a.host(Kept, state=state)
+    refs = [c.entity(Kept, f"k-{i}") for i in range(60)]
+    assert [ref.ask(Put(i)).result(10) for i, ref in enumerate(refs)] == [1] * 60
+    b.host(Kept, state=state)
+    eventually(lambda: owners(c) == {a.node_id, b.node_id})
+    assert [ref.ask(Put(0)).result(10) for ref in refs] == [2] * 60
+    b.close()
+    assert [ref.ask("all").result(10) for ref in refs] == [[i, 0] for i in range(60)]
+    assert owners(c) == {a.node_id}
+
+
+def test_messages_keep_their_order_while_slots_move(
+    make: Callable[..., list[Node]], state: str
+) -> None:
+    a, b, c = make(3)
+    a.host(Kept, state=state)
+    refs = [c.entity(Kept, f"k-{i}") for i in range(20)]
+    for number in range(100):
+        if number == 30:
+            hosting = b._start(b.ahost(Kept, state=state))
+        for ref in refs:
+            ref.tell(Put(number))
+        refs[0].ask("all").result(10)  # so that the moves happen among the messages
+    hosting.result(10)
+    eventually(lambda: owners(c) == {a.node_id, b.node_id})
+    for ref in refs:
+        assert ref.ask("all").result(10) == list(range(100))
+
+
+def test_entities_ask_each_other_wherever_they_are(
+    make: Callable[..., list[Node]], state: str
+) -> None:
+    a, b = make(2)
+    for node in (a, b):
+        node.host(Kept, state=state)
+    eventually(lambda: owners(a) == {a.node_id, b.node_id})
+    for i in range(20):
+        assert a.entity(Kept, f"from-{i}").ask([f"to-{i}"]).result(10) == 1
+    with pytest.raises(RemoteError, match="WouldDeadlock"):
+        a.entity(Kept, "self").ask(["self"]).result(10)
+
+
+def test_errors_cross_nodes(make: Callable[..., list[Node]], state: str) -> None:
+    a, b = make(2)
+    a.host(Kept, state=state)
+    with pytest.raises(RemoteError, match="ValueError"):
+        b.entity(Kept, "x").ask(Put(-1)).result(10)
+    assert b.entity(Kept, "x").ask("all").result(10) == []
+
+
+def test_a_node_with_another_state_is_refused(
+    make: Callable[..., list[Node]], state: str, tmp_path: Path
+) -> None:
+    a, b = make(2)
+    a.host(Kept, state=state)
+    with pytest.raises(WrongState, match="another state"):
+        b.host(Kept, state=f"sqlite:{tmp_path}/other.db", leases=state)
+    b.host(Kept, state=state)
+
+
+def test_without_leases_one_node_hosts(make: Callable[..., list[Node]]) -> None:
+    a, b = make(2)
+    a.host(Passive)
+    with pytest.raises(NeedsLeases, match="another node"):
+        b.host(Passive)
+    assert b.entity(Passive, "x").ask(Put(1)).result(10) == 1
+
+
+def test_a_message_waits_for_its_first_host(
+    make: Callable[..., list[Node]], state: str
+) -> None:
+    a, b = make(2)
+    waiting = b.entity(Kept, "x").ask(Put(1))
+    b.entity(Kept, "x").tell(Put(2))
+    with pytest.raises(AskTimeout):
+        b.entity(Kept, "y").ask(Put(1), timeout=0.2).result(10)
+    a.host(Kept, state=state)
+    assert waiting.result(10) == 1
+    assert b.entity(Kept, "x").ask("all").result(10) == [1, 2]
+
+
+def test_stop_puts_away_on_its_owner(make: Callable[..., list[Node]], state: str) -> None:
+    a, b = make(2)
+    a.host(Kept, state=state)
+    ref = b.entity(Kept, "x")
+    assert ref.ask(Put(1)).result(10) == 1
+    before = len(a.runtime.contexts)
+    ref.stop()
+    eventually(lambda: len(a.runtime.contexts) == before - 1)
+    assert ref.ask(Put(1)).result(10) == 2

@@ -1,0 +1,87 @@
+"""What every register does: memory, SQLite and PostgreSQL alike."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from callboard.entity.state.opening import open_leases
+from callboard.lease.register import Leases, LeaseValue, MemoryLeases
+from tests.callboard.entity.state.postgresql_server import running_server
+from tests.polling import eventually
+
+OpenLeases = Callable[[str], Leases]
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenLeases]:
+    """Open registers of one database, of each kind."""
+    if request.param == "memory":
+        shared = MemoryLeases()
+        yield lambda writer: shared
+        return
+    is_file = request.param == "sqlite"
+    url = f"sqlite:{tmp_path}/a.db" if is_file else running_server().new_database()
+    with ExitStack() as opened:
+
+        def open_of(writer: str) -> Leases:
+            leases = open_leases(url, writer)
+            opened.callback(leases.close)
+            return leases
+
+        yield open_of
+
+
+def test_a_value_is_replaced_only_by_who_saw_it(open_one: OpenLeases) -> None:
+    one, other = open_one("a"), open_one("b")
+    assert one.read("table") == (None, 0)
+    assert one.write("table", LeaseValue("a", 1, '{"é": "%s"}'), 0)
+    assert not other.write("table", LeaseValue("b", 1), 0)
+    assert other.read("table") == (LeaseValue("a", 1, '{"é": "%s"}'), 1)
+    assert other.write("table", LeaseValue("b", 1), 1)
+    assert not one.write("table", LeaseValue("a", 2), 1)
+    assert one.read("table") == (LeaseValue("b", 1), 2)
+    assert one.read("other") == (None, 0)
+
+
+def test_of_writers_at_once_one_wins_each_version(open_one: OpenLeases) -> None:
+    registers = [open_one(name) for name in "abc"]
+    won: list[int] = []
+
+    def raise_it(number: int) -> None:
+        for _ in range(20):
+            value, version = registers[number].read("n")
+            if registers[number].write("n", LeaseValue(str(number), version + 1), version):
+                won.append(version + 1)
+
+    threads = [threading.Thread(target=raise_it, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(won) == list(range(1, len(won) + 1))
+    assert registers[0].read("n")[1] == len(won)
+
+
+def test_a_killed_process_is_gone_for_certain(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/a.db"
+    program = (
+        "import sys; from callboard.entity.state.opening import open_leases;"
+        f"leases = open_leases({url!r}, 'b'); print('open', flush=True); sys.stdin.read()"
+    )
+    leases = open_leases(url, "a")
+    command = [sys.executable, "-c", program]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"open\n"
+        assert not leases.is_gone("b")
+        process.kill()
+    assert eventually(lambda: leases.is_gone("b"))
+    assert leases.is_gone("nobody")
+    assert not leases.is_gone("a")
+    leases.close()

@@ -1,0 +1,307 @@
+"""Many seeds of one test: what is drawn, what is found, what is printed and kept."""
+
+import random
+import re
+import secrets
+import time
+import uuid
+import warnings
+from itertools import count
+
+import pytest
+
+from callboard.simulation import (
+    AlwaysBroken,
+    Cluster,
+    Fault,
+    NeverHappened,
+    NotDeterministic,
+    cluster_test,
+    crash,
+    delay,
+    full_disk,
+    kill,
+    one_way,
+    partition,
+    pause,
+    swarm,
+)
+from callboard.simulation.cluster_test import ClusterTest
+from callboard.simulation.faults import KINDS, Unrest
+from callboard.simulation.marks import always, marks_in
+from callboard.simulation.shrinking import shrink
+
+pytest_plugins = ["pytester"]
+
+LEFT = count()
+
+FAILING = """
+    from callboard import Actor, handler
+    from callboard.simulation import cluster_test, crash, partition, swarm, sometimes
+
+    class Quiet(Actor):
+        @handler
+        def on_text(self, msg: str) -> str:
+            return msg
+
+    @cluster_test(seeds=30, faults=swarm(crash, partition, span=5.0))
+    def test_nobody_is_lost(cluster, tmp_path):
+        a, b = cluster(2)
+        down = a.monitor(a.ref(str(b.spawn(Quiet))))
+        cluster.advance(12.0)
+        sometimes(tmp_path.exists(), "there is a folder")
+        assert not down.done()
+
+    @cluster_test(seeds=2)
+    def test_marks(cluster):
+        sometimes(cluster.now > 5, "it is late")
+        sometimes(True, "it is early")
+"""
+
+
+def test_a_failure_is_small_replayed_and_kept(pytester: pytest.Pytester, monkeypatch):
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")  # no forks of the suite's own processes
+    pytester.makepyfile(test_it=FAILING)
+
+    failed = pytester.runpytest("-p", "no:randomly", "-k", "nobody")
+
+    failed.assert_outcomes(failed=1)
+    text = failed.stdout.str()
+    (seed,) = set(re.findall(r"callboard replay (\d+)", text))
+    drawn = re.findall(r"(?:crash|partition)\((?:\d, )+at=[\d.]+, lasts=[\d.]+\)", text)
+    assert len(set(drawn)) == 1  # the note stands in the summary as well, in CI
+    assert f"def test_seed_{seed}(cluster, tmp_path):" in text
+    assert "test_it.test_nobody_is_lost.scenario(cluster, tmp_path=tmp_path)" in text
+    (kept,) = (pytester.path / ".callboard" / "seeds").iterdir()
+    assert kept.read_text().splitlines()[1:] == [seed]
+    program = text[text.index("E       from callboard.simulation import cluster_test") :]
+    lines = [line[8:] for line in program.splitlines() if line.startswith("E")]
+    pytester.makepyfile(test_kept="\n".join(lines))
+    pytester.runpytest("test_kept.py", "-k", "seed").assert_outcomes(failed=1)
+    one = pytester.runpytest(f"--callboard-seed={seed}", "-k", "nobody")
+    one.assert_outcomes(failed=1)
+
+
+def test_marks_that_no_seed_came_to_are_named(pytester: pytest.Pytester):
+    pytester.makepyfile(test_it=FAILING)
+
+    result = pytester.runpytest("-k", "marks")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["*NeverHappened: *test_marks: 2 seeds never came to 'it is late'"]
+    )
+
+
+def lived(scenario, name="here", **options):
+    return ClusterTest(scenario, options.pop("seeds", 5), options.pop("faults", ()), twice=True)
+
+
+def test_a_scenario_that_depends_on_more_than_its_seed_is_found():
+    chance = random.Random(3)
+
+    def careless(cluster):
+        cluster(2)
+        cluster.trace.note(cluster.now, "test", chance.random())
+
+    with pytest.raises(NotDeterministic, match=r"differ at event .* more than the seed"):
+        lived(careless).run("careless", {})
+
+
+@pytest.mark.parametrize(
+    ("depends", "named"),
+    [
+        (lambda: time.time_ns(), "likely: time.time_ns() in test_cluster_test.py, line "),
+        (
+            lambda: secrets.token_hex(),
+            "likely: secrets.token_hex() in test_cluster_test.py, line ",
+        ),
+        (lambda: uuid.uuid4(), "likely: uuid.uuid4() in test_cluster_test.py, line "),
+        (lambda: next(LEFT), "likely: the order of a set, .* an earlier run left behind"),
+    ],
+)
+def test_the_likely_cause_is_named_with_its_line(depends, named):
+    def careless(cluster):
+        cluster(1)
+        cluster.trace.note(cluster.now, "test", depends())
+
+    with pytest.raises(NotDeterministic, match=named.replace("()", r"\(\)")):
+        lived(careless).run("careless", {})
+
+
+def test_a_failure_that_does_not_come_again_is_told():
+    lives = iter([False, True, True])
+
+    def once(cluster):
+        assert next(lives)
+
+    with pytest.raises(NotDeterministic, match="passes when it is lived again"):
+        lived(once).run("once", {})
+
+
+@pytest.mark.parametrize(("variable", "count"), [("CALLBOARD_SEEDS", 3), (None, 5)])
+def test_the_environment_says_how_many_seeds(monkeypatch, variable, count):
+    if variable:
+        monkeypatch.setenv(variable, str(count))
+    seeds = []
+    test = ClusterTest(lambda cluster: seeds.append(cluster.seed), 5, (), twice=False)
+
+    test.run("x", {})
+    first = list(seeds)
+    test.run("x", {})
+
+    assert len(set(first)) == count
+    assert seeds == first * 2
+    monkeypatch.setenv("CALLBOARD_NEW_SEEDS", "1")
+    test.run("x", {})
+    assert not set(seeds[2 * count :]) & set(first)
+    monkeypatch.setenv("CALLBOARD_SECONDS", "0")
+    test.run("x", {})
+    assert len(seeds) == 3 * count
+
+
+def test_the_same_seed_draws_the_same_faults_and_others_others():
+    drawn = [swarm().draw(seed) for seed in range(40)]
+
+    assert drawn == [swarm().draw(seed) for seed in range(40)]
+    assert {fault.kind for faults in drawn for fault in faults} == set(KINDS)
+    assert any(not faults for faults in drawn)
+    assert len({tuple(map(str, faults)) for faults in drawn}) > 30
+    for faults in drawn:
+        assert [fault.at for fault in faults] == sorted(fault.at for fault in faults)
+        assert all(0 <= fault.at <= 20 and 0 < fault.lasts <= 10 for fault in faults)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_each_kind_begins_and_ends_and_its_text_makes_it_again(kind):
+    fault = kind.draw(random.Random(1), 3, 4.0)
+    names = {each.name: each for each in KINDS}
+    assert eval(str(fault), names) == fault
+
+    cluster = Cluster(7)
+    try:
+        Unrest(cluster, [fault])
+        nodes = cluster(3, topology="mesh")
+        restarted = []
+        cluster.restarted = restarted.append
+        cluster.advance(fault.at + fault.lasts + 0.1)
+        if kind in (kill, crash):
+            (node,) = restarted
+            assert node in cluster.machines()
+            assert node not in nodes
+        cluster.advance(10.0)
+        assert all(map(cluster.is_running, cluster.machines()))
+        machines = cluster.machines()
+        for one in machines:
+            for other in machines:
+                way = cluster.network.way(cluster._hosts[one], cluster._hosts[other])
+                assert (way.is_cut, way.loss, way.bytes_per_second) == (False, 0.0, 0)
+                assert way.delay == 0.0005
+            assert cluster.disk(one).room() is None
+    finally:
+        cluster.close()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: partition(0),
+        lambda: crash(0, 1),
+        lambda: delay(0, 1),
+        lambda: delay(0, 1, part=0.1),
+        lambda: pause(0, seconds=1),
+    ],
+)
+def test_a_fault_of_another_form_says_what_is_right(call):
+    with pytest.raises(ValueError, match=r"is called as \w+\(i"):
+        call()
+
+
+def test_of_two_partitions_the_later_end_counts():
+    cluster = Cluster(7)
+    try:
+        Unrest(cluster, [partition(0, 1, at=1, lasts=5), one_way(1, 0, at=2, lasts=1)])
+        a, b = cluster(2)
+        way = cluster.network.way(cluster._hosts[a], cluster._hosts[b])
+        cluster.run_until(lambda: cluster.now >= 4, 5)
+        assert way.is_cut
+        cluster.run_until(lambda: cluster.now >= 7, 5)
+        assert not way.is_cut
+    finally:
+        cluster.close()
+
+
+def test_without_a_way_to_start_it_again_the_last_node_stays():
+    cluster = Cluster(7)
+    try:
+        Unrest(cluster, [kill(0, at=1), crash(1, at=2), kill(2, at=3), crash(3, at=4)])
+        cluster(3)
+        cluster.advance(10)
+        assert sum(map(cluster.is_running, cluster.machines())) == 1
+    finally:
+        cluster.close()
+
+
+def test_a_full_disk_takes_nothing_and_then_again():
+    cluster = Cluster(7)
+    try:
+        Unrest(cluster, [full_disk(0, at=1, lasts=2)])
+        (node,) = cluster(1)
+        disk = cluster.disk(node)
+        file = disk.open("a", append=True)
+        file.write(b"12345")
+        assert disk.used == 5
+        cluster.run_until(lambda: cluster.now >= 2, 5)
+        with pytest.raises(OSError, match="No space left"):
+            file.write(b"6")
+        cluster.run_until(lambda: cluster.now >= 4, 5)
+        file.write(b"6")
+    finally:
+        cluster.close()
+
+
+def test_shrinking_keeps_what_is_needed():
+    faults = [kind.draw(random.Random(i), 3, 20.0) for i, kind in enumerate(KINDS * 3)]
+    needed = {faults[5].kind, faults[-1].kind}
+
+    small = shrink(faults, [], lambda tried, _: needed <= {each.kind for each in tried})[0]
+
+    assert {each.kind for each in small} == needed
+    assert len(small) == 2
+    assert all(each.at == float(f"{each.at:.2g}") for each in small)
+    assert shrink(faults, [1], lambda tried, steps: False) == (faults, [1])
+    assert shrink(faults, [1, 2], lambda tried, steps: True) == ([], [])
+
+
+def test_always_fails_at_once():
+    always(1 < 2, "numbers are in order")
+    with pytest.raises(AlwaysBroken, match="does not hold that numbers are in order"):
+        always(2 < 1, "numbers are in order")
+
+
+def test_marks_are_read_from_a_source():
+    source = """
+from callboard import simulation
+sometimes(a > b, "one")
+simulation.sometimes(condition=True, what="two")
+if x:
+    reachable("three")
+other("four")
+sometimes(a, variable)
+def test_here():
+    reachable("five")
+def test_there():
+    reachable("six")
+"""
+    assert marks_in(source, "test_here") == {"one", "two", "three", "five"}
+
+
+def test_no_mark_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NeverHappened)
+        lived(lambda cluster: None).run("quiet", {})
+
+
+def test_a_fault_is_a_value():
+    assert Fault(crash, (0,), 1.0, 2.0) == crash(0, at=1.0, lasts=2.0)
+    assert callable(cluster_test(seeds=1))

@@ -1,0 +1,77 @@
+"""Planted bugs are found, made small, and printed as a test that fails; what is right passes.
+
+`make planted` looks for them from any start, as a tester would; here are those
+that a few seeds show.
+"""
+
+import sys
+
+import pytest
+
+from callboard.simulation import swarm
+from callboard.simulation.cluster_test import ClusterTest
+from tests.planted.plants import PLANTS
+
+#: Bugs of which one in some ten seeds tells; the others cost a run of minutes.
+SOON = (
+    "lost update",
+    "double delivery",
+    "forgotten fsync",
+    "order after reconnect",
+    "timer across a pause",
+    "lost will",
+    "unbounded retry",
+    "missed monitor",
+)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(sys.modules[ClusterTest.__module__], "SHRINK_SECONDS", 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*never came to:UserWarning")
+@pytest.mark.parametrize(
+    "plant", [each for each in PLANTS if each.name in SOON], ids=lambda plant: plant.name
+)
+def test_a_planted_bug_is_found_and_its_program_fails(plant):
+    test = ClusterTest(plant.scenario, range(200), swarm(), twice=False)
+
+    with plant.planted():
+        run = test.run(plant.name, {})
+        assert run is not None
+        assert type(run.error) is plant.error
+        assert len(run.smallest) + len(run.steps or ()) <= 25
+        program = run.program(plant.scenario)
+        assert f"def test_seed_{run.seed}(cluster):" in program
+        again = replayed(program, plant.scenario)
+        with pytest.raises(plant.error):
+            again()
+
+    again()
+    assert test.run(plant.name, {}, only=run.seed) is None
+
+
+def replayed(program, scenario):
+    """Return what the test of a printed program does, without pytest."""
+    name = scenario.__module__
+    seen = {}
+
+    def kept(**options):
+        seen.update(options)
+        return lambda function: function
+
+    lines = program.replace(f"import {name}\n", "").replace("cluster_test, ", "", 1)
+    lines = lines.replace("from callboard.simulation import cluster_test\n", "")
+    names = {"cluster_test": kept, name.partition(".")[0]: sys.modules[name.partition(".")[0]]}
+    exec(lines, names)
+    test = ClusterTest(
+        scenario, seen["seeds"], seen["faults"], twice=False, steps=seen.get("steps")
+    )
+
+    def live():
+        run = test.live(seen["seeds"][0], seen["faults"], {})
+        if run.error is not None:
+            raise run.error
+
+    return live
