@@ -201,7 +201,8 @@ class Entities:
         host.runner = self._runner
         host.writer, host.route = self.writer, self.route
         sender = self._sender(name)
-        host.forward, host.forward_marker = sender.send, sender.send_marker
+        host.forward = partial(sender.send, is_forwarded=True)
+        host.forward_marker = sender.send_marker
         register = await self._open(self._leases, leases, open_leases)
         if register is None:
             await self._refuse_second(name)
@@ -292,11 +293,11 @@ class Entities:
     ) -> None:
         """Bring a message to an entity; from any thread, never blocks."""
         slot = slot_of(key)
-        host = self._hosts.get(type_name)
-        if host is not None and host.serves(slot):
-            host.deliver(key, message, sender, is_urgent=is_urgent)
-        else:
-            self._sender(type_name).send(key, slot, message, sender, is_urgent=is_urgent)
+        host, sending = self._hosts.get(type_name), self._sender(type_name)
+        if sending.is_waiting(slot):
+            host = None
+        if host is None or not host.deliver(key, message, sender, is_urgent=is_urgent):
+            sending.send(key, slot, message, sender, is_urgent=is_urgent)
 
     def _sender(self, name: str) -> TypeSender:
         """Return what sends to the owners of a type."""
@@ -310,13 +311,12 @@ class Entities:
     def _deliver_here(self, name: str, waiting: Waiting) -> bool:
         """Give a message that waited to this node's host, if it serves the slot."""
         host = self._hosts.get(name)
-        if host is None or not host.serves(waiting.slot):
+        if host is None:
             return False
         if not waiting.key:
-            host.pass_marker(waiting.slot, waiting.message)
-            return True
-        host.deliver(waiting.key, waiting.message, waiting.sender, is_urgent=waiting.is_urgent)
-        return True
+            return host.pass_marker(waiting.slot, waiting.message)
+        sender, is_urgent = waiting.sender, waiting.is_urgent
+        return host.deliver(waiting.key, waiting.message, sender, is_urgent=is_urgent)
 
     def deliver(self, msg: EntityMessage, asker: Any) -> NotOwner | None:
         """Give a message of another node to its entity, or return why not."""
@@ -324,11 +324,10 @@ class Entities:
         if type(name) is not str or type(key) is not str:
             return NotOwner()
         host = self._hosts.get(name)
-        slot = slot_of(key)
-        if host is not None and host.serves(slot) and not host.is_closed:
+        if host is not None and not host.is_closed:
             sender: Any = asker if msg.is_asked else _Teller(msg.sender)
-            host.deliver(key, msg.message, sender, is_urgent=msg.is_urgent is True)
-            return None
+            if host.deliver(key, msg.message, sender, is_urgent=msg.is_urgent is True):
+                return None
         return NotOwner(self.table(name))
 
     def marker(self, msg: EntityMarker, passed: Callable[[], object]) -> None:
@@ -336,9 +335,7 @@ class Entities:
         host = self._hosts.get(msg.type_name) if type(msg.type_name) is str else None
         if host is None or type(msg.slot) is not int:
             passed()
-        elif host.serves(msg.slot):
-            host.pass_marker(msg.slot, passed)
-        else:
+        elif not host.pass_marker(msg.slot, passed):
             self._sender(msg.type_name).send_marker(msg.slot, passed)
 
     def table(self, name: object, asker: Any = None) -> EntityTable | None:

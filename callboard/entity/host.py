@@ -108,26 +108,33 @@ class EntityHost:
 
     def deliver(
         self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool = False
-    ) -> None:
-        """Give a message to the entity of a key, which is made if need be; from any thread."""
+    ) -> bool:
+        """Give a message to the entity of a key, which is made if need be; from any thread.
+
+        Returns:
+            False if this node does not serve the key's slot: nothing happened.
+        """
         with self.lock:
             cell = self.cells.get(key)
             if self._stopped and slot_of(key) in self._stopped and not self.is_closed:
                 self._held.append((key, message, sender, is_urgent))
-                return
+                return True
             if cell is None:
+                if not self.serves(slot_of(key)):
+                    return False
                 if not self.is_closed:
                     cell = self._activate(key)
             elif cell.is_put_away:
                 waiting = self._waiting.setdefault(key, [])
                 if len(waiting) < WAITING_LIMIT:
                     waiting.append((message, sender))
-                    return
+                    return True
                 cell = None
             if cell is not None:
                 (cell.post_urgent if is_urgent else cell.post)(message, sender)
-                return
+                return True
         self.refuse(key, message, sender)
+        return True
 
     # --- slots ---
 
@@ -171,7 +178,14 @@ class EntityHost:
     def slots_moved(self, slots: "Sequence[int]") -> None:
         """Send on what came for slots while they were given away, in its order."""
         with self.lock:  # what could not be given away is served again
-            self._stopped.difference_update([slot for slot in slots if slot in self.epochs])
+            kept = {slot for slot in slots if slot in self.epochs}
+            self._stopped -= kept
+            held, self._held = self._held, []
+            for key, message, sender, is_urgent in held:
+                if slot_of(key) in kept:
+                    self.deliver(key, message, sender, is_urgent=is_urgent)
+                else:
+                    self._held.append((key, message, sender, is_urgent))
         while True:
             with self.lock:
                 held, self._held = self._held, []
@@ -184,13 +198,20 @@ class EntityHost:
             for slot, passed in markers:
                 self.forward_marker(slot, passed)
 
-    def pass_marker(self, slot: int, passed: Callable[[], object]) -> None:
-        """Call back once what was sent for a slot before is taken here, or by its new owner."""
+    def pass_marker(self, slot: int, passed: Callable[[], object]) -> bool:
+        """Call back once what was sent for a slot before is taken here, or by its new owner.
+
+        Returns:
+            False if this node does not serve the slot: nothing will happen.
+        """
         with self.lock:
             if slot in self._stopped:
                 self._markers.append((slot, passed))
-                return
+                return True
+            if slot not in self.epochs:
+                return False
         passed()
+        return True
 
     def refuse(self, key: str, message: Any, sender: Sender | None) -> None:
         """Refuse a message that no activation takes."""

@@ -3,6 +3,7 @@
 Messages of a slot keep their order. One that is refused by a node which is no owner, or that
 finds no owner, waits with all behind it until a newer table is known. When a slot has another
 owner, a marker goes the old way first: what was sent there has been taken or refused by then.
+What a former owner held while it gave the slot away goes before all that is sent there later.
 """
 
 import threading
@@ -49,6 +50,8 @@ class Waiting:
     sender: Sender | None
     is_urgent: bool
     since: float
+    #: Whether this node's host held it while it gave the slot away.
+    is_forwarded: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -87,14 +90,27 @@ class TypeSender:
         self._pause = FIRST_LOOK
         self._is_looking = False
 
+    def is_waiting(self, slot: int) -> bool:
+        """Return whether something for a slot may still be on its way, so that others wait."""
+        return slot in self._queues or slot in self._former
+
     def send(
-        self, key: str, slot: int, message: Any, sender: Sender | None, *, is_urgent: bool
+        self,
+        key: str,
+        slot: int,
+        message: Any,
+        sender: Sender | None,
+        *,
+        is_urgent: bool,
+        is_forwarded: bool = False,
     ) -> None:
         """Send a message, or let it wait for its owner; from any thread."""
         with self._lock:
             self._number += 1
             now = self._runtime.now()
-            waiting = Waiting(self._number, key, slot, message, sender, is_urgent, now)
+            waiting = Waiting(
+                self._number, key, slot, message, sender, is_urgent, now, is_forwarded
+            )
             queue = self._queues.get(slot)
             if queue is None and self._go(waiting):
                 return
@@ -111,7 +127,16 @@ class TypeSender:
         with self._lock:
             self._number += 1
             now = self._runtime.now()
-            waiting = Waiting(self._number, "", slot, passed, None, is_urgent=False, since=now)
+            waiting = Waiting(
+                self._number,
+                "",
+                slot,
+                passed,
+                None,
+                is_urgent=False,
+                since=now,
+                is_forwarded=True,
+            )
             if slot in self._queues:
                 self._queues[slot].append(waiting)
             elif not self._go(waiting):
@@ -155,18 +180,20 @@ class TypeSender:
         slot = waiting.slot
         if slot in self._marked:
             return False
+        former = self._former.get(slot)
+        # Our host may hold what comes for a slot that it gives away, whatever the table.
+        if former is None and not waiting.is_forwarded and self._here(waiting):
+            return True
         node = self.table.node_of(slot)
-        former = self._former.get(slot, node)
-        is_here = node == self._runtime.node_id
-        if former != node:
+        if former is not None and former != node:
             self._mark(slot, former)
             return False
-        if is_here or not node:
+        if node == self._runtime.node_id or not node:
             return self._here(waiting)
         if not self._runtime.remote.is_reachable(node):
             return False
         if not waiting.key:
-            self._ask_marker(slot, node, waiting.message)
+            self._ask_marker(slot, node, lambda: self._marker_came(waiting))
             return True
         self._former[slot] = node
         return self._dispatch(waiting, node)
@@ -241,6 +268,15 @@ class TypeSender:
             before = [each for each in queue if each.number < waiting.number]
             self._queues[waiting.slot] = deque([*before, waiting, *later])
             self._look()
+
+    def _marker_came(self, waiting: Waiting) -> None:
+        """Take a marker's answer; one that overtook what was refused meanwhile goes again."""
+        with self._lock:
+            queue = self._queues.get(waiting.slot, ())
+            if any(each.number < waiting.number for each in queue):
+                self._wait_again(waiting)
+                return
+        waiting.message()
 
     def _mark(self, slot: int, node: bytes) -> None:
         """Wait until a former owner has taken or refused all that was sent to it."""

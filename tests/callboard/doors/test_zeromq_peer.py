@@ -114,6 +114,8 @@ def test_two_nodes_at_one_manager_bring_nothing_twice_and_take_turns(manager, ze
         doors = [opened(each, manager) for each in (a, b)]
         states = [door._claim.state for door in doors]
         assert sorted(states, key=str) == [DoorState.HELD, DoorState.STANDBY]
+        zeek.await_subscription("t")
+        assert all(each.await_filter_entry("t", WAIT) for each in (a, b))
         zeek.publish("t", "in")
         for each in (first, second):
             assert each.get(WAIT) == ("t", "in")
