@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from callboard.simulation import swarm
+from callboard.simulation import bad_fsync, crash, kill, swarm
 from callboard.simulation.cluster_test import ClusterTest
+from tests.planted import services
 from tests.planted.plants import PLANTS
 
 #: Bugs of which one in some ten seeds tells; the others cost a run of minutes.
@@ -50,6 +51,19 @@ def test_a_planted_bug_is_found_and_its_program_fails(plant):
 
     again()
     assert test.run(plant.name, {}, only=run.seed) is None
+
+
+@pytest.mark.filterwarnings("ignore:.*never came to:UserWarning")
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [crash(1, at=18, lasts=0.8), bad_fsync(0, at=18, lasts=2, part=0.9)],
+        [kill(2, at=0.002), kill(1, at=0.06, lasts=0.5), kill(0, at=0.76, lasts=2)],
+    ],
+    ids=["a router that ends", "a will before there is a reader"],
+)
+def test_a_will_is_published_whatever_ends(faults):
+    assert ClusterTest(services.wills, [5000581], faults, twice=False).run("wills", {}) is None
 
 
 def replayed(program, scenario):
