@@ -72,6 +72,8 @@ class Runner:
     is_polling: ClassVar[bool] = True
     #: What stands for this machine's disk and ports in a simulation; None on real ones.
     machine: Any = None
+    #: Returns what stands for the database of a URL in a simulation; None on real machines.
+    databases: Any = None
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
 """The entities of a node: the types that it hosts, and the way to those of other nodes."""
 
-import os
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -146,7 +145,7 @@ class Entities:
         self._joining: set[str] = set()
         self._lock = threading.Lock()
         #: Names this life of the node in fences and in the table.
-        self.writer = f"{runtime.node_id.hex()}-{os.urandom(4).hex()}"
+        self.writer = f"{runtime.node_id.hex()}-{runner.random.getrandbits(32):08x}"
         COMPANY.hold, COMPANY.used = _hold, True
         runtime.start_actor(EntityServer, (self,), number=ENTITIES)
 
@@ -223,6 +222,8 @@ class Entities:
         """Return what calls a state or a register of a URL, opened once for the node."""
         if url is None:
             return None
+        if url not in opened and (model := self._runner.databases) is not None:
+            opened[url] = model(url).client(self.writer, self._runner)
         if url not in opened:
             future: Future[Any] = Future()
 
@@ -268,7 +269,8 @@ class Entities:
         self._sender(name).adopt(table)
         told = EntityTable(name, table.version, table.text())
         nodes = {bytes.fromhex(node) for node in table.members.values()}
-        for node in (nodes | self._askers.get(name, set())) - {self.runtime.node_id}:
+        others = (nodes | self._askers.get(name, set())) - {self.runtime.node_id}
+        for node in sorted(others):  # in an order that a simulation finds again
             if self.runtime.remote.is_reachable(node):
                 self.runtime.ref_of(node, ENTITIES).tell(told)
 

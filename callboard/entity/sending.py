@@ -9,6 +9,7 @@ What a former owner held while it gave the slot away goes before all that is sen
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 from callboard.actors.envelope import Envelope
@@ -33,6 +34,10 @@ from callboard.lease.errors import OutcomeUnknown, StateCorrupt
 #: Messages that wait for the owner of a slot, and seconds that one which was told does.
 WAITING_LIMIT: Final = 1_000
 TOLD_SECONDS: Final = 10.0
+
+#: Seconds that a former owner has for a marker which is no member any more: it closes, or is
+#: dead, and then nothing comes back.
+GONE_SECONDS: Final = 0.5
 
 #: Seconds between looks for an owner.
 FIRST_LOOK: Final = 0.02
@@ -147,7 +152,10 @@ class TypeSender:
         """Take a newer table, and send what waited for it."""
         with self._lock:
             if table.version > self.table.version:
-                self.table = table
+                before, self.table = {*self.table.members.values()}, table
+                for node in sorted(before.difference(table.members.values())):
+                    forget = self._forget_owner
+                    self._runtime.call_later(GONE_SECONDS, forget, bytes.fromhex(node))
         self.flush()
 
     def flush(self) -> None:
@@ -281,15 +289,25 @@ class TypeSender:
     def _mark(self, slot: int, node: bytes) -> None:
         """Wait until a former owner has taken or refused all that was sent to it."""
         self._marked.add(slot)
+        self._ask_marker(slot, node, partial(self._marker_passed, slot, node))
 
-        def passed() -> None:
-            with self._lock:
-                self._marked.discard(slot)
-                if self._former.get(slot) == node:
-                    del self._former[slot]
-            self._runtime.post(self.flush)
+    def _forget_owner(self, node: bytes) -> None:
+        """Wait no longer for markers of a former owner that is no member any more."""
+        if node.hex() in self.table.members.values():
+            return
+        with self._lock:
+            slots = [slot for slot, former in self._former.items() if former == node]
+        for slot in slots:
+            self._marker_passed(slot, node)
 
-        self._ask_marker(slot, node, passed)
+    def _marker_passed(self, slot: int, node: bytes) -> None:
+        """Send to the owner of a slot what waited for the former one."""
+        with self._lock:
+            if self._former.get(slot) != node:
+                return
+            self._marked.discard(slot)
+            del self._former[slot]
+        self._runtime.post(self.flush)
 
     def _ask_marker(self, slot: int, node: bytes, passed: Callable[[], object]) -> None:
         """Send a marker to a node, behind all that was sent there."""

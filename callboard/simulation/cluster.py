@@ -532,6 +532,8 @@ class Cluster:
         self._note("crash", node)
         self.network.silence_host(self._hosts[node])
         self.disk(node).crash()
+        if isinstance(node, Node):
+            runner_of(node).has_crashed = True
         self._end(node, "it crashed")
 
     @staticmethod

@@ -39,6 +39,8 @@ class SimulatedRunner(Runner):
 
     #: The databases that stand in the place of those that a URL names.
     databases: Callable[[str], ModelDatabase]
+    #: Whether its machine lost its power: nobody can tell that from silence.
+    has_crashed = False
 
     def __init__(
         self,

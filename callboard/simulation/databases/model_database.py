@@ -59,6 +59,7 @@ class DatabaseUser(Protocol):
 
     is_paused: bool
     closed: bool
+    has_crashed: bool
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
         """Call back in the node's turn."""
@@ -105,6 +106,8 @@ class ModelDatabase:
         self._log: list[tuple[float, Callable[[_Contents], Any]]] = []
         self._open: list[_Transaction] = []
         self._cut: set[int] = set()
+        #: Who called, by writer.
+        self._users: dict[str, DatabaseUser] = {}
 
     @property
     def tables(self) -> MemoryTables:
@@ -149,7 +152,13 @@ class ModelDatabase:
 
     def client(self, writer: str, runner: DatabaseUser) -> "ModelClient":
         """Return the connection of a writer; its calls are answered in the runner's turns."""
+        self._users[writer] = runner
         return ModelClient(self, writer, runner)
+
+    def is_gone(self, writer: str) -> bool:
+        """Return whether a writer has ended for certain: the file's machine knows of kills."""
+        user = self._users.get(writer)
+        return self.is_file and user is not None and user.closed and not user.has_crashed
 
     def reaches(self, client: DatabaseUser) -> bool:
         """Return whether a request or an answer passes now."""
@@ -178,7 +187,7 @@ class ModelDatabase:
         if transaction.is_over:
             return
         runner = transaction.client.runner
-        if runner.closed:
+        if runner.closed and self.is_file:  # a server got the whole transaction at once
             self._fail(transaction, "its client is gone")
             return
         if self.is_file and runner.is_paused:
@@ -268,7 +277,7 @@ class ModelClient:
         elif name == _WRITE:
             self._request(partial(self._write_lease, told, *given), done)
         elif name == "is_gone":
-            self._answer(done, False)  # noqa: FBT003 - the answer
+            self._answer(done, self.database.is_gone(given[0]))
         else:
             self._request(partial(self._look, done, name, args, kwargs), done)
 

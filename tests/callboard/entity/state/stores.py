@@ -31,7 +31,7 @@ KINDS = ("memory", "sqlite", "postgresql", "model of sqlite:", "model of postgre
 class StillNode:
     """The runner of a node that does nothing but wait for answers."""
 
-    is_paused = closed = False
+    is_paused = closed = has_crashed = False
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
         callback(*args)
