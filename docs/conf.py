@@ -3,7 +3,13 @@
 from importlib.metadata import version as installed_version
 from typing import Any
 
+from docutils import nodes
+from docutils.parsers.rst import directives
+from docutils.statemachine import StringList
 from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.util.docutils import SphinxDirective
+
+from scripts.protocol_tables import TABLES, TableError, table
 
 project = "callboard"
 author = "callboard contributors"
@@ -38,6 +44,27 @@ def read_google_form(
     lines[:] = GoogleDocstring(lines, NAPOLEON, app, kind, name, of, options).lines()
 
 
+class WireTable(SphinxDirective):
+    """A table of a protocol page, made from the code: see `scripts.protocol_tables`."""
+
+    has_content = True
+    optional_arguments = 1
+    option_spec = dict.fromkeys(("sample", "at", "start", "size"), directives.unchanged)
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table, with what is said above it."""
+        target = self.arguments[0] if self.arguments else ""
+        try:
+            text = table(self.name, target, list(self.content), self.options)
+        except TableError as problem:
+            raise self.error(str(problem)) from None
+        parent = nodes.container(classes=["wire-table"])
+        self.state.nested_parse(StringList(text.splitlines()), self.content_offset, parent)
+        return [parent]
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    for kind in TABLES:
+        app.add_directive(kind, WireTable)
     app.connect("autodoc-process-docstring", read_google_form)
