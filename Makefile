@@ -62,8 +62,9 @@ bench: .venv/.run .venv/.spark ## measure callboard and its rivals in one run (A
 growth: .venv/.run ## measure how cost grows, to 1,000,000 actors, and draw it (ARGS="actors --most 10000" for a part)
 	@$(python) -m benchmarks.growth $(ARGS)
 
-docs: .venv/.docs ## build the documentation in docs/_build
+docs: .venv/.docs ## build the documentation in docs/_build, and follow every link in it
 	@$(python) -m sphinx -W --keep-going --quiet -b html docs docs/_build
+	@$(python) -m scripts.links docs/_build
 
 lock: .venv/.run ## write requirements/*.txt again (UPGRADE=1 takes the newest versions)
 	@scripts/lock.sh

@@ -109,3 +109,22 @@ def test_each_program_of_the_readme_runs_alone(block, capsys, monkeypatch, tmp_p
 def test_pages_that_run_elsewhere_are_run():
     assert all((ROOT / "tests" / test).is_file() for test in ELSEWHERE.values())
     assert all((ROOT / "docs" / page).is_file() for page in ELSEWHERE)
+
+
+def test_each_decision_stands_in_one_subject():
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(
+        r"^- \[(.*)\]\((.*)\)$", (folder / "README.md").read_text(), re.MULTILINE
+    )
+
+    titles = {path.name: path.open().readline()[2:].strip() for path in folder.glob("0*.md")}
+    assert len(titles) > 40
+    assert sorted(name for _, name in listed) == sorted(titles)
+    assert {name: title for title, name in listed} == titles
+
+
+def test_links_of_the_readme_lead_to_files():
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", (ROOT / "README.md").read_text())
+
+    assert len(links) > 5
+    assert [link for link in links if not (ROOT / link).exists()] == []

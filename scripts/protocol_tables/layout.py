@@ -134,14 +134,8 @@ def layout_text(target: str, lines: list[str], options: dict[str, str]) -> str:
             msg = f"{target}: the fields have {whole} bytes, {said} is {_size(module, said)}"
             raise TableError(msg)
     sample = _sample(options) if "sample" in options else None
-    head = [
-        "offset",
-        "size",
-        "type",
-        "field",
-        *([] if sample is None else ["sample"]),
-        "meaning",
-    ]
+    shown = [] if sample is None else ["sample"]
+    head = ["offset", "size", "type", "field", "meaning", *shown]
     out = [_caption(target), "", _line(head), _line(["---"] * len(head))]
     for row in rows:
         cells = [
@@ -149,8 +143,8 @@ def layout_text(target: str, lines: list[str], options: dict[str, str]) -> str:
             str(row.size),
             row.type,
             row.field,
-            *([] if sample is None else [_bytes(sample, row, start)]),
             row.meaning,
+            *([] if sample is None else [_bytes(sample, row, start)]),
         ]
         out.append(_line(cells))
     return "\n".join(out)

@@ -63,12 +63,12 @@ def test_a_sample_is_cut_into_the_fields():
     assert text.splitlines() == [
         "8 bytes, big-endian, from `callboard.gateway.wire.control._HEAD`:",
         "",
-        "| offset | size | type | field | sample | meaning |",
+        "| offset | size | type | field | meaning | sample |",
         "| --- | --- | --- | --- | --- | --- |",
-        "| 0 | 2 | bytes | magic | `a1 6c` | m |",
-        "| 2 | 1 | u8 | version | `01` | v |",
-        "| 3 | 1 | u8 | type | `02` | t |",
-        "| 4 | 4 | u32 | size | `00 00 00 09` | s |",
+        "| 0 | 2 | bytes | magic | m | `a1 6c` |",
+        "| 2 | 1 | u8 | version | v | `01` |",
+        "| 3 | 1 | u8 | type | t | `02` |",
+        "| 4 | 4 | u32 | size | s | `00 00 00 09` |",
     ]
 
 
