@@ -187,7 +187,9 @@ class Cluster:
         self.network.way(address, address).delay = LOOPBACK_DELAY
         wake, restart = self._awake.append, self.restart
         made = SimulatedHost(
-            World(self.clock, self.network, self.trace, self.random, wake, restart),
+            World(
+                self.clock, self.network, self.trace, self.random, wake, self.disk_of, restart
+            ),
             *(name, main, args),
             address=address,
             number=HOST_NUMBERS + number,

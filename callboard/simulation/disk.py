@@ -123,6 +123,10 @@ class FolderInode:
         _enter(self.seen, entries)
         self._pending.append(entries)
 
+    def keep(self, name: str, inode: "FileInode | FolderInode") -> None:
+        """Enter a name that is durable at once."""
+        self.seen[name] = self._durable[name] = inode
+
     def sync(self) -> None:
         """Make all changes of names durable."""
         for entries in self._pending:
@@ -221,6 +225,13 @@ class SimulatedDisk:
         folder.change({name: FolderInode()})
         self.did_change()
 
+    def furnish(self, path: str) -> None:
+        """Make a folder that is durable at once, as one that a machine begins with."""
+        folder, name, inode = self._look(path)
+        if inode is not None:
+            raise _error(errno.EEXIST, path)
+        folder.keep(name, FolderInode())
+
     def rename(self, old: str, new: str) -> None:
         """Rename within one folder; what has the new name is replaced, all in one step.
 
@@ -247,6 +258,21 @@ class SimulatedDisk:
         folder.change({before: None, after: inode})
         self.did_change()
 
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder.
+
+        Raises:
+            FileNotFoundError: there is none.
+            NotADirectoryError: it is a file.
+            OSError: it is not empty, or the root.
+        """
+        inode = self._folder(path)
+        folder, name, _ = self._look(path)
+        if inode.seen or not name:
+            raise _error(errno.ENOTEMPTY if name else errno.EBUSY, path)
+        folder.change({name: None})
+        self.did_change()
+
     def unlink(self, path: str) -> None:
         """Remove a file's name; who has it open can go on.
 
@@ -255,7 +281,7 @@ class SimulatedDisk:
             IsADirectoryError: it is a folder.
         """
         folder, name, _ = self._look(path)
-        if not isinstance(self._find(path), FileInode):
+        if not isinstance(self.find(path), FileInode):
             raise _error(errno.EISDIR, path)
         folder.change({name: None})
         self.did_change()
@@ -274,7 +300,7 @@ class SimulatedDisk:
         Raises:
             FolderInPlace: it is a folder.
         """
-        inode = self._find(path)
+        inode = self.find(path)
         if not isinstance(inode, FileInode):
             raise FolderInPlace(path)
         return len(inode.seen)
@@ -310,7 +336,7 @@ class SimulatedDisk:
 
     def flip_bit(self, path: str, bit: int) -> None:
         """Flip a bit of a file for good; bit 0 is the lowest one of its first byte."""
-        inode = self._find(path)
+        inode = self.find(path)
         assert isinstance(inode, FileInode), f"{path} is a folder"
         inode.flip(bit)
 
@@ -352,7 +378,7 @@ class SimulatedDisk:
         name = names[-1] if names else ""
         return folder, name, folder.seen.get(name) if name else folder
 
-    def _find(self, path: str) -> FileInode | FolderInode:
+    def find(self, path: str) -> FileInode | FolderInode:
         """Return what has a path; raise `FileNotFoundError` where nothing has."""
         _, _, inode = self._look(path)
         if inode is None:
@@ -361,7 +387,7 @@ class SimulatedDisk:
 
     def _folder(self, path: str) -> FolderInode:
         """Return the folder of a path; raise `NotADirectoryError` for a file."""
-        inode = self._find(path)
+        inode = self.find(path)
         if not isinstance(inode, FolderInode):
             raise _error(errno.ENOTDIR, path)
         return inode
@@ -385,17 +411,27 @@ class SimulatedFile:
             OSError: there is no room for a single byte; or the file is closed, or open to
                 read.
         """
+        return self.pwrite(data, len(self._inode.seen))
+
+    def pwrite(self, data: bytes, offset: int) -> int:
+        """Write at an offset, as `write` does; zeros fill what lies between the end and it.
+
+        Raises:
+            OSError: as of `write`; or the offset is negative.
+        """
         self._check(is_write=True)
+        if offset < 0:
+            raise _error(errno.EINVAL, "")
         self._disk.take_time()
         size, faults, rng = len(data), self._disk.faults, self._disk.random
         if size > 1 and faults.short_writes and rng.random() < faults.short_writes:
             size = rng.randint(1, size - 1)
-        room = self._disk.room()
-        if room is not None and size > room:
-            if not room:
+        room, in_place = self._disk.room(), len(self._inode.seen) - offset
+        if room is not None and size > room + in_place:
+            size = min(size, room + in_place)
+            if size <= 0:
                 raise _error(errno.ENOSPC, "")
-            size = room
-        self._inode.change((len(self._inode.seen), bytes(data[:size])))
+        self._inode.change((offset, bytes(data[:size])))
         self._disk.did_change()
         return size
 

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 from callboard.actors.errors import CallboardError
 from callboard.actors.future import Future
 from callboard.simulation.clock import Clock, NodeClock
+from callboard.simulation.disk import SimulatedDisk
 from callboard.simulation.network import SimulatedNetwork
+from callboard.simulation.programs.files import HostFiles, Statuses
 from callboard.simulation.programs.loop import HostLoop
 from callboard.simulation.trace import EventTrace
 
@@ -30,6 +32,8 @@ class World(NamedTuple):
     random: random.Random
     #: Called with a loop that needs a turn.
     woken: Callable[[HostLoop], None]
+    #: The disk of the host with an address.
+    disk_of: Callable[[str], SimulatedDisk]
     #: Starts a host again.
     restart: Callable[["SimulatedHost"], object]
 
@@ -70,6 +74,7 @@ class SimulatedHost:
         self._waiting: dict[Future[Any], None] = {}
         self._closing = False
         self._clock = NodeClock(world.clock)
+        self._statuses = Statuses()
         self.start()
 
     def __repr__(self) -> str:
@@ -130,6 +135,7 @@ class SimulatedHost:
         before, self._clock = self._clock, NodeClock(world.clock)
         self._clock.rate, self._clock.step = before.rate, before.step  # they are the machine's
         self.loop = HostLoop(self, self._clock, world.clock, world.network, rng, world.woken)
+        self.loop.files = HostFiles(self.loop, world.disk_of(self.address), self._statuses)
         self._note("starts")
         self._outcome, task = self._follow(self._main, self._args)
         task.add_done_callback(partial(self._main_done, self._outcome))
@@ -168,6 +174,7 @@ class SimulatedHost:
         """Cancel what the program left behind, and end it."""
         await asyncio.gather(*loop.cancel_tasks(), return_exceptions=True)
         await loop.shutdown_asyncgens()
+        loop.files.flush()
         if error is None:
             self._note("ends")
         elif not isinstance(error, SystemExit):

@@ -21,6 +21,7 @@ from typing import Any, Final, NoReturn
 from callboard.actors.errors import CallboardError
 from callboard.simulation.clock import Clock, NodeClock
 from callboard.simulation.network import SimulatedNetwork
+from callboard.simulation.programs.files import HostFiles
 from callboard.simulation.programs.here import Program, here
 from callboard.simulation.programs.sockets import HostSelector, addresses
 
@@ -63,6 +64,9 @@ class HostTask(asyncio.Task[Any]):
 
 class HostLoop(selector_events.BaseSelectorEventLoop):
     """One life of a program: from its start until it ends, is killed or crashes."""
+
+    #: Its files, which its host sets.
+    files: HostFiles
 
     def __init__(
         self,
@@ -127,6 +131,7 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
             is_idle = self._rounds()
         except SystemExit as error:
             is_idle = True
+            self.files.flush()
             self.host.exited(error.code)
         finally:
             here.loop = outer

@@ -6,20 +6,27 @@ gets what its loop says, all others what was there before. What no host has is r
 error that says what to do.
 """
 
+import builtins
 import contextlib
 import datetime as datetime_module
+import fcntl
+import io
+import mmap
 import os
 import random
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from callboard.simulation.programs.files import REAL, LifeWithFiles
 from callboard.simulation.programs.here import ProgramLife, here
 from callboard.simulation.programs.sockets import HostSocket, addresses
 
@@ -117,6 +124,43 @@ def _refused(what: str, instead: str) -> Inside:
     return refuse
 
 
+def _of_path(name: str) -> Inside:
+    """Return a function of paths: on the disk of the host."""
+    return lambda loop, *args, **options: getattr(loop.files, name)(*args, **options)
+
+
+def _of_number(name: str) -> Inside:
+    """Return a function of descriptors: of a file of the host, or what there is."""
+
+    def called(loop: LifeWithFiles, number: Any, *args: Any, **options: Any) -> Any:
+        number = number if isinstance(number, int) else number.fileno()
+        home = getattr(loop.files, name) if loop.files.has(number) else REAL[name]
+        return home(number, *args, **options)
+
+    return called
+
+
+def _refused_file(name: str, real: Callable[..., Any], instead: str) -> Inside:
+    """Return a function of descriptors that refuses files of the host."""
+
+    def called(loop: LifeWithFiles, number: Any, *args: Any, **options: Any) -> Any:
+        if loop.files.has(number if isinstance(number, int) else number.fileno()):
+            loop.refuse(f"{name} of a file is not simulated", instead)
+        return real(number, *args, **options)
+
+    return called
+
+
+def _sqlite(loop: LifeWithFiles, database: Any, *args: Any, **options: Any) -> Any:
+    """Open an SQLite in memory."""
+    if os.fspath(database) != ":memory:":
+        loop.refuse(
+            "SQLite writes files past Python, which no simulated disk sees",
+            "use ':memory:' in the test, or make the database a host of its own",
+        )
+    return _REAL_SQLITE(database, *args, **options)
+
+
 _THREAD = "asyncio.to_thread and loop.run_in_executor call a function in virtual time"
 _OTHER = "make the other program a host of its own: cluster.host(name, main)"
 _NO_SOCKET = "use asyncio: open_connection, start_server or loop.sock_connect"
@@ -129,6 +173,65 @@ _DRAWN: Final = (
 _REAL_SEED: Final = random.Random.seed
 _REAL_GMTIME: Final = time.gmtime
 _REAL_STRFTIME: Final = time.strftime
+
+_REAL_SQLITE: Final = sqlite3.connect
+
+#: What removes named temporary files: it took the real function as a default argument.
+_CLOSER: Final = vars(tempfile)["_TemporaryFileCloser"]
+_CLOSES: Final = "cleanup" if hasattr(_CLOSER, "cleanup") else "close"
+_REAL_CLOSE: Final = vars(_CLOSER)[_CLOSES]
+
+_ALONE = "one program runs on a simulated host: it needs no locks of files"
+_MAPPED = "read and write the file"
+_PLAIN = "write to a file of its own name"
+
+#: Home, name, and what a host's program finds there of files.
+_FILES: Final[list[tuple[Any, str, Inside]]] = [
+    (builtins, "open", _of_path("open_object")),
+    (io, "open", _of_path("open_object")),
+    *(
+        (os, name, _of_path(name))
+        for name in (
+            *(
+                "open",
+                "closerange",
+                "stat",
+                "lstat",
+                "access",
+                "listdir",
+                "scandir",
+                "readlink",
+            ),
+            *("mkdir", "rmdir", "unlink", "rename", "truncate", "chmod", "utime"),
+            *("getcwd", "getcwdb", "chdir"),
+        )
+    ),
+    *((os, name, _of_path(to)) for name, to in (("remove", "unlink"), ("replace", "rename"))),
+    *(
+        (os, name, _of_number(name))
+        for name in (
+            *("close", "dup", "read", "pread", "readv", "write", "pwrite", "writev", "lseek"),
+            *("fsync", "fdatasync", "ftruncate", "fstat", "isatty"),
+        )
+    ),
+    *(
+        (os, name, _refused(f"os.{name} is not simulated", _PLAIN))
+        for name in (
+            *("link", "symlink", "mkfifo", "mknod", "chown", "lchown", "fchown", "chroot"),
+            *("statvfs", "fstatvfs", "sync", "setxattr", "fchdir", "fchmod", "memfd_create"),
+        )
+        if hasattr(os, name)
+    ),
+    (os, "listxattr", lambda loop, *_, **__: []),
+    *(
+        (fcntl, name, _refused_file(f"fcntl.{name}", getattr(fcntl, name), _ALONE))
+        for name in ("flock", "lockf", "fcntl", "ioctl")
+    ),
+    (tempfile, "gettempdir", lambda loop: "/tmp"),  # noqa: S108 - of a simulated disk
+    (tempfile, "_get_candidate_names", lambda loop: loop.files.temporary_names()),
+    (_CLOSER, _CLOSES, lambda loop, self, *_: _REAL_CLOSE(self, unlink=loop.files.unlink)),
+    (sqlite3, "connect", _sqlite),
+]
 
 #: Home, name, and what a host's program finds there.
 _INSIDE: Final[list[tuple[Any, str, Inside]]] = [
@@ -189,6 +292,7 @@ _INSIDE: Final[list[tuple[Any, str, Inside]]] = [
         )
         if hasattr(os, name)
     ),
+    *_FILES,
 ]
 
 
@@ -212,8 +316,8 @@ class _RealOrOurs(type):
         if cls not in _STANDS_FOR:
             return super().__call__(*args, **options)
         loop = here.loop
-        if loop is not None and cls is SocketOfHost:
-            return _host_socket(loop, *args, **options)
+        if loop is not None and cls in _MADE:
+            return _MADE[cls](loop, *args, **options)
         return _STANDS_FOR[cls][0](*args, **options)
 
 
@@ -230,6 +334,13 @@ def _host_socket(
     return HostSocket(loop, family, type, proto)
 
 
+def _host_map(loop: LifeWithFiles, fileno: int, *args: Any, **options: Any) -> mmap.mmap:
+    """Map memory that is no file's."""
+    if loop.files.has(fileno):
+        loop.refuse("to map a file is not simulated", _MAPPED)
+    return _REAL_MMAP(fileno, *args, **options)
+
+
 def _now() -> float:
     """Return the wall clock: that of a host in its program, else what is there."""
     return time.time()  # noqa: TID251 - it stands for what programs ask
@@ -237,6 +348,10 @@ def _now() -> float:
 
 class SocketOfHost(socket.socket, metaclass=_RealOrOurs):
     """`socket.socket`: one of the simulated network in a host's program."""
+
+
+class MapOfHost(mmap.mmap, metaclass=_RealOrOurs):
+    """`mmap.mmap`, which maps no files of a host."""
 
 
 class DateOfHost(datetime_module.date, metaclass=_RealOrOurs):
@@ -285,11 +400,16 @@ class DatetimeOfHost(datetime_module.datetime, metaclass=_RealOrOurs):
 
 _REAL_DATE: Final = datetime_module.date
 _REAL_DATETIME: Final = datetime_module.datetime
+_REAL_MMAP: Final = mmap.mmap
 _STANDS_FOR: Final[dict[type, tuple[type, ...]]] = {
+    MapOfHost: (mmap.mmap,),
     SocketOfHost: (socket.socket, HostSocket),
     DateOfHost: (_REAL_DATE,),
     DatetimeOfHost: (_REAL_DATETIME,),
 }
+
+#: What makes objects in a host's program.
+_MADE: Final[dict[type, Inside]] = {SocketOfHost: _host_socket, MapOfHost: _host_map}
 
 
 class _Substitute:
@@ -365,7 +485,8 @@ class Substitutes:
                 continue
             self._known.add(title)
             names = getattr(module, "__dict__", None)
-            if title.partition(".")[0] == "callboard" or not isinstance(names, dict):
+            is_left = title in _MACHINERY or title.partition(".")[0] == "callboard"
+            if is_left or not isinstance(names, dict):
                 continue
             is_own = title.partition(".")[0] in _LEFT_ALONE and title not in _HOMES
             for name, value in list(names.items()):
@@ -378,7 +499,12 @@ class Substitutes:
 
 #: Modules in which classes stay: they are used there for what they are.
 _LEFT_ALONE: Final = sys.stdlib_module_names | {"numpy", "pandas", "pyarrow", "pytest"}
-_HOMES: Final = ("datetime", "socket")
+_HOMES: Final = ("datetime", "socket", "mmap")
+
+#: What Python imports modules with, also in a host's turn.
+_MACHINERY: Final = frozenset(
+    {"posix", "_io", "importlib._bootstrap_external", "_frozen_importlib_external"}
+)
 
 #: There is one, since there is one library of Python.
 substitutes: Final = Substitutes()
