@@ -249,6 +249,8 @@ class TypeSender:
                 self.take(value.table)
         elif isinstance(error, ActorDown | NodeClosed):
             self._wait_again(waiting)  # the node has no entities (any more): nothing happened
+        elif isinstance(error, NodeUnreachable) and not hasattr(future, "message_id"):
+            self._wait_again(waiting)  # it never left this node
         elif waiting.sender is None or not waiting.sender.expects:
             if error is not None:
                 self._refuse(waiting, str(error))

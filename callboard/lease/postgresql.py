@@ -6,8 +6,8 @@ have none, and a client that was stopped inside a transaction would hold its loc
 """
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 from callboard.lease.errors import (
@@ -39,6 +39,16 @@ LIMITS: Final = (
     f" set_config('statement_timeout', '{SERVER_WAITS_MS}', true),"
     f" set_config('idle_in_transaction_session_timeout', '{SERVER_WAITS_MS}', true),"
     " set_config('client_connection_check_interval', '500', true)"
+)
+
+#: Ends connections of ours that are inside a transaction for longer than any may be, while the
+#: server waits for their client. One that was stopped between two statements of a pipeline does
+#: not count as idle, so that no limit of the server's ends it before PostgreSQL 17.
+_END_STOPPED: Final = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND usename = current_user AND application_name = 'callboard'"
+    " AND pid <> pg_backend_pid() AND wait_event = 'ClientRead'"
+    " AND xact_start < clock_timestamp() - interval '1 s'"
 )
 
 #: Which server this is, and how often it or what it was copied from failed over.
@@ -104,6 +114,23 @@ def storage_error(error: "psycopg.Error") -> StorageError:
     return StateUnavailable(f"PostgreSQL: {text}")
 
 
+@contextmanager
+def pipelined(connection: "psycopg.Connection[Any]") -> Iterator[None]:
+    """Send what is executed inside without waiting for answers.
+
+    As `connection.pipeline()`, which also logs the error that it raises.
+    """
+    pipeline = connection.pipeline()
+    pipeline.__enter__()
+    try:
+        yield
+    except BaseException:
+        with suppress(psycopg.Error):
+            pipeline.__exit__(None, None, None)
+        raise
+    pipeline.__exit__(None, None, None)
+
+
 class Connected:
     """One connection that is made when it is needed, for one thread at a time."""
 
@@ -129,8 +156,17 @@ class Connected:
             except BaseException as error:
                 self._drop()
                 if isinstance(error, psycopg.Error):
-                    raise storage_error(error) from error
+                    told = storage_error(error)
+                    if isinstance(told, StateBusy):
+                        self._end_stopped()
+                    raise told from error
                 raise
+
+    def _end_stopped(self) -> None:
+        """End connections of clients that were stopped inside a transaction."""
+        with suppress(psycopg.Error, StorageError):
+            self._connection = self._connect()
+            self._connection.execute(_END_STOPPED)
 
     def _connect(self) -> "psycopg.Connection[Any]":
         """Connect, and look at the server."""
@@ -162,7 +198,7 @@ class Connected:
         """Return the rows of one statement, in a transaction of one round trip."""
 
         def run(connection: "psycopg.Connection[Any]") -> list[tuple[Any, ...]]:
-            with connection.pipeline(), connection.transaction():
+            with pipelined(connection), connection.transaction():
                 connection.execute(LIMITS)
                 cursor = connection.execute(sql, parameters)
             return list(cursor.fetchall())

@@ -116,7 +116,7 @@ class Lifetimes:
 
     def is_reachable(self, node: bytes) -> bool:
         """Return whether a path leads to another node."""
-        return self._routes.router.path(NodeId(node)) is not None
+        return self._routes.has_path(NodeId(node))
 
     def guests_of(self, number: int) -> Any:
         """Return the nodes that send to an actor with a bounded mailbox; else None."""

@@ -46,6 +46,7 @@ from callboard.lease.postgresql import (
     WHICH_SERVER,
     Connected,
     check_safety,
+    pipelined,
 )
 
 #: Seconds for which a commit whose answer was lost is asked for.
@@ -271,7 +272,7 @@ class PostgresqlState(SqlState):
             types.setdefault(batch.slot[0], []).append(batch)
         wanted = json.dumps([{"type": t, "slot": s} for t, s in (b.slot for b in batches)])
         count = (self._number + 1, self.writer, self._number, self._timeline)
-        with connection.pipeline(), connection.transaction():
+        with pipelined(connection), connection.transaction():
             connection.execute(LIMITS)
             fences = connection.execute(_FENCES, (wanted,))
             connection.execute(_COUNT, count)

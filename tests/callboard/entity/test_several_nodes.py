@@ -160,6 +160,23 @@ def test_a_message_waits_for_its_first_host(
     assert b.entity(Kept, "x").ask("all").result(10) == [1, 2]
 
 
+def test_who_was_not_told_of_a_new_owner_looks_for_it(
+    make: Callable[..., list[Node]], state: str
+) -> None:
+    a, b, c = make(3)
+    a.host(Kept, state=state)
+    ref = c.entity(Kept, "x")
+    assert ref.ask(Put(1)).result(10) == 1
+    a._entities._askers.clear()
+    b.host(Kept, state=state)
+    c.listen("127.0.0.1", 0)
+    b.connect(c.address)
+    a._entities._askers.clear()
+    a.close()
+    eventually(lambda: not c.runtime.remote.is_reachable(a.node_id))
+    assert ref.ask(Put(2)).result(10) == 2
+
+
 def test_stop_puts_away_on_its_owner(make: Callable[..., list[Node]], state: str) -> None:
     a, b = make(2)
     a.host(Kept, state=state)

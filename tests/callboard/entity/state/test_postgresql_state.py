@@ -9,11 +9,11 @@ import pytest
 from callboard.entity.state.interface import Fence
 from callboard.lease.errors import (
     DatabaseReplaced,
+    StateBusy,
     StateCorrupt,
     StateUnavailable,
-    UnsafeDatabase,
 )
-from tests.callboard.entity.state.postgresql_server import new_server, running_server
+from tests.callboard.entity.state.postgresql_server import running_server
 from tests.callboard.entity.state.stores import batch
 
 
@@ -107,25 +107,21 @@ def test_a_client_that_stopped_in_a_transaction_loses_its_locks(state: Any, url:
     stopped.close()
 
 
-def test_a_server_that_is_killed_and_started_again_is_used_on() -> None:
-    from callboard.entity.state.postgresql import PostgresqlState
+def test_a_client_that_stopped_inside_a_pipeline_loses_its_locks(state: Any, url: str) -> None:
+    """To the server it is not idle: none of its limits ends this transaction."""
+    from callboard.lease.postgresql import LIMITS, Connected
 
-    server = new_server().start()
-    state = PostgresqlState(server.new_database(), "a")
-    state.claim("Cart", {1: 1})
-    state.commit([batch(1, [1])])
-    server.kill()
-    with pytest.raises(StateUnavailable):
-        state.fences([("Cart", 1)])
-    server.start()
-    assert state.commit([batch(1, [2])]).positions == {"Cart": 2}
-    assert [e.number for e in state.recover("Cart", "k-1", 1).events] == [1, 2]
-    state.close()
-    server.kill()
-    server.start("fsync=off")
-    with pytest.raises(UnsafeDatabase, match="fsync is off"):
-        PostgresqlState(state.url, "a")
-    server.close()
+    stopped = Connected(url, lambda connection: None)
+    connection = stopped._connection = stopped._connect()
+    pipeline = connection.pipeline()
+    pipeline.__enter__()
+    connection.execute("BEGIN")
+    connection.execute(LIMITS)
+    connection.execute("SELECT * FROM callboard_fences FOR UPDATE").fetchone()
+    with pytest.raises(StateBusy):
+        state.claim("Cart", {1: 2})
+    assert state.claim("Cart", {1: 2}) == {}
+    stopped.close()
 
 
 def test_another_timeline_raises_all_fences(state: Any, url: str) -> None:

@@ -1,0 +1,75 @@
+"""A process that hosts ledgers: `python -m tests.faults.entity_host CLIENT STATE [stop]`.
+
+Links with the client's node, prints a line once it is a member, and ends when it is killed or
+its input ends. With `stop` it stops itself (SIGSTOP) inside its next commit whenever it gets
+SIGUSR1, while it holds the locks.
+"""
+
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from callboard import Entity, Node, event, handler, message
+
+
+@message("faults.Entry")
+@dataclass(frozen=True)
+class Entry:
+    number: int
+
+
+class Ledger(Entity):
+    """Keeps the numbers that it was sent."""
+
+    name = "faults.Ledger"
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    @handler
+    def on_entry(self, msg: Entry) -> int:
+        self.persist(msg)
+        return len(self.numbers)
+
+    @event
+    def on_kept(self, event: Entry) -> None:
+        self.numbers.append(event.number)
+
+    @handler(read_only=True)
+    def on_text(self, msg: str) -> list[int]:
+        return self.numbers
+
+
+def _stop_inside_commits() -> None:
+    """Let SIGUSR1 stop this process inside its next commit on PostgreSQL."""
+    from callboard.entity.state.postgresql import PostgresqlState
+
+    write, wanted = PostgresqlState._write_others, []
+
+    def stop(state: Any, batch: Any, connection: Any) -> None:
+        write(state, batch, connection)
+        if wanted:
+            wanted.clear()
+            connection.execute("SELECT 1").fetchone()  # all before it has been done
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    PostgresqlState._write_others = stop  # type: ignore[method-assign]
+    signal.signal(signal.SIGUSR1, lambda *_: wanted.append(True))
+
+
+def main() -> None:
+    """Run until the input ends."""
+    client, state, *options = sys.argv[1:]
+    if "stop" in options:
+        _stop_inside_commits()
+    with Node() as node:
+        node.connect(client)
+        node.host(Ledger, state=state)
+        print(node.node_id.hex(), flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
