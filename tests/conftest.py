@@ -7,6 +7,7 @@ example: machines are shared, and pytest's timeout catches hangs.
 """
 
 import contextlib
+import faulthandler
 import logging
 import os
 import sys
@@ -34,6 +35,48 @@ def pytester(pytester, monkeypatch, quick_pytest):
     """Keep that for the pytest of a pytester as well, which begins without the variable."""
     monkeypatch.setenv("PYTEST_ADDOPTS", quick_pytest)
     return pytester
+
+
+#: Seconds after which a test is ended with its process, beyond those that pytest-timeout gives it.
+GRACE = 60.0
+_stderr = pytest.StashKey[int]()
+
+
+def pytest_configure(config):
+    """Keep where errors are written: it is captured while a test runs."""
+    config.stash[_stderr] = os.dup(2)
+
+
+def pytest_unconfigure(config):
+    os.close(config.stash[_stderr])
+
+
+@contextlib.contextmanager
+def _ended(item):
+    """Show the stacks of all threads and end the process where it hangs.
+
+    pytest-timeout raises in the test once: its clean-up may hang then. After a failure it
+    limits nothing, and the clean-up of fixtures may hang as well.
+    """
+    marker = item.get_closest_marker("timeout")
+    seconds = GRACE + float(marker.args[0] if marker else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(seconds, file=item.config.stash[_stderr], exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    with _ended(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    with _ended(item):
+        return (yield)
 
 
 #: Files that take longest, the longest first: each is run by one process.
