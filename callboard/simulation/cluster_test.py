@@ -7,11 +7,9 @@ kept in `.callboard/seeds/` and comes first from then on.
 """
 
 import functools
-import inspect
 import math
 import multiprocessing
 import os
-import random
 import threading
 import time
 import traceback
@@ -19,6 +17,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,8 +26,17 @@ from callboard.actors.errors import CallboardError
 from callboard.simulation.cluster import Cluster
 from callboard.simulation.faults import Fault, Swarm, Unrest, resolved
 from callboard.simulation.marks import marking, warn_of_missed
-from callboard.simulation.shrinking import shrink
-from callboard.simulation.suspects import watched
+from callboard.simulation.runs import environment
+from callboard.simulation.runs.scenario import (
+    Scenario,
+    checked_faults,
+    checked_seeds,
+    ends_all,
+    is_failure,
+    whole_numbers,
+)
+from callboard.simulation.runs.shrinking import shrink
+from callboard.simulation.runs.suspects import watched
 from callboard.simulation.trace import first_difference
 
 if TYPE_CHECKING:
@@ -64,9 +72,13 @@ class ClusterTest:
         steps: Iterable[int] | None = None,
     ) -> None:
         self.scenario = scenario
-        self.steps = None if steps is None else list(steps)
-        self.seeds = seeds if isinstance(seeds, int) else list(seeds)
-        self.faults = faults if isinstance(faults, Swarm) else list(faults)
+        self.steps = None
+        if steps is not None:
+            self.steps = whole_numbers(steps, "steps= takes a list of numbers of steps")
+        self.seeds = checked_seeds(seeds)
+        self.faults = (
+            faults if isinstance(faults, Swarm) else checked_faults(faults, "cluster_test")
+        )
         self.twice = twice
         #: When `run` found a seed that fails, in seconds of `time.monotonic`.
         self.found_at = math.inf
@@ -82,7 +94,10 @@ class ClusterTest:
         arguments: dict[str, Any],
         steps: list[int] | None = None,
     ) -> "Run":
-        """Live a seed once, with all steps of the test, or some of them."""
+        """Live a seed once, with all steps of the test, or some of them.
+
+        A test that skips, and what ends all tests, such as ctrl-C, is raised.
+        """
         run = Run(seed, faults)
         with marking(run.met) as met:
             try:
@@ -91,7 +106,9 @@ class ClusterTest:
                     met.strike = functools.partial(run.cluster.moment, "mark")
                     Unrest(run.cluster, faults)
                     self.scenario(run.cluster, **arguments)
-            except Exception as error:  # noqa: BLE001 - any error of a test is its failure
+            except BaseException as error:
+                if not is_failure(error):
+                    raise
                 run.error = error
         run.error = met.broken or run.error
         return run
@@ -167,7 +184,12 @@ class ClusterTest:
         def fails(faults: list[Fault], steps: list[int]) -> bool:
             if time.monotonic() > until:
                 return False
-            return type(self.live(run.seed, faults, arguments, steps).error) is kind
+            try:
+                return type(self.live(run.seed, faults, arguments, steps).error) is kind
+            except BaseException as error:
+                if ends_all(error):
+                    raise
+                return False  # it skips
 
         assert run.cluster is not None
         count = len(run.cluster.machines())
@@ -199,30 +221,30 @@ class Run:
 
     seed: int
     faults: list[Fault]
-    error: Exception | None = None
+    error: BaseException | None = None
     cluster: Cluster | None = None
     smallest: list[Fault] | None = None
     steps: list[int] | None = None
     met: Counter[str] = field(default_factory=Counter)
 
-    def program(self, scenario: Callable[..., object]) -> str:
-        """Return a test that fails as this run did."""
+    def program(
+        self, scenario: Callable[..., object], request: "pytest.FixtureRequest | None" = None
+    ) -> str:
+        """Return a test that fails as this run did.
+
+        Args:
+            scenario: the function that was lived.
+            request: that of its test, for parameters, fixtures and the class it stands in.
+        """
         faults = self.smallest if self.smallest is not None else self.faults
-        kinds = sorted({fault.kind.name for fault in faults})
-        module = scenario.__module__
-        cluster, *others = inspect.signature(scenario).parameters.values()
-        fixtures = [each.name for each in others if each.default is each.empty]
-        given = ", ".join([cluster.name, *(f"{name}={name}" for name in fixtures)])
         lines = "".join(f"    {fault},\n" for fault in faults)
         steps = "" if self.steps is None else f"steps={self.steps}, "
-        body = f"[\n{lines}]" if faults else "[]"
-        return (
-            f"from callboard.simulation import {', '.join(['cluster_test', *kinds])}\n"
-            f"import {module}\n\n"
-            f"@cluster_test(seeds=[{self.seed}], {steps}faults={body})\n"
-            f"def test_seed_{self.seed}({', '.join([cluster.name, *fixtures])}):\n"
-            f"    {module}.{scenario.__name__}.scenario({given})\n"
+        options = (
+            f"seeds=[{self.seed}], {steps}faults={f'[{chr(10)}{lines}]' if faults else '[]'}"
         )
+        needs = {fault.kind.name for fault in faults}
+        title = f"test_seed_{self.seed}"
+        return Scenario(scenario, "cluster_test").program(needs, options, title, request)
 
 
 def cluster_test(
@@ -244,38 +266,45 @@ def cluster_test(
 
     The failure is that of the scenario, with a note: its seed, and a test of a few lines with
     the smallest faults that were found. `.scenario` of the test is the function itself.
+
+    Methods of test classes are tests as well; each seed has a copy of the instance.
+
+    Raises:
+        WrongArgument: it is no plain function of a cluster, or an option is of another kind.
+        WrongValue: there is no seed, or a negative one.
     """
     if scenario is None:
         return functools.partial(
             cluster_test, seeds=seeds, faults=faults, twice=twice, steps=steps
         )
     test = ClusterTest(scenario, seeds, faults, twice=twice, steps=steps)
-    first, *others = inspect.signature(scenario).parameters.values()
+    told = Scenario(scenario, "cluster_test")
 
     @functools.wraps(scenario)
-    def lived(request: "pytest.FixtureRequest", **arguments: Any) -> None:
+    def lived(*bound: object, **arguments: Any) -> None:
         from callboard.simulation.plugin import CLUSTER, seed_of
 
+        __tracebackhide__ = True
+        here = copy(test)
+        here.scenario = told.of(bound)
+        request = told.fixtures(arguments)
         root = request.config.rootpath
         only = seed_of(request.config)
-        run = test.run(request.node.nodeid, arguments, only, root)
+        run = here.run(request.node.nodeid, arguments, only, root)
         if run is None and only is not None:
             if request.config.getoption("--callboard-events") is not None:
-                cluster = test.live(only, test.faults_of(only), arguments).cluster
+                cluster = here.live(only, here.faults_of(only), arguments).cluster
                 assert cluster is not None
                 request.node.stash[CLUSTER] = cluster
         elif run is not None:
             assert run.error is not None
             assert run.cluster is not None
             request.node.stash[CLUSTER] = run.cluster
-            run.error.add_note(
-                f"seed {run.seed}; this test fails alike:\n\n{run.program(scenario)}"
-            )
+            program = run.program(scenario, request)
+            run.error.add_note(f"seed {run.seed}; this test fails alike:\n\n{program}")
             raise run.error
 
-    request = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY)
-    kept = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in others]
-    lived.__signature__ = inspect.Signature([request, *kept])  # type: ignore[attr-defined]
+    lived.__signature__ = told.signature()  # type: ignore[attr-defined]
     lived.scenario = scenario  # type: ignore[attr-defined]
     lived.test = test  # type: ignore[attr-defined]
     return lived
@@ -288,28 +317,9 @@ def _planned(seeds: int | list[int], name: str, root: Path | None) -> list[int]:
     """Return the seeds of a test: those that failed before, then its own."""
     if isinstance(seeds, list):
         return seeds
-    count = int(_number("CALLBOARD_SEEDS", seeds))
-    is_new = os.environ.get("CALLBOARD_NEW_SEEDS", "") not in ("", "0")
-    chance = random.SystemRandom() if is_new else random.Random(zlib.crc32(name.encode()))
-    drawn = [chance.randrange(2**31) for _ in range(count)]
+    chance = environment.chance(name)
+    drawn = [chance.randrange(2**31) for _ in range(environment.seeds(seeds))]
     return list(dict.fromkeys([*_kept(root, name), *drawn]))
-
-
-def _number(variable: str, default: float) -> float:
-    """Return what a variable of the environment says.
-
-    Raises:
-        ValueError: it is no number that is not negative.
-    """
-    text = os.environ.get(variable, "").strip()
-    try:
-        number = float(text) if text else default
-    except ValueError:
-        number = -1.0
-    if number >= 0.0 and not (variable == "CALLBOARD_SEEDS" and number % 1.0):
-        return number
-    message = f"{variable} is {text!r}; give a number from 0 on, or unset it"
-    raise ValueError(message)
 
 
 def _file(root: Path, name: str) -> Path:
@@ -343,7 +353,7 @@ def _first_failure(
     test: ClusterTest, seeds: Sequence[int], arguments: dict[str, Any], counted: Counter[str]
 ) -> int | None:
     """Live seeds until one fails, on all processors where that is possible."""
-    end = time.monotonic() + _number("CALLBOARD_SECONDS", math.inf)
+    end = time.monotonic() + environment.seconds(math.inf)
     jobs = _jobs(len(seeds))
     if jobs == 1:
         return _live_all(test, seeds, arguments, counted, end)
@@ -416,11 +426,16 @@ def _live_all(
     Raises:
         NotDeterministic: two runs of a seed differ.
     """
-    for seed in seeds:
-        if time.monotonic() > end or (over is not None and over.is_set()):
+    for place, seed in enumerate(seeds):
+        if (place and time.monotonic() > end) or (over is not None and over.is_set()):
             break
         faults = test.faults_of(seed)
-        run = test.live(seed, faults, arguments)
+        try:
+            run = test.live(seed, faults, arguments)
+        except BaseException:
+            if over is None:
+                raise
+            return seed  # the parent lives it again, and so is told that the test skips
         counted.update(run.met)
         if run.error is not None:
             return seed

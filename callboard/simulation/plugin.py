@@ -5,7 +5,6 @@ short ones are taken. A test that fails with a cluster leaves its events in
 `.callboard/failures/`, and prints its seed and the command that replays it.
 """
 
-import os
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -14,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from callboard.actors.errors import WrongValue
+from callboard.simulation.runs import environment
+
 if TYPE_CHECKING:
     from callboard.simulation.cluster import Cluster
     from callboard.simulation.processes import Processes
-
-SEED_VARIABLE = "CALLBOARD_SEED"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,16 +29,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--callboard-events", type=Path, metavar="FILE", help=text)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse variables and options that cannot be meant, once and before any test."""
+    given = config.getoption("--callboard-seed")
+    if given is not None and given < 0:
+        message = f"--callboard-seed={given}: give a seed as it is printed"
+        raise pytest.UsageError(message)
+    try:
+        environment.check()
+    except WrongValue as error:
+        raise pytest.UsageError(str(error)) from None
+
+
 def seed_of(config: pytest.Config) -> int | None:
     """Return the seed that all simulations are to have; None if each has its own."""
-    seed: int | None = config.getoption("--callboard-seed")
-    if seed is None and SEED_VARIABLE in os.environ:
-        text = os.environ[SEED_VARIABLE]
-        if not text.strip().isdecimal():
-            message = f"{SEED_VARIABLE} is {text!r}; give a seed as it is printed, or unset it"
-            raise pytest.UsageError(message)
-        seed = int(text)
-    return seed
+    given: int | None = config.getoption("--callboard-seed")
+    return environment.seed() if given is None else given
 
 
 @pytest.fixture

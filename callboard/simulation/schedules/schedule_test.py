@@ -7,17 +7,17 @@ further schedules are begun, `CALLBOARD_SEEDS` how many random ones there are, a
 """
 
 import functools
-import inspect
 import json
-import os
-import random
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from callboard.actors.errors import WrongValue, require
 from callboard.simulation.faults import Fault
 from callboard.simulation.marks import warn_of_missed
+from callboard.simulation.runs import environment
+from callboard.simulation.runs.scenario import Scenario, checked_faults, whole_numbers
 from callboard.simulation.schedules.search import (
     DEVIATIONS,
     SECONDS,
@@ -69,6 +69,10 @@ def schedule_test(
 
     The failure is that of the scenario, with notes: what happened in which order, and a test of
     a few lines that lives it again. `.scenario` of the test is the function itself.
+
+    Raises:
+        WrongArgument: it is no plain function of a cluster, or an option is of another kind.
+        WrongValue: an option is negative.
     """
     if scenario is None:
         return functools.partial(
@@ -82,24 +86,29 @@ def schedule_test(
             seed=seed,
             schedule=schedule,
         )
-    function, planned = scenario, list(faults)
-    first, *others = inspect.signature(function).parameters.values()
+    planned = checked_faults(faults, "schedule_test")
+    _check(deviations, walks, late, seconds, seed)
+    order = None if schedule is None else _checked_schedule(schedule)
+    told = Scenario(scenario, "schedule_test")
 
-    @functools.wraps(function)
-    def lived(request: "pytest.FixtureRequest", **arguments: Any) -> None:
+    @functools.wraps(scenario)
+    def lived(*bound: object, **arguments: Any) -> None:
         from callboard.simulation.plugin import SCHEDULES, seed_of
 
+        __tracebackhide__ = True
+        function = told.of(bound)
+        request = told.fixtures(arguments)
         name = request.node.nodeid
         given = seed if seed is not None else seed_of(request.config)
         search = Search(
-            *(function, arguments, deviations, int(os.environ.get("CALLBOARD_SEEDS", walks))),
+            *(function, arguments, deviations, environment.seeds(walks)),
             *(planned, late, zlib.crc32(name.encode()) if given is None else given),
-            seconds=float(os.environ.get("CALLBOARD_SECONDS", seconds)),
+            seconds=environment.seconds(seconds),
             prune=prune,
-            chance=_chance(name),
+            chance=environment.chance(name),
         )
-        if schedule is not None:
-            _live_one(request, search, list(schedule))
+        if order is not None:
+            _live_one(request, search, order)
             return
         kept = _kept(request.config.rootpath, name)
         explored = search.run(kept)
@@ -110,10 +119,8 @@ def schedule_test(
             _keep(request.config.rootpath, name, explored.failure.taken, kept)
             _fail(request, search, explored.failure, explored)
 
-    node = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY)
-    fixtures = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in others]
-    lived.__signature__ = inspect.Signature([node, *fixtures])  # type: ignore[attr-defined]
-    lived.scenario = function  # type: ignore[attr-defined]
+    lived.__signature__ = told.signature()  # type: ignore[attr-defined]
+    lived.scenario = scenario  # type: ignore[attr-defined]
     return lived
 
 
@@ -139,12 +146,52 @@ def explore(
         prune: whether states that are alike are gone on from only once.
 
     Returns what was tried; its `failure` is None if nothing failed.
+
+    Raises:
+        WrongArgument: an option is of another kind.
+        WrongValue: an option is negative.
     """
-    planned = list(faults)
+    planned = checked_faults(faults, "explore")
+    _check(deviations, walks, late, seconds, None)
     search = Search(
         scenario, {}, deviations, walks, planned, late, seconds=seconds, prune=prune
     )
     return search.run()
+
+
+def _check(deviations: int, walks: int, late: float, seconds: float, seed: int | None) -> None:
+    """Refuse options that cannot be meant.
+
+    Raises:
+        WrongArgument: one is of another kind.
+        WrongValue: one is negative.
+    """
+    counts = {"deviations": deviations, "walks": walks, "seed": 0 if seed is None else seed}
+    for name, count in counts.items():
+        whole_numbers([count], f"{name}= takes a whole number")
+    for name, time in {"late": late, "seconds": seconds}.items():
+        needed = f"{name}= takes seconds"
+        require(type(time) in (int, float), needed, time)
+        if not time >= 0.0:
+            message = f"{needed} from 0 on, not {time}"
+            raise WrongValue(message)
+
+
+def _checked_schedule(schedule: Iterable[Deviation]) -> list[Deviation]:
+    """Return the deviations of a schedule.
+
+    Raises:
+        WrongArgument: it is something else.
+    """
+    needed = (
+        'schedule= takes deviations as a failed test prints them, such as [(1, "Stock on a")]'
+    )
+    require(isinstance(schedule, Iterable), needed, schedule)
+    listed: list[Any] = list(schedule)
+    for deviation in listed:
+        kinds = [type(each) for each in deviation] if isinstance(deviation, Sequence) else []
+        require(kinds == [int, str], needed, deviation)
+    return [(number, who) for number, who in listed]
 
 
 def _live_one(
@@ -179,35 +226,20 @@ def _fail(
     found = f"{explored}:\n" if explored is not None else ""
     life.error.add_note(f"{found}{life}")
     if explored is not None:
-        life.error.add_note(f"\nthis test fails alike:\n\n{program(search, life)}")
+        life.error.add_note(f"\nthis test fails alike:\n\n{_program(request, search, life)}")
     raise life.error
 
 
-def program(search: Search, life: Life) -> str:
+def _program(request: "pytest.FixtureRequest", search: Search, life: Life) -> str:
     """Return a test that lives a schedule again."""
-    scenario, faults = search.scenario, search.faults
-    module, name = scenario.__module__, scenario.__name__
-    cluster, *fixtures = inspect.signature(scenario).parameters
-    given = ", ".join([cluster, *(f"{each}={each}" for each in fixtures)])
+    told, faults = Scenario(search.scenario, "schedule_test"), search.faults
     lines = "".join(f"    {deviation!r},\n" for deviation in life.taken)
     options = f"seed={search.seed}, schedule={f'[{chr(10)}{lines}]' if lines else '[]'}"
     if faults:
         options += f", faults=[{', '.join(map(str, faults))}]"
     options += f", late={search.late:g}" if search.late != 1.0 else ""
-    kinds = sorted({fault.kind.name for fault in faults})
-    return (
-        f"from callboard.simulation import {', '.join([*kinds, 'schedule_test'])}\n"
-        f"import {module}\n\n"
-        f"@schedule_test({options})\n"
-        f"def {name}_in_this_order({', '.join([cluster, *fixtures])}):\n"
-        f"    {module}.{name}.scenario({given})\n"
-    )
-
-
-def _chance(name: str) -> random.Random:
-    """Return where the random schedules of a test come from."""
-    is_new = os.environ.get("CALLBOARD_NEW_SEEDS", "") not in ("", "0")
-    return random.SystemRandom() if is_new else random.Random(zlib.crc32(name.encode()))
+    needs = {fault.kind.name for fault in faults}
+    return told.program(needs, options, f"{told.name}_in_this_order", request)
 
 
 def _file(root: Path, name: str) -> Path:

@@ -21,9 +21,10 @@ from callboard.actors.errors import CallboardError
 from callboard.simulation.cluster_test import SHRINK_SECONDS, NotDeterministic
 from callboard.simulation.faults import Fault
 from callboard.simulation.marks import marking
+from callboard.simulation.runs.scenario import ends_all, is_failure
+from callboard.simulation.runs.shrinking import fewer
 from callboard.simulation.schedules.drawing import drawing
 from callboard.simulation.schedules.steps import Plan, Row, SteppedCluster
-from callboard.simulation.shrinking import fewer
 
 #: A step at which something else happens than the simulation would let: its number, and whose.
 Deviation = tuple[int, str]
@@ -173,10 +174,8 @@ class Search:
                 life.cluster, life.rows = cluster, cluster.rows
                 with closing(cluster):
                     self.scenario(cluster, **self.arguments)
-            except Exception as error:  # noqa: BLE001 - any error of a test is its failure
-                life.error = error
             except BaseException as error:
-                if not hasattr(error, "pytrace"):  # that of `pytest.fail` has it
+                if not is_failure(error):
                     raise
                 life.error = error
         life.error = met.broken or life.error
@@ -255,7 +254,12 @@ class Search:
             nonlocal best
             if time.monotonic() > until:
                 return False
-            life = self.live(deviations)
+            try:
+                life = self.live(deviations)
+            except BaseException as error:
+                if ends_all(error):
+                    raise
+                return False  # it skips
             if type(life.error) is not kind or len(life.taken) > len(deviations):
                 return False
             best = life

@@ -35,7 +35,7 @@ _WATCHED: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
 
 SUBSTITUTES: Final = substitutes.__file__
 
-_HERE: Final = Path(__file__).parents[1]
+_HERE: Final = Path(__file__).parents[2]
 
 #: Folders whose code is not a user's; three rooms of callboard are links in a checkout of it.
 _OURS: Final = tuple(

@@ -1,0 +1,1 @@
+"""What tests that live many seeds or schedules have in common."""
