@@ -171,6 +171,8 @@ class HostSocket(SimulatedSocket):
         """Send as much as the window takes; returns the number of bytes."""
         if self.type == socket.SOCK_DGRAM:
             return self.sendto(data, self.remote)
+        if self._blocks:
+            self._refuse("socket.send")
         if self._is_shut:
             raise BrokenPipeError(errno.EPIPE, "broken pipe")
         return super().send(data)
@@ -184,6 +186,8 @@ class HostSocket(SimulatedSocket):
 
         With the flag `MSG_PEEK` it stays to be read.
         """
+        if self._blocks:
+            self._refuse("socket.recv")
         received = self._received
         if len(received) > 1:
             whole = b"".join(received)
@@ -219,6 +223,8 @@ class HostSocket(SimulatedSocket):
 
     def recvfrom(self, size: int, flags: int = 0) -> tuple[bytes, Address]:
         """Return the next datagram and where it came from."""
+        if self._blocks:
+            self._refuse("socket.recvfrom")
         if self.error:
             code, self.error = self.error, 0
             raise OSError(code, os.strerror(code))
@@ -228,6 +234,13 @@ class HostSocket(SimulatedSocket):
         if self._datagrams:
             self.touched()
         return data[:size], source
+
+    def recvfrom_into(self, buffer: Any, size: int = 0, flags: int = 0) -> tuple[int, Address]:
+        """Read a datagram into a buffer; returns the number of bytes and where it came from."""
+        view = memoryview(buffer).cast("B")
+        data, source = self.recvfrom(size or len(view), flags)
+        view[: len(data)] = data
+        return len(data), source
 
     def datagram(self, data: bytes, source: Address) -> None:
         """Take a datagram, or drop it where too many wait."""
@@ -288,7 +301,9 @@ class HostSocket(SimulatedSocket):
         return self.remote
 
     def getsockopt(self, *which: object) -> int:
-        """Return how the attempt to connect ended, or 0."""
+        """Return how the attempt to connect ended, its kind, or 0."""
+        if socket.SO_TYPE in which[1:]:
+            return int(self.type)
         return self.error if socket.SO_ERROR in which else 0
 
     def __enter__(self) -> Self:

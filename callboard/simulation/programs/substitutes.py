@@ -17,6 +17,7 @@ import random
 import signal
 import socket
 import sqlite3
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -164,6 +165,7 @@ def _sqlite(loop: LifeWithFiles, database: Any, *args: Any, **options: Any) -> A
 _THREAD = "asyncio.to_thread and loop.run_in_executor call a function in virtual time"
 _OTHER = "make the other program a host of its own: cluster.host(name, main)"
 _NO_SOCKET = "use asyncio: open_connection, start_server or loop.sock_connect"
+_TLS: Final = "use asyncio: open_connection(…, ssl=context) or start_tls"
 _DRAWN: Final = (
     *("random", "uniform", "triangular", "randint", "choice", "randrange", "sample", "shuffle"),
     *("choices", "normalvariate", "lognormvariate", "expovariate", "vonmisesvariate", "gauss"),
@@ -276,6 +278,7 @@ _INSIDE: Final[list[tuple[Any, str, Inside]]] = [
         (socket, name, _refused(f"socket.{name} blocks or is real", _NO_SOCKET))
         for name in ("create_connection", "create_server", "socketpair", "fromfd")
     ),
+    (ssl.SSLContext, "wrap_socket", _refused("SSLContext.wrap_socket blocks", _TLS)),
     (threading.Thread, "start", _refused("a host has one thread", _THREAD)),
     (threading.Condition, "wait", _refused("to wait for a thread would be for ever", _THREAD)),
     (subprocess.Popen, "__init__", _refused("subprocesses are not simulated", _OTHER)),
