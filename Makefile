@@ -5,7 +5,7 @@
 #                             ARGS="-p tests.disturbance"` tests on a machine that is slow now and then
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test pythons thespian faults fuzz simulate search planted check bench growth docs lock clean
+.PHONY: help setup run test pythons thespian faults fuzz simulate search planted check bench growth drawings docs lock clean
 .DELETE_ON_ERROR:
 
 SEEDS ?= 0:100
@@ -61,6 +61,9 @@ bench: .venv/.run .venv/.spark ## measure callboard and its rivals in one run (A
 
 growth: .venv/.run ## measure how cost grows, to 1,000,000 actors, and draw it (ARGS="actors --most 10000" for a part)
 	@$(python) -m benchmarks.growth $(ARGS)
+
+drawings: .venv/.run ## write the drawings and charts of the docs again, from scripts/drawings and docs/benchmarks/*.json
+	@$(python) -m scripts.drawings $(ARGS)
 
 docs: .venv/.docs ## build the documentation in docs/_build, and follow every link in it
 	@$(python) -m sphinx -W --keep-going --quiet -b html docs docs/_build

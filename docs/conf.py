@@ -1,6 +1,7 @@
 """Sphinx: MyST pages in the furo theme, built with warnings as errors by `make docs`."""
 
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -31,6 +32,8 @@ python_maximum_signature_line_length = 88
 
 html_theme = "furo"
 html_title = "callboard"
+html_static_path = ["static"]
+html_css_files = ["pages.css"]
 
 
 def read_google_form(
@@ -63,8 +66,21 @@ class WireTable(SphinxDirective):
         return [parent]
 
 
+def put_drawings_into_the_page(app: Any, page: nodes.document, name: str) -> None:
+    """Make drawings a part of their pages, whose switch of light and dark they follow."""
+    if app.builder.format != "html":
+        return
+    for image in list(page.findall(nodes.image)):
+        path = Path(app.srcdir, image["uri"])
+        if path.suffix != ".svg" or ' class="cb"' not in (drawing := path.read_text()):
+            continue
+        content = f'<span class="drawing">{drawing}</span>'
+        image.replace_self(nodes.raw("", content, format="html"))
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     for kind in TABLES:
         app.add_directive(kind, WireTable)
+    app.connect("doctree-resolved", put_drawings_into_the_page)
     app.connect("autodoc-process-docstring", read_google_form)

@@ -7,16 +7,23 @@ their text, with the path of the file in the source.
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
+#: A picture of the repository, with the line break behind it.
+_PICTURE: Final = re.compile(r"!\[([^\]]*)\]\((?![a-z][a-z0-9+.-]*:)([^)\s]+)\)\n*")
 #: A link to a file of the repository: no scheme, no place on the page itself.
-_LINK = re.compile(r"\[([^\]]+)\]\((?![a-z][a-z0-9+.-]*:|#)([^)\s]+)\)")
+_LINK: Final = re.compile(r"\[([^\]]+)\]\((?![a-z][a-z0-9+.-]*:|#)([^)\s]+)\)")
 
 
 def with_links(text: str, home: str) -> str:
-    """Return a page with its relative links at home, or as text if there is no home."""
+    """Return a page with its relative links at home, or as text if there is no home.
+
+    Pictures are shown from home, or left out.
+    """
+    if not home:
+        text = _PICTURE.sub("", text)
     if home:
         return _LINK.sub(lambda link: f"[{link[1]}]({home.rstrip('/')}/{link[2]})", text)
     return _LINK.sub(lambda link: f"{link[1]} (`{link[2]}`)", text)

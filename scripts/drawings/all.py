@@ -1,0 +1,40 @@
+"""All pictures, by the files that they are written to."""
+
+from pathlib import Path
+from typing import Final
+
+from scripts.drawings import (
+    channel,
+    cluster_pipeline,
+    handshake,
+    house,
+    log,
+    message,
+    mqtt_router,
+    rights,
+    routing,
+    stores,
+    supervision,
+    takeover,
+)
+from scripts.drawings.place import DOCS
+
+DRAWINGS: Final = {
+    "house": house.draw,
+    "message": message.draw,
+    "handshake": handshake.draw,
+    "routing": routing.draw,
+    "supervision": supervision.draw,
+    "stores": stores.draw,
+    "channel": channel.draw,
+    "mqtt-router": mqtt_router.draw,
+    "log": log.draw,
+    "cluster-pipeline": cluster_pipeline.draw,
+    "rights": rights.draw,
+    "takeover": takeover.draw,
+}
+
+
+def pictures() -> dict[Path, str]:
+    """Return what each file of a picture has to hold."""
+    return {DOCS / "drawings" / f"{name}.svg": draw() for name, draw in DRAWINGS.items()}
