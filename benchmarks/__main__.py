@@ -8,7 +8,7 @@ nothing that it started outlives it. Peers are installed before anything is time
 cannot be is told, not an error. A measure that misses a floor, or a tenth of the ratio that was
 recorded last, is taken once more; if all its runs together still do, the command fails.
 
-A full run writes `docs/benchmarks/results.json`, the chart beside it and the table of
+A full run writes `docs/benchmarks/results.json`, the charts beside it and the table of
 `docs/performance.md`; a quick one, or one of named measures, prints only, and writes where
 `--json` says.
 """
@@ -27,12 +27,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks import page
-from benchmarks.chart import draw
 from benchmarks.floors import FLOORS, complaints, recorded
 from benchmarks.measure import Measure, PeerMissingError
 from benchmarks.processes import RunFailedError, run_bounded
 from benchmarks.results import Result, Taken, spoken
 from benchmarks.surroundings import machine, versions
+from scripts.drawings import __main__ as drawings
+from scripts.drawings.charts import bars
 
 MEASURES = (
     "local_ask",
@@ -128,6 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if target is not None:
         if target == PUBLISHED:
             page.renew()
+            drawings.main([])
         console.print(f"written: {escape(str(target))}")
     for complaint in missed:
         console.print(escape(complaint), style="red")
@@ -225,11 +227,13 @@ def target_of(options: argparse.Namespace) -> Path | None:
 
 
 def write(target: Path, report: dict[str, Any], results: Sequence[Result]) -> None:
-    """Write the results and, beside them, the chart."""
+    """Write the results and, beside them, a chart; those that are published have several."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    measures = {result.name: result.as_json() for result in results}
-    target.write_text(json.dumps({**report, "measures": measures}, indent=2) + "\n")
-    target.with_suffix(".svg").write_text(draw(results))
+    whole = {**report, "measures": {result.name: result.as_json() for result in results}}
+    target.write_text(json.dumps(whole, indent=2) + "\n")
+    if target != PUBLISHED:
+        chart = bars.draw(whole, list(whole["measures"]), "callboard beside its peers")
+        target.with_suffix(".svg").write_text(chart)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks import page
-from benchmarks.curves import draw
 from benchmarks.processes import RunFailedError, run_bounded
 from benchmarks.results import significant, spoken
 from benchmarks.scale import Scale
 from benchmarks.surroundings import machine, versions
+from scripts.drawings.charts.curves import draw
 
 SCALES: Final = ("actors", "nodes", "subscriptions", "payloads", "connections")
 OURS: Final = ("callboard", "Python")
@@ -109,8 +109,7 @@ def write(target: Path, report: dict[str, Any]) -> None:
     for name, scale in report["scales"].items():
         picture = target.with_name(f"{target.stem}-{name}.svg")
         if scale["points"]:
-            how = {"is_binary": scale["is_binary"]}
-            picture.write_text(draw(scale["title"], scale["size"], scale["points"], **how))
+            picture.write_text(draw(report, name))
 
 
 if __name__ == "__main__":

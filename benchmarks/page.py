@@ -9,9 +9,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from benchmarks.curves import short
 from benchmarks.processes import ROOT
 from benchmarks.results import spoken
+from scripts.drawings.charts.numbers import short
 
 __all__ = ["renew", "rewritten"]
 

@@ -17,6 +17,7 @@ from scripts.drawings import (
     supervision,
     takeover,
 )
+from scripts.drawings.charts.groups import charts
 from scripts.drawings.place import DOCS
 
 DRAWINGS: Final = {
@@ -37,4 +38,5 @@ DRAWINGS: Final = {
 
 def pictures() -> dict[Path, str]:
     """Return what each file of a picture has to hold."""
-    return {DOCS / "drawings" / f"{name}.svg": draw() for name, draw in DRAWINGS.items()}
+    drawings = {DOCS / "drawings" / f"{name}.svg": draw() for name, draw in DRAWINGS.items()}
+    return drawings | charts()

@@ -7,8 +7,10 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import growth, page
-from benchmarks.curves import draw, short
 from benchmarks.processes import RunFailedError
+from benchmarks.surroundings import machine
+from scripts.drawings.charts.curves import draw
+from scripts.drawings.charts.numbers import short, ticks
 
 
 @pytest.mark.parametrize("name", growth.SCALES)
@@ -64,9 +66,14 @@ def test_small_sizes_are_measured_and_drawn(tmp_path):
     assert drawn.count("<polyline") >= 3
 
 
+def drawn_of(points, title="title"):
+    scale = {"title": title, "size": "things", "is_binary": False, "points": points}
+    return draw({"machine": machine(), "versions": {}, "scales": {"things": scale}}, "things")
+
+
 def test_a_flat_figure_a_zero_and_a_missing_one_can_be_drawn():
     points = [{"size": 1, "a/s": 0.0}, {"size": 1000, "a/s": 0.0, "bytes of all": 512.0}]
-    drawn = ElementTree.fromstring(draw("a < title", "things", points))
+    drawn = ElementTree.fromstring(drawn_of(points, "a < title"))
     lines = [each.get("points") for each in drawn if each.tag.endswith("polyline")]
     assert lines[0] == ""
     assert len(lines[1].split()) == 1
@@ -92,6 +99,18 @@ def test_each_kind_of_figure_has_its_own_plot(name):
     points = [
         {"size": s, "told/s": 10.0 * s, "bytes of all": 1e6, "cores busy": 1} for s in (1, 9)
     ]
-    drawn = draw("title", "things", points)
+    drawn = drawn_of(points)
     assert drawn.count("<polyline") == 2, "cores busy is only told"
     assert name in drawn
+
+
+@pytest.mark.parametrize(
+    ("longest", "lines"),
+    [
+        (4, [0, 1, 2, 3, 4]),
+        (0.236, [0, 0.1, 0.2]),
+        (971_000, [0, 250_000, 500_000, 750_000]),
+    ],
+)
+def test_lines_behind_bars_are_at_round_numbers(longest, lines):
+    assert ticks(longest) == pytest.approx(lines)

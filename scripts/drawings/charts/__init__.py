@@ -1,0 +1,1 @@
+"""Charts of the figures in `docs/benchmarks`: us beside the peers, and how cost grows."""
