@@ -559,7 +559,6 @@ class EntityCell(Cell):
         for failed in (batch, later):
             if failed is not None:
                 failed.fail(told)
-        self.host.lost(self, error)
         self._restart(told)
 
     def _restart(self, error: BaseException) -> None:

@@ -333,6 +333,7 @@ class EntityHost:
                 done(outcome)
             elif slot in outcome.fenced:
                 done(self._fenced(cell.slot, outcome.fenced[slot]))
+                self.lost(cell.slot, outcome.fenced[slot])
             else:
                 done(outcome.failed.get(slot))
 
@@ -372,16 +373,22 @@ class EntityHost:
                     go()
                 else:
                     fail(unavailable(self._fenced(slot, fence)))
+                    self.lost(slot, fence)
 
         assert self.state is not None
         slots = {(name, slot) for slot, _ in proofs}
         self.state.submit(take, EntityState.fences, slots)
 
-    def lost(self, cell: EntityCell, error: BaseException) -> None:
-        """Take note that a commit failed; whose slot is another's has no entities here."""
-        if isinstance(error, Fenced):
-            with self.lock:
-                self.epochs.pop(cell.slot, None)
+    def lost(self, slot: int, fence: Fence) -> None:
+        """Have a slot no more whose fence another claim has, or a failover of the database."""
+        with self.lock:
+            epoch = self.epochs.get(slot)
+            if epoch is None or fence.epoch < epoch or fence == (epoch, self.writer):
+                return  # it is another epoch's
+            del self.epochs[slot]
+            cells = [cell for cell in self.cells.values() if cell.slot == slot]
+        for cell in cells:  # each may show what is no longer so; their mail waits
+            cell.kill(ExitReason.SHUTDOWN, "its slot moved")
 
     def begun(self, cell: EntityCell) -> None:
         """Take note that an activation begins."""

@@ -243,6 +243,8 @@ class TypeSender:
         """Take the outcome of a message that was sent to an owner."""
         error = future.exception()
         value = None if error is not None else future.result()
+        if isinstance(error, NodeUnreachable):
+            self._runtime.post(self._ask_others)  # another one may own the slot
         if isinstance(value, NotOwner):
             self._wait_again(waiting)
             if value.table is not None:
@@ -334,13 +336,17 @@ class TypeSender:
                 return
             pause = self._pause
             self._pause = min(2 * pause, LONGEST_LOOK)
+        self._ask_others()
+        self._runtime.call_later(pause, self._look_now)
+
+    def _ask_others(self) -> None:
+        """Ask the nodes in reach for the table."""
         for node in self._others():
             ref = self._runtime.ref_of(node, ENTITIES)
             future: Future[Any] = Future(ref)
             self._runtime.set_deadline(future, 2.0)
             future.on_done(self._told_table)
             ref.target.post(AskEntityTable(self.type_name), future)
-        self._runtime.call_later(pause, self._look_now)
 
     def _told_table(self, future: Future[Any]) -> None:
         """Take what a node answered that was asked for the table."""

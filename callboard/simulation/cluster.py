@@ -486,6 +486,10 @@ class Cluster:
             self._databases[url] = ModelDatabase(url, self.clock, rng)
         return self._databases[url]
 
+    def databases(self) -> list[ModelDatabase]:
+        """Return the model databases that were used so far."""
+        return list(self._databases.values())
+
     def pause(self, node: Machine) -> None:
         """Freeze a node as SIGSTOP does: its connections stay, it neither reads nor writes."""
         self._note("pause", node)

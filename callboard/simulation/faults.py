@@ -22,9 +22,12 @@ from typing import Any, Final
 
 from callboard.actors.errors import CallboardError
 from callboard.dataclass import dataclass
+from callboard.node import Node
 from callboard.simulation.cluster import Cluster, Machine
+from callboard.simulation.databases.model_database import LATENCY
 from callboard.simulation.network import DELAY
 from callboard.simulation.programs.host import SimulatedHost
+from callboard.simulation.runner import runner_of
 
 #: Virtual seconds in which the faults of a swarm begin, unless it says otherwise.
 SPAN: Final = 20.0
@@ -235,6 +238,50 @@ def _slow(cluster: Cluster, node: Machine, seconds: float) -> None:
     cluster.disk(node).faults.latency = seconds
 
 
+def _cut_off(cluster: Cluster, node: Machine) -> None:
+    """Let nothing pass between a node and databases."""
+    if isinstance(node, Node):
+        for database in cluster.databases():
+            database.cut(runner_of(node))
+
+
+def _bring_back(cluster: Cluster, node: Machine) -> None:
+    """Let it pass again."""
+    if isinstance(node, Node):
+        for database in cluster.databases():
+            database.mend(runner_of(node))
+
+
+def _stop_databases(cluster: Cluster) -> None:
+    """Stop the servers of all databases."""
+    for database in cluster.databases():
+        database.down()
+
+
+def _start_databases(cluster: Cluster) -> None:
+    """Start them again."""
+    for database in cluster.databases():
+        database.up()
+
+
+def _slow_databases(cluster: Cluster, seconds: float) -> None:
+    """Let databases take their time."""
+    for database in cluster.databases():
+        database.latency = seconds
+
+
+def _lose_answers(cluster: Cluster, part: float) -> None:
+    """Lose answers of commits."""
+    for database in cluster.databases():
+        database.lost_answers = part
+
+
+def _fail_over(cluster: Cluster) -> None:
+    """Let standbys take over that have all that was acknowledged."""
+    for database in cluster.databases():
+        database.fail_over()
+
+
 def _nothing(*_: Any) -> None:
     """Undo nothing."""
 
@@ -290,6 +337,26 @@ slow_disk: Final = FaultKind(
 bad_fsync: Final = FaultKind(
     "bad_fsync", 1, _fail_fsync, lambda c, a: _fail_fsync(c, a, 0.0), "part", 0.05, 1.0
 )
+
+#: Nothing passes between a machine and databases.
+database_cut: Final = FaultKind("database_cut", 1, _cut_off, _bring_back)
+#: All databases are away; what was committed is there afterwards.
+database_down: Final = FaultKind("database_down", 0, _stop_databases, _start_databases)
+#: Each request, statement and answer of databases takes `seconds`.
+slow_database: Final = FaultKind(
+    *("slow_database", 0, _slow_databases, lambda c: _slow_databases(c, LATENCY)),
+    *("seconds", 0.002, 0.5),
+)
+#: The answers of a `part` of commits are lost.
+lost_answers: Final = FaultKind(
+    *("lost_answers", 0, _lose_answers, lambda c: _lose_answers(c, 0.0)),
+    *("part", 0.02, 0.8),
+)
+#: Standbys take over from all databases, and have what was acknowledged.
+fail_over: Final = FaultKind("fail_over", 0, _fail_over, _nothing)
+
+#: What goes wrong with databases: for programs that have some.
+DATABASE_KINDS: Final = (database_cut, database_down, slow_database, lost_answers, fail_over)
 
 KINDS: Final = (
     *(partition, one_way, isolate, cut, delay, loss, doubling, narrow),
@@ -397,8 +464,9 @@ class Unrest:
         machines = self._cluster.machines()
         due, waiting = [], []
         for fault, skip in self._armed:
-            first = machines[fault.machines[0] % len(machines)]
-            if fault.on != what or doer not in (None, first):
+            concerned = [machines[place % len(machines)] for place in fault.machines[:1]]
+            is_other = doer is not None and doer not in (concerned or [doer])
+            if fault.on != what or is_other:
                 waiting.append((fault, skip))
             elif skip:
                 waiting.append((fault, skip - 1))
@@ -492,7 +560,7 @@ class Unrest:
         nodes = [machines[place] for place in places]
         fault.kind.end(self._cluster, nodes)
         for other, concerned in self._active:
-            if set(concerned) & set(places):
+            if set(concerned) & set(places) or not (concerned or places):
                 again = [machines[place] for place in concerned]
                 other.kind.begin(self._cluster, again, other.amount)
         self._tell(fault, nodes, begins=False)

@@ -8,6 +8,7 @@ wished to depends on the members alone, never on what a node reaches, so that al
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -96,19 +97,20 @@ class Table:
         if not self.members:
             nobody = tuple(SlotOwner("", each.epoch) for each in self.slots)
             return replace(self, slots=nobody)
+        wished = wishes(tuple(self.members))
         slots = tuple(
             each
             if each.writer in self.members
-            else SlotOwner(wish(slot, self.members), each.epoch + 1)
+            else SlotOwner(wished[slot], each.epoch + 1)
             for slot, each in enumerate(self.slots)
         )
         return replace(self, slots=slots)
 
     def moved(self, slots: Iterable[int]) -> "Table":
         """Return it with slots given to whom they are wished."""
-        changed = list(self.slots)
+        changed, wished = list(self.slots), wishes(tuple(self.members))
         for slot in slots:
-            changed[slot] = SlotOwner(wish(slot, self.members), changed[slot].epoch + 1)
+            changed[slot] = SlotOwner(wished[slot], changed[slot].epoch + 1)
         return replace(self, slots=tuple(changed))
 
     def raised(self, writer: str, epochs: Mapping[int, int]) -> "Table":
@@ -123,9 +125,14 @@ class Table:
 
     def unwished(self, writer: str) -> list[int]:
         """Return the slots of a member that are wished to another one."""
-        return [slot for slot in self.owned(writer) if wish(slot, self.members) != writer]
+        wished = wishes(tuple(self.members))
+        return [slot for slot in self.owned(writer) if wished[slot] != writer]
 
 
-def wish(slot: int, members: Iterable[str]) -> str:
-    """Return the member that a slot is wished to: rendezvous hashing."""
-    return max(members, key=lambda writer: blake2b(f"{slot}/{writer}".encode()).digest())
+@lru_cache(maxsize=64)
+def wishes(members: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the member that each slot is wished to: rendezvous hashing."""
+    return tuple(
+        max(members, key=lambda writer: blake2b(f"{slot}/{writer}".encode()).digest())
+        for slot in range(SLOTS)
+    )

@@ -32,6 +32,9 @@ from callboard.simulation.clock import EPOCH, Clock
 P = ParamSpec("P")
 T = TypeVar("T")
 
+#: Virtual seconds that a request, an answer and a statement take, each, unless told otherwise.
+LATENCY: Final = 0.001
+
 #: Virtual seconds that a server waits: for a lock, and for a client inside a transaction.
 SERVER_WAITS: Final = 1.0
 
@@ -60,6 +63,8 @@ class DatabaseUser(Protocol):
     is_paused: bool
     closed: bool
     has_crashed: bool
+    #: Its machine: a node that starts again on it is cut off as the former one was.
+    machine: Any
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
         """Call back in the node's turn."""
@@ -94,7 +99,7 @@ class ModelDatabase:
         self.url = url
         self.is_file = url.startswith("sqlite:")
         #: Virtual seconds that a request, an answer and a statement take, each.
-        self.latency = 0.001
+        self.latency = LATENCY
         #: The part of COMMITs whose answer is lost.
         self.lost_answers = 0.0
         self.is_down = False
@@ -105,7 +110,8 @@ class ModelDatabase:
         #: What was committed and when: a failover does it again without its end.
         self._log: list[tuple[float, Callable[[_Contents], Any]]] = []
         self._open: list[_Transaction] = []
-        self._cut: set[int] = set()
+        #: Machines that do not reach the server.
+        self._cut: set[object] = set()
         #: Who called, by writer.
         self._users: dict[str, DatabaseUser] = {}
 
@@ -127,12 +133,12 @@ class ModelDatabase:
         self.is_down = False
 
     def cut(self, client: DatabaseUser) -> None:
-        """Let nothing through between a node's runner and the server."""
-        self._cut.add(id(client))
+        """Let nothing through between the machine of a node's runner and the server."""
+        self._cut.add(client.machine)
 
     def mend(self, client: DatabaseUser) -> None:
         """Let everything through again."""
-        self._cut.discard(id(client))
+        self._cut.discard(client.machine)
 
     def fail_over(self, lost: float = 0.0) -> None:
         """Go on as a standby that lacks what was committed in the last `lost` seconds."""
@@ -162,7 +168,7 @@ class ModelDatabase:
 
     def reaches(self, client: DatabaseUser) -> bool:
         """Return whether a request or an answer passes now."""
-        return not self.is_down and id(client) not in self._cut
+        return not self.is_down and client.machine not in self._cut
 
     def read(self, look: Callable[[_Contents], T]) -> T:
         """Return what a statement sees: what is committed."""
@@ -319,9 +325,12 @@ class ModelClient:
         self.database.clock.plan(self.database.latency, self._receive, done, answer)
 
     def _receive(self, done: Done[Any], answer: Any) -> None:
-        """Let an answer arrive."""
-        if not self.runner.closed:
-            self.runner.post(done, answer)
+        """Let an answer arrive; what is cut off meanwhile hears that the connection broke."""
+        if self.runner.closed:
+            return
+        if not isinstance(answer, BaseException) and not self.database.reaches(self.runner):
+            answer = StateUnavailable(f"{self.database.url}: the connection was lost")
+        self.runner.post(done, answer)
 
     def _look(
         self, done: Done[Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -33,6 +33,10 @@ class StillNode:
 
     is_paused = closed = has_crashed = False
 
+    @property
+    def machine(self) -> object:
+        return self
+
     def post(self, callback: Callable[..., object], *args: Any) -> None:
         callback(*args)
 

@@ -1,0 +1,436 @@
+"""One random life of entities, by seed: asks and tells while owners and databases fail.
+
+Two to five hosts and up to two nodes that only ask, over one model database. What must hold:
+
+- asks of each key are linearizable: those that ended `EntityUnavailable` or with the error of
+  their handler did not happen, others that failed may have;
+- what was acknowledged is stored, nothing is stored twice, epochs of a key's events never fall;
+- a message that a handler sent behind `persist` leaves only if that was stored;
+- while no node is lost, what a node tells a key comes in order;
+- when all faults are over, each key answers each node within `PATIENCE` virtual seconds.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from callboard import CallboardError, Entity, Node, event, handler, message
+from callboard.actors.future import Future
+from callboard.errors import EntityUnavailable
+from callboard.simulation import (
+    Cluster,
+    Fault,
+    cluster_test,
+    crash,
+    cut,
+    database_cut,
+    database_down,
+    delay,
+    doubling,
+    fail_over,
+    isolate,
+    kill,
+    linearizable,
+    loss,
+    lost_answers,
+    narrow,
+    one_way,
+    partition,
+    pause,
+    slow_database,
+    swarm,
+)
+from callboard.simulation.faults import clock_rate
+from tests.simulation.rules import Violation
+
+PATIENCE: Final = 3.0
+"""Virtual seconds in which each key answers when the last fault is over."""
+
+SPAN: Final = 15.0
+
+FAULTS = swarm(
+    *(partition, one_way, isolate, cut, pause, kill, crash, doubling),
+    *(delay.between(0.0001, 0.4), narrow.between(5_000, 100_000), loss),
+    *(database_cut, database_down, slow_database.between(0.002, 0.1), lost_answers, fail_over),
+    clock_rate.between(0.95, 1.05),
+    span=SPAN,
+)
+
+CALM_FAULTS = swarm(
+    *(delay.between(0.0001, 0.1), narrow.between(20_000, 100_000), loss.between(0.01, 0.1)),
+    *(slow_database.between(0.002, 0.01), lost_answers.between(0.02, 0.3)),
+    span=SPAN,
+)
+"""Faults by which no node is lost, nor taken for lost."""
+
+
+@message("entity-life.Append")
+@dataclass(frozen=True)
+class Append:
+    value: int
+    #: Seconds that the handler waits behind it.
+    wait: float = 0.0
+    #: Whether the handler raises behind it.
+    fails: bool = False
+    #: The key that is told of it; empty for none.
+    relay: str = ""
+
+
+@message("entity-life.Values")
+@dataclass
+class Values:
+    values: list[int] = field(default_factory=list)
+
+
+class Keeper(Entity):
+    """Takes values; how it stores them is up to its kinds."""
+
+    idle = 2.0
+    snapshot_every = 7
+
+    @handler
+    async def on_append(self, msg: Append) -> list[int]:
+        if msg.wait < 0.0:
+            await asyncio.sleep(-msg.wait)
+        answer = self.store_value(msg.value)
+        if msg.relay:
+            self.node.entity(type(self), msg.relay).tell(Append(-msg.value))
+        if msg.fails:
+            raise ValueError(msg.value)
+        if msg.wait > 0.0:
+            await asyncio.sleep(msg.wait)
+        return answer
+
+    @handler(read_only=True)
+    def on_read(self, msg: str) -> list[int]:
+        return self.stored()
+
+    def store_value(self, value: int) -> list[int]:
+        """Store a value; returns all."""
+        raise NotImplementedError
+
+    def stored(self) -> list[int]:
+        """Return all values."""
+        raise NotImplementedError
+
+
+class Journaled(Keeper):
+    """Keeps events."""
+
+    name = "life.Journaled"
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+
+    def store_value(self, value: int) -> list[int]:
+        """Store a value; returns all."""
+        self.persist(Append(value))
+        return self.stored()
+
+    @event
+    def on_appended(self, event: Append) -> None:
+        self.values.append(event.value)
+
+    def stored(self) -> list[int]:
+        """Return all values."""
+        return list(self.values)
+
+
+class Saved(Keeper):
+    """Keeps its state."""
+
+    name = "life.Saved"
+
+    def __init__(self) -> None:
+        self.state = Values()
+
+    def store_value(self, value: int) -> list[int]:
+        """Store a value; returns all."""
+        self.state.values.append(value)
+        self.save()
+        return self.stored()
+
+    def stored(self) -> list[int]:
+        """Return all values."""
+        return list(self.state.values)
+
+
+class Appended:
+    """A list: `append` answers it, `read` too."""
+
+    reads = frozenset({"read"})
+    start: tuple[int, ...] = ()
+
+    def step(self, state: tuple[int, ...], name: str, value: Any) -> Any:
+        """Return what comes of an operation."""
+        if name == "append":
+            return (*state, value), [*state, value]
+        return state, list(state)
+
+
+class EntityLife:
+    """Lives in a cluster; `run` raises `Violation` for what must not be."""
+
+    def __init__(self, cluster: Cluster, *, is_calm: bool = False) -> None:
+        self.cluster, self.is_calm = cluster, is_calm
+        chance = random.Random(f"entities {cluster.seed}")
+        self.url = chance.choice(("sqlite:life.db", "postgresql://life/shop"))
+        self.cls = chance.choice((Journaled, Journaled, Saved))
+        self.kind = self.cls.with_options(keep=chance.choice(("all", 3)))
+        self.hosts = chance.randint(2, 5)
+        self.others = chance.randint(0, 2)
+        self.keys = [f"k-{n}" for n in range(chance.randint(1, 6))]
+        self.steps = chance.randint(10, 60)
+        self.history = cluster.history()
+        self.values = 0
+        #: What each node sent each key, in order; what was told; nodes that closed.
+        self.sent: dict[tuple[str, str], list[int]] = {}
+        self.told: list[tuple[Node, str, int]] = []
+        self.closed: list[Node] = []
+        #: Nodes and keys that have not answered since all faults were over.
+        self.pending: set[tuple[Node, str]] = set()
+        self.ends: dict[str, list[int]] = {}
+        #: What failing handlers persisted: nothing of it may be seen.
+        self.failing: set[int] = set()
+        cluster.restarted = self._started
+        cluster.on_fault = self._disturbed
+        self.seconds = 0.0
+
+    def run(self) -> "EntityLife":
+        """Live the life of this seed."""
+        nodes = self.cluster(self.hosts + self.others, topology="mesh")
+        for node in nodes[: self.hosts]:
+            self._host(node)
+        for _, chance in self.cluster.steps(self.steps, SPAN):
+            self._act(chance)
+        self._rest()
+        self._check()
+        return self
+
+    def _disturbed(self, fault: Fault, nodes: list[Any], begins: bool) -> None:
+        """Take note of a fault."""
+        self.note("fault", str(fault), begins)
+
+    def note(self, *what: object) -> None:
+        """Note in the trace what the life does."""
+        self.cluster.trace.note(self.cluster.now, "life", *what)
+
+    # --- nodes ---
+
+    def _started(self, node: Node) -> None:
+        """Link a node that was started again, and let it host as before."""
+        for other in self.cluster.machines():
+            if isinstance(other, Node) and other is not node:
+                for one, there in ((node, other), (other, node)):
+                    if self.cluster.is_running(one):
+                        one._reach.dial(_endpoint(there), keep=True)
+        places = [made.address for made in self.cluster.machines()]
+        if places.index(node.address) < self.hosts:
+            self._host(node)
+
+    def _host(self, node: Node) -> None:
+        """Let a node host, tried again while the database is away."""
+
+        async def host() -> None:
+            while True:
+                try:
+                    await node.ahost(self.kind, state=self.url)
+                except CallboardError as error:
+                    self.note(node.name, "cannot host", error)
+                    await asyncio.sleep(0.05)
+                else:
+                    return
+
+        node._start(host())
+
+    def _running(self) -> list[Node]:
+        """Return the nodes that run and are not frozen."""
+        return [
+            node
+            for node in self.cluster.machines()
+            if isinstance(node, Node)
+            and self.cluster.is_running(node)
+            and not self.cluster.is_paused(node)
+        ]
+
+    # --- what happens ---
+
+    def _act(self, chance: random.Random) -> None:
+        running = self._running()
+        if not running:
+            return
+        node, key = chance.choice(running), chance.choice(self.keys)
+        actions: dict[Callable[..., None], int] = {
+            self._append: 10,
+            self._read: 8,
+            self._tell: 5,
+            self._fail: 2,
+            self._burst: 3,
+            self._stop: 1,
+            self._close: 1,
+        }
+        chance.choices(list(actions), list(actions.values()))[0](node, key, chance)
+
+    def _ref(self, node: Node, key: str) -> Any:
+        return node.entity(self.cls, key)
+
+    def _next(self, node: Node, key: str) -> int:
+        """Return a value that is sent to a key."""
+        self.values += 1
+        sender = f"{node.name} {node.node_id.hex()}"
+        self.sent.setdefault((sender, key), []).append(self.values)
+        return self.values
+
+    def _append(self, node: Node, key: str, chance: random.Random) -> None:
+        value = self._next(node, key)
+        relay = chance.choice((*self.keys, "", "", "")) if self.cls is Journaled else ""
+        wait = chance.choice((0.0, 0.0, 0.0, 0.02, 0.3, -0.02, -0.3))
+        sent = Append(value, wait, relay=relay if relay != key else "")
+        if sent.relay:
+            self._unknown(sent.relay, -value)
+        self.history.ask(
+            *(self._ref(node, key), sent),
+            key=key,
+            operation="append",
+            value=value,
+            timeout=chance.choice((0.5, 5.0, 20.0)),
+            refused=EntityUnavailable,
+        )
+
+    def _read(self, node: Node, key: str, chance: random.Random) -> None:
+        self.history.ask(
+            *(self._ref(node, key), "read"),
+            key=key,
+            operation="read",
+            timeout=chance.choice((0.5, 5.0, 20.0)),
+            refused=EntityUnavailable,
+        )
+
+    def _tell(self, node: Node, key: str, _: random.Random) -> None:
+        value = self._next(node, key)
+        self._unknown(key, value)
+        self.told.append((node, key, value))
+        self._ref(node, key).tell(Append(value))
+
+    def _unknown(self, key: str, value: int) -> None:
+        """Record that a value may be appended, from now on."""
+        self.history.unknown(self.history.begin("append", value, key=key))
+
+    def _fail(self, node: Node, key: str, chance: random.Random) -> None:
+        value = self._next(node, key)
+        self.failing.add(value)
+        wait = chance.choice((0.0, -0.05))
+        ask = self._ref(node, key).ask(Append(value, wait, fails=True), timeout=5.0)
+        ask.on_done(lambda done: done.exception())
+
+    def _burst(self, node: Node, key: str, chance: random.Random) -> None:
+        """Do several things at once."""
+        for _ in range(chance.randint(2, 6)):
+            action = chance.choice((self._append, self._tell, self._tell, self._read))
+            action(node, key, chance)
+
+    def _stop(self, node: Node, key: str, _: random.Random) -> None:
+        self._ref(node, key).stop()
+
+    def _close(self, node: Node, _: str, chance: random.Random) -> None:
+        """Close a node and start it again, unless it is the last that hosts."""
+        places = [made.address for made in self.cluster.machines()]
+        hosting = [each for each in self._running() if places.index(each.address) < self.hosts]
+        if len(hosting) < 2 or chance.random() < 0.5:
+            return
+        self.note(node.name, "closes")
+        self.closed.append(node)
+        with suppress(CallboardError):
+            node.close()
+        self.cluster.restart(node)
+
+    # --- the end ---
+
+    def _rest(self) -> None:
+        """End all faults, and look how soon each key answers each node."""
+        self.cluster.calm()
+        self.note("calm")
+        since = self.cluster.now
+        self.pending = {(node, key) for node in self._running() for key in self.keys}
+        for node, key in sorted(self.pending, key=lambda each: (each[0].name, each[1])):
+            self._look(node, key)
+        self.cluster.run_until(lambda: not self.pending, PATIENCE)
+        self.seconds = self.cluster.now - since
+        if self.pending:
+            left = ", ".join(sorted(f"{key} at {node.name}" for node, key in self.pending))
+            raise Violation(f"{PATIENCE} s after the last fault no answer of {left}")
+        self.cluster.advance(11.0)  # what was told waits for its time
+        self.ends = {key: self._ref(node, key).ask("read").result(3.0)
+                     for node in self._running()[:1] for key in self.keys}
+
+    def _look(self, node: Node, key: str) -> None:
+        """Ask a key until it answers."""
+        asked = self.history.ask(
+            *(self._ref(node, key), "read"),
+            key=key,
+            operation="read",
+            timeout=1.0,
+            refused=EntityUnavailable,
+        )
+        asked.on_done(partial(self._looked, node, key))
+
+    def _looked(self, node: Node, key: str, asked: Future[Any]) -> None:
+        """Take an answer, or ask again."""
+        if asked.exception() is None:
+            self.pending.discard((node, key))
+        else:
+            self.cluster.clock.plan(0.05, self._look, node, key)
+
+    def _check(self) -> None:
+        """Judge all that was told and stored."""
+        for key, end in self.ends.items():
+            read = self.history.begin("read", key=key)
+            self.history.answered(read, end)
+        self.history.check(linearizable(Appended()))
+        everything = {value for end in self.ends.values() for value in end}
+        for key, end in self.ends.items():
+            if len(set(end)) < len(end):
+                raise Violation(f"{key} has a message twice: {end}")
+            for value in end:
+                if value in self.failing:
+                    raise Violation(f"{key} has {value}, whose handler raised")
+                if value < 0 and -value not in everything:
+                    raise Violation(f"{key} was told of {-value}, which was never stored")
+        for (name, key), events in self.cluster.database(self.url).tables.events.items():
+            epochs = [each.epoch for each in events]
+            if epochs != sorted(epochs):
+                raise Violation(f"{name}/{key} has events of epochs {epochs}")
+        if self.is_calm:
+            self._check_order()
+
+    def _check_order(self) -> None:
+        """Judge the order of what each node sent, and that nothing was lost."""
+        for (sender, key), values in self.sent.items():
+            end = self.ends[key]
+            found = [value for value in end if value in set(values)]
+            if found != [value for value in values if value in found]:
+                raise Violation(f"{key} has {found} of {sender}, which sent {values}")
+        for node, key, value in self.told:
+            if node not in self.closed and value not in self.ends[key]:
+                raise Violation(f"{key} was told {value} by {node.name}, and has not got it")
+
+
+def _endpoint(node: Node) -> tuple[str, int]:
+    host, _, port = node.address.removeprefix("basp://").rpartition(":")
+    return host, int(port)
+
+
+@cluster_test(faults=FAULTS)
+def live_entities(cluster: Cluster) -> None:
+    """Live a life of entities under faults of all kinds."""
+    EntityLife(cluster).run()
+
+
+@cluster_test(faults=CALM_FAULTS)
+def live_moves(cluster: Cluster) -> None:
+    """Live a life of entities that move while ways and databases are slow."""
+    EntityLife(cluster, is_calm=True).run()
