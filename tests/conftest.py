@@ -37,7 +37,7 @@ def pytester(pytester, monkeypatch, quick_pytest):
     return pytester
 
 
-#: Seconds after which a test is ended with its process, beyond those that pytest-timeout gives it.
+#: Seconds beyond those that pytest-timeout gives a test after which its process is ended.
 GRACE = 60.0
 _stderr = pytest.StashKey[int]()
 

@@ -10,7 +10,6 @@ Two to five hosts and up to two nodes that only ask, over one model database. Wh
 - when all faults are over, each key answers each node within `PATIENCE` virtual seconds.
 """
 
-import asyncio
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -86,6 +85,13 @@ class Values:
     values: list[int] = field(default_factory=list)
 
 
+def passed(node: Node, seconds: float) -> Future[None]:
+    """Return what is done when so much virtual time has passed on a node."""
+    done: Future[None] = Future()
+    node.runtime.call_later(seconds, done.set_result, None)
+    return done
+
+
 class Keeper(Entity):
     """Takes values; how it stores them is up to its kinds."""
 
@@ -95,14 +101,14 @@ class Keeper(Entity):
     @handler
     async def on_append(self, msg: Append) -> list[int]:
         if msg.wait < 0.0:
-            await asyncio.sleep(-msg.wait)
+            await passed(self.node, -msg.wait)
         answer = self.store_value(msg.value)
         if msg.relay:
             self.node.entity(type(self), msg.relay).tell(Append(-msg.value))
         if msg.fails:
             raise ValueError(msg.value)
         if msg.wait > 0.0:
-            await asyncio.sleep(msg.wait)
+            await passed(self.node, msg.wait)
         return answer
 
     @handler(read_only=True)
@@ -241,7 +247,7 @@ class EntityLife:
                     await node.ahost(self.kind, state=self.url)
                 except CallboardError as error:
                     self.note(node.name, "cannot host", error)
-                    await asyncio.sleep(0.05)
+                    await passed(node, 0.05)
                 else:
                     return
 
@@ -364,8 +370,11 @@ class EntityLife:
             left = ", ".join(sorted(f"{key} at {node.name}" for node, key in self.pending))
             raise Violation(f"{PATIENCE} s after the last fault no answer of {left}")
         self.cluster.advance(11.0)  # what was told waits for its time
-        self.ends = {key: self._ref(node, key).ask("read").result(3.0)
-                     for node in self._running()[:1] for key in self.keys}
+        self.ends = {
+            key: self._ref(node, key).ask("read").result(3.0)
+            for node in self._running()[:1]
+            for key in self.keys
+        }
 
     def _look(self, node: Node, key: str) -> None:
         """Ask a key until it answers."""

@@ -99,9 +99,7 @@ class Table:
             return replace(self, slots=nobody)
         wished = wishes(tuple(self.members))
         slots = tuple(
-            each
-            if each.writer in self.members
-            else SlotOwner(wished[slot], each.epoch + 1)
+            each if each.writer in self.members else SlotOwner(wished[slot], each.epoch + 1)
             for slot, each in enumerate(self.slots)
         )
         return replace(self, slots=slots)
