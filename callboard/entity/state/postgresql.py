@@ -360,7 +360,24 @@ class PostgresqlState(SqlState):
         return int(found)
 
     def _committed_before(self, batches: Sequence[SlotBatch]) -> Committed:
-        """Return what became of a commit whose answer was lost and that took place."""
+        """Return what became of a commit whose answer was lost and that took place.
+
+        Raises:
+            OutcomeUnknown: the database cannot be asked. Never `StateUnavailable`, after which
+                callers repeat what is stored.
+        """
+        deadline = time.monotonic() + SETTLING
+        while True:
+            try:
+                return self._what_was_committed(batches)
+            except StateUnavailable as error:
+                if time.monotonic() > deadline:
+                    message = f"perhaps it is committed: no answer for {SETTLING:g} s ({error})"
+                    raise OutcomeUnknown(message) from error
+                time.sleep(0.05)  # the other connection has yet to be made again
+
+    def _what_was_committed(self, batches: Sequence[SlotBatch]) -> Committed:
+        """Look up what a commit wrote."""
         fences = self.fences([batch.slot for batch in batches])
         fenced: dict[Slot, Fence] = {}
         failed: dict[Slot, Exception] = {}

@@ -9,6 +9,7 @@ import pytest
 from callboard.entity.state.interface import Fence
 from callboard.lease.errors import (
     DatabaseReplaced,
+    OutcomeUnknown,
     StateBusy,
     StateCorrupt,
     StateUnavailable,
@@ -55,6 +56,38 @@ def test_a_commit_whose_answer_was_lost_is_found(state: Any) -> None:
     assert lost == [None]
     assert done == ({}, {}, {"Cart": 2})
     assert state.commit([batch(1, [2])]).positions == {"Cart": 3}
+
+
+def test_a_commit_whose_answer_was_lost_is_found_though_reads_fail_at_first(
+    state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_answers(state, 1, happens=True)
+    query, failures = state._reading.query, [None, None]
+
+    def fails_at_first(*args: Any) -> Any:
+        if failures:
+            failures.pop()
+            raise StateUnavailable("the server ended the connection")
+        return query(*args)
+
+    monkeypatch.setattr(state._reading, "query", fails_at_first)
+    assert state.commit([batch(1, [1])]).positions == {"Cart": 1}
+    assert not failures
+
+
+def test_a_commit_that_took_place_is_never_called_unavailable(
+    state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: Any) -> Any:
+        raise StateUnavailable("the server is away")
+
+    monkeypatch.setattr("callboard.entity.state.postgresql.SETTLING", 0.1)
+    lose_answers(state, 1, happens=True)
+    with monkeypatch.context() as broken:
+        broken.setattr(state._reading, "query", fails)
+        with pytest.raises(OutcomeUnknown, match="perhaps it is committed"):
+            state.commit([batch(1, [1])])
+    assert [event.number for event in state.recover("Cart", "k-1", 1).events] == [1]
 
 
 def test_a_commit_that_never_arrived_is_sent_again(state: Any) -> None:
