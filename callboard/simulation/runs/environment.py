@@ -69,7 +69,7 @@ def seconds(default: float) -> float:
     except ValueError:
         number = -1.0
     if not number >= 0.0:  # also what is no number
-        raise _wrong(_SECONDS, text, "seconds from 0 on")
+        raise _wrong(_SECONDS, text, "a number of seconds from 0 on")
     return number
 
 

@@ -1,9 +1,11 @@
 """`loop.sock_*` and TLS in programs of simulated hosts, and what is refused beside them."""
 
 import asyncio
+import io
 import os
 import socket
 import ssl
+from asyncio import sleep as rest  # in virtual time
 from functools import partial
 
 import pytest
@@ -95,16 +97,15 @@ def test_datagrams_pass_by_calls_of_the_loop(cluster):
     assert cluster.host("client", client).result(5) == (b"HELLO", (host.address, 9))
 
 
-def test_a_file_is_sent_in_pieces(cluster, tmp_path):
-    path = tmp_path / "page"
-    path.write_bytes(b"0123456789" * 30_000)
+def test_a_file_is_sent_in_pieces(cluster):
+    content = b"0123456789" * 30_000
 
     async def server():
         loop = asyncio.get_running_loop()
-        with listening(7) as door, path.open("rb") as file:
+        with listening(7) as door:
             sock, _ = await loop.sock_accept(door)
             with sock:
-                return await loop.sock_sendfile(sock, file)
+                return await loop.sock_sendfile(sock, io.BytesIO(content))
 
     async def client():
         with await connected(7) as sock:
@@ -113,8 +114,8 @@ def test_a_file_is_sent_in_pieces(cluster, tmp_path):
     host = cluster.host("server", server)
     cluster.advance(0.1)
 
-    assert cluster.host("client", client).result(60) == path.read_bytes()
-    assert host.result(5) == 300_000
+    assert cluster.host("client", client).result(60) == content
+    assert host.result(5) == len(content)
 
 
 def test_a_cut_is_an_error_of_the_call_that_waits(cluster):
@@ -122,7 +123,7 @@ def test_a_cut_is_an_error_of_the_call_that_waits(cluster):
         with listening(7) as door:
             sock, _ = await asyncio.get_running_loop().sock_accept(door)
             with sock:
-                await asyncio.sleep(60)
+                await rest(60)
 
     async def client():
         with await connected(7) as sock:
@@ -142,7 +143,7 @@ def test_a_wait_that_is_cancelled_leaves_the_socket_of_use(cluster):
         with listening(7) as door:
             sock, _ = await loop.sock_accept(door)
             with sock:
-                await asyncio.sleep(2)
+                await rest(2)
                 await loop.sock_sendall(sock, b"late")
 
     async def client():
@@ -173,7 +174,7 @@ def test_what_blocks_on_a_socket_is_refused(cluster, call):
     async def server():
         with listening(7) as door:
             await asyncio.get_running_loop().sock_accept(door)
-            await asyncio.sleep(60)
+            await rest(60)
 
     async def client():
         with await connected(7) as sock:
