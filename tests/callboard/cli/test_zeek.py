@@ -56,6 +56,7 @@ def test_peer_prints_what_a_broker_publishes(peer, capsys, wire):
     def say():
         eventually(peer.peers)
         eventually(lambda: peer.peers()[0].status.name == "Peered")
+        peer.await_filter_entry("/zeek/n", 10)
         peer.publish("/zeek/other", 1)
         peer.publish("/zeek/notice", ["ü", 2])
 

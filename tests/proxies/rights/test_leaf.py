@@ -80,6 +80,10 @@ def meet(make_node, papers, tmp_path):
         dialer.connect(acceptor.address)
         eventually(lambda: leaf.node_id in shop._routes.wires)
         eventually(lambda: shop.node_id in leaf._routes.wires)
+        for one, there in ((leaf, shop), (shop, leaf)):
+            eventually(
+                lambda one=one, there=there: one.runtime.remote.is_reachable(there.node_id)
+            )
         return shop, leaf
 
     return meet

@@ -277,9 +277,15 @@ def test_while_a_router_does_not_answer_its_clients_are_told_to_come_again(
     one, two = routers
     with ann(one):
         pass
-    stuck = threading.Event()
-    blocked = threading.Thread(target=one.call, args=(stuck.wait, 10))
+    stands, stuck = threading.Event(), threading.Event()
+
+    def stand_still():
+        stands.set()
+        stuck.wait(60)
+
+    blocked = threading.Thread(target=one.call, args=(stand_still,))
     blocked.start()
+    assert stands.wait(10)
     monkeypatch.setattr(cluster, "CLAIM_LIMIT", 0.1)
     with ann(two) as refused, ann(two, clean=True) as fresh:
         assert refused.greeting.reason_code == ReasonCode.SERVER_BUSY
