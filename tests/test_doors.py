@@ -234,6 +234,7 @@ OPENERS = {
     "callboard/mqtt/port/stream.py": "keeps an accepted one",
     "callboard/mqtt/port/socket_stream.py": "keeps an accepted one",
     "callboard/mqtt/service/bridge.py": "dials",
+    "callboard/simulation/programs/substitutes.py": "refuses them in simulated programs",
     "callboard/web.py": "pages, health, gateway http",
     "callboard/dashboard/server.py": "dashboard, dashboard tls",
     "callboard/dashboard/port.py": "accepts at these",

@@ -296,6 +296,7 @@ def printed(text: str) -> list[str]:
 
 def test_printed_tests_run_as_they_are(pytester: pytest.Pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    monkeypatch.delenv("CI", raising=False)  # there pytest's summary prints each program again
     pytester.makepyfile(test_shop=PRINTED)
     failed = pytester.runpytest("-p", "no:randomly", "--tb=short")
     failed.assert_outcomes(passed=6, failed=3)
