@@ -43,13 +43,30 @@ def describe(error: BaseException, limit: int = TEXT_LIMIT) -> str:
 
 
 def trace_of(error: BaseException) -> str:
-    """Return the formatted traceback of an error; cut in the middle if it is long."""
+    """Return the formatted traceback of an error; cut in the middle if it is long.
+
+    Without the marks below lines, which differ between versions of Python: nodes tell it each
+    other, and a seed of a simulation sends the same bytes on all of them.
+    """
     try:
-        text = "".join(traceback.format_exception(error))
+        told = traceback.TracebackException.from_exception(error, compact=True)
+        _unmark(told)
+        text = "".join(told.format())
     except BaseException:  # noqa: BLE001  # its notes and causes may be properties
         return describe(error)
     half = TEXT_LIMIT // 2
     return sendable(text if len(text) <= TEXT_LIMIT else f"{text[: half - 1]}…{text[-half:]}")
+
+
+def _unmark(told: traceback.TracebackException) -> None:
+    """Take the columns out of a traceback and those behind it."""
+    waiting = [told]
+    while waiting:
+        each = waiting.pop()
+        for frame in each.stack:
+            frame.colno = frame.end_colno = None
+        behind = (each.__cause__, each.__context__, *(each.exceptions or ()))
+        waiting += [other for other in behind if other is not None]
 
 
 def shown(value: object, limit: int = SHOWN_LIMIT) -> str:
