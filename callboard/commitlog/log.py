@@ -52,6 +52,11 @@ _WRITTEN: "Final[WeakSet[CommitLog]]" = WeakSet()
 _LOCK: Final = threading.Lock()
 
 
+def _wall_ns() -> int:
+    """Return the date in nanoseconds; a simulation replaces what is asked each time."""
+    return clocks.time_ns()
+
+
 class CommitLog(LogReader):
     """An append-only log: a directory, or in memory if no folder is given.
 
@@ -79,7 +84,7 @@ class CommitLog(LogReader):
         compression: Compression | None = None,
         archive: str | Archive | None = None,
         disk: Disk | None = None,
-        clock: Callable[[], int] = clocks.time_ns,
+        clock: Callable[[], int] = _wall_ns,
     ) -> None:
         """Open a log to write, or make it.
 
