@@ -7,6 +7,7 @@ from contextlib import closing
 import pytest
 
 from callboard import Actor, Node, handler
+from callboard.commitlog import CommitLog
 from callboard.errors import NodeUnreachable
 from callboard.simulation import (
     Cluster,
@@ -299,6 +300,51 @@ def test_a_step_moves_the_date_and_no_timer(cluster, pair, clerk):
     cluster.advance(5.0)
     assert date(cluster, then) == pytest.approx(0.0, abs=0.01), "set right again"
     assert "Shown" not in repr(time.time_ns), "the test has the real one"
+
+
+class Journal(Actor):
+    """Appends to a log on its machine's disk, and answers with the date of the record."""
+
+    def __init__(self, disk):
+        self.log = CommitLog("/log", disk=disk, sync="each")
+
+    @handler
+    def text(self, msg: str) -> float:
+        offset = self.log.append("", msg.encode())
+        (record,) = self.log.read(offset)
+        return record.time / 1e9 - EPOCH
+
+
+def test_records_of_a_log_have_the_date_of_their_machine(cluster, pair):
+    b = pair[1]
+    journal = pair[0].ref(str(b.spawn(Journal, cluster.disk(b))))
+    cluster.advance(2.0)
+    assert journal.ask("right").result(5) == pytest.approx(cluster.now, abs=0.01)
+
+    cluster.clock_step(b, 3600.0)
+    assert journal.ask("ahead").result(5) == pytest.approx(3600.0 + cluster.now, abs=0.01)
+
+
+class Scribe(Actor):
+    """Appends to a log of its own, and tells the record's date."""
+
+    def __init__(self, log):
+        self.log = log
+
+    @handler
+    def append(self, msg: str) -> float:
+        offset = self.log.append("/said", msg)
+        return next(iter(self.log.read(offset))).time / 1e9
+
+
+def test_a_log_dates_its_records_by_the_clock_of_its_machine(cluster, pair):
+    a, b, _ = pair
+    with CommitLog() as log:
+        scribe = a.ref(str(b.spawn(Scribe, log)))
+        assert scribe.ask("one").result(5) == pytest.approx(EPOCH + cluster.now, abs=0.1)
+        cluster.clock_step(b, -3600.0)
+        then = scribe.ask("two").result(5)
+        assert then == pytest.approx(EPOCH + cluster.now - 3600.0, abs=0.1)
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), float("nan")])
