@@ -5,7 +5,7 @@
 #                             ARGS="-p tests.disturbance"` tests on a machine that is slow now and then
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test pythons thespian faults fuzz simulate search planted check bench growth drawings docs lock clean
+.PHONY: help setup run test pythons thespian faults fuzz simulate search planted check bench growth drawings films docs lock clean
 .DELETE_ON_ERROR:
 
 SEEDS ?= 0:100
@@ -64,6 +64,10 @@ growth: .venv/.run ## measure how cost grows, to 1,000,000 actors, and draw it (
 
 drawings: .venv/.run ## write the drawings and charts of the docs again, from scripts/drawings and docs/benchmarks/*.json
 	@$(python) -m scripts.drawings $(ARGS)
+
+films: .venv/.dev ## run the programs that the docs show in a terminal, and record them anew (ARGS=demo for one)
+	@$(python) -m scripts.films $(ARGS)
+	@$(python) -m scripts.drawings
 
 docs: .venv/.docs ## build the documentation in docs/_build, and follow every link in it
 	@$(python) -m sphinx -W --keep-going --quiet -b html docs docs/_build

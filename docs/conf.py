@@ -72,7 +72,8 @@ def put_drawings_into_the_page(app: Any, page: nodes.document, name: str) -> Non
         return
     for image in list(page.findall(nodes.image)):
         path = Path(app.srcdir, image["uri"])
-        if path.suffix != ".svg" or ' class="cb"' not in (drawing := path.read_text()):
+        drawing = path.read_text() if path.suffix == ".svg" else ""
+        if not any(f' class="{kind}"' in drawing for kind in ("cb", "tty")):
             continue
         content = f'<span class="drawing">{drawing}</span>'
         image.replace_self(nodes.raw("", content, format="html"))

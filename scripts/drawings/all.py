@@ -6,6 +6,7 @@ from typing import Final
 from scripts.drawings import (
     channel,
     cluster_pipeline,
+    glance,
     handshake,
     house,
     log,
@@ -19,8 +20,10 @@ from scripts.drawings import (
 )
 from scripts.drawings.charts.groups import charts
 from scripts.drawings.place import DOCS
+from scripts.films.all import films
 
 DRAWINGS: Final = {
+    "glance": glance.draw,
     "house": house.draw,
     "message": message.draw,
     "handshake": handshake.draw,
@@ -39,4 +42,4 @@ DRAWINGS: Final = {
 def pictures() -> dict[Path, str]:
     """Return what each file of a picture has to hold."""
     drawings = {DOCS / "drawings" / f"{name}.svg": draw() for name, draw in DRAWINGS.items()}
-    return drawings | charts()
+    return drawings | charts() | films()
