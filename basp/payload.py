@@ -36,8 +36,10 @@ from callboard.basp.cbor.writer import (
     Unserializable,
     encode_bytes,
     encode_int,
+    encode_text,
     head,
 )
+from callboard.basp.entity_name import is_key, is_type_name
 from callboard.basp.errors import MalformedPayload, NotSerializable, RemoteProtocolError
 from callboard.basp.header import MAX_ACTOR
 from callboard.basp.node_id import NODE_ID_SIZE
@@ -88,6 +90,8 @@ _REFERENCE_HEAD: Final = head(0xC0, tags.REFERENCE) + b"\x82"
 
 #: Makes a reference of a node id and an actor number.
 PairHook = Callable[[bytes, int], Any]
+#: Makes a reference of the type and the key of an entity.
+NamesHook = Callable[[str, str], Any]
 
 
 def _reference_encoder(to_pair: Callable[[Any], tuple[bytes, int]]) -> Encoder:
@@ -100,11 +104,21 @@ def _reference_encoder(to_pair: Callable[[Any], tuple[bytes, int]]) -> Encoder:
     return encode
 
 
-def _reference_reader(pair_to_ref: PairHook | None) -> TagReader:
+def _encode_names(value: Any, _depth: int) -> bytes:
+    """Encode the reference of an entity."""
+    type_name, key = value.wire_names
+    return _REFERENCE_HEAD + encode_text(type_name) + encode_text(key)
+
+
+def _reference_reader(
+    pair_to_ref: PairHook | None, names_to_ref: Callable[[str, str], Any]
+) -> TagReader:
     """Return the function of the tag ``REFERENCE``."""
 
     def read(content: Any, _is_key: object) -> Any:
         node, actor = content
+        if is_type_name(node) and is_key(actor):
+            return names_to_ref(node, actor)
         if pair_to_ref is None:
             message = "message holds an actor reference, which this codec does not know"
             raise MalformedPayload(message)
@@ -221,13 +235,15 @@ class PayloadCodec:
         self._in_pieces_from = sys.maxsize if max_items is None else _IN_PIECES
         self.registry = registry
         self.depth_limit = depth_limit
-        self._encoders = EncoderTable(depth_limit, registry.find_encoder)
+        #: Makes references of entities; a node that can reach some sets it.
+        self.names_to_ref: NamesHook | None = None
+        self._encoders = EncoderTable(depth_limit, self._find_encoder)
         if ref_to_pair is not None:
             self._encoders.update(dict.fromkeys(ref_types, _reference_encoder(ref_to_pair)))
         table = {
             **PYTHON_TAGS,
             tags.REGISTERED: registry.reader(self._note_dropped),
-            tags.REFERENCE: _reference_reader(pair_to_ref),
+            tags.REFERENCE: _reference_reader(pair_to_ref, self._entity),
         }
         self._reader = CborReader(
             "messages",
@@ -235,6 +251,19 @@ class PayloadCodec:
             max_depth=_LEVELS_PER_DEPTH * (depth_limit + 1) + 1,  # with options in an array
             trusted=tags.TRUSTED_TAGS,
         )
+
+    def _find_encoder(self, table: EncoderTable, cls: type) -> Encoder | None:
+        """Return the encoder of a class; None for one that may not travel."""
+        if isinstance(getattr(cls, "wire_names", None), property):
+            return _encode_names
+        return self.registry.find_encoder(table, cls)
+
+    def _entity(self, type_name: str, key: str) -> Any:
+        """Return the reference of an entity."""
+        if self.names_to_ref is None:
+            message = "message holds the reference of an entity, which this codec does not know"
+            raise MalformedPayload(message)
+        return self.names_to_ref(type_name, key)
 
     def _note_dropped(self, count: int) -> None:
         """Count fields that no class here knows."""

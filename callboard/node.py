@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, Unpa
 
 from callboard.actors.actor import Actor
 from callboard.actors.closing import refuse_loop
-from callboard.actors.errors import CallboardError, WrongValue
+from callboard.actors.errors import CallboardError, NodeClosed, WrongValue
 from callboard.actors.reference import ActorRef
+from callboard.basp.errors import MalformedPayload
 from callboard.basp.header import LOG_INTAKE, LOG_SERVICE
 from callboard.proxies import node
 from callboard.proxies.link.certificates import TlsSource
@@ -199,6 +200,13 @@ class Node(node.Node):
         """
         return self._all_entities.entity(entity_class, key)
 
+    def _entity_named(self, type_name: str, key: str) -> ActorRef[Any]:
+        """Return the ref of an entity that a message of another node names."""
+        try:
+            return self._all_entities.entity(type_name, key)
+        except NodeClosed as error:
+            raise MalformedPayload(str(error)) from None
+
     def ref(self, text: str) -> ActorRef[Any]:
         """Return the ref that a text stands for, an entity's too. Never blocks or dials.
 
@@ -222,6 +230,7 @@ class Node(node.Node):
 
             self._logs = checked_logs(logs)
         super()._start_parts(limits, logs)
+        self._broker.outgoing.codec.names_to_ref = self._entity_named
         if self._logs:
             from callboard.serving.intake import LogIntake
             from callboard.serving.log_service import LogService

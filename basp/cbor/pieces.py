@@ -201,8 +201,14 @@ def check_weight(payload: bytes, most: int, hashed: Collection[int] = _HASHED) -
 _REFERENCE_SIGN: Final = tags.REFERENCE.to_bytes(2, "big")
 
 
-def find_references(payload: bytes, most: int) -> list[tuple[bytes, int]]:
-    """Return the node id and number of each reference in a payload.
+#: An actor: its node id and its number; or the type of an entity, and an empty text.
+Named = tuple[bytes, int] | tuple[str, str]
+
+
+def find_references(payload: bytes, most: int) -> list[Named]:
+    """Return what each reference in a payload names: a node id and a number, or an entity.
+
+    Of the reference of an entity it is the name of the type, and an empty text.
 
     Args:
         payload: the bytes; most have no reference, which one look tells.
@@ -213,7 +219,7 @@ def find_references(payload: bytes, most: int) -> list[tuple[bytes, int]]:
         MalformedPayload: the bytes are no CBOR with definite lengths, or a reference has
             another form than the encoders here give it.
     """
-    found: list[tuple[bytes, int]] = []
+    found: list[Named] = []
     if _REFERENCE_SIGN not in payload:
         return found
     at = passed = 0
@@ -227,12 +233,17 @@ def find_references(payload: bytes, most: int) -> list[tuple[bytes, int]]:
             if major == _TAG and argument == tags.REFERENCE:
                 start = at
                 (kind, count, at) = _head(payload, at)
-                (of_node, size, begin) = _head(payload, at)
-                (of_number, number, at) = _head(payload, begin + size)
-                if (kind, count, of_node, of_number) != (_ARRAY, 2, _BYTES, _UNSIGNED):
+                (first, size, begin) = _head(payload, at)
+                (second, number, at) = _head(payload, begin + size)
+                content = payload[begin : begin + size]
+                if (kind, count, first, second) == (_ARRAY, 2, _TEXT, _TEXT):
+                    found.append((content.decode(errors="replace"), ""))
+                    at += number
+                elif (kind, count, first, second) == (_ARRAY, 2, _BYTES, _UNSIGNED):
+                    found.append((content, number))
+                else:
                     msg = "a reference has another form than a node id and a number"
                     raise MalformedPayload(msg)
-                found.append((payload[begin : begin + size], number))
             elif major in {_BYTES, _TEXT}:
                 passed -= argument
                 at += argument

@@ -14,6 +14,7 @@ tag    content                  Python type
 48903  [name, content]          registered type; content is a map of fields, the name of an
                                 enum member, or the integer of a flag
 48904  [bytes, int]             actor reference: node id, actor number
+48904  [text, text]             reference of an entity: name of its type, key
 48905  byte string              bytearray
 48906  text                     decimal.Decimal, exactly as str() writes it
 48907  text                     datetime.datetime, ISO 8601; naive without offset

@@ -1,17 +1,18 @@
 """The entities of a node: the types that it hosts, and the way to those of other nodes."""
 
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from callboard.actors.dispatch import handler
 from callboard.actors.envelope import COMPANY
-from callboard.actors.errors import require
+from callboard.actors.errors import WrongValue, require
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Home, Sender, current_cell
 from callboard.actors.runtime import Runtime
 from callboard.actors.system_actor import SystemActor
+from callboard.basp.entity_name import KEY_LIMIT, is_key, is_type_name
 from callboard.basp.header import ENTITIES
 from callboard.basp.payload import PayloadCodec
 from callboard.entity.cell import EntityCell
@@ -34,12 +35,19 @@ from callboard.entity.sending import TypeSender, Waiting
 from callboard.entity.state.client import StateClient, ThreadedStateClient
 from callboard.entity.state.interface import EntityState
 from callboard.entity.state.opening import open_leases, open_state
+from callboard.lease.errors import StateCorrupt
+from callboard.proxies.errors import NotPermitted
 from callboard.proxies.overlay import Overlay
+from callboard.proxies.rights.rights import NamedRight, Rights
+from callboard.text import shown
 
 T = TypeVar("T")
 
 #: Seconds that closing waits for commits under way, and for other members to be told.
 CLOSE_TIMEOUT: Final = 5.0
+
+#: Types that a node sends to for its leaves, which may name any that their rights match.
+TYPES_LIMIT: Final = 1_000
 
 #: Opens state and leases of a URL for a writer: simulations have others.
 Opener = Callable[[str, str], Any]
@@ -68,7 +76,12 @@ class _Teller:
 
 
 class EntityServer(SystemActor):
-    """Takes messages of other nodes for entities of this one."""
+    """Takes messages of other nodes for entities of this one.
+
+    What comes may have been made by a program that is no callboard: each field is looked at.
+    A leaf may do what its rights `entities` and `host` name. It knows no other members, so to
+    it this node is the owner of all: what it sends goes on from here.
+    """
 
     def __init__(self, entities: "Entities") -> None:
         """Serve the entities of a node."""
@@ -78,36 +91,83 @@ class EntityServer(SystemActor):
     def on_message(self, msg: EntityMessage) -> NotOwner | None:
         """Give a message to its entity, or say who is not the owner."""
         asker: Any = self.context.sender
-        if msg.is_asked:
+        if self._refuses(msg.type_name, ("entities",)):
+            return None
+        if not is_key(msg.key):
+            what = f"a key has 1 to {KEY_LIMIT} bytes in UTF-8 and no NUL"
+            return self._refuse(WrongValue(f"{what}; {shown(msg.key):.80} has not"))
+        is_asked = msg.is_asked is True
+        if is_asked:
             if asker is None or not asker.expects:
                 return None
             self.promise()
-        refusal = self._entities.deliver(msg, asker)
-        if refusal is not None and msg.is_asked:
+        refusal = self._entities.deliver(msg, asker, is_leaf=self._rights() is not None)
+        if refusal is not None and is_asked:
             asker.set_result(refusal)
         return refusal
 
     @handler
     def on_ask(self, msg: AskEntityTable) -> EntityTable | None:
         """Tell the table of a type."""
-        return self._entities.table(msg.type_name, self.context.sender)
+        if self._refuses(msg.type_name, ("entities", "host")):
+            return None
+        rights = self._rights()
+        if rights is None or rights.permit("host", msg.type_name):
+            return self._entities.table(msg.type_name, self.context.sender)
+        return self._entities.table_for_leaf(msg.type_name)
 
     @handler
     def on_table(self, msg: EntityTable) -> None:
         """Take a newer table."""
-        self._entities.take(msg)
+        if not self._refuses(msg.type_name, ("host",)):
+            self._entities.take(msg)
 
     @handler
     def on_marker(self, msg: EntityMarker) -> None:
         """Answer when all that was sent before has been taken or refused."""
+        if self._refuses(msg.type_name, ("entities",)):
+            return
+        if type(msg.slot) is not int or not 0 <= msg.slot < SLOTS:
+            what = f"a slot is a number below {SLOTS}, not {shown(msg.slot):.80}"
+            self._refuse(WrongValue(what))
+            return
         promise = self.promise()
         self._entities.marker(msg, partial(promise.set_result, None))
 
     @handler
     def on_stop(self, msg: StopEntity) -> None:
         """Put an entity away."""
-        if type(msg.type_name) is str and type(msg.key) is str:
+        if not self._refuses(msg.type_name, ("entities",)) and is_key(msg.key):
             self._entities.put_away_here(msg.type_name, msg.key)
+
+    def _rights(self) -> Rights | None:
+        """Return the rights of the sender; None for a full member."""
+        return self._entities.overlay.rights(self._peer())
+
+    def _peer(self) -> bytes:
+        """Return the node of the sender."""
+        return bytes(getattr(self.context.sender, "node", b""))
+
+    def _refuses(self, type_name: object, rights: Sequence[NamedRight]) -> bool:
+        """Return whether a type cannot be meant, or its sender has none of some rights.
+
+        Then the message is answered.
+        """
+        if not is_type_name(type_name):
+            text = f"{shown(type_name):.80} is no name of a type of entities"
+            self._refuse(WrongValue(text))
+            return True
+        name, given = str(type_name), self._rights()
+        if given is None or any(given.permit(right, name) for right in rights):
+            return False
+        self._entities.overlay.refused(self._peer(), rights[0], name)
+        text = f"no right {rights[0]!r} for {name!r} at {self.node.name}"
+        self._refuse(NotPermitted(text))
+        return True
+
+    def _refuse(self, error: BaseException) -> None:
+        """Answer with an error; raised, it would end this actor."""
+        self.promise().set_exception(error)
 
 
 class Entities:
@@ -133,7 +193,7 @@ class Entities:
         self.runtime: Any = runtime
         self._runner = runner
         self._form = EventForm(codec)
-        self._overlay, self._start = overlay, start
+        self.overlay, self._start = overlay, start
         self._hosts: dict[str, EntityHost] = {}
         self._owned: dict[str, Ownership] = {}
         self._senders: dict[str, TypeSender] = {}
@@ -244,7 +304,7 @@ class Entities:
         Raises:
             NeedsLeases: another node does.
         """
-        for node in self._overlay.nodes():
+        for node in self.overlay.nodes():
             ref = self.runtime.ref_of(node, ENTITIES)
             try:
                 found = await ref.ask(AskEntityTable(name), timeout=2.0)
@@ -306,9 +366,21 @@ class Entities:
         found = self._senders.get(name)
         if found is None:
             here = partial(self._deliver_here, name)
-            made = TypeSender(self.runtime, name, here, self._overlay.nodes)
+            made = TypeSender(self.runtime, name, here, self._tellers(name))
             found = self._senders.setdefault(name, made)
         return found
+
+    def _tellers(self, name: str) -> Callable[[], Iterable[bytes]]:
+        """Return what gives the nodes in reach whose word on the owners of a type counts."""
+        overlay = self.overlay
+
+        def nodes() -> Iterable[bytes]:
+            for node in overlay.nodes():
+                rights = overlay.rights(node)
+                if rights is None or rights.permit("host", name):
+                    yield node
+
+        return nodes
 
     def _deliver_here(self, name: str, waiting: Waiting) -> bool:
         """Give a message that waited to this node's host, if it serves the slot."""
@@ -320,30 +392,46 @@ class Entities:
         sender, is_urgent = waiting.sender, waiting.is_urgent
         return host.deliver(waiting.key, waiting.message, sender, is_urgent=is_urgent)
 
-    def deliver(self, msg: EntityMessage, asker: Any) -> NotOwner | None:
-        """Give a message of another node to its entity, or return why not."""
+    def deliver(
+        self, msg: EntityMessage, asker: Any, *, is_leaf: bool = False
+    ) -> NotOwner | None:
+        """Give a message of another node to its entity, or return why not.
+
+        What a leaf sends goes on to the owner.
+        """
         name, key = msg.type_name, msg.key
-        if type(name) is not str or type(key) is not str:
-            return NotOwner()
+        told_by = msg.sender if isinstance(msg.sender, ActorRef) else None
+        sender: Any = asker if msg.is_asked is True else _Teller(told_by)
+        is_urgent = msg.is_urgent is True
+        if is_leaf:
+            if name not in self._senders and len(self._senders) >= TYPES_LIMIT:
+                return NotOwner()
+            self.route(name, key, msg.message, sender, is_urgent=is_urgent)
+            return None
         host = self._hosts.get(name)
-        if host is not None and not host.is_closed:
-            sender: Any = asker if msg.is_asked else _Teller(msg.sender)
-            if host.deliver(key, msg.message, sender, is_urgent=msg.is_urgent is True):
-                return None
+        is_open = host is not None and not host.is_closed
+        if is_open and host.deliver(key, msg.message, sender, is_urgent=is_urgent):
+            return None
         return NotOwner(self.table(name))
+
+    def table_for_leaf(self, name: str) -> EntityTable:
+        """Return a table in which this node owns all: who asks knows no other one."""
+        members = {self.writer: self.runtime.node_id.hex()}
+        table = Table(1, "", members).filled()
+        return EntityTable(name, table.version, table.text())
 
     def marker(self, msg: EntityMarker, passed: Callable[[], object]) -> None:
         """Call back once what was sent here before is taken, by this node or a newer owner."""
-        host = self._hosts.get(msg.type_name) if type(msg.type_name) is str else None
-        if host is None or type(msg.slot) is not int:
+        host = self._hosts.get(msg.type_name)
+        if host is None:
             passed()
         elif not host.pass_marker(msg.slot, passed):
             self._sender(msg.type_name).send_marker(msg.slot, passed)
 
-    def table(self, name: object, asker: Any = None) -> EntityTable | None:
+    def table(self, name: str, asker: Any = None) -> EntityTable | None:
         """Return the table of a type that this node hosts; who asks is told of newer ones."""
-        host = self._hosts.get(name) if type(name) is str else None
-        if host is None or type(name) is not str:
+        host = self._hosts.get(name)
+        if host is None:
             return None
         node = getattr(asker, "node", b"")
         if node:
@@ -363,7 +451,11 @@ class Entities:
             if told.is_sound and told.type_name in self._senders:
                 self._senders[told.type_name].take(told)
         elif told.version > owned.table.version and not owned.is_closed:
-            owned.take(Table.read(told.text, told.version))
+            try:
+                table = Table.read(told.text, told.version)
+            except StateCorrupt:
+                return  # it is read from its register anyway
+            owned.take(table)
             self._start(owned.tend())
 
     def put_away(self, type_name: str, key: str) -> None:

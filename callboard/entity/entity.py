@@ -21,6 +21,7 @@ from callboard.actors.errors import (
 )
 from callboard.actors.seconds import limit as checked_limit
 from callboard.actors.system_actor import attached
+from callboard.basp.entity_name import KEY_LIMIT, TYPE_NAME_LIMIT, is_key, is_type_name
 from callboard.entity.errors import NotPersistable
 from callboard.text import shown
 
@@ -31,10 +32,6 @@ _UPCAST: Final = "__callboard_upcast__"
 
 #: Seconds without a message after which a durable entity is put away.
 DEFAULT_IDLE: Final = 60.0
-
-#: Bytes of a key in UTF-8, and characters of a type's name.
-KEY_LIMIT: Final = 256
-NAME_LIMIT: Final = 128
 
 #: What subclasses may not redefine, besides the names of every actor.
 _RESERVED: Final = frozenset({"key", "fence", "persist", "save", "context"})
@@ -272,11 +269,7 @@ def checked_key(key: object) -> str:
     if type(key) is not str:
         msg = f"a key is a text, such as 'u-17', not {shown(key):.80}"
         raise WrongArgument(msg)
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError:
-        size = 0
-    if not 0 < size <= KEY_LIMIT or "\0" in key:
+    if not is_key(key):
         msg = f"a key has 1 to {KEY_LIMIT} bytes in UTF-8 and no NUL; {shown(key):.80} has not"
         raise WrongValue(msg)
     return key
@@ -301,11 +294,11 @@ def _check_options(cls: type[Entity]) -> None:
     """
     own, where = vars(cls), cls.__qualname__
     name = own.get("name", "x")
-    if not isinstance(name, str) or not name.isprintable() or len(name) > NAME_LIMIT:
-        msg = f"{where}.name is a text of up to {NAME_LIMIT} characters, not {shown(name):.80}"
-        raise WrongValue(msg)
-    if "/" in name or " " in name:
-        msg = f"{where}.name = {name!r}: it is a part of addresses, without / and spaces"
+    if name and not is_type_name(name):
+        msg = (
+            f"{where}.name is a text of up to {TYPE_NAME_LIMIT} characters without / and "
+            f"spaces, as it is a part of addresses, not {shown(name):.80}"
+        )
         raise WrongValue(msg)
     if own.get("idle") is not None:
         checked_limit(own["idle"])

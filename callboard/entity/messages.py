@@ -43,9 +43,12 @@ class EntityTable:
 
     @property
     def is_sound(self) -> bool:
-        """False when a field has a type of its own: it came from another node."""
+        """False when a field cannot be meant: it came from another node."""
         return (
-            type(self.type_name) is str and type(self.version) is int and type(self.text) is str
+            type(self.type_name) is str
+            and type(self.version) is int
+            and 0 < self.version < 2**62
+            and type(self.text) is str
         )
 
 

@@ -108,6 +108,11 @@ class EntityRef(ActorRef[E]):
         return self.target.key
 
     @property
+    def wire_names(self) -> tuple[str, str]:
+        """What it is on the wire: see `callboard.basp.cbor.tags`."""
+        return self.target.type_name, self.target.key
+
+    @property
     def node_id(self) -> bytes:
         """The node that owns the entity, as far as is known here; empty if that is nobody."""
         return self.target.router.owner(self.target.type_name, self.target.key)

@@ -247,7 +247,7 @@ class TypeSender:
             self._runtime.post(self._ask_others)  # another one may own the slot
         if isinstance(value, NotOwner):
             self._wait_again(waiting)
-            if value.table is not None:
+            if isinstance(value.table, EntityTable) and value.table.type_name == self.type_name:
                 self.take(value.table)
         elif isinstance(error, ActorDown | NodeClosed):
             self._wait_again(waiting)  # the node has no entities (any more): nothing happened
@@ -350,7 +350,8 @@ class TypeSender:
 
     def _told_table(self, future: Future[Any]) -> None:
         """Take what a node answered that was asked for the table."""
-        if future.exception() is None and isinstance(found := future.result(), EntityTable):
+        found = None if future.exception() is not None else future.result()
+        if isinstance(found, EntityTable) and found.type_name == self.type_name:
             self.take(found)
 
     def _refuse(self, waiting: Waiting, why: str) -> None:

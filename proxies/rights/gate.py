@@ -27,6 +27,7 @@ from callboard.basp.frame import RawFrame, pack_frame
 from callboard.basp.header import (
     CORE_ACTOR,
     DIRECTORY,
+    ENTITIES,
     EPOCH_COUNT,
     EPOCH_SHIFT,
     FIRST_ACTOR,
@@ -220,17 +221,24 @@ class LeafGate:
         return self._refusal_at_part(number, message, node, data & MESSAGE_ID_MASK)
 
     def _looks_itself(self, number: int) -> bool:
-        """Return whether a part of this node looks at each topic, store or log itself."""
+        """Return whether a part of this node looks at each topic, log or entity itself."""
         rights = self.standing.rights
-        is_core = number == CORE_ACTOR and rights.has_topics
-        return is_core or (number == LOG_INTAKE and bool(rights.append))
+        return (
+            (number == CORE_ACTOR and rights.has_topics)
+            or (number == LOG_INTAKE and bool(rights.append))
+            or (number == ENTITIES and bool(rights.entities or rights.host))
+        )
 
     def _foreign_ref(self, payload: bytes) -> Refusal | None:
         """Return the refusal of a ref that the leaf names and was not given."""
         try:
-            for key in find_references(payload, REFS_WITHIN):
-                if key[0] != self._leaf and key not in self._given:
-                    return self._about("send", key)
+            for first, second in find_references(payload, REFS_WITHIN):
+                if isinstance(first, str) or isinstance(second, str):
+                    name = str(first)
+                    if not self.standing.rights.permit("entities", name):
+                        return Refusal("entities", name, f"entities of {name!r:.200}")
+                elif first != self._leaf and (first, second) not in self._given:
+                    return self._about("send", (first, second))
         except RemoteProtocolError as error:
             return Refusal("send", str(error), str(error))
         return None
@@ -262,6 +270,9 @@ class LeafGate:
             return self._refusal_of_log(message, node, "logs")
         if number == LOG_INTAKE:
             return self._refusal_of_log(message, node, "append")
+        if number == ENTITIES:
+            name = str(getattr(message, "type_name", ""))
+            return Refusal("entities", name, f"entities of {name!r:.200}")
         return self._refusal_of_name(number, message, node, message_id)
 
     def _refusal_of_name(
@@ -385,7 +396,9 @@ class LeafGate:
         if operation == _DISPATCH:
             keys = [(source, source_actor)]
             try:
-                keys += find_references(frame[HEADER_SIZE:], OWN_REFS_WITHIN)
+                for first, second in find_references(frame[HEADER_SIZE:], OWN_REFS_WITHIN):
+                    if isinstance(first, bytes) and isinstance(second, int):
+                        keys.append((first, second))  # refs of entities give nothing
             except RemoteProtocolError:
                 pass  # the leaf cannot read it either
             name = ""

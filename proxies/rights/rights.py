@@ -14,7 +14,10 @@ CORE_NAME: Final = "callboard.core"
 MASTER_NAME: Final = "callboard.master."
 
 #: Rights whose patterns are matched with names, as file names are (`*`, `?`, `[a-z]`).
-NAMED: Final = ("names", "send", "monitor", "spawn", "stop", "link", "logs", "append", "reach")
+NAMED: Final = (
+    *("names", "send", "monitor", "spawn", "stop", "link", "logs", "append", "reach"),
+    *("entities", "host"),
+)
 #: Rights whose entries are the beginnings of topics.
 TOPICS: Final = ("publish", "subscribe")
 #: What the names of callboard's own actors begin with: patterns match them that begin so too.
@@ -24,7 +27,17 @@ STORE_LEVELS: Final = ("read", "write")
 
 Level = Literal["read", "write"]
 NamedRight = Literal[
-    "names", "send", "monitor", "spawn", "stop", "link", "logs", "append", "reach"
+    "names",
+    "send",
+    "monitor",
+    "spawn",
+    "stop",
+    "link",
+    "logs",
+    "append",
+    "reach",
+    "entities",
+    "host",
 ]
 
 
@@ -54,6 +67,9 @@ class Rights:
         inspect: it may ask for the node's figures, actors, links and events.
         drain: it may have the node drained.
         reach: names of nodes behind this one that it may talk with, under the same rights.
+        entities: types of entities that it may send to, wherever these run, and whose refs it
+            may put into messages; work queues are types as well.
+        host: types of entities that it may host, so that what it tells of their owners counts.
     """
 
     names: Collection[str] = ()
@@ -70,6 +86,8 @@ class Rights:
     inspect: bool = False
     drain: bool = False
     reach: Collection[str] = ()
+    entities: Collection[str] = ()
+    host: Collection[str] = ()
     #: A full member: no leaf, and nothing is refused.
     is_member: bool = field(default=False, init=False)
 

@@ -12,11 +12,15 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+from callboard.basp.node_id import NODE_ID_SIZE
 from callboard.dataclass import dataclass
 from callboard.lease.errors import StateCorrupt
 
 #: Slots of a type; for ever, as keys are stored with their slots' fences.
 SLOTS: Final = 256
+
+#: No epoch is so large: databases have 63 bits for one.
+_BEYOND: Final = 2**62
 
 
 def slot_of(key: str) -> int:
@@ -57,14 +61,17 @@ class Table:
             return cls()
         try:
             found = json.loads(text)
-            slots = tuple(
-                SlotOwner(str(writer), int(epoch)) for writer, epoch in found["slots"]
-            )
+            slots = tuple(SlotOwner(str(writer), epoch) for writer, epoch in found["slots"])
             members = {str(each): str(node) for each, node in found["members"].items()}
-            if len(slots) != SLOTS:
+            is_sound = (
+                len(slots) == SLOTS
+                and all(type(each.epoch) is int and 0 <= each.epoch < _BEYOND for each in slots)
+                and all(len(bytes.fromhex(node)) == NODE_ID_SIZE for node in members.values())
+            )
+            if not is_sound:
                 raise ValueError(len(slots))
             return cls(version, str(found["state"]), members, slots)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             msg = f"the register holds no table of entities: {text[:100]!r} ({error!r})"
             raise StateCorrupt(msg) from None
 
