@@ -95,7 +95,8 @@ class EntityServer(SystemActor):
             return None
         if not is_key(msg.key):
             what = f"a key has 1 to {KEY_LIMIT} bytes in UTF-8 and no NUL"
-            return self._refuse(WrongValue(f"{what}; {shown(msg.key):.80} has not"))
+            self._refuse(WrongValue(f"{what}; {shown(msg.key):.80} has not"))
+            return None
         is_asked = msg.is_asked is True
         if is_asked:
             if asker is None or not asker.expects:
@@ -409,8 +410,11 @@ class Entities:
             self.route(name, key, msg.message, sender, is_urgent=is_urgent)
             return None
         host = self._hosts.get(name)
-        is_open = host is not None and not host.is_closed
-        if is_open and host.deliver(key, msg.message, sender, is_urgent=is_urgent):
+        if (
+            host is not None
+            and not host.is_closed
+            and host.deliver(key, msg.message, sender, is_urgent=is_urgent)
+        ):
             return None
         return NotOwner(self.table(name))
 
