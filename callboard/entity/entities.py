@@ -20,7 +20,7 @@ from callboard.entity.entity import Entity, EntityType, checked_key, type_name
 from callboard.entity.errors import DuplicateEntityType, NeedsLeases
 from callboard.entity.form import EventForm
 from callboard.entity.host import EntityHost
-from callboard.entity.machine.table import SLOTS, Table, slot_of
+from callboard.entity.machine.table import SLOTS, SharedState, Table, TableMember, slot_of
 from callboard.entity.messages import (
     AskEntityTable,
     EntityMarker,
@@ -35,7 +35,6 @@ from callboard.entity.sending import TypeSender, Waiting
 from callboard.entity.state.client import StateClient, ThreadedStateClient
 from callboard.entity.state.interface import EntityState
 from callboard.entity.state.opening import open_leases, open_state
-from callboard.lease.errors import StateCorrupt
 from callboard.proxies.errors import NotPermitted
 from callboard.proxies.overlay import Overlay
 from callboard.proxies.rights.rights import NamedRight, Rights
@@ -270,13 +269,13 @@ class Entities:
             self._hosts[name] = host
             self._sender(name).flush()
             return
-        state_id = ""
+        shared = SharedState()
         if client is not None:
-            state_id = (await called(client, EntityState.identity)).id
+            shared = SharedState(*await called(client, EntityState.identity))
         adopted = partial(self._adopted, name)
-        owned = Ownership(host, register, self.runtime, adopted, self._start)
+        owned = Ownership(host, register, self.runtime, adopted, sender.flush)
         self._hosts[name], self._owned[name] = host, owned
-        await owned.join(state_id)
+        await owned.join(shared)
         self.runtime.call_later(LOOK, self._tend, owned)
 
     async def _open(self, opened: dict[str, Any], url: str | None, opener: Opener) -> Any:
@@ -329,7 +328,7 @@ class Entities:
         """Take a newer table, and tell the other members and those who asked."""
         self._sender(name).adopt(table)
         told = EntityTable(name, table.version, table.text())
-        nodes = {bytes.fromhex(node) for node in table.members.values()}
+        nodes = {bytes.fromhex(node) for node in table.nodes}
         others = (nodes | self._askers.get(name, set())) - {self.runtime.node_id}
         for node in sorted(others):  # in an order that a simulation finds again
             if self.runtime.remote.is_reachable(node):
@@ -420,8 +419,8 @@ class Entities:
 
     def table_for_leaf(self, name: str) -> EntityTable:
         """Return a table in which this node owns all: who asks knows no other one."""
-        members = {self.writer: self.runtime.node_id.hex()}
-        table = Table(1, "", members).filled()
+        members = {self.writer: TableMember(self.runtime.node_id.hex())}
+        table = Table(1, members=members).filled()
         return EntityTable(name, table.version, table.text())
 
     def marker(self, msg: EntityMarker, passed: Callable[[], object]) -> None:
@@ -442,8 +441,8 @@ class Entities:
             self._askers.setdefault(name, set()).add(node)
         owned = self._owned.get(name)
         if owned is None:  # without leases this node has all
-            members = {self.writer: self.runtime.node_id.hex()}
-            table = Table(1, "", members).filled()
+            members = {self.writer: TableMember(self.runtime.node_id.hex())}
+            table = Table(1, members=members).filled()
         else:
             table = owned.table
         return EntityTable(name, table.version, table.text()) if table.version else None
@@ -454,13 +453,8 @@ class Entities:
         if owned is None:
             if told.is_sound and told.type_name in self._senders:
                 self._senders[told.type_name].take(told)
-        elif told.version > owned.table.version and not owned.is_closed:
-            try:
-                table = Table.read(told.text, told.version)
-            except StateCorrupt:
-                return  # it is read from its register anyway
-            owned.take(table)
-            self._start(owned.tend())
+        else:
+            owned.told(told.version)
 
     def put_away(self, type_name: str, key: str) -> None:
         """Let an entity be put away by its owner."""

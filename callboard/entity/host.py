@@ -92,6 +92,8 @@ class EntityHost:
         self.forward_marker: Callable[[int, Callable[[], object]], object]
         #: Brings a message to whoever owns its slot.
         self.route: Callable[..., object] = lambda *_, **__: None
+        #: Told of a slot, and the epoch it was served with, whose fence another claim has.
+        self.on_lost: Callable[[int, int], object] = lambda *_: None
         idle = kind.cls.idle
         if idle is None and state is not None:
             idle = DEFAULT_IDLE
@@ -389,6 +391,7 @@ class EntityHost:
             cells = [cell for cell in self.cells.values() if cell.slot == slot]
         for cell in cells:  # each may show what is no longer so; their mail waits
             cell.kill(ExitReason.SHUTDOWN, "its slot moved")
+        self.on_lost(slot, epoch)
 
     def begun(self, cell: EntityCell) -> None:
         """Take note that an activation begins."""

@@ -1,20 +1,52 @@
 """How a node comes to own slots, gives them away, and takes those of the dead.
 
-It carries out what `machine/table.py` says: each change is one compare-and-set of the table's
-register. A slot is served when its fence was raised to the epoch in the table, and no earlier.
+It drives `machine/ownership_machine.py`: carries out its effects, and tells it what came of
+them. The table lies in a register and changes by compare-and-set alone.
 """
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from callboard.actors.future import Future
 from callboard.actors.runtime import Runtime
 from callboard.entity.host import EntityHost
-from callboard.entity.machine.table import Table
-from callboard.entity.state.interface import EntityState
-from callboard.lease.errors import OutcomeUnknown, StateUnavailable, WrongState
-from callboard.lease.register import Leases, LeaseValue
+from callboard.entity.machine.ownership_machine import (
+    Claimed,
+    ClaimFailed,
+    ClaimFences,
+    CloseAsked,
+    JoinAsked,
+    Joined,
+    JoinRefused,
+    KeepSlots,
+    Left,
+    LookDue,
+    MemberGone,
+    MembersProbed,
+    OwnershipEffect,
+    OwnershipEvent,
+    OwnershipMachine,
+    ProbeMembers,
+    ReadTable,
+    RegisterFailed,
+    ReleaseSlots,
+    ServeSlots,
+    SlotLost,
+    SlotsBusy,
+    SlotsDrained,
+    SlotsEmptied,
+    StopSlots,
+    TableChanged,
+    TableRead,
+    TableTold,
+    TableWritten,
+    WriteTable,
+)
+from callboard.entity.machine.table import SharedState, Table, TableMember
+from callboard.entity.state.interface import EntityState, Fence
+from callboard.lease.errors import OutcomeUnknown, StorageError, WrongState
+from callboard.lease.register import Leases, LeaseValue, Versioned
 
 T = TypeVar("T")
 
@@ -31,14 +63,8 @@ SILENCE: Final = 2.1
 #: Seconds between own reads beyond which the silence of others proves nothing.
 _LONGEST_GAP: Final = 1.0
 
-#: Slots that are given away at once.
-MOVED_AT_ONCE: Final = 32
-
-#: Seconds that a slot may take to come to rest before it moves; else it stays for now.
+#: Seconds that slots may take to come to rest before they move; else they stay for now.
 STOP_TIMEOUT: Final = 5.0
-
-#: Times that a change is tried against those of others.
-_TRIES: Final = 100
 
 
 class Calls(Protocol):
@@ -66,7 +92,7 @@ async def called(calls: Any, method: Callable[..., T], *args: Any) -> T:
 
 
 class Ownership:
-    """One node's part in the table of a type."""
+    """One node's part in the table of a type; everything runs on the node's thread."""
 
     def __init__(
         self,
@@ -74,7 +100,7 @@ class Ownership:
         leases: Any,
         runtime: Runtime,
         adopted: Callable[[Table], object],
-        start: Callable[[Coroutine[Any, Any, None]], object],
+        served: Callable[[], object],
     ) -> None:
         """Make one that is no member yet.
 
@@ -83,105 +109,230 @@ class Ownership:
             leases: calls of the register.
             runtime: of the node.
             adopted: told of each newer table; it tells other nodes.
-            start: runs a coroutine on the node's loop.
+            served: told when more slots are served.
         """
         self._host, self._leases, self._runtime = host, leases, runtime
-        self._adopted, self._start = adopted, start
-        self._register = f"entities/{host.type.name}"
+        self._adopted, self._served = adopted, served
+        self._name = host.type.name
+        self._register = f"entities/{self._name}"
+        self._machine = OwnershipMachine(
+            host.writer,
+            TableMember(runtime.node_id.hex(), version=host.type.cls.version),
+            has_fences=host.state is not None,
+        )
+        host.on_lost = self._lost
         self._writes = 0
         self._looks = 0
-        self.table = Table()
-        self.is_closed = False
-        self._is_tending = self._is_giving = False
-        self._state_id = ""
+        #: Counts moves: a late answer is told from one to the move under way.
+        self._moves = 0
+        self._is_tending = False
+        self._joining: Future[None] | None = None
+        self._leaving: Future[None] | None = None
         self._sign_version = 0
         self._last_signs = 0.0
         #: The last sign of life of each member, and when it was new here.
         self._signs: dict[str, tuple[int, float]] = {}
 
-    async def join(self, state_id: str) -> None:
+    @property
+    def table(self) -> Table:
+        """The newest table that is known."""
+        return self._machine.table
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this node wants to be no member any more."""
+        return self._machine.aim == "none"
+
+    async def join(self, state: SharedState) -> None:
         """Become a member, and serve what falls to this node.
 
         Raises:
             WrongState: the members have another state.
             StorageError: the register cannot be used.
         """
-        self._state_id = state_id
         await self._give_sign()
-        await self._remove_dead()
-        table = await self._read()
-        if table.members and table.state != state_id:
-            others = ", ".join(node[:12] for node in table.members.values())
-            msg = (
-                f"{self._host.type.name} is hosted by {others} with another state "
-                f"({table.state[:8]}, not {state_id[:8]}); use one for all"
-            )
-            raise WrongState(msg)
-        node = self._runtime.node_id.hex()
-        writer = self._host.writer
-        await self._change(lambda found: found.with_member(writer, node, state_id))
-        await self.serve()
+        self._joining = Future()
+        self._step(JoinAsked(state))
+        try:
+            await self._joining
+        finally:
+            self._joining = None
 
     async def leave(self) -> None:
-        """Be no member any more: what this node had goes to the others."""
-        self.is_closed = True
-        writer = self._host.writer
-        await self._change(lambda found: found.without([writer]))
+        """Be no member any more: what this node had goes to the others.
+
+        Raises:
+            StorageError: the register cannot be used; the others find out by themselves.
+        """
+        self._leaving = Future()
+        self._step(CloseAsked())
+        await self._leaving
 
     async def tend(self) -> None:
-        """Take from the dead, look at the table, give away what is wished to others."""
+        """Look after the membership; to be called every `LOOK` seconds."""
         if self._is_tending or self.is_closed:
             return
         self._is_tending = True
         try:
             self._looks += 1
-            silent = await self._look_for_signs() if self._looks % LOOKS_A_SIGN == 0 else []
-            await self._remove_dead(silent)
-            if self._looks % LOOKS_A_READ == 0:
-                await self._read()
-            if self.table.version and self._host.writer not in self.table.members:
-                await self.join(self._state_id)  # it slept, and was taken for dead
-            await self.serve()
-            if not self._is_giving and self.table.unwished(self._host.writer):
-                self._is_giving = True
-                self._start(self._give_away())  # a handler may take long to end
-        except (StateUnavailable, OutcomeUnknown) as error:
-            key = ("entities", self._host.type.name)
-            self._runtime.warn_once(key, f"the leases of {key[1]} are away: {error}")
+            if self._looks % LOOKS_A_SIGN == 0:
+                await self._look_for_signs()
+        except StorageError as error:
+            self._warn(error)
         finally:
             self._is_tending = False
+        self._step(LookDue(reads=self._looks % LOOKS_A_READ == 0))
 
-    def take(self, table: Table) -> None:
-        """Take a table that another member, or the register, has."""
-        if table.version > self.table.version:
-            self.table = table
-            self._host.keep_only(table.owned(self._host.writer))
-            self._adopted(table)
+    def told(self, version: int) -> None:
+        """Take note that another member, or a sender, knows a table of a version."""
+        self._step(TableTold(version))
 
-    async def serve(self) -> None:
-        """Raise the fences of slots that fell to this node, then serve them."""
+    def _lost(self, slot: int, epoch: int) -> None:
+        """Take note that a fence was seen to be another's."""
+        self._step(SlotLost(slot, epoch))
+
+    # --- the machine ---
+
+    def _step(self, event: OwnershipEvent) -> None:
+        """Let the machine take an event, and carry out what follows."""
+        for effect in self._machine.step(event):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: OwnershipEffect) -> None:
+        """Carry out one effect."""
         host = self._host
-        while True:
-            owned = self.table.owned(host.writer)
-            fresh = {
-                slot: epoch for slot, epoch in owned.items() if host.epochs.get(slot) != epoch
-            }
-            if not fresh:
+        match effect:
+            case ReadTable() | WriteTable() | ProbeMembers() | ClaimFences():
+                self._request(effect)
+            case ServeSlots(epochs):
+                host.serve(epochs)
+                self._served()
+            case KeepSlots(epochs):
+                host.keep_only(epochs)
+            case StopSlots(slots):
+                self._stop(slots)
+            case ReleaseSlots(slots):
+                self._moves += 1
+                host.slots_moved(slots)
+            case TableChanged(table):
+                self._adopted(table)
+            case Joined() | Left() | SlotsDrained():
+                self._settle(self._leaving if isinstance(effect, Left) else self._joining)
+            case JoinRefused(table):
+                self._refuse(table)
+
+    def _request(self, effect: ReadTable | WriteTable | ProbeMembers | ClaimFences) -> None:
+        """Ask the register, or the state, for something."""
+        match effect:
+            case ReadTable():
+                self._leases.submit(self._read_done, Leases.read, self._register)
+            case WriteTable():
+                self._write(effect)
+            case ProbeMembers(writers):
+                _Probe(self._leases, sorted(writers), self._step).go_on()
+            case ClaimFences(epochs):
+                state = self._host.state
+                assert state is not None, "fences are in a state"
+                state.submit(self._claim_done, EntityState.claim, self._name, epochs)
+
+    def _write(self, effect: WriteTable) -> None:
+        """Write the table."""
+        self._writes += 1
+        value = LeaseValue(self._host.writer, self._writes, effect.table.text())
+        args = self._register, value, effect.expected
+        self._leases.submit(self._write_done, Leases.write, *args)
+
+    def _write_done(self, outcome: Any) -> None:
+        """Take the answer to a write."""
+        if isinstance(outcome, OutcomeUnknown):
+            self._step(TableWritten(None))
+        elif isinstance(outcome, BaseException):
+            self._failed(outcome, RegisterFailed())
+        else:
+            self._step(TableWritten(outcome))
+
+    def _read_done(self, outcome: Versioned | BaseException) -> None:
+        """Take the answer to a read."""
+        if not isinstance(outcome, BaseException):
+            value, _ = outcome
+            try:
+                table = Table.read("" if value is None else value.text)
+            except StorageError as error:
+                outcome = error
+            else:
+                self._step(TableRead(table))
                 return
-            if host.state is not None:
-                held = await called(host.state, EntityState.claim, host.type.name, fresh)
-                if held:  # another table was in force before: go beyond it
-                    beyond = {slot: fence.epoch + 1 for slot, fence in held.items()}
-                    await self._change(partial(_raised, host.writer, beyond))
-                    fresh = {slot: epoch for slot, epoch in fresh.items() if slot not in held}
-            owned = self.table.owned(host.writer)
-            host.serve({s: epoch for s, epoch in fresh.items() if owned.get(s) == epoch})
-            self._adopted(self.table)
+        self._failed(outcome, RegisterFailed())
+
+    def _claim_done(self, outcome: Any) -> None:
+        """Take the answer to a claim."""
+        if isinstance(outcome, BaseException):
+            self._failed(outcome, ClaimFailed())
+        else:
+            held: dict[int, Fence] = dict(outcome)
+            self._step(Claimed(held))
+
+    def _failed(self, error: BaseException, event: OwnershipEvent) -> None:
+        """Tell who waits of an error, and let the machine try again later."""
+        self._step(event)
+        waits = self._settle(self._joining, error), self._settle(self._leaving, error)
+        if not any(waits):
+            self._warn(error)
+
+    def _settle(
+        self, future: "Future[None] | None", error: BaseException | None = None
+    ) -> bool:
+        """Tell who waits for a change of the membership; returns whether anybody does."""
+        if future is None or future.done():
+            return False
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+        return True
+
+    def _refuse(self, table: Table) -> None:
+        """Take note that the members have another state."""
+        others = ", ".join(sorted(node[:12] for node in table.nodes))
+        own, found = self._machine.state, table.state
+        what = "another state"
+        if own.id == found.id:
+            what = "this state on another machine, which SQLite cannot share"
+        error = WrongState(
+            f"{self._name} is hosted by {others} with {what}: {found.place or 'none'}"
+            f" ({found.id[:8]}), not {own.place or 'none'} ({own.id[:8]}); use one for all"
+        )
+        if not self._settle(self._joining, error):
+            self._warn(error)
+
+    def _warn(self, error: BaseException) -> None:
+        """Log that the leases or the state cannot be used."""
+        text = f"the leases of {self._name} are away: {error}"
+        self._runtime.warn_once(("entities", self._name, type(error)), text)
+
+    def _stop(self, slots: tuple[int, ...]) -> None:
+        """Let slots come to rest, in time."""
+        self._moves += 1
+        answer = partial(self._stopped, self._moves)
+        late = self._runtime.call_later(STOP_TIMEOUT, answer, SlotsBusy())
+
+        def emptied() -> None:
+            late.cancel()
+            answer(SlotsEmptied())
+
+        self._host.stop_slots(slots, partial(self._runtime.post, emptied))
+
+    def _stopped(self, move: int, event: OwnershipEvent) -> None:
+        """Tell what became of slots that were to come to rest."""
+        if move == self._moves:
+            self._step(event)
+
+    # --- signs of life ---
 
     async def _give_sign(self) -> None:
         """Show the other members that this one lives."""
         self._writes += 1
-        name = f"lives/{self._host.type.name}/{self._host.writer}"
+        name = f"lives/{self._name}/{self._host.writer}"
         value = LeaseValue(self._host.writer, self._writes)
         write = called(self._leases, Leases.write, name, value, self._sign_version)
         if await write:
@@ -189,90 +340,45 @@ class Ownership:
         else:
             _, self._sign_version = await called(self._leases, Leases.read, name)
 
-    async def _look_for_signs(self) -> list[str]:
-        """Give a sign of life, and return who gave none for long."""
+    async def _look_for_signs(self) -> None:
+        """Give a sign of life, and look who gave none for long."""
         await self._give_sign()
         now = self._runtime.now()
         gap, self._last_signs = now - self._last_signs, now
         if gap > _LONGEST_GAP:  # who slept, or had no database, has seen nobody's silence
             self._signs.clear()
-        silent = []
-        for writer in self.table.members:
+        for writer, member in sorted(self.table.members.items()):
             if writer != self._host.writer:
-                name = f"lives/{self._host.type.name}/{writer}"
+                name = f"lives/{self._name}/{writer}"
                 sign, _ = await called(self._leases, Leases.read, name)
                 number = 0 if sign is None else sign.number
                 seen, since = self._signs.get(writer, (-1, now))
                 if number != seen:
                     self._signs[writer] = (number, now)
                 elif now - since > SILENCE:
-                    silent.append(writer)
-        return silent
+                    self._step(MemberGone(writer, member.joined))
 
-    async def _remove_dead(self, silent: Sequence[str] = ()) -> None:
-        """Take the slots of members that are gone for certain."""
-        others = [each for each in self.table.members if each != self._host.writer]
-        if not self.table.version:
-            table = await self._read()
-            others = [each for each in table.members if each != self._host.writer]
-        gone = [
-            each
-            for each in others
-            if each in silent or await called(self._leases, Leases.is_gone, each)
-        ]
-        if gone:
-            await self._change(lambda found: found.without(gone))
 
-    async def _give_away(self) -> None:
-        """Move slots that are wished to other members: stop, commit, hand over."""
-        host = self._host
-        unwished = self.table.unwished(host.writer)
-        slots = [slot for slot in unwished if slot in host.epochs][:MOVED_AT_ONCE]
-        if not slots:
-            self._is_giving = False
+class _Probe:
+    """Looks, one after the other, which members have proof of their death."""
+
+    def __init__(
+        self, leases: Any, writers: list[str], step: Callable[[MembersProbed], object]
+    ) -> None:
+        self._leases, self._step = leases, step
+        self._writers = writers
+        self._gone: set[str] = set()
+
+    def go_on(self) -> None:
+        """Look at the next one; an answer that fails proves nothing."""
+        if not self._writers:
+            self._step(MembersProbed(frozenset(self._gone)))
             return
-        emptied: Future[None] = Future()
-        host.stop_slots(slots, lambda: emptied.set_result(None))
-        try:
-            late = StateUnavailable("a handler runs for long")
-            await self._runtime.in_time(emptied, STOP_TIMEOUT, late)
-            await self._change(lambda found: found.moved(slots))
-        except (StateUnavailable, OutcomeUnknown):
-            pass  # it is tried again
-        finally:
-            host.slots_moved(slots)
-            self._is_giving = False
+        writer = self._writers.pop()
 
-    async def _read(self) -> Table:
-        """Read the table from its register."""
-        value, version = await called(self._leases, Leases.read, self._register)
-        table = Table.read("" if value is None else value.text, version)
-        self.take(table)
-        return table
+        def take(is_gone: bool | BaseException) -> None:  # noqa: FBT001
+            if is_gone is True:
+                self._gone.add(writer)
+            self.go_on()
 
-    async def _change(self, make: Callable[[Table], Table]) -> None:
-        """Change the table; tried again when others were faster."""
-        for _ in range(_TRIES):
-            before = self.table if self.table.version else await self._read()
-            after = make(before)
-            if after == before:
-                return
-            self._writes += 1
-            value = LeaseValue(self._host.writer, self._writes, after.text())
-            try:
-                is_written = await called(
-                    self._leases, Leases.write, self._register, value, before.version
-                )
-            except OutcomeUnknown:
-                is_written = False  # it is read: if it was written, there is nothing to change
-            if is_written:
-                self.take(Table.read(value.text, before.version + 1))
-                return
-            await self._read()
-        msg = f"the table of {self._host.type.name} changed {_TRIES} times meanwhile"
-        raise StateUnavailable(msg)
-
-
-def _raised(writer: str, epochs: Mapping[int, int], found: Table) -> Table:
-    """Return a table with higher epochs of a member's slots."""
-    return found.raised(writer, epochs)
+        self._leases.submit(take, Leases.is_gone, writer)

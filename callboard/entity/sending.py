@@ -29,7 +29,7 @@ from callboard.entity.messages import (
     NotOwner,
 )
 from callboard.entity.reference import entity_text
-from callboard.lease.errors import OutcomeUnknown, StateCorrupt
+from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
 
 #: Messages that wait for the owner of a slot, and seconds that one which was told does.
 WAITING_LIMIT: Final = 1_000
@@ -152,8 +152,8 @@ class TypeSender:
         """Take a newer table, and send what waited for it."""
         with self._lock:
             if table.version > self.table.version:
-                before, self.table = {*self.table.members.values()}, table
-                for node in sorted(before.difference(table.members.values())):
+                before, self.table = self.table.nodes, table
+                for node in sorted(before - table.nodes):
                     forget = self._forget_owner
                     self._runtime.call_later(GONE_SECONDS, forget, bytes.fromhex(node))
         self.flush()
@@ -268,8 +268,8 @@ class TypeSender:
         """Take a table from another node."""
         if told.is_sound and told.version > self.table.version:
             try:
-                self.adopt(Table.read(told.text, told.version))
-            except StateCorrupt:
+                self.adopt(Table.read(told.text))
+            except (StateCorrupt, StateVersion):
                 return
 
     def _wait_again(self, waiting: Waiting) -> None:
@@ -297,7 +297,7 @@ class TypeSender:
 
     def _forget_owner(self, node: bytes) -> None:
         """Wait no longer for markers of a former owner that is no member any more."""
-        if node.hex() in self.table.members.values():
+        if node.hex() in self.table.nodes:
             return
         with self._lock:
             slots = [slot for slot, former in self._former.items() if former == node]

@@ -6,21 +6,33 @@ wished to depends on the members alone, never on what a node reaches, so that al
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, replace
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from callboard.basp.node_id import NODE_ID_SIZE
 from callboard.dataclass import dataclass
-from callboard.lease.errors import StateCorrupt
+from callboard.lease.errors import StateCorrupt, StateVersion
 
 #: Slots of a type; for ever, as keys are stored with their slots' fences.
 SLOTS: Final = 256
 
 #: No epoch is so large: databases have 63 bits for one.
 _BEYOND: Final = 2**62
+
+#: Of the text of a table; a newer callboard may write a higher one.
+_FORMAT: Final = 1
+
+#: What reading something else raises.
+_NOT_A_TABLE: Final = (
+    ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError,
+)  # fmt: skip
+
+#: Of a member that takes no slots: it drains, and gives away those that it has.
+DRAINING: Final = 0.0
 
 
 def slot_of(key: str) -> int:
@@ -38,47 +50,109 @@ class SlotOwner(NamedTuple):
 NOBODY: Final = SlotOwner("", 0)
 
 
+class SharedState(NamedTuple):
+    """The state that all members of a table share."""
+
+    #: Random, made with the state's tables; empty where nothing is kept.
+    id: str = ""
+    #: Where it is, for people.
+    place: str = ""
+    #: The boot id of the machine that alone may use it; empty where any machine may.
+    boot_id: str = ""
+
+
+class TableMember(NamedTuple):
+    """A node that hosts the type."""
+
+    #: The node's id in hex.
+    node: str
+    #: The version of the table in which it became a member: evidence that an earlier life of
+    #: it is gone says nothing about this one.
+    joined: int = 0
+    #: Its share of the slots, beside the weights of others; `DRAINING` for none.
+    weight: float = 1.0
+    #: The version of its class.
+    version: int = 1
+    #: The kinds of events that it reads, with the highest version of each.
+    reads: tuple[tuple[str, int], ...] = ()
+
+    def can_read(self, written: Iterable[tuple[str, int]]) -> bool:
+        """Return whether it reads events of these kinds and versions."""
+        known = dict(self.reads)
+        return all(known.get(kind, 0) >= version for kind, version in written)
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The members by the name of their life (writer), with their nodes, and all owners."""
+    """The members by the name of their life (writer), and the owners of all slots."""
 
-    #: Of the register: a newer table has a larger one.
+    #: A newer table has a larger one, also where a register has lost its end.
     version: int = 0
-    #: The id of the state, which all members share.
-    state: str = ""
-    #: Node ids in hex, by writer.
-    members: Mapping[str, str] = field(default_factory=dict)
+    #: The version that the register's value had, or has, with this table in it.
+    at: int = 0
+    state: SharedState = SharedState()
+    members: Mapping[str, TableMember] = field(default_factory=dict)
+    #: The kinds and highest versions of events that were written, as far as members saw.
+    written: tuple[tuple[str, int], ...] = ()
     slots: tuple[SlotOwner, ...] = (NOBODY,) * SLOTS
 
+    def __hash__(self) -> int:
+        return hash((self.version, self.at, frozenset(self.members.items()), self.slots))
+
     @classmethod
-    def read(cls, text: str, version: int) -> "Table":
-        """Return the table that a register holds.
+    def read(cls, text: str, count: int = SLOTS) -> "Table":
+        """Return the table of a text; one without any owner where there is no text.
 
         Raises:
-            StateCorrupt: it holds something else.
+            StateCorrupt: it is no table.
+            StateVersion: a newer callboard wrote it.
         """
-        if not version:
-            return cls()
+        if not text:
+            return cls(slots=(NOBODY,) * count)
         try:
             found = json.loads(text)
-            slots = tuple(SlotOwner(str(writer), epoch) for writer, epoch in found["slots"])
-            members = {str(each): str(node) for each, node in found["members"].items()}
-            is_sound = (
-                len(slots) == SLOTS
-                and all(type(each.epoch) is int and 0 <= each.epoch < _BEYOND for each in slots)
-                and all(len(bytes.fromhex(node)) == NODE_ID_SIZE for node in members.values())
+            if found["format"] > _FORMAT:
+                msg = (
+                    f"the register has a table of format {found['format']}, and this callboard"
+                    f" knows {_FORMAT}: a newer one wrote it; upgrade callboard here"
+                )
+                raise StateVersion(msg)
+            slots = tuple(
+                SlotOwner(str(writer), _number(epoch)) for writer, epoch in found["slots"]
             )
-            if not is_sound:
+            members = {str(each): _member(about) for each, about in found["members"].items()}
+            if len(slots) != count:
                 raise ValueError(len(slots))
-            return cls(version, str(found["state"]), members, slots)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            state = SharedState(*(str(found["state"][name]) for name in SharedState._fields))
+            written = _kinds(found["written"])
+            version, at = _number(found["version"]), _number(found["at"])
+            return cls(version, at, state, members, written, slots)
+        except _NOT_A_TABLE as error:
             msg = f"the register holds no table of entities: {text[:100]!r} ({error!r})"
             raise StateCorrupt(msg) from None
 
     def text(self) -> str:
         """Return the table as JSON."""
-        content = {"state": self.state, "members": dict(self.members), "slots": self.slots}
+        content = {
+            "format": _FORMAT,
+            "version": self.version,
+            "at": self.at,
+            "state": self.state._asdict(),
+            "members": {each: member._asdict() for each, member in self.members.items()},
+            "written": self.written,
+            "slots": self.slots,
+        }
         return json.dumps(content, separators=(",", ":"))
+
+    @property
+    def nodes(self) -> set[str]:
+        """The nodes of the members, in hex."""
+        return {member.node for member in self.members.values()}
+
+    @property
+    def joined(self) -> frozenset[tuple[str, int]]:
+        """The memberships: writers, each with the version in which it became a member."""
+        return frozenset((each, about.joined) for each, about in self.members.items())
 
     def owned(self, writer: str) -> dict[int, int]:
         """Return the slots of a member, with their epochs."""
@@ -87,35 +161,46 @@ class Table:
 
     def node_of(self, slot: int) -> bytes:
         """Return the node that owns a slot; empty if none does."""
-        return bytes.fromhex(self.members.get(self.slots[slot].writer, ""))
+        owner = self.members.get(self.slots[slot].writer)
+        return b"" if owner is None else bytes.fromhex(owner.node)
 
-    def with_member(self, writer: str, node: str, state: str) -> "Table":
+    def with_member(self, writer: str, member: TableMember, state: SharedState) -> "Table":
         """Return it with one more member, which takes what nobody has."""
-        members = {**self.members, writer: node}
-        return replace(self, members=members, state=self.state or state).filled()
+        joined = member._replace(joined=self.version + 1)
+        known = self.state if self.members else state
+        return replace(self, members={**self.members, writer: joined}, state=known).filled()
 
-    def without(self, writers: Iterable[str]) -> "Table":
+    def with_weight(self, writer: str, weight: float) -> "Table":
+        """Return it with another weight of a member."""
+        changed = self.members[writer]._replace(weight=weight)
+        return replace(self, members={**self.members, writer: changed})
+
+    def with_written(self, kinds: Iterable[tuple[str, int]]) -> "Table":
+        """Return it with kinds of events that were written."""
+        written = dict(self.written)
+        for kind, version in kinds:
+            written[kind] = max(version, written.get(kind, 0))
+        return replace(self, written=tuple(sorted(written.items())))
+
+    def without(self, writers: Collection[str]) -> "Table":
         """Return it without some members; what they had goes to whom it is wished."""
-        members = {each: node for each, node in self.members.items() if each not in {*writers}}
+        members = {each: about for each, about in self.members.items() if each not in writers}
         return replace(self, members=members).filled()
 
     def filled(self) -> "Table":
         """Return it with an owner for each slot that no member has."""
-        if not self.members:
-            nobody = tuple(SlotOwner("", each.epoch) for each in self.slots)
-            return replace(self, slots=nobody)
-        wished = wishes(tuple(self.members))
+        wished = self.wished()
         slots = tuple(
-            each if each.writer in self.members else SlotOwner(wished[slot], each.epoch + 1)
+            each if each.writer in self.members else _given(each, wished[slot])
             for slot, each in enumerate(self.slots)
         )
         return replace(self, slots=slots)
 
     def moved(self, slots: Iterable[int]) -> "Table":
         """Return it with slots given to whom they are wished."""
-        changed, wished = list(self.slots), wishes(tuple(self.members))
+        changed, wished = list(self.slots), self.wished()
         for slot in slots:
-            changed[slot] = SlotOwner(wished[slot], changed[slot].epoch + 1)
+            changed[slot] = _given(changed[slot], wished[slot])
         return replace(self, slots=tuple(changed))
 
     def raised(self, writer: str, epochs: Mapping[int, int]) -> "Table":
@@ -130,14 +215,74 @@ class Table:
 
     def unwished(self, writer: str) -> list[int]:
         """Return the slots of a member that are wished to another one."""
-        wished = wishes(tuple(self.members))
-        return [slot for slot in self.owned(writer) if wished[slot] != writer]
+        wished = self.wished()
+        return [slot for slot in self.owned(writer) if wished[slot] not in ("", writer)]
+
+    def wished(self) -> tuple[str, ...]:
+        """Return the member that each slot is wished to; nobody where there is no member.
+
+        Members that drain, or cannot read what was written, are wished to have nothing as long
+        as there are others.
+        """
+        members = self.members
+        for is_fit in (self._is_fit, lambda member: member.weight > 0, lambda _: True):
+            weights = tuple(
+                (writer, member.weight or 1.0)
+                for writer, member in sorted(members.items())
+                if is_fit(member)
+            )
+            if weights:
+                return wishes(weights, len(self.slots))
+        return ("",) * len(self.slots)
+
+    def _is_fit(self, member: TableMember) -> bool:
+        """Return whether a member may be given slots."""
+        return member.weight > 0 and member.can_read(self.written)
+
+
+def _given(slot: SlotOwner, writer: str) -> SlotOwner:
+    """Return a slot with another owner; its epoch rises only when somebody has it."""
+    return SlotOwner(writer, slot.epoch + 1 if writer else slot.epoch)
+
+
+def _member(found: Mapping[str, Any]) -> TableMember:
+    """Return a member that was read."""
+    weight = float(found["weight"])
+    if not 0 <= weight < math.inf:
+        raise ValueError(weight)
+    reads = _kinds(found["reads"])
+    node = bytes.fromhex(found["node"])
+    if len(node) != NODE_ID_SIZE:
+        raise ValueError(node)
+    joined, version = _number(found["joined"]), _number(found["version"])
+    return TableMember(node.hex(), joined, weight, version, reads)
+
+
+def _number(found: object) -> int:
+    """Return an epoch or a version that was read."""
+    if type(found) is not int or not 0 <= found < _BEYOND:
+        raise ValueError(found)
+    return found
+
+
+def _kinds(found: Iterable[Any]) -> tuple[tuple[str, int], ...]:
+    """Return kinds of events and their versions that were read."""
+    return tuple((str(kind), int(version)) for kind, version in found)
 
 
 @lru_cache(maxsize=64)
-def wishes(members: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the member that each slot is wished to: rendezvous hashing."""
+def wishes(weights: tuple[tuple[str, float], ...], count: int) -> tuple[str, ...]:
+    """Return the member that each slot is wished to: rendezvous hashing with weights.
+
+    A member's score of a slot is its weight over an exponentially distributed hash, so that
+    each has its share, and a member that comes or goes moves only what it takes or had.
+    """
+
+    def score(slot: int, writer: str, weight: float) -> float:
+        digest = blake2b(f"{slot}/{writer}".encode(), digest_size=8).digest()
+        uniform = (int.from_bytes(digest, "big") + 1) / (2**64 + 1)
+        return weight / -math.log(uniform)
+
     return tuple(
-        max(members, key=lambda writer: blake2b(f"{slot}/{writer}".encode()).digest())
-        for slot in range(SLOTS)
+        max(weights, key=lambda each: (score(slot, *each), each[0]))[0] for slot in range(count)
     )

@@ -10,7 +10,7 @@ import pytest
 
 from callboard import Actor, ActorRef, Entity, Node, Rights, event, handler, message
 from callboard.basp.header import ENTITIES
-from callboard.entity.machine.table import Table
+from callboard.entity.machine.table import Table, TableMember
 from callboard.entity.messages import (
     AskEntityTable,
     EntityMarker,
@@ -133,7 +133,7 @@ def test_nobody_is_made_to_send_to_entities_that_a_leaf_may_not(house: House) ->
 
 
 def test_what_a_leaf_tells_of_owners_does_not_count(house: House) -> None:
-    forged = Table(10**6, "", {"x": house.till.node_id.hex()}).filled()
+    forged = Table(10**6, members={"x": TableMember(house.till.node_id.hex())}).filled()
     told = EntityTable(Sum.name, forged.version, forged.text())
     with pytest.raises(NotPermitted, match="no right 'host'"):
         house.till.runtime.ref_of(house.shop.node_id, ENTITIES).ask(told).result(5)
@@ -141,7 +141,7 @@ def test_what_a_leaf_tells_of_owners_does_not_count(house: House) -> None:
 
 
 def _odd() -> list[object]:
-    table = Table(10**6, "", {"x": "00" * 18}).filled().text()
+    table = Table(10**6, members={"x": TableMember("00" * 18)}).filled().text()
     return [
         EntityMessage(Sum.name, "x" * 300, Add(1)),
         EntityMessage(Sum.name, "", Add(1)),
