@@ -13,7 +13,7 @@ import gc
 import math
 import random
 import zlib
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from operator import attrgetter
@@ -116,7 +116,7 @@ class Cluster:
     def __call__(
         self,
         count: int = 2,
-        topology: str = "line",
+        topology: str | Iterable[tuple[int, int]] = "line",
         *,
         spawnable: Mapping[str, type[Actor]] | None = None,
         names: str = "abcdefghijklmnopqrstuvwxyz",
@@ -125,27 +125,37 @@ class Cluster:
 
         Args:
             count: how many.
-            topology: `line`, `ring`, `star`, `mesh`, or `none` (no links).
+            topology: `line`, `ring`, `star`, `mesh`, or `none` (no links); or the links
+                themselves, each as the places of the node that dials and of the one dialed.
             spawnable: the classes that each of them offers.
             names: their names, one letter each.
 
         Raises:
-            ValueError: the topology is not known.
+            ValueError: the topology is not known, or a link is not one of two of the nodes.
         """
-        if topology not in _TOPOLOGIES:
-            msg = f"topology {topology!r} is not known; choose one of {', '.join(_TOPOLOGIES)}"
-            raise ValueError(msg)
+        links = _links(count, topology)
         made = [
             self.node(names[index] if index < len(names) else f"n{index}", spawnable=spawnable)
             for index in range(count)
         ]
         self.is_linking = True
-        for dialer, listener in _TOPOLOGIES[topology](count):
+        for dialer, listener in links:
             made[dialer].connect(made[listener].address)
-        if topology != "none" and count > 1:
-            self.run_until(partial(_all_know, made.copy(), count - 1), 60.0)
+        if links:
+            others = [len(part) - 1 for part in _parts(count, links)]
+            ignorant = list(zip(made, others, strict=True))
+            self.run_until(partial(_all_know, ignorant), 60.0)
         self.is_linking = False
         return made
+
+    def link(self, dialer: Node, listener: Node) -> None:
+        """Let a node dial another one and stay linked, whatever goes wrong; not waited for.
+
+        It dials again until the link is there, and whenever it is lost; a node that is started
+        again does not know of it. `connect` of the node is the call that waits, and gives up.
+        """
+        there = self._hosts[listener], PORT
+        dialer._reach.dial(there, keep=True).cancel()  # noqa: SLF001 - as with `join`
 
     def node(self, name: str = "", **options: Any) -> Node:
         """Make one node that listens and is not linked yet; options are those of `Node`."""
@@ -578,9 +588,38 @@ def _checked_part(part: float) -> float:
     return part
 
 
-def _all_know(ignorant: list[Node], others: int) -> bool:
+def _links(count: int, topology: str | Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the links of a topology, each as the places of two nodes.
+
+    Raises:
+        ValueError: it is not known, or a link is not one of two of the nodes.
+    """
+    if isinstance(topology, str):
+        if topology not in _TOPOLOGIES:
+            msg = f"topology {topology!r} is not known; choose one of {', '.join(_TOPOLOGIES)}"
+            raise ValueError(msg)
+        return _TOPOLOGIES[topology](count) if count > 1 else []
+    links = [tuple(link) for link in topology]
+    for link in links:
+        if len(link) != 2 or not set(link) <= set(range(count)) or link[0] == link[1]:
+            msg = f"{link} is not a link: give two places from 0 to {count - 1}, as (1, 0)"
+            raise ValueError(msg)
+    return [(dialer, listener) for dialer, listener in links]
+
+
+def _parts(count: int, links: list[tuple[int, int]]) -> list[set[int]]:
+    """Return for each node the places of those that links lead to, its own among them."""
+    parts = [{place} for place in range(count)]
+    for one, other in links:
+        whole = parts[one] | parts[other]
+        for place in whole:
+            parts[place] = whole
+    return parts
+
+
+def _all_know(ignorant: list[tuple[Node, int]]) -> bool:
     """Say whether all nodes know so many others; takes those that do from the list."""
-    while ignorant and len(ignorant[-1].nodes()) >= others:
+    while ignorant and len(ignorant[-1][0].nodes()) >= ignorant[-1][1]:
         ignorant.pop()
     return not ignorant
 

@@ -54,6 +54,9 @@ _FEW: Final = 0.5
 #: tests may be over in less than a second.
 _SOONEST: Final = 0.002
 
+#: Seconds that a fault of a swarm lasts at least, unless its kind says otherwise.
+SHORTEST: Final = 0.05
+
 #: Seconds until a node starts again that its disk did not let start, at least.
 _AGAIN: Final = 1.0
 
@@ -126,6 +129,7 @@ class FaultKind:
         self.is_lasting = end is not _nothing
         self._begin, self._end = begin, end
         self._least, self._most, self._is_signed = least, most, is_signed
+        self._shortest, self._longest = SHORTEST, math.inf
 
     def __call__(
         self,
@@ -164,10 +168,19 @@ class FaultKind:
         """Return its name."""
         return self.name
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether it is the same kind, whatever a swarm draws of it."""
+        return isinstance(other, FaultKind) and self.name == other.name
+
+    def __hash__(self) -> int:
+        """Return the hash of its name."""
+        return hash(self.name)
+
     def draw(self, rng: random.Random, machines: int, span: float) -> Fault:
         """Draw a fault of this kind for so many machines."""
         places = tuple(rng.sample(range(max(machines, self.machines)), self.machines))
-        lasts = round(_between(rng, 0.05, span / 2), 3)
+        longest = span / 2 if self._longest == math.inf else self._longest
+        lasts = round(_between(rng, self._shortest, longest), 3)
         amount = float(f"{_between(rng, self._least, self._most):.3g}") if self.unit else 0.0
         if self._is_signed and rng.random() < 0.5:
             amount = -amount
@@ -182,6 +195,22 @@ class FaultKind:
         """Return this kind with other bounds of what a swarm draws."""
         made = copy(self)
         made._least, made._most = least, most  # noqa: SLF001 - its own class
+        return made
+
+    def lasting(self, shortest: float, longest: float) -> "FaultKind":
+        """Return this kind with other bounds of how long a swarm lets it last, in seconds.
+
+        Raises:
+            ValueError: they are not two positive numbers, the smaller one first.
+        """
+        if not 0.0 < shortest <= longest < math.inf:
+            message = (
+                f"{self.name}.lasting({shortest!r}, {longest!r}): give the shortest and the "
+                "longest time in seconds, such as lasting(2, 10)"
+            )
+            raise ValueError(message)
+        made = copy(self)
+        made._shortest, made._longest = shortest, longest  # noqa: SLF001 - its own class
         return made
 
     def begin(self, cluster: Cluster, nodes: Sequence[Machine], amount: float) -> None:

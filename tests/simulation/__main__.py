@@ -38,6 +38,9 @@ RECORDS = {
 }
 """Files of `docs/reliability` that hold the seeds of each kind of life."""
 
+MEANINGS = dict.fromkeys(("nodes", "traitors", "leaves", "credit", "stores", "topics"), 2)
+"""What the seeds of lives mean, where they have meant something else: see `Record`."""
+
 BATCH = 20
 """Seeds that a process lives at a time."""
 
@@ -53,7 +56,8 @@ def main() -> int:
     first, _, after = options.seeds.partition(":")
     if not after:
         return replay(options.life, int(first))
-    record = Record.read(ROOT / "docs" / "reliability" / RECORDS[options.life])
+    path = ROOT / "docs" / "reliability" / RECORDS[options.life]
+    record = Record.read(path, MEANINGS.get(options.life, 1))
     wanted = [(int(first), int(after))]
     ranges = record.missing(*wanted[0]) if options.record else wanted
     batches = [

@@ -6,17 +6,17 @@ from typing import Any, Final, NamedTuple
 
 from callboard.simulation.trace import Dump
 from tests.simulation.channel_life import ChannelLife
-from tests.simulation.credit_life import CreditLife
+from tests.simulation.credit_life import live_credit
 from tests.simulation.door_life import DoorLife
-from tests.simulation.leaf_life import LeafLife
-from tests.simulation.life import Life
+from tests.simulation.leaf_life import live_with_a_leaf
+from tests.simulation.life import live_nodes
 from tests.simulation.mqtt_cluster_life import MqttClusterLife
 from tests.simulation.mqtt_life import MqttLife
 from tests.simulation.mqtt_partition_life import MqttPartitionLife
 from tests.simulation.peering_life import PeeringLife
 from tests.simulation.store_life import live_stores
 from tests.simulation.topic_life import live_topics
-from tests.simulation.traitor_life import TraitorLife
+from tests.simulation.traitor_life import live_with_a_traitor
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,10 +25,10 @@ BUILD = ROOT / "build"
 
 
 LIVES: Final[dict[str, Any]] = {
-    "nodes": Life,
-    "traitors": TraitorLife,
-    "leaves": LeafLife,
-    "credit": CreditLife,
+    "nodes": live_nodes,
+    "traitors": live_with_a_traitor,
+    "leaves": live_with_a_leaf,
+    "credit": live_credit,
     "topics": live_topics,
     "doors": DoorLife,
     "channels": ChannelLife,

@@ -58,7 +58,6 @@ class Member:
     index: int
     slot: int
     node: Node
-    rate: float = 1.0
     is_alive: bool = True
     is_paused: bool = False
     #: Seconds for which it was frozen.

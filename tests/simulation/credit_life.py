@@ -8,14 +8,16 @@ never block.
 """
 
 import asyncio
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from callboard import Mailbox, handler
 from callboard.actors.errors import AskTimeout, MailboxFull
+from callboard.simulation import Cluster, cluster_test
 from tests.simulation import rules
-from tests.simulation.book import Ask, Fail, Member, Numbered, PlannedError, Probe, Target
-from tests.simulation.life import ASK_TIMEOUT, Life
+from tests.simulation.book import Fail, Member, Numbered, PlannedError, Probe, Target
+from tests.simulation.life import FAULTS, Life
 
 
 class SlowProbe(Probe):
@@ -50,57 +52,39 @@ def on_a_loop() -> Iterator[None]:
 
 
 class CreditLife(Life):
-    """Lives one seed."""
+    """Lives in a cluster; `run` raises `Violation` for what must not be."""
 
-    def _spawn(self, member: Member) -> None:
-        limit = self.random.choice((1, 2, 4, 4, 50, None))
-        octets = self.random.choice((None, None, None, 200, 5000))
-        seconds = self.random.choice((0.0, 0.0003, 0.001))
+    runs = (1, 3, 50, 200)
+
+    def _spawn(self, member: Member, chance: random.Random) -> None:
+        limit = chance.choice((1, 2, 4, 4, 50, None))
+        octets = chance.choice((None, None, None, 200, 5000))
+        seconds = chance.choice((0.0, 0.0003, 0.001))
         bounds = None if limit is octets is None else Mailbox(limit=limit, bytes=octets)
-        ref = member.node.spawn(SlowProbe.with_options(mailbox=bounds), seconds)
-        actor = ref.target.actor
-        self.book.targets.append(Target(len(self.book.targets), member, ref, actor, str(ref)))
+        self.take(member, member.node.spawn(SlowProbe.with_options(mailbox=bounds), seconds))
 
-    def pick(self) -> tuple[Member, Target]:
+    def pick(self, chance: random.Random) -> tuple[Member, Target]:
         """Return a node that can do something, and a probe elsewhere where there is one."""
         for _ in range(20):
-            source, target = super().pick()
+            source, target = super().pick(chance)
             if source is not target.host:
                 break
         return source, target
 
-    def _flow(self, source: Member, target: Target, interval: float, left: int) -> None:
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Let what is told meanwhile be told by code that must not wait."""
+        with on_a_loop():
+            yield
+
+    def tell(self, source: Member, target: Target) -> None:
+        """Tell a probe elsewhere the next number of its pair."""
         if source is not target.host:
-            with on_a_loop():
-                super()._flow(source, target, interval, left)
+            super().tell(source, target)
 
-    def _tell(self) -> None:
-        source, target = self.pick()
-        if source is target.host:
-            return
-        ref = source.node.ref(target.text)
-        count = self.random.choice((1, 3, 50, 200))
-        self.note("tell", source.index, target.number, count)
-        with on_a_loop():
-            for _ in range(count):
-                ref.tell(Numbered(source.index, self.book.next_number(source, target)))
-
-    def _end_actor(self) -> None:
-        with on_a_loop(), suppress(MailboxFull):
-            super()._end_actor()
-
-    def ask(self, source: Member, target: Target) -> Ask:
-        """Ask a probe, and note when the ask ends."""
-        number = self.book.next_number(source, target)
-        with on_a_loop():
-            future = source.node.ref(target.text).ask(
-                Numbered(source.index, number), ASK_TIMEOUT
-            )
-        now = self.cluster.now
-        ask = Ask(source, target, number, ASK_TIMEOUT, now, source.paused_until(now), future)
-        future.add_done_callback(lambda _: ask.ends.append(self.cluster.now))
-        self.book.asks.append(ask)
-        return ask
+    def _end_actor(self, chance: random.Random) -> None:
+        with suppress(MailboxFull):
+            super()._end_actor(chance)
 
     def _rest(self) -> None:
         super()._rest()
@@ -118,3 +102,9 @@ class CreditLife(Life):
             if isinstance(error, AskTimeout | MailboxFull):
                 letter = (ask.source.index, ask.target.number, ask.number)
                 ask.source.dead_letters.append(letter)
+
+
+@cluster_test(faults=FAULTS)
+def live_credit(cluster: Cluster) -> None:
+    """Live a life of nodes whose actors have small mailboxes."""
+    CreditLife(cluster).run()

@@ -19,7 +19,7 @@ from callboard.endpoint.hub import Hub, HubOptions
 from callboard.errors import NotPermitted
 from callboard.proxies.events import LinkDown, NodeUp
 from callboard.proxies.messages import LinkActors, Spawn, StopActor
-from callboard.simulation import Cluster
+from callboard.simulation import Cluster, cluster_test
 from tests.simulation.book import Numbered, Passed, Probe
 from tests.simulation.leaf_forger import FORBIDDEN, LeafForger
 from tests.simulation.logged import logged_errors
@@ -199,33 +199,31 @@ class Used:
 
 
 class LeafLife:
-    """Lives one seed; `run` raises `Violation` for what must not be."""
+    """Lives in a cluster; `run` raises `Violation` for what must not be."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.random = random.Random(seed)
-        self.cluster = Cluster(seed)
+    def __init__(self, cluster: Cluster) -> None:
+        self.random = cluster.random
+        self.cluster = cluster
         self.is_tidy = self.random.random() < 0.5
         self.errors: list[str] = []
         self.events: list[tuple[Node, object]] = []
 
-    def run(self) -> "LeafLife":
+    def run(self) -> None:
         """Live the life of this seed."""
-        try:
-            with logged_errors(self.errors):
-                self._begin()
-                for _ in range(self.random.randint(5, 30)):
-                    self._note(self.forger.act(is_off=True))
-                    for talk in self.talks:
-                        talk.go_on(self.random)
-                    self._use_rights()
-                    if self.topics is not None:
-                        self.topics.go_on()
-                    self.cluster.advance(self.random.choice((0.0, 0.001, 0.1, 0.6, 2.5)))
-                self._check()
-        finally:
-            self.cluster.close()
-        return self
+        with logged_errors(self.errors):
+            self._begin()
+            begun = self.random
+            for _, chance in self.cluster.steps(self.random.randint(5, 30), within=0.0):
+                self.random = self.forger.chance = chance
+                self._note(self.forger.act(is_off=True))
+                for talk in self.talks:
+                    talk.go_on(chance)
+                self._use_rights()
+                if self.topics is not None:
+                    self.topics.go_on()
+                self.cluster.advance(chance.choice((0.0, 0.001, 0.1, 0.6, 2.5)))
+            self.random = self.forger.chance = begun
+            self._check()
 
     def _note(self, *what: object) -> None:
         self.cluster.trace.note(self.cluster.now, "life", *what)
@@ -472,3 +470,9 @@ class LeafLife:
             others.add("twin")
         if any(waiting.values()) or known != others:
             raise Violation(f"{node} waits for {waiting} and knows {known} of {others}")
+
+
+@cluster_test
+def live_with_a_leaf(cluster: Cluster) -> None:
+    """Live a life of nodes beside a hostile leaf."""
+    LeafLife(cluster).run()

@@ -8,15 +8,34 @@ What must hold is in `rules`.
 """
 
 import random
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 from callboard import Node
 from callboard.actors.events import ActorStopped, DeadLetter
 from callboard.proxies.events import LinkDown, LinkUp, NodeDown
-from callboard.simulation import Cluster
+from callboard.simulation import (
+    Cluster,
+    Fault,
+    clock_rate,
+    clock_step,
+    cluster_test,
+    crash,
+    cut,
+    delay,
+    doubling,
+    isolate,
+    kill,
+    loss,
+    narrow,
+    one_way,
+    partition,
+    pause,
+    sometimes,
+    swarm,
+)
 from tests.simulation import rules
 from tests.simulation.book import (
     Ask,
@@ -30,8 +49,25 @@ from tests.simulation.book import (
     Target,
     Watch,
 )
-from tests.simulation.faults import Faults
 from tests.simulation.logged import logged_errors
+
+SPAN = 24.0
+"""Virtual seconds in which nodes talk and faults begin."""
+
+FAULTS = swarm(
+    *(kind.lasting(0.5, 12.0) for kind in (partition, one_way, isolate, pause, kill, crash)),
+    *(cut, doubling, clock_step, clock_rate.between(0.95, 1.05).lasting(5.0, 24.0)),
+    *(
+        kind.lasting(4.0, 24.0)
+        for kind in (
+            delay.between(0.0001, 0.4),
+            narrow.between(2_000, 500_000),
+            loss.between(0.02, 0.5),
+        )
+    ),
+    span=SPAN,
+    most=20,
+)
 
 REST = 40.0
 """Virtual seconds after the last fault within which everything has to be at rest."""
@@ -46,41 +82,37 @@ ASK_TIMEOUT = 10.0
 
 
 class Life:
-    """Lives one seed; `run` raises `Violation` for what must not be."""
+    """Lives in a cluster; `run` raises `Violation` for what must not be."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.random = random.Random(seed)
-        self.cluster = Cluster(seed)
+    #: How many messages are told at once.
+    runs: tuple[int, ...] = (1, 3, 50)
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.random = cluster.random
+        self.cluster = cluster
         self.book = Book()
         self.is_busy = True
         self._watching = ExitStack()
-        self.faults = Faults(self)
-        self._actions: dict[Callable[[], None], int] = {
+        self._actions: dict[Callable[[random.Random], None], int] = {
             self._tell: 8,
             self._ask: 6,
             self._watch: 4,
             self._watch_node: 1,
             self._end_actor: 2,
-            **self.faults.actions,
+            self._dial_twice: 2,
         }
 
-    def run(self) -> "Life":
+    def run(self) -> None:
         """Live the life of this seed."""
-        with logged_errors(self.book.errors, PlannedError), closing(self):
+        with logged_errors(self.book.errors, PlannedError), self._watching:
             self._begin()
-            for _ in range(self.random.randint(10, 30)):
-                self._act()
-                rules.check_always(self.book, self.cluster.now)
-                self.cluster.advance(self.random.choice((0.0, 0.0, 0.001, 0.01, 0.3, 2.0, 5.0)))
+            for _, chance in self.cluster.steps(self.random.randint(8, 24), SPAN):
+                for _ in range(chance.choice((1, 1, 2, 3))):
+                    self._act(chance)
+                    rules.check_always(self.book, self.cluster.now)
+                    self.cluster.advance(chance.choice((0.0, 0.0, 0.001, 0.01, 0.3)))
             self._rest()
             rules.check_at_the_end(self.book, self.cluster.now)
-        return self
-
-    def close(self) -> None:
-        """End the watching and the cluster."""
-        self._watching.close()
-        self.cluster.close()
 
     def note(self, *what: object) -> None:
         """Note in the trace what the life does."""
@@ -92,19 +124,15 @@ class Life:
         count = self.random.randint(3, 8)
         topology = self.random.choice(("line", "ring", "star", "mesh", "tree"))
         self.note(count, "nodes,", topology)
-        for index, node in enumerate(self.cluster(count, topology="none")):
+        links = self._links(count, topology)
+        for index, node in enumerate(self.cluster(count, links)):
             self.add(node, index)
-        if self.random.random() < 0.5:
-            for member in self.book.members:
-                member.rate = self.random.uniform(0.95, 1.05)
-                self.cluster.clock_rate(member.node, member.rate)
-        for dialer, listener in self._edges(count, topology):
-            self.book.kept.add((dialer, listener))
-            self.book.members[dialer].node.connect(self.book.members[listener].node.address)
-        for _ in range(self.random.randint(0, 3)):
-            self._stream()
+        self.book.kept.update(links)
+        self.cluster.on_fault, self.cluster.restarted = self._disturbed, self._started
+        for number in range(self.random.randint(0, 3)):
+            self._stream(random.Random(f"stream {self.cluster.seed} {number}"))
 
-    def _edges(self, count: int, topology: str) -> list[tuple[int, int]]:
+    def _links(self, count: int, topology: str) -> list[tuple[int, int]]:
         if topology == "tree":  # any tree, with some links more
             edges = {(index, self.random.randrange(index)) for index in range(1, count)}
             for _ in range(self.random.randint(0, 2)):
@@ -125,11 +153,14 @@ class Life:
         member = Member(len(self.book.members), slot, node)
         self.book.members.append(member)
         self._watching.enter_context(node.subscribed(partial(self._happened, member)))
-        self._spawn(member)
+        self._spawn(member, random.Random(f"probe {self.cluster.seed} {member.index}"))
         return member
 
-    def _spawn(self, member: Member) -> None:
-        ref = member.node.spawn(Probe)
+    def _spawn(self, member: Member, _: random.Random) -> None:
+        self.take(member, member.node.spawn(Probe))
+
+    def take(self, member: Member, ref: Any) -> None:
+        """Take a probe into the book."""
         actor: Any = ref.target.actor
         self.book.targets.append(Target(len(self.book.targets), member, ref, actor, str(ref)))
 
@@ -148,52 +179,87 @@ class Life:
                 if target.ref == event.ref:
                     member.dead_letters.append((said.source, target.number, said.number))
 
+    # --- faults ---
+
+    def _disturbed(self, fault: Fault, nodes: list[Node], begins: bool) -> None:
+        """Write a fault down, and who is frozen or dead from here on."""
+        del nodes
+        now = self.cluster.now
+        self.book.disturbed.append(now)
+        for member in self.book.alive():
+            member.is_alive = self.cluster.is_running(member.node)
+            is_paused = self.cluster.is_paused(member.node)
+            if is_paused and not member.is_paused:
+                member.paused_since = now
+            elif member.is_paused and not is_paused:
+                member.paused = member.paused_until(now)
+            member.is_paused = is_paused
+        sometimes(begins and fault.kind in (kill, crash), "a node dies")
+        sometimes(begins and fault.kind == pause, "a node is frozen")
+
+    def _started(self, node: Node) -> None:
+        """Take a node into the book that was started again; it dials what it dialed before."""
+        slot = self.cluster.machines().index(node)
+        self.book.disturbed.append(self.cluster.now)
+        member = self.add(node, slot)
+        for dialer, listener in sorted(self.book.kept):
+            if self.book.members[dialer].slot == slot:
+                self._dial(member, listener)
+
     # --- what happens ---
 
-    def _act(self) -> None:
-        actions = list(self._actions)
-        weights = list(self._actions.values())
+    def _act(self, chance: random.Random) -> None:
         if self.book.active():
-            self.random.choices(actions, weights)[0]()
+            chance.choices(list(self._actions), list(self._actions.values()))[0](chance)
 
-    def pick(self) -> tuple[Member, Target]:
+    def pick(self, chance: random.Random) -> tuple[Member, Target]:
         """Return a node that can do something and a probe, mostly one that lives."""
-        source = self.random.choice(self.book.active())
+        source = chance.choice(self.book.active())
         living = [target for target in self.book.targets if target.ended is None]
-        is_any = self.random.random() < 0.1 or not living
-        return source, self.random.choice(self.book.targets if is_any else living)
+        is_any = chance.random() < 0.1 or not living
+        return source, chance.choice(self.book.targets if is_any else living)
 
-    def _stream(self) -> None:
+    def _stream(self, chance: random.Random) -> None:
         """Let a node tell at intervals, also while faults happen, with pauses."""
-        source, target = self.pick()
-        interval = self.random.choice((0.003, 0.02, 0.1))
+        source, target = self.pick(chance)
+        interval = chance.choice((0.003, 0.02, 0.1))
         self.note("stream", source.index, target.number, interval)
-        self._flow(source, target, interval, self.random.randint(5, 60))
+        self._flow(chance, source, target, interval, chance.randint(5, 60))
 
-    def _flow(self, source: Member, target: Target, interval: float, left: int) -> None:
+    def _flow(
+        self, chance: random.Random, source: Member, target: Target, interval: float, left: int
+    ) -> None:
         if not self.is_busy or not source.is_alive:
             return
+        wait = interval
         if not left:
-            pause = self.random.choice((0.1, 1.0, 3.0))
-            left = self.random.randint(5, 60)
-            self.cluster.clock.plan(pause, self._flow, source, target, interval, left)
-            return
-        if not source.is_paused:
-            number = self.book.next_number(source, target)
-            source.node.ref(target.text).tell(Numbered(source.index, number))
-        self.cluster.clock.plan(interval, self._flow, source, target, interval, left - 1)
+            wait, left = chance.choice((0.1, 1.0, 3.0)), chance.randint(5, 60) + 1
+        elif not source.is_paused:
+            with self.telling():
+                self.tell(source, target)
+        self.cluster.clock.plan(wait, self._flow, chance, source, target, interval, left - 1)
 
-    def _tell(self) -> None:
-        source, target = self.pick()
-        ref = source.node.ref(target.text)
-        count = self.random.choice((1, 3, 50))
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Surround what is told from outside of actors."""
+        yield
+
+    def tell(self, source: Member, target: Target) -> None:
+        """Tell a probe the next number of its pair."""
+        number = self.book.next_number(source, target)
+        source.node.ref(target.text).tell(Numbered(source.index, number))
+
+    def _tell(self, chance: random.Random) -> None:
+        source, target = self.pick(chance)
+        count = chance.choice(self.runs)
         self.note("tell", source.index, target.number, count)
-        for _ in range(count):
-            ref.tell(Numbered(source.index, self.book.next_number(source, target)))
+        with self.telling():
+            for _ in range(count):
+                self.tell(source, target)
 
-    def _ask(self) -> None:
-        source, target = self.pick()
-        count = self.random.choice((1, 5))
+    def _ask(self, chance: random.Random) -> None:
+        source, target = self.pick(chance)
+        count = chance.choice((1, 5))
         self.note("ask", source.index, target.number, count)
         for _ in range(count):
             self.ask(source, target)
@@ -201,15 +267,17 @@ class Life:
     def ask(self, source: Member, target: Target) -> Ask:
         """Ask a probe, and note when the ask ends."""
         number = self.book.next_number(source, target)
-        future = source.node.ref(target.text).ask(Numbered(source.index, number), ASK_TIMEOUT)
+        with self.telling():
+            ref = source.node.ref(target.text)
+            future = ref.ask(Numbered(source.index, number), ASK_TIMEOUT)
         now = self.cluster.now
         ask = Ask(source, target, number, ASK_TIMEOUT, now, source.paused_until(now), future)
         future.add_done_callback(lambda _: ask.ends.append(self.cluster.now))
         self.book.asks.append(ask)
         return ask
 
-    def _watch(self) -> None:
-        source, target = self.pick()
+    def _watch(self, chance: random.Random) -> None:
+        source, target = self.pick(chance)
         self.note("monitor", source.index, target.number)
         node, host = source.node, target.host.node
         had_no_path = source is not target.host and (
@@ -221,8 +289,8 @@ class Life:
             object(), lambda down: watch.downs.append((self.cluster.now, down))
         )
 
-    def _watch_node(self) -> None:
-        source, target = self.pick()
+    def _watch_node(self, chance: random.Random) -> None:
+        source, target = self.pick(chance)
         if source is not target.host:
             self.note("monitor of node", source.index, target.host.index)
             future = source.node.monitor_node(target.host.node.node_id)
@@ -230,30 +298,46 @@ class Life:
                 NodeWatch(source, target.host, self.cluster.now, future)
             )
 
-    def _end_actor(self) -> None:
+    def _end_actor(self, chance: random.Random) -> None:
         """End a probe, from its own node or from elsewhere, and put another one beside it."""
-        source, target = self.pick()
-        if self.random.random() < 0.5 and target.host in self.book.active():
+        source, target = self.pick(chance)
+        if chance.random() < 0.5 and target.host in self.book.active():
             source = target.host
-        reason = self.random.choice(("normal", "killed", "error"))
+        reason = chance.choice(("normal", "killed", "error"))
         self.note("end", target.number, "from", source.index, reason)
         target.told.add(reason)
         ref = source.node.ref(target.text)
-        if reason == "normal":
-            ref.stop()
-        elif reason == "killed":
-            ref.kill()
-        else:
-            ref.tell(Fail())
+        with self.telling():
+            if reason == "normal":
+                ref.stop()
+            elif reason == "killed":
+                ref.kill()
+            else:
+                ref.tell(Fail())
         if target.host.is_alive:
-            self._spawn(target.host)
+            self._spawn(target.host, chance)
+
+    def _dial_twice(self, chance: random.Random) -> None:
+        """Let two nodes dial each other in the same moment."""
+        active = self.book.active()
+        if len(active) > 1:
+            one, other = chance.sample(active, 2)
+            self.book.disturbed.append(self.cluster.now)
+            self.note("dial", one.index, other.index)
+            self._dial(one, other.slot)
+            self._dial(other, one.slot)
+
+    def _dial(self, dialer: Member, slot: int) -> None:
+        """Let a node dial that of a slot, and keep the link."""
+        self.cluster.link(dialer.node, self.cluster.nodes[slot])
+        self.book.kept.add((dialer.index, slot))
 
     # --- the end ---
 
     def _rest(self) -> None:
         self.is_busy = False
         self.note("rest")
-        self.faults.end()
+        self.cluster.calm()
         end = self.cluster.now + REST
         while not rules.is_at_rest(self.book, self.cluster.now):
             if self.cluster.now >= end:
@@ -268,3 +352,9 @@ class Life:
         ]
         self.cluster.advance(AFTERMATH)
         rules.check_answered(last)
+
+
+@cluster_test(faults=FAULTS)
+def live_nodes(cluster: Cluster) -> None:
+    """Live a life of nodes."""
+    Life(cluster).run()

@@ -13,15 +13,29 @@ class Record:
     ranges: list[tuple[int, int]] = field(default_factory=list)
     #: Virtual hours of these lives together.
     hours: float = 0.0
+    #: What seeds mean: a number that rises when the same seeds become other lives.
+    meaning: int = 1
+    #: Seeds and hours of lives that passed when seeds meant something else.
+    earlier: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path) -> "Record":
-        """Read the record; it is empty where there is none."""
+    def read(cls, path: Path, meaning: int = 1) -> "Record":
+        """Read the record; it is empty where there is none.
+
+        Where its seeds meant something else, it begins again: what passed then is `earlier`.
+        """
         if not path.exists():
-            return cls(path)
+            return cls(path, meaning=meaning)
         known = json.loads(path.read_text())
-        ranges = [(begin, end) for begin, end in known["ranges"]]
-        return cls(path, ranges, known.get("hours", 0.0))
+        hours, earlier = known.get("hours", 0.0), known.get("earlier", {})
+        if known.get("meaning", 1) == meaning:
+            ranges = [(begin, end) for begin, end in known["ranges"]]
+            return cls(path, ranges, hours, meaning, earlier)
+        earlier = {
+            "seeds": earlier.get("seeds", 0) + known["seeds"],
+            "hours": round(earlier.get("hours", 0.0) + hours, 2),
+        }
+        return cls(path, meaning=meaning, earlier=earlier)
 
     @property
     def seeds(self) -> int:
@@ -52,5 +66,11 @@ class Record:
         self.ranges = merged
         self.hours += hours
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"ranges": merged, "seeds": self.seeds, "hours": round(self.hours, 2)}
+        content = {
+            "ranges": merged,
+            "seeds": self.seeds,
+            "hours": round(self.hours, 2),
+            **({"meaning": self.meaning} if self.meaning > 1 else {}),
+            **({"earlier": self.earlier} if self.earlier else {}),
+        }
         self.path.write_text(json.dumps(content, indent=2) + "\n")

@@ -1,79 +1,59 @@
 """Some random lives of clusters on every change; `make simulate` lives as many as one likes."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from tests.simulation.credit_life import CreditLife
-from tests.simulation.leaf_life import LeafLife
-from tests.simulation.life import Life
-from tests.simulation.traitor_life import TraitorLife
+from callboard.simulation import cluster_test
+from tests.simulation.credit_life import live_credit
+from tests.simulation.leaf_life import live_with_a_leaf
+from tests.simulation.life import FAULTS, live_nodes
+from tests.simulation.traitor_life import live_with_a_traitor
 
 ROOT = Path(__file__).parents[2]
 
-#: Seeds that found something once: a dial that timed out after it had succeeded.
-FOUND_SOMETHING = (1001, 1012, 1124, 1217)
 
-#: Ends of epochs that a traitor forged, and were still known; a pair that heals while quiet.
-TRAITORS_THAT_DID = (3503, 3893, 4369, 4794)
-
-SEEDS = range(5000, 5020)
+@cluster_test(seeds=range(5000, 5012), faults=FAULTS)
+def test_random_lives_break_no_rule(cluster):
+    live_nodes.scenario(cluster)
 
 
-@pytest.mark.parametrize("seed", FOUND_SOMETHING)
-def test_seeds_that_found_something_once_are_fine(seed):
-    Life(seed).run()
+@cluster_test(seeds=range(5012, 5024), faults=FAULTS)
+def test_further_random_lives_break_no_rule(cluster):
+    live_nodes.scenario(cluster)
 
 
-@pytest.mark.parametrize("first", SEEDS[::5])
-def test_random_lives_break_no_rule(first):
-    for seed in range(first, first + 5):
-        Life(seed).run()
+@cluster_test(seeds=range(24))
+def test_lives_with_a_traitor_break_no_rule(cluster):
+    live_with_a_traitor.scenario(cluster)
 
 
-@pytest.mark.parametrize("first", range(0, 20, 10))
-def test_lives_with_a_traitor_break_no_rule(first):
-    for seed in range(first, first + 10):
-        TraitorLife(seed).run()
+@cluster_test(seeds=range(12))
+def test_lives_with_a_hostile_leaf_break_no_rule(cluster):
+    live_with_a_leaf.scenario(cluster)
 
 
-@pytest.mark.parametrize("first", range(0, 12, 6))
-def test_lives_with_a_hostile_leaf_break_no_rule(first):
-    for seed in range(first, first + 6):
-        LeafLife(seed).run()
+@cluster_test(seeds=range(12), faults=FAULTS)
+def test_lives_with_small_mailboxes_break_no_rule(cluster):
+    live_credit.scenario(cluster)
 
 
-@pytest.mark.parametrize("first", range(0, 12, 6))
-def test_lives_with_small_mailboxes_break_no_rule(first):
-    for seed in range(first, first + 6):
-        CreditLife(seed).run()
-
-
-@pytest.mark.parametrize("seed", TRAITORS_THAT_DID)
-def test_traitors_that_did_something_once_do_it_no_more(seed):
-    TraitorLife(seed).run()
-
-
-def _events_of(seed: int, hash_seed: str) -> str:
+def _events_of(seed: int, hash_seed: str) -> bytes:
     program = (
-        "import json; from tests.simulation.life import Life; "
-        f"print(json.dumps(Life({seed}).run().cluster.trace.lines()))"
+        "import json; from tests.simulation.life import live_nodes; test = live_nodes.test; "
+        f"run = test.live({seed}, test.faults_of({seed}), {{}}); "
+        "print(json.dumps(run.cluster.trace.lines()))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, check=True
     )
-    return done.stdout.decode()
+    return done.stdout
 
 
 def test_a_seed_gives_the_same_events_in_any_process():
-    here = json.dumps(Life(5001).run().cluster.trace.lines())
+    one, other = (_events_of(5001, hash_seed) for hash_seed in ("1", "2"))
 
-    there = [_events_of(5001, hash_seed).strip() for hash_seed in ("1", "2")]
-
-    assert len(here) > 10_000
-    assert there == [here, here]
+    assert len(one) > 10_000
+    assert one == other

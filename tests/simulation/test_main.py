@@ -32,9 +32,10 @@ def test_a_life_that_breaks_a_rule_leaves_its_events(tmp_path, monkeypatch):
 
     _, failures, _ = batch.live(batch.Batch("nodes", 7, 8))
 
-    assert failures == [
-        "seed 7: Violation: it went wrong\n  replay: python -m tests.simulation --seeds 7"
-    ]
+    assert failures[0].startswith(
+        "seed 7: Violation: it went wrong\n  replay: python -m tests.simulation --seeds 7\n"
+    )
+    assert "live_nodes.scenario(cluster)" in failures[0]
     dump = tmp_path / ".callboard" / "failures" / "7.json"
     assert "all goes wrong" in dump.read_text()
 

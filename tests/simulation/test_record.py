@@ -33,3 +33,15 @@ def test_the_record_reads_what_earlier_versions_wrote(tmp_path):
     path.write_text(json.dumps({"ranges": [[3000, 3800]], "seeds": 800}))
 
     assert Record.read(path).missing(2990, 3810) == [(2990, 3000), (3800, 3810)]
+
+
+def test_seeds_that_mean_something_else_are_lived_again(tmp_path):
+    path = tmp_path / "simulation.json"
+    Record.read(path).add(0, 800, 4.0)
+
+    record = Record.read(path, meaning=2)
+    assert record.missing(0, 10) == [(0, 10)]
+    record.add(0, 10, 0.5)
+
+    again = Record.read(path, meaning=2)
+    assert (again.seeds, again.earlier) == (10, {"seeds": 800, "hours": 4.0})

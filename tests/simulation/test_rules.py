@@ -15,20 +15,21 @@ from callboard.proxies.link.dialer import Dialer
 from callboard.proxies.traffic.incoming import Incoming, RemoteTeller
 from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.paths import Paths
-from tests.simulation.life import Life
+from tests.simulation.life import live_nodes
 from tests.simulation.rules import Violation
 
 #: Those that find most come first.
-SEEDS = (7001, 7007, 7016, 7010, *range(7000, 7040))
+SEEDS = (7000, 7007, 7068, 7003, *range(7000, 7040))
 
 
 def first_violation() -> str:
     """Return what the first life that breaks a rule says."""
+    test = live_nodes.test
     for seed in SEEDS:
-        try:
-            Life(seed).run()
-        except Violation as violation:
-            return str(violation)
+        error = test.live(seed, test.faults_of(seed), {}).error
+        if error is not None:
+            assert isinstance(error, Violation), error
+            return str(error)
     return "no rule was broken"
 
 

@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 from callboard import Node
-from callboard.simulation import Cluster
+from callboard.simulation import Cluster, cluster_test
 from tests.simulation.book import Numbered, Probe
 from tests.simulation.forger import WAYS, Forger
 from tests.simulation.logged import logged_errors
@@ -40,12 +40,11 @@ FORGOTTEN = 40.0
 
 
 class TraitorLife:
-    """Lives one seed; `run` raises `Violation` for what must not be."""
+    """Lives in a cluster; `run` raises `Violation` for what must not be."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.random = random.Random(seed)
-        self.cluster = Cluster(seed)
+    def __init__(self, cluster: Cluster) -> None:
+        self.random = cluster.random
+        self.cluster = cluster
         self.is_off = self.random.random() < 0.5
         #: Whether the traitor says nothing that is not true: it only loses and doubles.
         self.is_mute = not self.is_off and self.random.random() < 0.3
@@ -54,28 +53,21 @@ class TraitorLife:
         self.asks: list[tuple[int, Any]] = []
         self.errors: list[str] = []
 
-    def run(self) -> "TraitorLife":
+    def run(self) -> None:
         """Live the life of this seed."""
-        try:
-            with logged_errors(self.errors):
-                self._begin()
-                for _ in range(self.random.randint(5, 40)):
-                    self._betray()
-                    self._talk()
-                    self.cluster.advance(self.random.choice((0.0, 0.001, 0.1, 0.6, 2.5)))
-                self._leave()
-                self._check()
-        finally:
-            self.cluster.close()
-        return self
+        with logged_errors(self.errors):
+            self._begin()
+            for _, chance in self.cluster.steps(self.random.randint(5, 40), within=0.0):
+                self._betray(chance)
+                self._talk(chance)
+                self.cluster.advance(chance.choice((0.0, 0.001, 0.1, 0.6, 2.5)))
+            self._leave()
+            self._check()
 
     def _begin(self) -> None:
         way, links = self.random.choice(sorted((OFF if self.is_off else ON).items()))
         self._note(way)
-        count = 1 + max(max(link) for link in links)
-        self.nodes = list(self.cluster(count, topology="none"))
-        for dialer, listener in links:
-            self.nodes[dialer].connect(self.nodes[listener].address)
+        self.nodes = self.cluster(1 + max(map(max, links)), links)
         self.cluster.advance(8.0)  # no path is as new as that another one may be in use
         self.pair, self.traitor = self.nodes[:2], self.nodes[2]
         self.honest = self.nodes[:2] + self.nodes[3:]
@@ -84,7 +76,7 @@ class TraitorLife:
             node.ref(str(ref)) for node, ref in zip(self.pair, self.probes[::-1], strict=True)
         ]
         self.downs = [node.monitor(ref) for node, ref in zip(self.pair, self.refs, strict=True)]
-        self._talk()
+        self._talk(self.random)
         self.cluster.advance(1.0)
         self.forger = Forger(self.cluster, self.random, self.traitor, self.nodes)
         self.forger.known = {
@@ -94,20 +86,21 @@ class TraitorLife:
     def _note(self, *what: object) -> None:
         self.cluster.trace.note(self.cluster.now, "life", *what)
 
-    def _talk(self) -> None:
+    def _talk(self, chance: random.Random) -> None:
         for index, ref in enumerate(self.refs):
-            for _ in range(self.random.choice((0, 1, 5))):
+            for _ in range(chance.choice((0, 1, 5))):
                 self.told[index] += 1
                 ref.tell(Numbered(index, self.told[index]))
-            if self.random.random() < 0.2:
+            if chance.random() < 0.2:
                 self.told[index] += 1
                 number = self.told[index]
                 self.asks.append((number, ref.ask(Numbered(index, number), timeout=30.0)))
 
-    def _betray(self) -> None:
+    def _betray(self, chance: random.Random) -> None:
         """Let the traitor do something with what passes, or say something."""
-        self.forger.latest = self.random.choice(self.told)
-        if not self.is_off and (self.is_mute or self.random.random() < 0.2):
+        self.forger.chance = chance
+        self.forger.latest = chance.choice(self.told)
+        if not self.is_off and (self.is_mute or chance.random() < 0.2):
             self._note(
                 self.forger.take_way(tuple(set(WAYS) - {"alter"}) if self.is_mute else WAYS)
             )
@@ -119,6 +112,7 @@ class TraitorLife:
     def _leave(self) -> None:
         """End the traitor; those that it joined join each other. A while later all is well."""
         self._note("leaves")
+        self.forger.chance = self.random
         if not (self.is_off or self.is_mute):  # it may have written any smaller number
             self.told = [number + FRESH for number in self.told]
         self.before = list(self.told)
@@ -129,7 +123,7 @@ class TraitorLife:
         for _ in range(10):
             self.cluster.advance(HEALED / 10)
             if not is_quiet:
-                self._talk()
+                self._talk(self.random)
 
     def _check(self) -> None:
         last = [ref.ask(Numbered(index, 1 << 30)) for index, ref in enumerate(self.refs)]
@@ -212,3 +206,9 @@ class TraitorLife:
         self.cluster.advance(HEALED + 1.0)
         if not watched[1].done():
             raise Violation("a killed node is not found dead")
+
+
+@cluster_test
+def live_with_a_traitor(cluster: Cluster) -> None:
+    """Live a life of nodes among which a traitor is."""
+    TraitorLife(cluster).run()

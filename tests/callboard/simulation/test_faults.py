@@ -499,3 +499,61 @@ def test_a_kind_may_have_other_bounds():
     drawn = [kind.draw(random.Random(seed), 3, 20.0).amount for seed in range(50)]
     assert 0.95 <= min(drawn) < max(drawn) <= 1.05
     assert str(kind(0, rate=1.0)).startswith("clock_rate(0")
+
+
+# --- links ---
+
+
+def test_links_are_a_topology_as_well(cluster):
+    nodes = cluster(5, [(1, 0), (2, 1), (4, 3)])
+
+    known = [{about.name for about in node.nodes()} for node in nodes]
+    assert known == [{"b", "c"}, {"a", "c"}, {"a", "b"}, {"e"}, {"d"}]
+    assert [len(node.links()) for node in nodes] == [1, 2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("link", [(0, 2), (1, 1), (0,), (-1, 0)])
+def test_a_link_is_one_of_two_nodes(cluster, link):
+    with pytest.raises(ValueError, match="not a link: give two places from 0 to 1"):
+        cluster(2, [link])
+
+
+def test_a_link_is_dialed_until_it_is_there(cluster):
+    a, b = cluster(2, topology="none")
+    cluster.partition(a, b)
+
+    cluster.link(a, b)
+
+    cluster.advance(60.0)
+    assert not a.links()
+    cluster.heal()
+    assert cluster.run_until(a.links, 30.0)
+    cluster.kill(b)
+    cluster.advance(5.0)
+    again = cluster.restart(b)
+    assert cluster.run_until(again.links, 30.0)
+
+
+def test_a_kind_of_fault_lasts_as_long_as_it_is_told():
+    kind = clock_rate.between(0.95, 1.05).lasting(5.0, 24.0)
+    drawn = [kind.draw(random.Random(seed), 3, 20.0) for seed in range(200)]
+
+    assert all(5.0 <= fault.lasts <= 24.0 and 0.95 <= fault.amount <= 1.05 for fault in drawn)
+    assert min(fault.lasts for fault in drawn) < 7.0
+    assert max(fault.lasts for fault in drawn) > 18.0
+    with pytest.raises(ValueError, match="give the shortest and the longest time"):
+        kind.lasting(3.0, 1.0)
+
+
+def test_a_kind_with_other_bounds_is_the_same_kind(cluster):
+    kind = kill.lasting(1.0, 2.0)
+    assert kind == kill != crash
+    assert len({kind, kill}) == 1
+    nodes, told = cluster(2), []
+    cluster.restarted = told.append
+    Unrest(cluster, [kind(1, at=1.0, lasts=2.0)])
+
+    cluster.advance(cluster.now + 4.0)
+
+    assert not cluster.is_running(nodes[1])
+    assert cluster.machines()[1:] == told
