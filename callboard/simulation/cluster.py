@@ -24,6 +24,7 @@ from callboard.actors.errors import ResultTimeout
 from callboard.actors.future import Future, waiting
 from callboard.basp.node_id import make_node_id
 from callboard.node import Node
+from callboard.proxies.link.dialer import LAST_RETRY
 from callboard.proxies.surroundings import Surroundings
 from callboard.simulation.clock import Clock
 from callboard.simulation.databases.model_database import ModelDatabase
@@ -155,7 +156,8 @@ class Cluster:
         again does not know of it. `connect` of the node is the call that waits, and gives up.
         """
         there = self._hosts[listener], PORT
-        dialer._reach.dial(there, keep=True).cancel()  # noqa: SLF001 - as with `join`
+        dial = partial(dialer.overlay.dial, there, retry=LAST_RETRY, on_failure=lambda _: None)
+        dialer.runtime.post(dial)
 
     def node(self, name: str = "", **options: Any) -> Node:
         """Make one node that listens and is not linked yet; options are those of `Node`."""
