@@ -9,7 +9,7 @@ import importlib
 import ssl
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, Unpack, cast
 
 from callboard.actors.actor import Actor
 from callboard.actors.closing import refuse_loop
@@ -186,6 +186,57 @@ class Node(node.Node):
     ) -> None:
         """Awaitable twin of `host`."""
         await self._all_entities.host(entity_class, args, kwargs, state, leases)
+
+    def singleton(
+        self,
+        entity_class: type[A],
+        key: str,
+        *args: Any,
+        state: str | None = None,
+        leases: str | None = None,
+        **kwargs: Any,
+    ) -> ActorRef[A]:
+        """Host a class, and let one entity of it run for ever: on one node at a time.
+
+        It is activated as soon as a node owns its slot, not only when a message comes, and is
+        never put away for want of messages. When its node is gone, another one that called
+        this starts it. More keys of one class are singletons by more calls.
+
+        Args:
+            entity_class: a subclass of `Entity`; what `activated` begins goes on for ever.
+            key: a text of 1 to 256 bytes.
+            args: for its `__init__`.
+            state: where events are kept, as of `host`.
+            leases: what decides between nodes, as of `host`.
+            kwargs: for its `__init__`.
+
+        Returns:
+            Its ref.
+
+        Raises:
+            DuplicateEntityType: the class is hosted here by `host` or with other arguments.
+            NeedsLeases: another node hosts it, and neither state nor leases are given.
+            StorageError: the database cannot be used; or, as `WrongState`, it is another one
+                than that of the members.
+            WrongArgument: that is no entity class, or no text.
+            WrongValue: the key is empty or too long.
+        """
+        return self._wait(
+            self.asingleton(entity_class, key, *args, state=state, leases=leases, **kwargs)
+        )
+
+    async def asingleton(
+        self,
+        entity_class: type[A],
+        key: str,
+        *args: Any,
+        state: str | None = None,
+        leases: str | None = None,
+        **kwargs: Any,
+    ) -> ActorRef[A]:
+        """Awaitable twin of `singleton`."""
+        entities, kind = self._all_entities, cast("type[Any]", entity_class)
+        return await entities.singleton(kind, key, args, kwargs, state, leases)
 
     def entity(self, entity_class: "type[A] | str", key: str) -> ActorRef[A]:
         """Return the ref of an entity, which is made when a message comes to it.

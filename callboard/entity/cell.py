@@ -17,6 +17,7 @@ Every sender is wrapped in a `_Held`: to the cell it is an asker, so each handle
 answer to it, and there the stretch ends.
 """
 
+import math
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, Final, Literal
 
@@ -30,7 +31,15 @@ from callboard.actors.signals import Resume, Stop, Urgent
 from callboard.dataclass import dataclass
 from callboard.entity.entity import Entity
 from callboard.entity.errors import EntityUnavailable, NotPersistable
-from callboard.entity.state.interface import EntitySnapshot, NewEvent, Recovered, StoredEvent
+from callboard.entity.reminders import ReminderTicket
+from callboard.entity.state.interface import (
+    EntitySnapshot,
+    NewEvent,
+    Recovered,
+    RowChanges,
+    StoredEvent,
+    StoredReminder,
+)
 from callboard.lease.errors import StateCorrupt, StateVersion
 from callboard.text import class_name, said
 
@@ -50,11 +59,13 @@ Emission = tuple[Callable[[], object], Callable[[BaseException], object]]
 class EntityBatch:
     """What is committed together of one entity, and what waits for that."""
 
-    __slots__ = ("emissions", "events", "snapshot")
+    __slots__ = ("emissions", "events", "rows", "snapshot")
 
     def __init__(self) -> None:
         self.events: list[NewEvent] = []
         self.snapshot: EntitySnapshot | None = None
+        #: Reminders and jobs; None while there are none.
+        self.rows: RowChanges | None = None
         self.emissions: list[Emission] = []
 
     def release(self) -> None:
@@ -163,6 +174,32 @@ class _Held:
         return None if inner is None else inner.reference(runtime)
 
 
+class _HeldReminder(_Held):
+    """The sender of a reminder: its row goes with the stretch that ends its handler."""
+
+    __slots__ = ()
+
+    def set_result(self, value: Any) -> bool:
+        """End the stretch, and with it the reminder."""
+        cell, ticket = self._entity, self.inner
+        assert type(ticket) is ReminderTicket, "that is what it was made with"
+        cell.end_reminder(ticket)
+        cell.emit_answer(lambda: ticket.set_result(None), ticket.set_exception)
+        cell.close_stretch()
+        return True
+
+
+class _HeldStart(_Held):
+    """Stands where the sender of `activated` would: if that fails, nothing begins."""
+
+    __slots__ = ()
+
+    def set_result(self, value: Any) -> bool:
+        """Take note that all went well."""
+        self._entity.host.unpause(self._entity.key)
+        return super().set_result(value)
+
+
 class _Steps(Coroutine[Any, Any, Any]):
     """A coroutine handler: each of its steps is a stretch."""
 
@@ -227,7 +264,7 @@ class EntityCell(Cell):
     __slots__ = (
         "_broken", "_events", "_has_begun", "_in_flight", "_is_leaving", "_next", "_outbox",
         "_recovered", "_saved", "_since", "after_commits", "host", "is_put_away", "is_reading",
-        "key", "last_used", "slot", "type", "type_is_kept", "written",
+        "_rows", "key", "last_used", "slot", "type", "type_is_kept", "written",
     )  # fmt: skip
 
     def __init__(self, host: Any, number: int, key: str, slot: int) -> None:
@@ -249,6 +286,7 @@ class EntityCell(Cell):
         #: Events of the stretch that runs; what waits to be committed; what is being committed.
         self._events: list[NewEvent] = []
         self._saved: EntitySnapshot | None = None
+        self._rows: RowChanges | None = None
         #: What the stretch that runs has emitted since it persisted something.
         self._outbox: list[Emission] = []
         #: Why nothing of the activation may be written or shown any more.
@@ -280,6 +318,11 @@ class EntityCell(Cell):
         self.last_used = self.runner.now()
         Cell.post_urgent(self, message, _Held(self, sender))
 
+    def post_reminder(self, ticket: ReminderTicket) -> None:
+        """Append a reminder that is due to the mailbox."""
+        self.last_used = self.runner.now()
+        Cell.post(self, ticket, _HeldReminder(self, ticket))
+
     def offer(self, message: Any) -> Future[None] | None:
         """Take a message without a sender."""
         self.post(message)
@@ -305,6 +348,8 @@ class EntityCell(Cell):
             self.host.put_away(self)
         elif type(message) is _Begin:
             self._begin()
+        elif type(message) is ReminderTicket:
+            self._take_reminder(message, sender)
         elif type(message) is Envelope and message.key is not None:
             self._admit(message, message.key, sender)
         else:
@@ -321,6 +366,14 @@ class EntityCell(Cell):
                 return
         plain = Envelope(envelope.message, envelope.trace, envelope.deadline)
         super().handle_other(plain, _Held(self, inner))
+
+    def _take_reminder(self, ticket: ReminderTicket, sender: Any) -> None:
+        """Handle a reminder, unless it was forgotten or set anew while it waited."""
+        row = ticket.row
+        if ticket.is_current and not self._changes_reminder(row.name):
+            self.dispatch(self.host.form.read(row.body), sender)
+        else:
+            ticket.set_exception(EntityUnavailable("it was forgotten, or set anew"))
 
     def start_task(
         self, coroutine: Coroutine[Any, Any, Any], sender: Sender | None, message: Any = None
@@ -359,14 +412,19 @@ class EntityCell(Cell):
     def _cannot_read(self, error: BaseException) -> None:
         """Fail all that waits: the state cannot be read. The next message tries again."""
         self.runtime.warn_once(("entity", self.type.name, type(error)), f"{self.ref}: {error}")
+        self._leave_unbegun(unavailable(error), said(error))
+
+    def _leave_unbegun(self, told: BaseException, why: str) -> None:
+        """Fail all that waits, and end."""
+        self.is_put_away = True
         self.host.left(self)
+        self.host.could_not_begin(self)
         waiting, self._mailbox = self._mailbox, None
-        told = unavailable(error)
         for _, sender in waiting or ():
             if isinstance(sender, _Held):
                 sender.fail_at_once(told)
         self.attention = True
-        self.terminate(ExitReason.ERROR, said(error))
+        self.terminate(ExitReason.ERROR, why)
 
     def _begin(self) -> None:
         """Make the activation of what was read, and begin."""
@@ -390,7 +448,8 @@ class EntityCell(Cell):
         self._has_begun = self.attention = True  # the turn goes on with the actor
         self.host.begun(self)
         if type(actor).activated is not Entity.activated:
-            self.start_task(actor.activated(), _Held(self, None), None)
+            self.sender = _HeldStart(self, None)  # if it raises at once
+            self.start_task(actor.activated(), self.sender, None)
 
     def replay(self, actor: Entity, stored: StoredEvent) -> None:
         """Apply a stored event.
@@ -433,6 +492,53 @@ class EntityCell(Cell):
             version = self.type.snapshot_version
             self._saved = EntitySnapshot(self.key, self.written, version, body)
 
+    def remind(self, name: str, message: object, after: float, every: float) -> None:
+        """Store a reminder when the stretch ends."""
+        self._check_reminding("remind")
+        body = self.host.form.write(message)
+        due_ms = self.host.reminders.due_ms(after)
+        row = StoredReminder(self.key, name, due_ms, math.ceil(every * 1000), body)
+        self.open_rows().reminders[self.key, name] = row
+
+    def forget(self, name: str) -> None:
+        """Delete a reminder when the stretch ends."""
+        self._check_reminding("forget")
+        self.open_rows().reminders[self.key, name] = None
+
+    def end_reminder(self, ticket: ReminderTicket) -> None:
+        """Let a reminder that was handled go with the stretch."""
+        row = ticket.row
+        if ticket.is_current and not self._changes_reminder(row.name):
+            self.open_rows().reminders[self.key, row.name] = ticket.following()
+
+    def _changes_reminder(self, name: str) -> bool:
+        """Return whether a handler set or forgot a reminder, and that is not yet durable."""
+        place = self.key, name
+        found = [self._rows]
+        found += [each.rows for each in (self._next, self._in_flight) if each is not None]
+        return any(rows is not None and place in rows.reminders for rows in found)
+
+    def open_rows(self) -> RowChanges:
+        """Return the rows that the stretch changes, made on first use."""
+        if self._rows is None:
+            self._rows = RowChanges()
+        return self._rows
+
+    def _check_reminding(self, what: str) -> None:
+        """Refuse reminders where they could not be written.
+
+        Raises:
+            NotPersistable: they could not.
+        """
+        self._check_writing(what)
+        if not self.type_is_kept:
+            name = self.type.cls.__qualname__
+            msg = (
+                f"reminders are stored, and {name} is hosted without state: give "
+                f"node.host({name}, state=…) one, or use self.after(seconds, message)"
+            )
+            raise NotPersistable(msg)
+
     def _check_writing(self, what: str) -> None:
         """Refuse to write outside of a handler that may.
 
@@ -459,7 +565,7 @@ class EntityCell(Cell):
     @property
     def _has_written(self) -> bool:
         """Whether the stretch that runs has persisted anything."""
-        return bool(self._events) or self._saved is not None
+        return bool(self._events) or self._saved is not None or self._rows is not None
 
     def _open_batch(self) -> EntityBatch:
         """Return what is committed next."""
@@ -512,16 +618,20 @@ class EntityCell(Cell):
         if not self._has_written and self._next is None:
             return
         with self.host.lock:
-            events, saved = self._events, self._saved
-            self._events, self._saved = [], None
+            events, saved, rows = self._events, self._saved, self._rows
+            self._events, self._saved, self._rows = [], None, None
             emitted, self._outbox = self._outbox, []
             if self._broken is not None:
                 for _, fail in emitted:
                     self.runner.post(fail, self._broken)
                 return
-            if events or saved is not None:
+            if events or saved is not None or rows is not None:
                 batch = self._open_batch()
                 batch.events += events
+                if rows is not None and batch.rows is not None:
+                    batch.rows.include(rows)
+                elif rows is not None:
+                    batch.rows = rows
                 batch.emissions += emitted
                 batch.snapshot = saved or batch.snapshot
                 every = self.type.cls.snapshot_every
@@ -551,11 +661,15 @@ class EntityCell(Cell):
         if self.after_commits is not None and self.is_clean:
             self.runner.post(self.after_commits)
         if error is None:
+            if batch.rows is not None:
+                self.host.rows_committed(batch.rows)
             batch.release()
             if later is None and self.reason is None and not self._has_begun:
                 self._read_if_clean()
             return
         told = unavailable(error)
+        if batch.rows is not None:  # they may be there all the same
+            self.host.reminders.scan()
         for failed in (batch, later):
             if failed is not None:
                 failed.fail(told)
@@ -578,7 +692,7 @@ class EntityCell(Cell):
 
     def _forget_stretch(self, error: BaseException) -> None:
         """Forget what the stretch that runs has persisted and emitted."""
-        self._events, self._saved = [], None
+        self._events, self._saved, self._rows = [], None, None
         emitted, self._outbox = self._outbox, []
         for _, fail in emitted:
             fail(error)
@@ -596,6 +710,9 @@ class EntityCell(Cell):
             return
         if not isinstance(error, SystemExit):
             self.runtime.note_failure(self, f"{class_name(error)}: {said(error)}", error)
+        if type(sender) is _HeldStart:  # to read it again at once would go on for ever
+            self._leave_unbegun(errors.remote_error(error), said(error))
+            return
         if sender is not None and sender.expects:
             sender.set_exception(errors.remote_error(error))
         self.promised = None
@@ -639,7 +756,9 @@ class EntityCell(Cell):
             message, sender = mailbox.popleft()
             if isinstance(message, Urgent) and self.aside is not None and self.aside.urgent:
                 message, sender = self.aside.urgent.popleft()
-            if isinstance(sender, _Held):
+            if type(message) is ReminderTicket:
+                message.set_exception(EntityUnavailable(f"{self.ref} was put away"))
+            elif isinstance(sender, _Held):
                 self.host.route(
                     self.type.name, self.key, message, sender.inner, is_urgent=False
                 )

@@ -203,6 +203,8 @@ class Entities:
         self._states: dict[str, StateClient] = {}
         self._leases: dict[str, Any] = {}
         self._joining: set[str] = set()
+        #: With what the types of singletons are hosted.
+        self._hosted_as: dict[str, Any] = {}
         self._lock = threading.Lock()
         #: Names this life of the node in fences and in the table.
         self.writer = f"{runtime.node_id.hex()}-{runner.random.getrandbits(32):08x}"
@@ -246,6 +248,31 @@ class Entities:
             self._owned.pop(name, None)
             raise
 
+    async def singleton(
+        self,
+        cls: type[Entity],
+        key: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        state: str | None,
+        leases: str | None,
+    ) -> EntityRef[Any]:
+        """Host a class, unless that is so, and let the entity of a key run for ever.
+
+        Raises:
+            DuplicateEntityType: another class of that name is hosted here, or with other
+                arguments.
+            NeedsLeases: another node hosts it, and there are no leases.
+            StorageError: the state cannot be opened.
+        """
+        ref = self.entity(cls, checked_key(key))
+        name, asked = type_name(cls), (cls, args, kwargs, state, leases)
+        if self._hosted_as.get(name) != asked:
+            await self.host(cls, args, kwargs, state, leases)
+            self._hosted_as[name] = asked
+        self._hosts[name].keep_up(key)
+        return ref
+
     async def _join(
         self,
         name: str,
@@ -272,6 +299,7 @@ class Entities:
         shared = SharedState()
         if client is not None:
             shared = SharedState(*await called(client, EntityState.identity))
+            host.reminders.set_clock(await called(client, EntityState.clock))
         adopted = partial(self._adopted, name)
         owned = Ownership(host, register, self.runtime, adopted, sender.flush)
         self._hosts[name], self._owned[name] = host, owned

@@ -20,6 +20,8 @@ from callboard.actors.errors import (
     WrongValue,
 )
 from callboard.actors.seconds import limit as checked_limit
+from callboard.actors.seconds import period as checked_period
+from callboard.actors.seconds import seconds as checked_seconds
 from callboard.actors.system_actor import attached
 from callboard.basp.entity_name import KEY_LIMIT, TYPE_NAME_LIMIT, is_key, is_type_name
 from callboard.entity.errors import NotPersistable
@@ -34,7 +36,7 @@ _UPCAST: Final = "__callboard_upcast__"
 DEFAULT_IDLE: Final = 60.0
 
 #: What subclasses may not redefine, besides the names of every actor.
-_RESERVED: Final = frozenset({"key", "fence", "persist", "save", "context"})
+_RESERVED: Final = frozenset({"key", "fence", "persist", "save", "remind", "forget", "context"})
 
 
 def event(function: F) -> F:
@@ -180,6 +182,52 @@ class Entity(Actor):
         """
         self.context.save()
 
+    def remind(
+        self,
+        name: str,
+        message: object,
+        *,
+        after: float | None = None,
+        every: float | None = None,
+    ) -> None:
+        """Let a message come to this entity after a time, whatever ends or moves meanwhile.
+
+        It is stored when the handler returns or awaits, as events are, and goes in the
+        transaction of the handler that it comes to: it comes at least once, and again, later
+        each time, while that handler raises. One of the same name is replaced.
+
+        Args:
+            name: of the reminder, a text of 1 to 256 bytes.
+            message: what comes, as if it was told.
+            after: seconds until then, by the database's clock; `every` unless it is given.
+            every: seconds after which it comes again, until it is forgotten; what was missed
+                meanwhile comes once.
+
+        Raises:
+            InvalidSeconds: that is no time.
+            NotPersistable: the entity has no state, or this is no handler that may write.
+            NotSerializable: the message cannot be stored.
+            WrongArgument: neither `after` nor `every` is given, or the name is no text.
+            WrongValue: the name is empty or too long.
+        """
+        name = checked_key(name, "reminder's name")
+        period = None if every is None else checked_period(every, "every")
+        delay = period if after is None else checked_seconds(after, "after")
+        if delay is None:
+            msg = f"remind({name!r}, …) says when: after=3600.0, or every=60.0"
+            raise WrongArgument(msg)
+        self.context.remind(name, message, delay, period or 0.0)
+
+    def forget(self, name: str) -> None:
+        """Take a reminder back when the handler returns or awaits; none of that name is fine.
+
+        Raises:
+            NotPersistable: the entity has no state, or this is no handler that may write.
+            WrongArgument: the name is no text.
+            WrongValue: the name is empty or too long.
+        """
+        self.context.forget(checked_key(name, "reminder's name"))
+
     async def activated(self) -> None:
         """Called when the entity was made or recovered, before its first message."""
 
@@ -259,18 +307,19 @@ def type_name(cls: object) -> str:
     return own if isinstance(own, str) and own else cls.__name__
 
 
-def checked_key(key: object) -> str:
-    """Return what was given as a key.
+def checked_key(key: object, what: str = "key") -> str:
+    """Return what was given as a key, or as another name of 1 to 256 bytes.
 
     Raises:
         WrongArgument: it is no text.
         WrongValue: it is empty, too long, or no text that UTF-8 can express.
     """
     if type(key) is not str:
-        msg = f"a key is a text, such as 'u-17', not {shown(key):.80}"
+        msg = f"a {what} is a text, such as 'u-17', not {shown(key):.80}"
         raise WrongArgument(msg)
     if not is_key(key):
-        msg = f"a key has 1 to {KEY_LIMIT} bytes in UTF-8 and no NUL; {shown(key):.80} has not"
+        limits = f"1 to {KEY_LIMIT} bytes in UTF-8 and no NUL"
+        msg = f"a {what} has {limits}; {shown(key):.80} has not"
         raise WrongValue(msg)
     return key
 

@@ -14,6 +14,7 @@ from callboard.basp.payload import LargePayload, PayloadCodec
 from callboard.basp.registry import MessageType, RecordType
 from callboard.lease.errors import StateCorrupt
 from callboard.proxies.errors import NotSerializable
+from callboard.text import shown
 
 #: What is never changed by anybody, so that it needs no copy.
 _IMMUTABLE: Final = frozenset({int, str, bytes, bool, float, type(None)})
@@ -56,7 +57,11 @@ class EventForm:
         Raises:
             NotSerializable: it has no form on the wire.
         """
-        return _Encode(self._plain(value))
+        try:
+            return _Encode(self._plain(value))
+        except (CannotTravel, ValueError) as error:  # also a text that UTF-8 cannot express
+            msg = f"{shown(value):.80} cannot be stored: {error}"
+            raise NotSerializable(msg) from None
 
     def write_fields(self, kind: RecordType, value: object) -> str:
         """Return the fields of a registered record as a JSON object."""

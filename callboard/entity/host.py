@@ -17,6 +17,7 @@ from callboard.entity.entity import DEFAULT_IDLE, Entity, EntityType
 from callboard.entity.errors import EntityUnavailable
 from callboard.entity.form import EventForm
 from callboard.entity.machine.table import slot_of
+from callboard.entity.reminders import Reminders, ReminderTicket
 from callboard.entity.state.client import StateClient
 from callboard.entity.state.interface import (
     Committed,
@@ -24,6 +25,7 @@ from callboard.entity.state.interface import (
     EntityState,
     Fence,
     Recovered,
+    RowChanges,
     Slot,
     SlotBatch,
     StoredEvent,
@@ -36,6 +38,11 @@ if TYPE_CHECKING:
 
 #: Seconds between looks for idle entities at most.
 _LOOK_AT_MOST: Final = 5.0
+
+#: Seconds between looks whether the singletons of this node run, and the longest pause of one
+#: that cannot begin: each is twice the one before.
+_KEEP_UP: Final = 0.25
+_LONGEST_PAUSE: Final = 5.0
 
 #: Messages that may wait for one key while its former activation ends.
 WAITING_LIMIT: Final = 1_000
@@ -78,6 +85,12 @@ class EntityHost:
         self._make_ref = ref
         #: Messages that wait until a former activation has ended.
         self._waiting: dict[str, list[tuple[Any, Sender | None]]] = {}
+        #: The reminders that are due soon in the slots of this node.
+        self.reminders = Reminders(self)
+        #: Keys of entities that run whenever this node has their slots.
+        self._singletons: set[str] = set()
+        #: Of those that could not begin, the pause and its end.
+        self._paused: dict[str, tuple[float, float]] = {}
         self._proofs: list[tuple[int, Emission]] = []
         self._is_proving = False
         self.is_closed = False
@@ -138,6 +151,32 @@ class EntityHost:
         self.refuse(key, message, sender)
         return True
 
+    def could_not_begin(self, cell: EntityCell) -> None:
+        """Take note that an activation failed before it began: its singleton pauses."""
+        if cell.key in self._singletons:
+            with self.lock:
+                pause = min(
+                    2 * self._paused.get(cell.key, (_KEEP_UP / 2, 0.0))[0], _LONGEST_PAUSE
+                )
+                self._paused[cell.key] = pause, self.runtime.now() + pause
+
+    def unpause(self, key: str) -> None:
+        """Take note that an activation has begun well."""
+        self._paused.pop(key, None)
+
+    def post_reminder(self, ticket: ReminderTicket) -> bool:
+        """Post a reminder to its entity; False if that takes none just now. Needs the lock."""
+        key = ticket.row.key
+        if self.is_closed or slot_of(key) in self._stopped:
+            return False
+        cell = self.cells.get(key)
+        if cell is None:
+            cell = self._activate(key)
+        elif cell.is_put_away:
+            return False
+        cell.post_reminder(ticket)
+        return True
+
     # --- slots ---
 
     def serves(self, slot: int) -> bool:
@@ -148,6 +187,37 @@ class EntityHost:
         """Serve slots whose fences were raised."""
         with self.lock:
             self.epochs.update(epochs)
+            if self.state is not None:
+                self.reminders.served(epochs)
+            self._start_singletons()
+
+    def keep_up(self, key: str) -> None:
+        """Let an entity run from here on whenever this node has its slot."""
+        with self.lock:
+            is_first = not self._singletons
+            self._singletons.add(key)
+            self._start_singletons()
+        if is_first:
+            self._keep_up()
+
+    def _keep_up(self) -> None:
+        """Start singletons that have ended, again and again."""
+        if self.is_closed or self.runtime.is_closed:
+            return
+        with self.lock:
+            self._start_singletons()
+        self.runtime.call_later(_KEEP_UP, self._keep_up)
+
+    def _start_singletons(self) -> None:
+        """Start singletons that do not run; needs the lock."""
+        now = self.runtime.now()
+        for key in sorted(self._singletons):
+            if self._paused.get(key, (0.0, 0.0))[1] > now:
+                continue
+            slot = slot_of(key)
+            is_here = slot in self.epochs and slot not in self._stopped
+            if is_here and key not in self.cells and not self.is_closed:
+                self._activate(key)
 
     def keep_only(self, owned: Mapping[int, int]) -> None:
         """End what runs in slots that are others' by now."""
@@ -267,7 +337,8 @@ class EntityHost:
         before = self.runtime.now() - self.idle
         with self.lock:
             for cell in list(self.cells.values()):
-                if cell.last_used <= before and cell.is_idle:
+                is_kept = cell.key in self._singletons
+                if cell.last_used <= before and cell.is_idle and not is_kept:
                     self.put_away(cell)
         self.runtime.call_later(self._look, self._put_idle_away)
 
@@ -341,7 +412,14 @@ class EntityHost:
 
         epoch = self.epochs.get(cell.slot, 0)
         assert self.state is not None
-        self.state.commit(SlotBatch(slot, epoch, batch.events, snapshots, forget), take)
+        made = SlotBatch(slot, epoch, batch.events, snapshots, forget, batch.rows)
+        self.state.commit(made, take)
+
+    def rows_committed(self, rows: RowChanges) -> None:
+        """Take note of reminders that were set or went."""
+        if rows.reminders:
+            with self.lock:
+                self.reminders.committed(rows.reminders)
 
     def _fenced(self, slot: int, fence: Fence) -> Fenced:
         """Return the error of a slot that another owner has."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from callboard.entity.state.interface import Committed, EntityState, SlotBatch
+from callboard.entity.state.interface import Committed, EntityState, RowChanges, SlotBatch
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,12 +84,18 @@ class GroupedCommits:
 
 def _joined(first: SlotBatch, second: SlotBatch) -> SlotBatch:
     """Return two batches of one slot and epoch as one."""
+    rows = first.rows or second.rows
+    if first.rows is not None and second.rows is not None:
+        rows = RowChanges()
+        rows.include(first.rows)
+        rows.include(second.rows)
     return SlotBatch(
         first.slot,
         first.epoch,
         [*first.events, *second.events],
         list({each.key: each for each in (*first.snapshots, *second.snapshots)}.values()),
         {**first.forget, **second.forget},
+        rows,
     )
 
 

@@ -11,6 +11,7 @@ they rise in the order of commits, for each type by itself, without gaps.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
+from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from callboard.dataclass import dataclass
@@ -75,6 +76,96 @@ class Recovered(NamedTuple):
     has_more: bool
 
 
+class StoredReminder(NamedTuple):
+    """A message that an entity gets at its time; the last of a name stands."""
+
+    key: str
+    name: str
+    #: When, in milliseconds since 1970 by the database's clock.
+    due_ms: int
+    #: Milliseconds until it is due again; 0 for once.
+    every_ms: int
+    #: The message as JSON.
+    body: str
+
+
+class DueReminders(NamedTuple):
+    """The reminders of some slots that are due soon."""
+
+    #: The database's clock.
+    now_ms: int
+    #: In the order in which they are due.
+    reminders: Sequence[StoredReminder]
+
+
+class JobStatus(IntEnum):
+    """What may become of a job next; the numbers stand in the database."""
+
+    #: It is handed to the next taker.
+    READY = 0
+    #: It is ready at its time.
+    DELAYED = 1
+    #: It was handed to a taker.
+    TAKEN = 2
+    #: It failed too often, and waits for people.
+    DEAD = 3
+
+
+class JobState(NamedTuple):
+    """What changes of a job."""
+
+    status: JobStatus = JobStatus.READY
+    #: When it is ready, by the database's clock; 0 unless it is delayed.
+    due_ms: int = 0
+    #: How often it was taken.
+    attempt: int = 0
+    #: Names the taking, if it is taken.
+    taker: str = ""
+    #: Milliseconds that the taker has.
+    visible_ms: int = 0
+    #: Why it was given back or is dead.
+    reason: str = ""
+
+
+class StoredJob(NamedTuple):
+    """A job of a queue, the entity of a key."""
+
+    key: str
+    #: Rises in the order in which the jobs were put; never used twice.
+    number: int
+    state: JobState
+    #: When it was put, by the database's clock; 0 for one that is to be stored.
+    time_ms: int
+    #: The value as JSON.
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowChanges:
+    """Rows of reminders and jobs that a slot changes; None deletes."""
+
+    #: By key and name.
+    reminders: dict[tuple[str, str], StoredReminder | None] = field(default_factory=dict)
+    #: By key and number: a new job, or what changes of one.
+    jobs: dict[tuple[str, int], StoredJob | JobState | None] = field(default_factory=dict)
+
+    def change_job(self, key: str, number: int, change: StoredJob | JobState | None) -> None:
+        """Add a change of a job; of one that is not stored yet, nothing else is left."""
+        before = self.jobs.get((key, number))
+        if isinstance(before, StoredJob) and not isinstance(change, StoredJob):
+            if change is None:
+                del self.jobs[key, number]
+                return
+            change = before._replace(state=change)
+        self.jobs[key, number] = change
+
+    def include(self, later: "RowChanges") -> None:
+        """Add changes that come after these."""
+        self.reminders.update(later.reminders)
+        for (key, number), change in later.jobs.items():
+            self.change_job(key, number, change)
+
+
 class Fence(NamedTuple):
     """The last claim of a slot; epoch 0 and no writer where there was none."""
 
@@ -108,6 +199,8 @@ class SlotBatch:
     snapshots: Sequence[EntitySnapshot] = ()
     #: Events to forget: by key, the last number that goes.
     forget: Mapping[str, int] = field(default_factory=dict)
+    #: Reminders and jobs; None where there are none.
+    rows: RowChanges | None = None
 
 
 class Committed(NamedTuple):
@@ -184,6 +277,30 @@ class EntityState(Protocol):
 
     def types(self) -> Sequence[str]:
         """Return the names of the types that have events or fences."""
+
+    def clock(self) -> int:
+        """Return the database's clock, in milliseconds since 1970."""
+
+    def reminders(
+        self, type_name: str, slots: Collection[int], within_ms: int, limit: int = PAGE
+    ) -> DueReminders:
+        """Return the first reminders of slots that are due within a time."""
+
+    def reminders_of(self, type_name: str, key: str) -> Sequence[StoredReminder]:
+        """Return the reminders of an entity, in order of their names."""
+
+    def job_counts(self, type_name: str, key: str) -> Mapping[JobStatus, int]:
+        """Return how many jobs of a queue there are of each status."""
+
+    def jobs(
+        self,
+        type_name: str,
+        key: str,
+        status: JobStatus,
+        after: tuple[int, int] = (-1, 0),
+        limit: int = PAGE,
+    ) -> Sequence[StoredJob]:
+        """Return jobs of a status in the order of (due_ms, number), behind such a pair."""
 
     def close(self) -> None:
         """Release what it holds; calls under way may fail."""

@@ -3,7 +3,8 @@
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from uuid import uuid4
 
@@ -11,18 +12,28 @@ from callboard.entity.state.interface import (
     NO_FENCE,
     PAGE,
     Committed,
+    DueReminders,
     EntitySnapshot,
     Fence,
     Identity,
+    JobStatus,
     Recovered,
+    RowChanges,
     Slot,
     SlotBatch,
     StoredEvent,
+    StoredJob,
+    StoredReminder,
     recovered,
 )
 from callboard.lease.errors import StateCorrupt
 
 _number = attrgetter("number")
+
+
+def _clock_ms() -> int:
+    """Return the time of the machine, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 class MemoryTables:
@@ -41,6 +52,10 @@ class MemoryTables:
         #: By type, the last position: events before may be forgotten.
         self.positions: dict[str, int] = {}
         self.kinds: dict[str, set[tuple[str, int]]] = {}
+        #: By type, key and name; with the slot.
+        self.reminders: dict[tuple[str, str, str], tuple[int, StoredReminder]] = {}
+        #: By type and key, by number.
+        self.jobs: dict[tuple[str, str], dict[int, StoredJob]] = {}
 
     def recover(self, type_name: str, key: str, version: int, limit: int) -> Recovered:
         """Return the newest snapshot of a version and the events behind it."""
@@ -84,15 +99,40 @@ class MemoryTables:
             events[:] = [e for e in events if e.number > last]
             journal = self.journals.get(type_name, [])
             journal[:] = [e for e in journal if e.position not in gone]
+        if batch.rows is not None:
+            self._change_rows(batch.slot, batch.rows, now_ms)
+
+    def _change_rows(self, slot: Slot, rows: RowChanges, now_ms: int) -> None:
+        """Write reminders and jobs of a slot."""
+        type_name, number = slot
+        for (key, name), reminder in rows.reminders.items():
+            if reminder is None:
+                self.reminders.pop((type_name, key, name), None)
+            else:
+                self.reminders[type_name, key, name] = (number, reminder)
+        for (key, job_number), change in rows.jobs.items():
+            jobs = self.jobs.setdefault((type_name, key), {})
+            if change is None:
+                jobs.pop(job_number, None)
+            elif isinstance(change, StoredJob):
+                jobs[job_number] = change._replace(time_ms=now_ms)
+            elif job_number in jobs:
+                jobs[job_number] = jobs[job_number]._replace(state=change)
 
 
 class MemoryState:
     """A state in memory; one for each writer, several share the same tables."""
 
-    def __init__(self, writer: str, tables: MemoryTables | None = None) -> None:
+    def __init__(
+        self,
+        writer: str,
+        tables: MemoryTables | None = None,
+        clock: Callable[[], int] = _clock_ms,
+    ) -> None:
         """Make the state of a writer, with tables of its own unless some are given."""
         self.writer = writer
         self.tables = tables or MemoryTables()
+        self.clock = clock
 
     def identity(self) -> Identity:
         """Return which state this is."""
@@ -127,7 +167,7 @@ class MemoryState:
 
     def commit(self, batches: Sequence[SlotBatch]) -> Committed:
         """Write the batches of several slots; those of fenced slots are left out."""
-        tables, now_ms = self.tables, time.time_ns() // 1_000_000
+        tables, now_ms = self.tables, self.clock()
         fenced: dict[Slot, Fence] = {}
         failed: dict[Slot, Exception] = {}
         positions: dict[str, int] = {}
@@ -180,5 +220,51 @@ class MemoryState:
         with self.tables.lock:
             return sorted({*self.tables.positions, *(t for t, _ in self.tables.fences)})
 
+    def reminders(
+        self, type_name: str, slots: Collection[int], within_ms: int, limit: int = PAGE
+    ) -> DueReminders:
+        """Return the first reminders of slots that are due within a time."""
+        now_ms = self.clock()
+        with self.tables.lock:
+            found = [
+                reminder
+                for (name, _, _), (slot, reminder) in self.tables.reminders.items()
+                if name == type_name and slot in slots and reminder.due_ms <= now_ms + within_ms
+            ]
+        found.sort(key=lambda each: (each.due_ms, each.key, each.name))
+        return DueReminders(now_ms, found[:limit])
+
+    def reminders_of(self, type_name: str, key: str) -> Sequence[StoredReminder]:
+        """Return the reminders of an entity."""
+        with self.tables.lock:
+            found = self.tables.reminders.items()
+            return sorted(each for (t, k, _), (_, each) in found if (t, k) == (type_name, key))
+
+    def job_counts(self, type_name: str, key: str) -> Mapping[JobStatus, int]:
+        """Return how many jobs of a queue there are of each status."""
+        with self.tables.lock:
+            jobs = self.tables.jobs.get((type_name, key), {})
+            return Counter(job.state.status for job in jobs.values())
+
+    def jobs(
+        self,
+        type_name: str,
+        key: str,
+        status: JobStatus,
+        after: tuple[int, int] = (-1, 0),
+        limit: int = PAGE,
+    ) -> Sequence[StoredJob]:
+        """Return jobs of a status in the order of (due_ms, number), behind such a pair."""
+        with self.tables.lock:
+            jobs = self.tables.jobs.get((type_name, key), {})
+            found = [job for job in jobs.values() if job.state.status == status]
+        found.sort(key=_place)
+        return [job for job in found if _place(job) > after][:limit]
+
     def close(self) -> None:
         """Do nothing: memory needs no release."""
+
+
+def _place(job: StoredJob) -> tuple[int, int]:
+    """Return what jobs are ordered by."""
+    return job.state.due_ms, job.number

@@ -13,7 +13,7 @@ committed; n - 1, it is not, and the row is counted on, so that a late one fails
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
@@ -28,8 +28,10 @@ from callboard.entity.state.interface import (
     Committed,
     Fence,
     Identity,
+    RowChanges,
     Slot,
     SlotBatch,
+    StoredJob,
 )
 from callboard.entity.state.schema import POSTGRESQL_TYPES, STATE_TABLE, STEPS, steps_from
 from callboard.entity.state.sql import SqlState
@@ -97,6 +99,46 @@ _OLD_SNAPSHOTS = f"""DELETE FROM callboard_snapshots s WHERE s.type = %(type)s
 
 _FORGET = f"""DELETE FROM callboard_events e WHERE e.type = %(type)s AND e.key = %(key)s
     AND e.number <= %(number)s AND EXISTS (SELECT 1 {_IF_OWN})"""  # noqa: S608
+
+_REMINDERS = f"""INSERT INTO callboard_reminders
+    SELECT %(type)s, w.key, w.name, %(slot)s, w.due_ms, w.every_ms, w.body::json
+    FROM unnest(%(keys)s::text[], %(names)s::text[], %(dues)s::bigint[], %(everies)s::bigint[],
+      %(bodies)s::text[]) AS w(key, name, due_ms, every_ms, body)
+    WHERE EXISTS (SELECT 1 {_IF_OWN})
+    ON CONFLICT (type, key, name) DO UPDATE SET due_ms = excluded.due_ms,
+      every_ms = excluded.every_ms, body = excluded.body"""  # noqa: S608
+
+_NO_REMINDERS = f"""DELETE FROM callboard_reminders r
+    USING unnest(%(keys)s::text[], %(names)s::text[]) AS w(key, name)
+    WHERE r.type = %(type)s AND r.key = w.key AND r.name = w.name
+      AND EXISTS (SELECT 1 {_IF_OWN})"""  # noqa: S608
+
+_JOBS = f"""INSERT INTO callboard_jobs
+    SELECT %(type)s, w.key, w.number, w.status, w.due_ms, w.attempt, w.taker, w.visible_ms,
+      w.reason, {_NOW}, w.body::json
+    FROM unnest(%(keys)s::text[], %(numbers)s::bigint[], %(statuses)s::int[],
+      %(dues)s::bigint[], %(attempts)s::int[], %(takers)s::text[], %(visibles)s::bigint[],
+      %(reasons)s::text[], %(bodies)s::text[])
+      AS w(key, number, status, due_ms, attempt, taker, visible_ms, reason, body)
+    WHERE EXISTS (SELECT 1 {_IF_OWN})"""  # noqa: S608
+
+_JOB_STATES = f"""UPDATE callboard_jobs j SET status = w.status, due_ms = w.due_ms,
+      attempt = w.attempt, taker = w.taker, visible_ms = w.visible_ms, reason = w.reason
+    FROM unnest(%(keys)s::text[], %(numbers)s::bigint[], %(statuses)s::int[],
+      %(dues)s::bigint[], %(attempts)s::int[], %(takers)s::text[], %(visibles)s::bigint[],
+      %(reasons)s::text[])
+      AS w(key, number, status, due_ms, attempt, taker, visible_ms, reason)
+    WHERE j.type = %(type)s AND j.key = w.key AND j.number = w.number
+      AND EXISTS (SELECT 1 {_IF_OWN})"""  # noqa: S608
+
+_NO_JOBS = f"""DELETE FROM callboard_jobs j
+    USING unnest(%(keys)s::text[], %(numbers)s::bigint[]) AS w(key, number)
+    WHERE j.type = %(type)s AND j.key = w.key AND j.number = w.number
+      AND EXISTS (SELECT 1 {_IF_OWN})"""  # noqa: S608
+
+_STATE_COLUMNS = (
+    "keys", "numbers", "statuses", "dues", "attempts", "takers", "visibles", "reasons"
+)  # fmt: skip
 
 _KIND = "INSERT INTO callboard_kinds VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
 
@@ -186,6 +228,10 @@ class PostgresqlState(SqlState):
         if not self._is_settled:
             self._settle()
         return self._reading.query(sql.replace("?", "%s"), parameters)
+
+    def clock(self) -> int:
+        """Return the server's clock, in milliseconds since 1970."""
+        return int(self.rows(f"SELECT {_NOW}")[0][0])
 
     def identity(self) -> Identity:
         """Return which state this is."""
@@ -307,7 +353,7 @@ class PostgresqlState(SqlState):
         return (*columns, type_name, self.writer, type_name, type_name)
 
     def _write_others(self, batch: SlotBatch, connection: "psycopg.Connection[Any]") -> None:
-        """Write snapshots, and forget events, of a slot that is not fenced."""
+        """Write snapshots and rows, and forget events, of a slot that is not fenced."""
         type_name, slot = batch.slot
         own = {"type": type_name, "slot": slot, "epoch": batch.epoch, "writer": self.writer}
         for snapshot in batch.snapshots:
@@ -316,6 +362,9 @@ class PostgresqlState(SqlState):
             connection.execute(_OLD_SNAPSHOTS, row)
         for key, number in batch.forget.items():
             connection.execute(_FORGET, own | {"key": key, "number": number})
+        if batch.rows is not None:
+            for sql, columns in _row_columns(batch.rows):
+                connection.execute(sql, own | columns)
 
     # --- an answer that is lost ---
 
@@ -413,3 +462,32 @@ def _kinds_of(batches: Sequence[SlotBatch]) -> set[tuple[str, str, int]]:
         for batch in batches
         for event in batch.events
     }
+
+
+def _row_columns(rows: RowChanges) -> Iterator[tuple[str, dict[str, list[Any]]]]:
+    """Yield the statements that write reminders and jobs, with a list for each column."""
+    if kept := [each for each in rows.reminders.values() if each is not None]:
+        yield _REMINDERS, _columns(("keys", "names", "dues", "everies", "bodies"), kept)
+    if gone := [place for place, each in rows.reminders.items() if each is None]:
+        yield _NO_REMINDERS, _columns(("keys", "names"), gone)
+    put: list[tuple[object, ...]] = []
+    changed: list[tuple[object, ...]] = []
+    done: list[tuple[object, ...]] = []
+    for place, change in rows.jobs.items():
+        if change is None:
+            done.append(place)
+        elif isinstance(change, StoredJob):
+            put.append((*place, *change.state, change.body))
+        else:
+            changed.append((*place, *change))
+    if put:
+        yield _JOBS, _columns((*_STATE_COLUMNS, "bodies"), put)
+    if changed:
+        yield _JOB_STATES, _columns(_STATE_COLUMNS, changed)
+    if done:
+        yield _NO_JOBS, _columns(("keys", "numbers"), done)
+
+
+def _columns(names: Sequence[str], rows: Sequence[tuple[object, ...]]) -> dict[str, list[Any]]:
+    """Return the columns of rows by their names."""
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))

@@ -32,6 +32,22 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
             type {key} NOT NULL, kind {key} NOT NULL, version INTEGER NOT NULL,
             PRIMARY KEY (type, kind, version)){clustered}""",
     ),
+    (
+        """CREATE TABLE callboard_reminders (
+            type {key} NOT NULL, key {key} NOT NULL, name {key} NOT NULL,
+            slot INTEGER NOT NULL, due_ms BIGINT NOT NULL, every_ms BIGINT NOT NULL,
+            body {json} NOT NULL, PRIMARY KEY (type, key, name)){clustered}""",
+        """CREATE INDEX callboard_reminders_due
+            ON callboard_reminders (type, slot, due_ms)""",
+        """CREATE TABLE callboard_jobs (
+            type {key} NOT NULL, key {key} NOT NULL, number BIGINT NOT NULL,
+            status INTEGER NOT NULL, due_ms BIGINT NOT NULL, attempt INTEGER NOT NULL,
+            taker TEXT NOT NULL, visible_ms BIGINT NOT NULL, reason TEXT NOT NULL,
+            time_ms BIGINT NOT NULL, body {json} NOT NULL,
+            PRIMARY KEY (type, key, number)){clustered}""",
+        """CREATE INDEX callboard_jobs_due
+            ON callboard_jobs (type, key, status, due_ms, number)""",
+    ),
 )
 
 #: The table that says which state this is, and which version its tables have.

@@ -7,11 +7,16 @@ from typing import Any
 from callboard.entity.state.interface import (
     NO_FENCE,
     PAGE,
+    DueReminders,
     EntitySnapshot,
     Fence,
+    JobState,
+    JobStatus,
     Recovered,
     Slot,
     StoredEvent,
+    StoredJob,
+    StoredReminder,
     recovered,
 )
 
@@ -34,6 +39,16 @@ _KEYS = (
     " ORDER BY key LIMIT ?"
 )
 
+_REMINDER = "SELECT key, name, due_ms, every_ms, body FROM callboard_reminders WHERE type = ?"
+_COUNTS = (
+    "SELECT status, count(*) FROM callboard_jobs WHERE type = ? AND key = ? GROUP BY status"
+)
+_JOBS = (
+    "SELECT number, status, due_ms, attempt, taker, visible_ms, reason, time_ms, body"
+    " FROM callboard_jobs WHERE type = ? AND key = ? AND status = ?"
+    " AND (due_ms, number) > (?, ?) ORDER BY due_ms, number LIMIT ?"
+)
+
 
 class SqlState(ABC):
     """A state in tables; the engines differ in how they write."""
@@ -41,6 +56,10 @@ class SqlState(ABC):
     @abstractmethod
     def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Return the rows of a query that stands by itself; `?` are its parameters."""
+
+    @abstractmethod
+    def clock(self) -> int:
+        """Return the database's clock, in milliseconds since 1970."""
 
     def recover(self, type_name: str, key: str, version: int, limit: int = PAGE) -> Recovered:
         """Return the newest snapshot of a version, and the events behind it."""
@@ -90,3 +109,43 @@ class SqlState(ABC):
     def types(self) -> Sequence[str]:
         """Return the names of the types that have events or fences."""
         return [row[0] for row in self.rows("SELECT type FROM callboard_types ORDER BY type")]
+
+    def reminders(
+        self, type_name: str, slots: Collection[int], within_ms: int, limit: int = PAGE
+    ) -> DueReminders:
+        """Return the first reminders of slots that are due within a time."""
+        now_ms = self.clock()
+        if not slots:
+            return DueReminders(now_ms, ())
+        places = ", ".join("?" * len(slots))
+        sql = (
+            f"{_REMINDER} AND slot IN ({places}) AND due_ms <= ?"
+            " ORDER BY due_ms, key, name LIMIT ?"
+        )
+        rows = self.rows(sql, type_name, *sorted(slots), now_ms + within_ms, limit)
+        return DueReminders(now_ms, [StoredReminder(*row) for row in rows])
+
+    def reminders_of(self, type_name: str, key: str) -> Sequence[StoredReminder]:
+        """Return the reminders of an entity."""
+        rows = self.rows(f"{_REMINDER} AND key = ? ORDER BY name", type_name, key)
+        return [StoredReminder(*row) for row in rows]
+
+    def job_counts(self, type_name: str, key: str) -> Mapping[JobStatus, int]:
+        """Return how many jobs of a queue there are of each status."""
+        rows = self.rows(_COUNTS, type_name, key)
+        return {JobStatus(status): count for status, count in rows}
+
+    def jobs(
+        self,
+        type_name: str,
+        key: str,
+        status: JobStatus,
+        after: tuple[int, int] = (-1, 0),
+        limit: int = PAGE,
+    ) -> Sequence[StoredJob]:
+        """Return jobs of a status in the order of (due_ms, number), behind such a pair."""
+        rows = self.rows(_JOBS, type_name, key, int(status), *after, limit)
+        return [
+            StoredJob(key, number, JobState(JobStatus(found), *state), time_ms, body)
+            for number, found, *state, time_ms, body in rows
+        ]

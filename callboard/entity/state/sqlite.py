@@ -19,8 +19,10 @@ from callboard.entity.state.interface import (
     Committed,
     Fence,
     Identity,
+    RowChanges,
     Slot,
     SlotBatch,
+    StoredJob,
 )
 from callboard.entity.state.schema import SQLITE_TYPES, STATE_TABLE, STEPS, steps_from
 from callboard.entity.state.sql import SqlState
@@ -39,6 +41,12 @@ _OLD_SNAPSHOTS = """DELETE FROM callboard_snapshots WHERE type = ?1 AND key = ?2
     (SELECT min(number) FROM (SELECT number FROM callboard_snapshots
      WHERE type = ?1 AND key = ?2 ORDER BY number DESC LIMIT 2))"""
 _FORGET = "DELETE FROM callboard_events WHERE type = ? AND key = ? AND number <= ?"
+_REMINDER = "INSERT OR REPLACE INTO callboard_reminders VALUES (?, ?, ?, ?, ?, ?, ?)"
+_NO_REMINDER = "DELETE FROM callboard_reminders WHERE type = ? AND key = ? AND name = ?"
+_JOB = "INSERT INTO callboard_jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_JOB_STATE = """UPDATE callboard_jobs SET status = ?, due_ms = ?, attempt = ?, taker = ?,
+    visible_ms = ?, reason = ? WHERE type = ? AND key = ? AND number = ?"""
+_NO_JOB = "DELETE FROM callboard_jobs WHERE type = ? AND key = ? AND number = ?"
 _COUNT = """INSERT INTO callboard_writers VALUES (?, ?, ?) ON CONFLICT (writer)
     DO UPDATE SET number = excluded.number, time_ms = excluded.time_ms"""
 _COUNTED = "SELECT number FROM callboard_writers WHERE writer = ?"
@@ -73,6 +81,10 @@ class SqliteState(SqlState):
         return self._reading.run(
             lambda connection: connection.execute(sql, parameters).fetchall()
         )
+
+    def clock(self) -> int:
+        """Return the machine's clock, in milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
 
     def identity(self) -> Identity:
         """Return which state this is: a file that only this boot of this machine may use."""
@@ -185,8 +197,10 @@ class SqliteState(SqlState):
         connection: sqlite3.Connection,
         now: int,
     ) -> None:
-        """Write snapshots, and forget events."""
+        """Write snapshots, reminders and jobs, and forget events."""
         for batch in batches:
+            if batch.rows is not None:
+                _change_rows(batch.slot, batch.rows, connection, now)
             for key, number, version, body in batch.snapshots:
                 connection.execute(_SNAPSHOT, (type_name, key, number, version, now, body))
                 connection.execute(_OLD_SNAPSHOTS, (type_name, key))
@@ -197,6 +211,35 @@ class SqliteState(SqlState):
         """Close the file."""
         self._writing.close()
         self._reading.close()
+
+
+def _change_rows(
+    slot: Slot, rows: RowChanges, connection: sqlite3.Connection, now: int
+) -> None:
+    """Write reminders and jobs of a slot."""
+    type_name, slot_number = slot
+    many = connection.executemany
+    if rows.reminders:
+        kept = [
+            (type_name, key, name, slot_number, each.due_ms, each.every_ms, each.body)
+            for (key, name), each in rows.reminders.items()
+            if each is not None
+        ]
+        gone = [(type_name, *place) for place, each in rows.reminders.items() if each is None]
+        many(_REMINDER, kept)
+        many(_NO_REMINDER, gone)
+    if rows.jobs:
+        put, changed, done = [], [], []
+        for (key, number), change in rows.jobs.items():
+            if change is None:
+                done.append((type_name, key, number))
+            elif isinstance(change, StoredJob):
+                put.append((type_name, key, number, *change.state, now, change.body))
+            else:
+                changed.append((*change, type_name, key, number))
+        many(_JOB, put)
+        many(_JOB_STATE, changed)
+        many(_NO_JOB, done)
 
 
 def _migrate(path: Path, connection: sqlite3.Connection) -> str:

@@ -120,6 +120,10 @@ class ModelDatabase:
         """The rows that are committed; look at them at any time."""
         return self._contents.tables
 
+    def now_ms(self) -> int:
+        """Return the server's clock, in milliseconds since 1970."""
+        return int((EPOCH + self.clock.now) * 1000)
+
     # --- faults ---
 
     def down(self) -> None:
@@ -336,7 +340,7 @@ class ModelClient:
         self, done: Done[Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Answer what only reads."""
-        state = MemoryState(self.writer, self.database.tables)
+        state = MemoryState(self.writer, self.database.tables, self.database.now_ms)
         self._answer(done, getattr(state, name)(*args, **kwargs))
 
     def _is_lost(self) -> bool:
@@ -426,7 +430,7 @@ class ModelClient:
             + sum(len(batch.events) for batch in good if batch.slot[0] == name)
             for name in types
         }
-        now_ms = int((EPOCH + self.database.clock.now) * 1000)
+        now_ms = self.database.now_ms()
         return partial(_written, good, now_ms), Committed(fenced, failed, positions)
 
     def _server_committed(self, answer: Committed | BaseException) -> None:

@@ -4,7 +4,16 @@ import threading
 
 import pytest
 
-from callboard.entity.state.interface import EntitySnapshot, Fence
+from callboard.entity.state.interface import (
+    EntitySnapshot,
+    Fence,
+    JobState,
+    JobStatus,
+    RowChanges,
+    SlotBatch,
+    StoredJob,
+    StoredReminder,
+)
 from callboard.lease.errors import StateCorrupt, StateVersion
 from tests.callboard.entity.state.stores import OpenState, batch, open_one
 
@@ -180,3 +189,115 @@ def test_writers_at_once_leave_no_gap_and_none_twice(open_one: OpenState) -> Non
     assert [e.position for e in journal] == list(range(1, 61))
     for slot in range(3):
         assert [e.number for e in journal if e.key == f"k-{slot}"] == list(range(1, 21))
+
+
+def rows(*changes: tuple[str, str, int]) -> RowChanges:
+    """Changes of reminders: key, name and when; 0 deletes."""
+    return RowChanges(
+        {
+            (key, name): StoredReminder(key, name, due, 0, f'"{name}"') if due else None
+            for key, name, due in changes
+        }
+    )
+
+
+def job_rows(*changes: StoredJob | tuple[int, JobState | None]) -> RowChanges:
+    made = RowChanges()
+    for change in changes:
+        if isinstance(change, StoredJob):
+            made.change_job("q", change.number, change)
+        else:
+            made.change_job("q", *change)
+    return made
+
+
+def of_slot(slot: int, changes: RowChanges, epoch: int = 1) -> SlotBatch:
+    return SlotBatch(("Cart", slot), epoch, rows=changes)
+
+
+def job(number: int, state: JobState = JobState()) -> StoredJob:  # noqa: B008
+    return StoredJob("q", number, state, 0, f'{{"n": {number}}}')
+
+
+def test_reminders_of_slots_are_found_in_the_order_in_which_they_are_due(
+    open_one: OpenState,
+) -> None:
+    state = open_one("a")
+    state.claim("Cart", {1: 1, 2: 1, 3: 1})
+    now = state.clock()
+    assert abs(open_one("b").clock() - now) < 10_000
+    first = rows(("k-1", "pay", now + 5_000), ("k-1", "later", now + 500_000))
+    second = rows(("k-2", "pay", now - 1_000))
+    third = rows(("k-3", "pay", now))
+    state.commit([of_slot(1, first), of_slot(2, second), of_slot(3, third)])
+    found = open_one("b").reminders("Cart", [1, 2], 60_000)
+    assert abs(found.now_ms - now) < 10_000
+    assert [(r.key, r.name, r.body) for r in found.reminders] == [
+        ("k-2", "pay", '"pay"'),
+        ("k-1", "pay", '"pay"'),
+    ]
+    assert len(state.reminders("Cart", [1, 2, 3], 60_000, limit=1).reminders) == 1
+    assert list(state.reminders("Cart", [], 60_000).reminders) == []
+    assert [r.name for r in state.reminders_of("Cart", "k-1")] == ["later", "pay"]
+    assert list(state.reminders_of("Order", "k-1")) == []
+
+
+def test_a_reminder_is_replaced_and_deleted_by_its_name(open_one: OpenState) -> None:
+    state = open_one("a")
+    state.claim("Cart", {1: 1})
+    now = state.clock()
+    state.commit([of_slot(1, rows(("k-1", "pay", now), ("k-1", "other", now)))])
+    state.commit([of_slot(1, rows(("k-1", "pay", now + 1), ("k-1", "other", 0)))])
+    assert [(r.name, r.due_ms) for r in state.reminders_of("Cart", "k-1")] == [("pay", now + 1)]
+    state.commit([of_slot(1, rows(("k-1", "pay", 0), ("k-1", "never was", 0)))])
+    assert list(state.reminders_of("Cart", "k-1")) == []
+
+
+def test_rows_of_a_fenced_slot_are_left_out(open_one: OpenState) -> None:
+    first, second = open_one("a"), open_one("b")
+    first.claim("Cart", {1: 1, 2: 1})
+    first.commit([of_slot(1, rows(("k-1", "pay", 1))), of_slot(2, job_rows(job(1), job(2)))])
+    second.claim("Cart", {1: 2, 2: 2})
+    late = job_rows(job(3), (1, None), (2, JobState(JobStatus.DEAD)))
+    done = first.commit(
+        [of_slot(1, rows(("k-1", "pay", 0), ("k-1", "x", 1))), of_slot(2, late)]
+    )
+    assert set(done.fenced) == {("Cart", 1), ("Cart", 2)}
+    assert [r.name for r in second.reminders_of("Cart", "k-1")] == ["pay"]
+    assert [j.number for j in second.jobs("Cart", "q", JobStatus.READY)] == [1, 2]
+    assert dict(second.job_counts("Cart", "q")) == {JobStatus.READY: 2}
+
+
+def test_jobs_are_put_changed_and_deleted(open_one: OpenState) -> None:
+    state = open_one("a")
+    state.claim("Cart", {1: 1})
+    later = JobState(JobStatus.DELAYED, due_ms=70)
+    state.commit([of_slot(1, job_rows(job(2), job(1), job(3, later), job(4, later)))])
+    ready = state.jobs("Cart", "q", JobStatus.READY)
+    assert [(j.key, j.number, j.body) for j in ready] == [
+        ("q", 1, '{"n": 1}'),
+        ("q", 2, '{"n": 2}'),
+    ]
+    assert ready[0].time_ms > 1_500_000_000_000
+    assert [j.number for j in state.jobs("Cart", "q", JobStatus.DELAYED, (70, 3))] == [4]
+    assert [j.number for j in state.jobs("Cart", "q", JobStatus.READY, limit=1)] == [1]
+    taken = JobState(JobStatus.TAKEN, 0, 1, "node/7", 30_000, "é")
+    state.commit([of_slot(1, job_rows((1, taken), (2, None), (3, JobState())))])
+    assert dict(open_one("b").job_counts("Cart", "q")) == {
+        JobStatus.READY: 1,
+        JobStatus.TAKEN: 1,
+        JobStatus.DELAYED: 1,
+    }
+    assert state.jobs("Cart", "q", JobStatus.TAKEN)[0].state == taken
+    assert state.jobs("Cart", "q", JobStatus.READY)[0].number == 3
+
+
+def test_what_one_commit_changes_twice_is_as_the_last_change_says(open_one: OpenState) -> None:
+    state = open_one("a")
+    state.claim("Cart", {1: 1})
+    taken = JobState(JobStatus.TAKEN, attempt=1)
+    state.commit([of_slot(1, job_rows(job(1), (1, taken), job(2), (2, None)))])
+    assert [j.state for j in state.jobs("Cart", "q", JobStatus.TAKEN)] == [taken]
+    assert sum(state.job_counts("Cart", "q").values()) == 1
+    state.commit([of_slot(1, job_rows((1, JobState()), (1, None)))])
+    assert not any(state.job_counts("Cart", "q").values())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from callboard.entity.state.interface import Fence
+from callboard.entity.state.interface import Fence, RowChanges, SlotBatch, StoredReminder
 from callboard.lease.errors import (
     DatabaseReplaced,
     OutcomeUnknown,
@@ -165,3 +165,24 @@ def test_another_timeline_raises_all_fences(state: Any, url: str) -> None:
     assert state.commit([batch(1, [1])]).fenced == {("Cart", 1): Fence(2, "")}
     assert state.claim("Cart", {1: 3}) == {}
     assert state.commit([batch(1, [1], epoch=3)]).positions == {"Cart": 1}
+
+
+def test_tables_of_the_first_version_get_reminders_and_jobs(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from callboard.entity.state import postgresql, schema
+
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "STEPS", schema.STEPS[:1])
+        patched.setattr(postgresql, "STEPS", schema.STEPS)
+        old = postgresql.PostgresqlState(url, "a")
+        old.claim("Cart", {1: 1})
+        old.commit([batch(1, [1, 2])])
+        old.close()
+    state = postgresql.PostgresqlState(url, "b")
+    assert [e.number for e in state.recover("Cart", "k-1", 1).events] == [1, 2]
+    row = StoredReminder("k-1", "pay", 7, 0, "{}")
+    state.claim("Cart", {1: 2})
+    state.commit([SlotBatch(("Cart", 1), 2, rows=RowChanges({("k-1", "pay"): row}))])
+    assert list(state.reminders_of("Cart", "k-1")) == [row]
+    state.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from callboard.actors.errors import WrongValue
+from callboard.entity.state.interface import RowChanges, SlotBatch, StoredReminder
 from callboard.entity.state.opening import open_leases, open_state
 from callboard.entity.state.sqlite import SqliteState
 from callboard.lease import sqlite as lease_sqlite
@@ -85,6 +86,31 @@ def test_older_tables_get_the_steps_that_are_missing(
         assert state.rows("SELECT * FROM callboard_more") == []
         assert state.rows("SELECT schema_version FROM callboard_state") == [(len(steps),)]
         state.close()
+
+
+def test_a_file_of_the_first_version_gets_reminders_and_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from callboard.entity.state import schema
+    from callboard.entity.state import sqlite as state_sqlite
+
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "STEPS", schema.STEPS[:1])
+        patched.setattr(state_sqlite, "STEPS", schema.STEPS)
+        old = SqliteState(tmp_path / "a.db", "a")
+        assert old.rows("SELECT schema_version FROM callboard_state") == [(1,)]
+        old.claim("Cart", {1: 1})
+        old.commit([batch(1, [1, 2])])
+        old.close()
+    state = SqliteState(tmp_path / "a.db", "b")
+    assert [e.number for e in state.recover("Cart", "k-1", 1).events] == [1, 2]
+    assert list(state.reminders_of("Cart", "k-1")) == []
+    assert state.rows("SELECT schema_version FROM callboard_state") == [(len(schema.STEPS),)]
+    state.claim("Cart", {1: 2})
+    row = StoredReminder("k-1", "pay", 7, 0, "{}")
+    state.commit([SlotBatch(("Cart", 1), 2, rows=RowChanges({("k-1", "pay"): row}))])
+    assert list(state.reminders_of("Cart", "k-1")) == [row]
+    state.close()
 
 
 def test_a_network_file_system_is_refused(
