@@ -10,7 +10,8 @@ the directories: those that claim, and the one that has it.
   door, the other one closes its own.
 - Who stands by claims again when nobody has the door any more: a node that dies is replaced.
 - Who has the door and has not reached the peer for a while gives it up, if another node that
-  stands by reaches it: those are in a third group.
+  stands by reaches it: those are in a third group. They stay there while they claim: the node
+  that gave the door up may have the smallest id, and must not claim it against them.
 
 Leaves are not asked, as nobody is led to them by names: they must not have doors to a peer
 that a member has.
@@ -61,7 +62,8 @@ def next_state(
         claimers: the nodes that claim the door, as far as is known here.
         holders: the nodes that have it.
         has_waited: whether directories had time to tell of others.
-        is_outdone: whether the peer is out of reach, and another node that stands by has it.
+        is_outdone: whether the peer is out of reach, and another node reaches it that stands by
+            or claims.
     """
     others = {*holders} - {own}
     if state is DoorState.HELD:
@@ -124,7 +126,7 @@ class DoorClaim:
         self._kept, self._lost, self._reaches = kept, lost, reaches
         node: Node = hub.node
         self._claimers, self._holders = node.group(name), node.group(f"{name}.held")
-        #: Those that stand by and reach the peer.
+        #: Those that stand by, or claim, and reach the peer.
         self._ready = node.group(f"{name}.ready")
         self._is_ready = False
         self._since = hub.runtime.now()
@@ -173,7 +175,7 @@ class DoorClaim:
         elif state is DoorState.STANDBY and self.holder != (other := _other(holders, own)):
             self.holder = other
             self._lost(other or b"")
-        if (state is DoorState.STANDBY and reaches) is not self._is_ready:
+        if (state is not DoorState.HELD and reaches) is not self._is_ready:
             self._is_ready = not self._is_ready
             (self._ready.join if self._is_ready else self._ready.leave)(hub.me)
         hub.after(LOOK_INTERVAL, CallBack(self._look))

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from callboard.simulation.trace import Dump
 from tests.simulation.channel_life import ChannelLife
 from tests.simulation.credit_life import live_credit
-from tests.simulation.door_life import DoorLife
+from tests.simulation.door_life import live_doors
 from tests.simulation.leaf_life import live_with_a_leaf
 from tests.simulation.life import live_nodes
 from tests.simulation.mqtt_cluster_life import MqttClusterLife
@@ -30,7 +30,7 @@ LIVES: Final[dict[str, Any]] = {
     "leaves": live_with_a_leaf,
     "credit": live_credit,
     "topics": live_topics,
-    "doors": DoorLife,
+    "doors": live_doors,
     "channels": ChannelLife,
     "stores": live_stores,
     "peerings": PeeringLife,

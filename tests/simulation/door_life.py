@@ -2,15 +2,15 @@
 
 A Zeek is played by a node of its own with our port, which gives messages to clients as Zeek
 does. Nodes connect to it, publish, and want more or less; connections are cut, ways between
-nodes and to Zeeks break in one direction or both, nodes die, Zeeks die and start again, doors
-are closed. Then the faults end, and after a while everything has to arrive once and nowhere
-else; that is done some times in each life.
+nodes and to Zeeks break in one direction or both, nodes and Zeeks freeze, die and start again,
+doors are closed. Then the faults end, and after a while everything has to arrive once and
+nowhere else.
 """
 
 import random
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 from unittest.mock import patch
@@ -20,8 +20,21 @@ from callboard.doors.web_socket_peer import WebSocketPeer
 from callboard.doors.web_socket_server import WebSocketServer
 from callboard.endpoint.hub import Hub, HubOptions
 from callboard.endpoint.machine.topic import shortest
-from callboard.simulation import Cluster
-from callboard.simulation.cluster import PORT
+from callboard.simulation import (
+    Cluster,
+    Fault,
+    cluster_test,
+    crash,
+    cut,
+    delay,
+    isolate,
+    kill,
+    one_way,
+    partition,
+    pause,
+    sometimes,
+    swarm,
+)
 from tests.simulation.logged import logged_errors
 from tests.simulation.rules import Violation
 
@@ -39,6 +52,16 @@ TOLD: Final = 3.0
 TURMOIL: Final = 8.0
 """Seconds around a fault between nodes in which both sides may have a door."""
 
+SPAN: Final = 20.0
+"""Virtual seconds in which nodes and Zeeks publish and faults begin."""
+
+FAULTS = swarm(
+    *(kind.lasting(0.3, 12.0) for kind in (partition, one_way, isolate, pause, kill, crash)),
+    *(cut, delay.between(0.0001, 0.2)),
+    span=SPAN,
+    most=16,
+)
+
 _Key = tuple[str, int, int]
 
 
@@ -47,6 +70,7 @@ class Taker:
     """A receiver, and what it got."""
 
     topics: tuple[str, ...]
+    is_zeek: bool = False
     got: Counter[_Key] = field(default_factory=Counter)
 
     def take(self, items: list[tuple[str, Any]]) -> None:
@@ -64,61 +88,46 @@ class Place:
     hub: Hub
     takers: list[Taker] = field(default_factory=list)
     peers: dict[int, WebSocketPeer] = field(default_factory=dict)
-    is_alive: bool = True
     number: int = 0
 
 
 class DoorLife:
-    """Lives one seed; `run` raises `Violation` for what must not be."""
+    """Lives in a cluster; `run` raises `Violation` for what must not be."""
 
-    def __init__(self, seed: int, most: int = 4) -> None:
-        self.seed = seed
-        self.random = random.Random(seed)
-        self.cluster = Cluster(seed)
+    def __init__(self, cluster: Cluster, most: int = 4) -> None:
+        self.random = cluster.random
+        self.cluster = cluster
         self.places: list[Place] = []
         self.zeeks: list[Place] = []
         self.errors: list[str] = []
         self._most = most
+        #: All there were, also of nodes that are dead.
+        self._takers: list[Taker] = []
         self._published: dict[_Key, float] = {}
         #: When something between nodes broke or came back, and when wishes or ways changed.
         self._turmoil: list[float] = []
         self._changes: list[float] = []
-        self._actions: dict[Callable[[], None], int] = {
+        self._actions: dict[Callable[[random.Random], object], int] = {
             self._publish: 8,
             self._tell: 8,
             self._subscribe: 3,
             self._unsubscribe: 2,
-            self._cut: 3,
-            self._part: 2,
-            self._split: 1,
-            self._kill: 1,
-            self._restart_zeek: 1,
             self._close_or_open: 2,
-            self.cluster.heal: 2,
         }
 
-    def run(self) -> "DoorLife":
+    def run(self) -> None:
         """Live the life of this seed."""
-        chance = random.Random(self.seed)
-        with (
-            logged_errors(self.errors),
-            # The same seed has the same bytes.
-            patch("callboard.zeek.text_frames.token_bytes", chance.randbytes),
-            patch("websockets.client.generate_key", lambda: "dGhlIHNhbXBsZSBub25jZQ=="),
-            patch("websockets.server.email.utils.formatdate", lambda **_: "now"),
-            closing(self.cluster),
-        ):
+        with logged_errors(self.errors):
             self.begin(self.random.randint(1, self._most), self.random.randint(1, 2))
             self.cluster.advance(self.random.choice((0.0, 1.0, 4.0)))
-            for _ in range(self.random.randint(1, 3)):
-                for _ in range(self.random.randint(5, 15)):
-                    self.random.choices(list(self._actions), list(self._actions.values()))[0]()
-                    self.cluster.advance(self.random.choice((0.0, 0.001, 0.02, 0.3, 2.0, 6.0)))
-                self._rest()
+            for _, chance in self.cluster.steps(self.random.randint(8, 24), SPAN):
+                for _ in range(chance.choice((1, 1, 2, 3))):
+                    self._act(chance)
+                    self.cluster.advance(chance.choice((0.0, 0.0, 0.001, 0.02, 0.3)))
+            self._rest()
             self._check_doubles()
             if self.errors:
                 raise Violation(f"an error was logged: {self.errors[0]}")
-        return self
 
     def _note(self, *what: object) -> None:
         self.cluster.trace.note(self.cluster.now, "life", *what)
@@ -133,120 +142,131 @@ class DoorLife:
         for index in range(nodes):
             place = self._place(index, self.cluster.node(f"n{index}"))
             for other in self.places:
-                self._dial(place, other)
+                self.cluster.link(place.node, other.node)
             self.places.append(place)
         self._turmoil.append(self.cluster.now)  # they do not know each other yet
         for place in self.places:
-            self._subscribe(place)
-            for zeek in self.zeeks:
-                self._open(place, zeek)
+            self._enter(place, self.random)
+        self.cluster.on_fault, self.cluster.restarted = self._disturbed, self._started
 
     def _place(self, index: int, node: Node) -> Place:
         hub = Hub.of(node, HubOptions(endpoint_id=self.random.randbytes(16)))
         return Place(index, node, hub)
 
+    def _enter(self, place: Place, chance: random.Random) -> None:
+        """Let a node want something, and open its doors."""
+        self._take(place, chance)
+        for zeek in self.zeeks:
+            self._open(place, zeek)
+
     def _open_zeek(self, index: int, node: Node) -> Place:
         """Let a node play a Zeek, which hears all that is published by clients."""
         zeek = self._place(index, node)
-        zeek.takers.append(Taker(("",)))
-        zeek.hub.add_receiver(zeek.takers[0], ("",)).result(5)
+        self._add(zeek, Taker(("",), is_zeek=True))
         WebSocketServer(zeek.hub, self._host(node), ZEEK_PORT, insecure=True)
         return zeek
 
     def _host(self, node: Node) -> str:
         return node.address.removeprefix("basp://").rpartition(":")[0]
 
-    def _dial(self, one: Place, other: Place) -> None:
-        one.node._reach.dial((self._host(other.node), PORT), keep=True)
-
     def _open(self, place: Place, zeek: Place) -> None:
         url = f"ws://{self._host(zeek.node)}:{ZEEK_PORT}"
         place.peers[zeek.index] = WebSocketPeer(place.hub, url)
 
+    # --- faults ---
+
+    def _disturbed(self, fault: Fault, nodes: list[Node], begins: bool) -> None:
+        """Write down when a way changed, and when something between nodes did."""
+        self._changes.append(self.cluster.now)
+        zeeks = sum(zeek.node is node for zeek in self.zeeks for node in nodes)
+        if not zeeks or (len(nodes) == 1 and fault.kind == isolate):
+            self._turmoil.append(self.cluster.now)
+        is_deadly = fault.kind in (kill, crash)
+        sometimes(begins and is_deadly and zeeks, "a Zeek dies")
+        sometimes(begins and is_deadly and not zeeks, "a node with a door dies")
+        sometimes(begins and len(nodes) == 2 and zeeks == 1, "a way to a Zeek breaks")
+
+    def _started(self, node: Node) -> None:
+        """Put a node in the place of the one that was there before."""
+        chance = random.Random(f"started {self.cluster.seed} {len(self.cluster.nodes)}")
+        self._changes.append(self.cluster.now)
+        for places in (self.zeeks, self.places):
+            for before in places:
+                if before.node.address == node.address:
+                    places[before.index] = self._again(before, node, chance)
+                    places[before.index].number = before.number
+                    return
+
+    def _again(self, before: Place, node: Node, chance: random.Random) -> Place:
+        if before in self.zeeks:
+            return self._open_zeek(before.index, node)
+        self._turmoil.append(self.cluster.now)
+        place = self._place(before.index, node)
+        for other in self.places:
+            if other is not before:
+                self.cluster.link(node, other.node)
+        self._enter(place, chance)
+        return place
+
     # --- what happens ---
 
     def _alive(self) -> list[Place]:
-        return [place for place in self.places if place.is_alive]
+        return [each for each in self.places if self.cluster.is_running(each.node)]
 
-    def _publish(self, publisher: Place | None = None, topic: str = "") -> _Key:
+    def _can_act(self, places: list[Place]) -> list[Place]:
+        return [
+            each
+            for each in places
+            if self.cluster.is_running(each.node) and not self.cluster.is_paused(each.node)
+        ]
+
+    def _act(self, chance: random.Random) -> None:
+        if self._can_act(self.places) and self._can_act(self.zeeks):
+            chance.choices(list(self._actions), list(self._actions.values()))[0](chance)
+
+    def _publish(self, chance: random.Random) -> None:
         """Let a node publish."""
-        place = publisher or self.random.choice(self._alive())
-        return self._say("node", place, topic)
+        self._say("node", chance.choice(self._can_act(self.places)), chance.choice(TOPICS))
 
-    def _tell(self, publisher: Place | None = None, topic: str = "") -> _Key:
+    def _tell(self, chance: random.Random) -> None:
         """Let a Zeek publish."""
-        return self._say("zeek", publisher or self.random.choice(self.zeeks), topic)
+        self._say("zeek", chance.choice(self._can_act(self.zeeks)), chance.choice(TOPICS))
 
     def _say(self, kind: str, place: Place, topic: str) -> _Key:
         place.number += 1
         key = kind, place.index, place.number
-        chosen = topic or self.random.choice(TOPICS)
-        self._note("publish", *key, chosen)
+        self._note("publish", *key, topic)
         self._published[key] = self.cluster.now
-        place.hub.publish(chosen, list(key))
+        place.hub.publish(topic, list(key))
         return key
 
-    def _subscribe(self, subscriber: Place | None = None) -> None:
-        place = subscriber or self.random.choice(self._alive())
-        taker = Taker(tuple(self.random.sample(FILTERS, self.random.randint(1, 2))))
+    def _subscribe(self, chance: random.Random) -> None:
+        self._take(chance.choice(self._can_act(self.places)), chance)
+
+    def _take(self, place: Place, chance: random.Random) -> None:
+        """Let a node want one or two topics more."""
+        taker = Taker(tuple(chance.sample(FILTERS, chance.randint(1, 2))))
         self._note("subscribe", place.index, *taker.topics)
+        self._add(place, taker)
+
+    def _add(self, place: Place, taker: Taker) -> None:
         place.takers.append(taker)
-        place.hub.add_receiver(taker, taker.topics).result(5)
+        self._takers.append(taker)
+        place.hub.add_receiver(taker, taker.topics)
         self._changes.append(self.cluster.now)
 
-    def _unsubscribe(self) -> None:
-        place = self.random.choice(self._alive())
+    def _unsubscribe(self, chance: random.Random) -> None:
+        place = chance.choice(self._can_act(self.places))
         if place.takers:
-            taker = self.random.choice(place.takers)
+            taker = chance.choice(place.takers)
             self._note("unsubscribe", place.index, *taker.topics)
-            place.hub.remove_receiver(taker).result(5)
+            place.hub.remove_receiver(taker)
             place.takers.remove(taker)
-            self._check_taker(taker)
             self._changes.append(self.cluster.now)
 
-    def _cut(self) -> None:
-        """Break the connections of a node with a Zeek."""
-        place, zeek = self.random.choice(self._alive()), self.random.choice(self.zeeks)
-        self.cluster.cut(place.node, zeek.node)
-        self._changes.append(self.cluster.now)
-
-    def _part(self) -> None:
-        """Let nothing through between a node and a Zeek, or only nothing one way."""
-        place, zeek = self.random.choice(self._alive()), self.random.choice(self.zeeks)
-        pair = self.random.choice(((place.node, zeek.node), (zeek.node, place.node)))
-        self.cluster.partition(*pair, both=self.random.random() < 0.5)
-        self._changes.append(self.cluster.now)
-
-    def _split(self) -> None:
-        """Let nothing through between two nodes."""
-        if len(self._alive()) > 1:
-            one, other = self.random.sample(self._alive(), 2)
-            self.cluster.partition(one.node, other.node)
-            self._turmoil.append(self.cluster.now)
-
-    def _kill(self) -> None:
-        """End a node; one remains."""
-        if len(self._alive()) > 1:
-            place = self.random.choice(self._alive())
-            place.is_alive = False
-            end = self.random.choice((self.cluster.kill, self.cluster.crash))
-            end(place.node)
-            self._turmoil.append(self.cluster.now)
-
-    def _restart_zeek(self) -> None:
-        """Kill a Zeek, and start it again after a while."""
-        zeek = self.random.choice(self.zeeks)
-        self.cluster.kill(zeek.node)
-        self.cluster.advance(self.random.choice((0.0, 0.3, 4.0)))
-        self._check_taker(zeek.takers[0])
-        again = self._open_zeek(zeek.index, self.cluster.restart(zeek.node))
-        again.number = zeek.number
-        self.zeeks[zeek.index] = again
-        self._changes.append(self.cluster.now)
-
-    def _close_or_open(self) -> None:
+    def _close_or_open(self, chance: random.Random) -> None:
         """Close a door, or open one."""
-        place, zeek = self.random.choice(self._alive()), self.random.choice(self.zeeks)
+        place, zeek = chance.choice(self._can_act(self.places)), chance.choice(self.zeeks)
         peer = place.peers.pop(zeek.index, None)
         self._note("open" if peer is None else "close", place.index, zeek.index)
         if peer is None:
@@ -260,7 +280,7 @@ class DoorLife:
     def _rest(self) -> None:
         """End the faults; from some time on all arrives everywhere, once."""
         self._note("rest")
-        self.cluster.heal()
+        self.cluster.calm()
         self._turmoil.append(self.cluster.now)
         if not self.cluster.run_until(self.is_settled, SETTLED_WITHIN):
             raise Violation(f"{self._unsettled()} {SETTLED_WITHIN:g} s after the last fault")
@@ -283,7 +303,7 @@ class DoorLife:
 
     def _from_node(self, place: Place, topic: str) -> list[tuple[Taker, _Key, bool]]:
         """Publish on a node; returns who gets it, once: others, and Zeeks it has a door to."""
-        key = self._publish(place, topic)
+        key = self._say("node", place, topic)
         return [
             *(
                 (taker, key, topic.startswith(taker.topics) and other is not place)
@@ -295,7 +315,7 @@ class DoorLife:
 
     def _from_zeek(self, zeek: Place, topic: str) -> list[tuple[Taker, _Key, bool]]:
         """Let a Zeek publish; returns who gets it, once, if there is any door to it."""
-        key = self._tell(zeek, topic)
+        key = self._say("zeek", zeek, topic)
         has_door = any(zeek.index in place.peers for place in self._alive())
         return [
             (taker, key, has_door and topic.startswith(taker.topics))
@@ -337,23 +357,39 @@ class DoorLife:
         return ""
 
     def _check_doubles(self) -> None:
-        for place in (*self.places, *self.zeeks):
-            for taker in place.takers:
-                self._check_taker(taker)
+        for taker in self._takers:
+            self._check_taker(taker)
 
     def _check_taker(self, taker: Taker) -> None:
         """Refuse what came twice, and what a Zeek said and another one heard."""
-        is_zeek = any(taker in zeek.takers for zeek in self.zeeks)
         for key, count in taker.got.items():
             at = self._published[key]
-            if is_zeek and key[0] == "zeek":
+            if taker.is_zeek and key[0] == "zeek":
                 raise Violation(f"{key} came to a Zeek: it circles")
             if count > 1 and not any(abs(when - at) < TURMOIL for when in self._turmoil):
                 changed = any(abs(when - at) < TOLD for when in self._changes)
-                if key[0] == "zeek" or is_zeek or not changed:
+                if key[0] == "zeek" or taker.is_zeek or not changed:
                     raise Violation(f"{key} came {count} times to {taker.topics}")
 
 
 def _own(place: Place) -> list[str]:
     """Return the topics that takers of a node want."""
     return [topic for taker in place.takers for topic in taker.topics]
+
+
+@contextmanager
+def same_bytes(seed: int) -> Iterator[None]:
+    """Let WebSocket draw from a seed what it draws from the system."""
+    with (
+        patch("callboard.zeek.text_frames.token_bytes", random.Random(seed).randbytes),
+        patch("websockets.client.generate_key", lambda: "dGhlIHNhbXBsZSBub25jZQ=="),
+        patch("websockets.server.email.utils.formatdate", lambda **_: "now"),
+    ):
+        yield
+
+
+@cluster_test(faults=FAULTS)
+def live_doors(cluster: Cluster, most: int = 4) -> None:
+    """Live a life of doors to Zeeks."""
+    with same_bytes(cluster.seed):
+        DoorLife(cluster, most).run()
