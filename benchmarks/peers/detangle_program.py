@@ -8,42 +8,29 @@ It prints a rate, for `check` the seconds.
 
 import asyncio
 import json
+import runpy
 import sys
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 
 import detangle
 
-
-async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send each line back."""
-    while line := await reader.readline():
-        writer.write(line)
-        await writer.drain()
-    writer.close()
-
-
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> int:
-    """Send a number and wait for it."""
-    writer.write(b"%d\n" % number)
-    await writer.drain()
-    return int(await reader.readline())
+PROGRAM = runpy.run_path(str(Path(__file__).with_name("stream_echo.py")))
 
 
 async def echo(count: int) -> float:
     """Record so many echoes; returns how many a second."""
-    server = await asyncio.start_server(serve, "server", 5432)
-    reader, writer = await asyncio.open_connection("server", 5432)
     history = detangle.History()
-    started = time.perf_counter()
-    for number in range(count):
-        await history.call("client", "echo", number, ask(reader, writer, number))
-    took = time.perf_counter() - started
-    writer.close()
-    await writer.wait_closed()
+    server = await PROGRAM["listen"]()
+
+    def record(number: int, answer: Awaitable[int]) -> Awaitable[int]:
+        return history.call("client", "echo", number, answer)
+
+    rate: float = await PROGRAM["echo"](count, record, time.perf_counter)
     server.close()
     await asyncio.sleep(1.0)
-    return count / took
+    return rate
 
 
 def check(path: str) -> float:

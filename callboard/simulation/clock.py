@@ -44,12 +44,14 @@ class Clock:
 
     def run_due(self) -> bool:
         """Let everything happen that is due by now; False when there was nothing."""
-        happened = False
-        while self._events and self._events[0][0] <= self.now:
-            _, _, event, args = heapq.heappop(self._events)
+        events, now = self._events, self.now
+        if not events or events[0][0] > now:
+            return False
+        while events and events[0][0] <= now:
+            _, _, event, args = heapq.heappop(events)
             event(*args)
-            happened = True
-        return happened
+            now = self.now  # an event may have let time pass
+        return True
 
 
 class NodeClock:

@@ -299,11 +299,13 @@ class Cluster:
         self.moment("test")
         seen, rounds = -1.0, 0
         while not condition():
-            rounds = rounds + 1 if clock.now == seen else 0
-            seen = clock.now
-            if rounds > STANDSTILL:
-                msg = f"time stands still at {clock.now:.6f} s: {STANDSTILL:,} rounds in a row"
-                raise TimeStandsStill(msg)
+            if clock.now != seen:
+                seen, rounds = clock.now, 0
+            else:
+                rounds += 1
+                if rounds > STANDSTILL:
+                    msg = f"time stands still at {seen:.6f} s: {STANDSTILL:,} rounds in a row"
+                    raise TimeStandsStill(msg)
             if clock.run_due() or self._awake:
                 self._take_turns()
                 continue
@@ -323,14 +325,16 @@ class Cluster:
         self._turns += len(awake)
         try:
             while awake:
-                self._turning = awake.pop()
-                self._turning.turn()
+                self._turning = turning = awake.pop()
+                turning.turn()
         finally:
-            self._awake += awake  # a program's error goes to the test, which may go on
             self._turning = None
-            for disk in self._stopped:
-                disk.is_stopped = False
-            self._stopped.clear()
+            if awake:  # a program's error goes to the test, which may go on
+                self._awake += awake
+            if self._stopped:
+                for disk in self._stopped:
+                    disk.is_stopped = False
+                self._stopped.clear()
         if self._turns >= COLLECT_EVERY:
             self._turns = 0
             self._garbage.collect()

@@ -9,8 +9,8 @@ The order of moments is the order in which the test saw them; times are only sho
 """
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -119,7 +119,11 @@ class History:
         self, name: str, value: Any = None, *, key: Any = None, client: object = ""
     ) -> Operation:
         """Record that a client begins an operation; one of the next three ends it."""
-        begun = Operation(str(client), name, value, key, next(self._moments), self._now())
+        return self.started(str(client), name, value, key)
+
+    def started(self, client: str, name: str, value: Any, key: Any) -> Operation:
+        """Record that an operation begins."""
+        begun = Operation(client, name, value, key, next(self._moments), self._now())
         self.operations.append(begun)
         return begun
 
@@ -156,7 +160,6 @@ class History:
         operation.end = self._now()
         operation.ended = next(self._moments)
 
-    @contextmanager
     def operation(
         self,
         name: str,
@@ -165,7 +168,7 @@ class History:
         key: Any = None,
         client: object = "",
         refused: type[BaseException] | tuple[type[BaseException], ...] = (),
-    ) -> Iterator[Operation]:
+    ) -> AbstractContextManager[Operation]:
         """Record what a block does; it sets `answer` on what it gets.
 
         Args:
@@ -175,16 +178,7 @@ class History:
             client: who does it.
             refused: errors that mean that it did not happen. Behind others it may have.
         """
-        begun = self.begin(name, value, key=key, client=client)
-        try:
-            yield begun
-        except refused:
-            self.failed(begun)
-            raise
-        except BaseException:
-            self.unknown(begun)
-            raise
-        self.answered(begun, begun.answer)
+        return _Block(self, (str(client), name, value, key), refused)
 
     # --- from what callboard does ---
 
@@ -213,15 +207,12 @@ class History:
             refused: errors by which the actor says that it did nothing. Behind others, such as
                 a lost node or a time that is over, it may have.
         """
-        begun = Operation(
+        begun = self.started(
             str(client or getattr(ref.home, "name", "")),
             operation or type(message).__name__,
             message if value is None else value,
             key,
-            next(self._moments),
-            self._now(),
         )
-        self.operations.append(begun)
         asked = ref.ask(message) if timeout is None else ref.ask(message, timeout=timeout)
         asked.on_done(partial(self._done, begun, refused))
         return asked
@@ -318,6 +309,39 @@ class History:
         """
         for checker in checkers:
             checker(self)
+
+
+class _Block:
+    """A block whose begin and end are those of an operation."""
+
+    __slots__ = ("_begun", "_history", "_refused", "_what")
+
+    def __init__(
+        self,
+        history: History,
+        what: tuple[str, str, Any, Any],
+        refused: type[BaseException] | tuple[type[BaseException], ...],
+    ) -> None:
+        self._history = history
+        self._what = what
+        self._refused = refused
+
+    def __enter__(self) -> Operation:
+        """Begin the operation."""
+        self._begun = begun = self._history.started(*self._what)
+        return begun
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        """End it as the block ended."""
+        begun = self._begun
+        if kind is None:
+            self._history.answered(begun, begun.answer)
+        elif issubclass(kind, self._refused):
+            self._history.failed(begun)
+        else:
+            self._history.unknown(begun)
 
 
 class RecordedStore:

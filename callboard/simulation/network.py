@@ -26,6 +26,9 @@ from callboard.simulation.trace import EventTrace
 #: Bytes that may be under way or unread in one direction of a connection.
 WINDOW: Final = 256 * 1024
 
+_READ: Final = selectors.EVENT_READ
+_WRITE: Final = selectors.EVENT_WRITE
+
 Address = tuple[str, int]
 
 
@@ -71,10 +74,13 @@ class SimulatedSocket:
         room = WINDOW - self.window_used
         if room <= 0:
             raise BlockingIOError(errno.EAGAIN, "the window is full")
-        taken = bytes(data[:room])
-        self.window_used += len(taken)
+        taken = bytes(data)
+        size = len(taken)
+        if size > room:
+            taken, size = taken[:room], room
+        self.window_used += size
         self._network.carry(self, taken)
-        return len(taken)
+        return size
 
     def recv(self, size: int) -> bytes:
         """Return up to `size` bytes; empty at the end of the stream."""
@@ -90,9 +96,9 @@ class SimulatedSocket:
             data = data[:size]
         peer = self.peer
         if peer is not None:
-            was_full = peer.window_used >= WINDOW
-            peer.window_used -= len(data)
-            if was_full:  # else it was writable before
+            used = peer.window_used
+            peer.window_used = used - len(data)
+            if used >= WINDOW:  # else it was writable before
                 peer.touched()
         return data
 
@@ -253,11 +259,12 @@ class SimulatedSelector(selectors.BaseSelector):
         ready = []
         for fileobj in list(self.touched):
             key = self._keys[fileobj]
+            events = key.events
             mask = 0
-            if key.events & selectors.EVENT_READ and fileobj.is_readable:
-                mask |= selectors.EVENT_READ
-            if key.events & selectors.EVENT_WRITE and fileobj.is_writable:
-                mask |= selectors.EVENT_WRITE
+            if events & _READ and fileobj.is_readable:
+                mask = _READ
+            if events & _WRITE and fileobj.is_writable:
+                mask |= _WRITE
             if mask:
                 ready.append((key, mask))
             else:
@@ -366,9 +373,10 @@ class SimulatedNetwork:
         host, to = sock.host, sock.remote[0]
         if self.sending is not None and data:
             self.sending(host)
-        self._trace.note(self._clock.now, host, "sends", to, len(data), zlib.crc32(data))
-        if sock.peer is not None:
-            self._travel(sock, host, to, len(data), (sock.peer.arrive, (data,)))
+        size, peer = len(data), sock.peer
+        self._trace.note(self._clock.now, host, "sends", to, size, zlib.crc32(data))
+        if peer is not None:
+            self._travel(sock, host, to, size, (peer.arrive, (data,)))
 
     def forget(self, sock: SimulatedSocket) -> None:
         """Take note that a socket was closed by its owner."""
@@ -408,21 +416,25 @@ class SimulatedNetwork:
         self, sock: SimulatedSocket, one: str, other: str, size: int, arrival: "_Arrival"
     ) -> None:
         """Let bytes arrive when delay, rate and losses of their way say so."""
-        way = self.way(one, other)
+        way = self._ways[one, other]
         if way.is_cut:
             self._held.append((sock, one, other, size, arrival))
             sock.held()
             return
-        now = max(self._clock.now, self.busy.get(one, 0.0))
+        now = self._clock.now
+        if self.busy:
+            now = max(now, self.busy.get(one, 0.0))
         due = now + way.delay * (1.0 + JITTER * self._random.random())
         if way.bytes_per_second:
             way.free_at = max(way.free_at, now) + size / way.bytes_per_second
             due += way.free_at - now
         if way.loss:
             due += self._stall(sock, way)
-        sock.last_arrival = due = max(due, sock.last_arrival)
+        if due < sock.last_arrival:
+            due = sock.last_arrival
+        sock.last_arrival = due
         self._clock.plan_at(due, arrival[0], *arrival[1])
-        if size and way.doubling and self._random.random() < way.doubling:
+        if way.doubling and size and self._random.random() < way.doubling:
             self._trace.note(now, one, "hears no answer of", other)
             answered = due + self.way(other, one).delay / 2  # the receiver reads it before
             self._clock.plan_at(answered, self._break, sock, errno.ECONNRESET)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from callboard.actors.future import Future
 
 
+# A turn asks for each of them.
+_get_running_loop: Final = asyncio._get_running_loop
+_set_running_loop: Final = asyncio._set_running_loop
+
 #: Turns of nodes in a row without any time passing, or turns of actors in one of these, after
 #: which a test is stopped.
 STANDSTILL: Final = 100_000
@@ -76,13 +80,14 @@ class SimulatedRunner(Runner):
 
     def turn(self) -> None:
         """Do what a real runner does until its poll would block, and plan the next turn."""
-        if self.closed or self.is_paused or self._is_waiting():
+        clock, node_clock = self._clock, self.node_clock
+        if self.closed or self.is_paused or node_clock.busy_until > clock.now:
             self.sleeping = True
             return
-        before = asyncio._get_running_loop()
-        asyncio._set_running_loop(self.loop)
+        before = _get_running_loop()
+        _set_running_loop(self.loop)
         self._stepping = True
-        replaced = Shown.begin(self.node_clock)
+        replaced = Shown.begin(node_clock)
         try:
             limit = self.turns + STANDSTILL
             while self._step() and self._may_go_on():
@@ -95,12 +100,14 @@ class SimulatedRunner(Runner):
         finally:
             Shown.end(replaced)
             self._stepping = False
-            asyncio._set_running_loop(before)
+            _set_running_loop(before)
         self.sleeping = True
-        if self._is_waiting():
-            self._clock.plan_at(self.node_clock.busy_until, self._touched)
+        if node_clock.busy_until > clock.now:
+            clock.plan_at(node_clock.busy_until, self._touched)
         elif not self.closed:
-            self._plan(self.deadlines.sweep(self.now()))
+            deadlines = self.deadlines
+            is_waited_for = deadlines.fresh or deadlines.heap
+            self._plan(deadlines.sweep(node_clock.time()) if is_waited_for else math.inf)
 
     def _step(self) -> bool:
         """Take one turn of a real runner; False when there is nothing more to do just now."""
@@ -117,7 +124,9 @@ class SimulatedRunner(Runner):
         events = self._sockets.select(0) if self._sockets.touched else None
         if events:
             self._take_events(events)
-        return bool(events or ready or self._posted) and not self._is_waiting()
+        elif not (ready or self._posted):
+            return False
+        return self.node_clock.busy_until <= self._clock.now
 
     def _plan(self, next_deadline: float) -> None:
         """Be woken for the next timer or deadline, unless that is planned already."""

@@ -26,23 +26,28 @@ class EventTrace:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self.count = 0
         self._kept: list[tuple[float, str, tuple[Any, ...]]] = []
         self._checksum = 0
+        self._left_out = 0
+
+    @property
+    def count(self) -> int:
+        """How many events there were."""
+        return len(self._kept) + self._left_out
 
     def note(self, when: float, where: str, *what: Any) -> None:
         """Note an event; the parts of `what` are printed with spaces between them."""
-        self.count += 1
         if len(self._kept) < EVENT_LIMIT:
             self._kept.append((when, where, what))
         else:
+            self._left_out += 1
             self._checksum = zlib.crc32(_line((when, where, what)).encode(), self._checksum)
 
     def lines(self) -> list[str]:
         """Return the events as text, one line each; the last line tells of those not kept."""
         found = [_line(event) for event in self._kept]
-        if self.count > len(self._kept):
-            found.append(f"{self.count - len(found):,} more, checksum {self._checksum:08x}")
+        if self._left_out:
+            found.append(f"{self._left_out:,} more, checksum {self._checksum:08x}")
         return found
 
 

@@ -41,6 +41,8 @@ class ProgramLife(Protocol):
     chance: Callable[[], float]
     #: What the host has for clocks.
     node_clock: NodeClock
+    #: How often the program asked for the time in this turn.
+    calls: int
 
     def block(self, seconds: float, /) -> None:
         """Let seconds pass in which the host does nothing else."""
@@ -64,8 +66,6 @@ class Here(threading.local):
     def __init__(self) -> None:
         #: The life that has its turn; None outside of all turns.
         self.loop: ProgramLife | None = None
-        #: How often the program asked for the time in this turn.
-        self.calls = 0
 
 
 #: There is one: a thread runs one program at a time.

@@ -41,6 +41,10 @@ FIRST_DESCRIPTOR: Final = 1_000_000
 #: Cancelled timers that are kept, unless they are more than half of all; as asyncio has it.
 _CANCELLED_KEPT: Final = 100
 
+# A turn asks for each of them.
+_get_running_loop: Final = asyncio._get_running_loop
+_set_running_loop: Final = asyncio._set_running_loop
+
 
 class NotSimulated(CallboardError, NotImplementedError):
     """A program asked for something that a simulated host does not have."""
@@ -98,6 +102,7 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
         self.node_clock = node_clock
         self.time = node_clock.time  # type: ignore[method-assign]  # asked all the time
         self.closed = False
+        self.calls = 0
         #: Whether it takes no turns, as a process that got SIGSTOP.
         self.is_paused = False
         #: What the test has to be told of at the end of the turn.
@@ -106,6 +111,8 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
         self._woken_by = woken
         self._sleeping = True
         self._planned_at: float | None = None
+        #: The timer for which the next turn is planned.
+        self._planned_for: asyncio.TimerHandle | None = None
         self._numbers = itertools.count(FIRST_DESCRIPTOR)
         self._task_numbers = itertools.count()
         self._tasks: dict[int, HostTask] = {}
@@ -124,9 +131,10 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
         if self.closed or self.is_paused or self._is_blocked():
             self._sleeping = True
             return
-        outer, before = here.loop, asyncio._get_running_loop()
-        here.loop, here.calls = self, 0
-        asyncio._set_running_loop(self)
+        outer, before = here.loop, _get_running_loop()
+        here.loop = self
+        self.calls = 0
+        _set_running_loop(self)
         try:
             is_idle = self._rounds()
         except SystemExit as error:
@@ -135,22 +143,24 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
             self.host.exited(error.code)
         finally:
             here.loop = outer
-            asyncio._set_running_loop(before)
+            _set_running_loop(before)
         self._sleeping = True
         if not self.closed:
-            self._plan_next(is_idle=is_idle)
+            self._plan_next(is_idle)
         if self.failure is not None:
             failure, self.failure = self.failure, None
             raise failure
 
-    def _plan_next(self, *, is_idle: bool) -> None:
+    def _plan_next(self, is_idle: bool) -> None:  # noqa: FBT001 - called in each turn
         """Plan the next turn."""
-        if self._is_blocked():
+        if self.node_clock.busy_until > self.simulation.now:
             self.simulation.plan_at(self.node_clock.busy_until, self.wake)
         elif not is_idle:
             self.simulation.plan(ROUNDS_TIME, self.wake)
-        else:
-            self._plan()
+        elif scheduled := self._scheduled:  # type: ignore[attr-defined]
+            is_planned = self._planned_at is not None and scheduled[0] is self._planned_for
+            if not is_planned or self._timer_cancelled_count:
+                self._plan()
 
     def _rounds(self) -> bool:
         """Run what is ready, round by round; returns whether nothing is left."""
@@ -209,7 +219,7 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
         if scheduled:
             due = self.node_clock.outside(scheduled[0]._when)
             if self._planned_at is None or due < self._planned_at:
-                self._planned_at = due
+                self._planned_at, self._planned_for = due, scheduled[0]
                 self.simulation.plan_at(due, self._due, due)
 
     def _due(self, planned: float) -> None:
@@ -239,6 +249,16 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
         self.wake()
 
     # --- what asyncio asks of a loop ---
+
+    def call_soon(  # type: ignore[override]  # typeshed ties callback and args
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        """Call in the next round: what asyncio does, without the checks of its debug mode."""
+        if self._debug or self._closed:  # type: ignore[attr-defined]
+            return super().call_soon(callback, *args, context=context)
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
 
     def call_soon_threadsafe(  # type: ignore[override]  # typeshed ties callback and args
         self, callback: Any, *args: Any, context: Any = None

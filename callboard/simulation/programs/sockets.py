@@ -57,6 +57,7 @@ class HostSocket(SimulatedSocket):
         self.family = socket.AddressFamily(socket.AF_INET if family == -1 else family)
         self.type = socket.SocketKind(socket.SOCK_STREAM if kind == -1 else kind)
         self.proto = max(proto, 0)
+        self._takes_datagrams = self.type == socket.SOCK_DGRAM
         self.listener: HostListener | None = None
         self._loop = loop
         self._fd = loop.new_descriptor(self)
@@ -97,15 +98,14 @@ class HostSocket(SimulatedSocket):
         host = self._network.names.get(name, name)
         if not (name in _ANY or name.startswith(_LOOPBACK) or host == self.host):
             raise OSError(errno.EADDRNOTAVAIL, "cannot assign requested address")
-        takes_datagrams = self.type == socket.SOCK_DGRAM
         network = self._network
         taken: Mapping[Address, Any]
-        taken = network.datagram_sockets if takes_datagrams else network.listeners
+        taken = network.datagram_sockets if self._takes_datagrams else network.listeners
         self.port = port or network.free_port()
         if (self.host, self.port) in taken:
             raise OSError(errno.EADDRINUSE, "address already in use")
         self._bound = (name, self.port)
-        if takes_datagrams:
+        if self._takes_datagrams:
             network.datagram_sockets[self.host, self.port] = self
 
     def listen(self, backlog: int = 0) -> None:
@@ -135,7 +135,7 @@ class HostSocket(SimulatedSocket):
         Raises:
             BlockingIOError: it is under way, which is not an error.
         """
-        if self.type == socket.SOCK_DGRAM:
+        if self._takes_datagrams:
             if not self.port:
                 self.bind(("", 0))
             self.remote = self._resolved(address)
@@ -169,7 +169,7 @@ class HostSocket(SimulatedSocket):
 
     def send(self, data: memoryview | bytes, flags: int = 0) -> int:
         """Send as much as the window takes; returns the number of bytes."""
-        if self.type == socket.SOCK_DGRAM:
+        if self._takes_datagrams:
             return self.sendto(data, self.remote)
         if self._blocks:
             self._refuse("socket.send")
@@ -296,7 +296,7 @@ class HostSocket(SimulatedSocket):
 
     def getpeername(self) -> Address:
         """Return the address of the other end."""
-        if not self.remote[0] or (self.peer is None and self.type != socket.SOCK_DGRAM):
+        if not self.remote[0] or (self.peer is None and not self._takes_datagrams):
             raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
         return self.remote
 
@@ -341,6 +341,8 @@ class HostSocket(SimulatedSocket):
     @property
     def is_readable(self) -> bool:
         """True when `recv`, `recvfrom` or `accept` would not block."""
+        if self._received and not self.is_connecting:  # nearly always
+            return True
         if self.listener is not None:
             return self.listener.is_readable
         return bool(self._datagrams) or super().is_readable
@@ -348,7 +350,7 @@ class HostSocket(SimulatedSocket):
     @property
     def is_writable(self) -> bool:
         """True when `send` would not block, or the attempt to connect has ended."""
-        return self.type == socket.SOCK_DGRAM or super().is_writable
+        return self._takes_datagrams or super().is_writable
 
 
 def addresses(
@@ -460,14 +462,15 @@ class HostSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Return what is ready now, in the order in which it was touched."""
-        ready = []
+        ready, keys = [], self._keys
         for number in self.touched:
-            key = self._keys[number]
+            key = keys[number]
             sock: Any = key.fileobj
+            events = key.events
             mask = 0
-            if key.events & _READ and sock.is_readable:
-                mask |= _READ
-            if key.events & _WRITE and sock.is_writable:
+            if events & _READ and sock.is_readable:
+                mask = _READ
+            if events & _WRITE and sock.is_writable:
                 mask |= _WRITE
             if mask:
                 ready.append((key, mask))

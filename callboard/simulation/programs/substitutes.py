@@ -40,9 +40,9 @@ Inside = Callable[..., Any]
 
 def _clock(loop: ProgramLife) -> float:
     """Return the monotonic time of a host."""
-    here.calls += 1
-    if here.calls > _FREE_CALLS:
-        loop.block(1e-6 * (here.calls - _FREE_CALLS))
+    loop.calls += 1
+    if loop.calls > _FREE_CALLS:
+        loop.block(1e-6 * (loop.calls - _FREE_CALLS))
     return loop.time()
 
 
