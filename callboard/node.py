@@ -26,6 +26,7 @@ from callboard.proxies.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from callboard.entity.entities import Entities
+    from callboard.entity.journal.journal import Journal
     from callboard.serving.flight_process import FlightProcess
     from callboard.serving.log_service import ServedLog
 
@@ -146,7 +147,7 @@ class Node(node.Node):
                 if self._entities is None:
                     codec = self._broker.outgoing.codec
                     parts = self.runtime, self.runner, codec, self.overlay
-                    self._entities = Entities(*parts, self._start)
+                    self._entities = Entities(*parts, self._start, self._wait)
         return self._entities
 
     def host(
@@ -257,6 +258,37 @@ class Node(node.Node):
             return self._all_entities.entity(type_name, key)
         except NodeClosed as error:
             raise MalformedPayload(str(error)) from None
+
+    def journal(
+        self,
+        entity_class: type[Any] | str,
+        *,
+        after: int = 0,
+        follow: bool = False,
+        state: str | None = None,
+        reader: str | None = None,
+        raw: bool = False,
+    ) -> "Journal":
+        """Return all events of a type in the order of commits, to be iterated.
+
+        `for entry in node.journal(Cart)`, or `async for`; nothing is read before.
+
+        Args:
+            entity_class: the class of the entities, or the name of their type.
+            after: the position behind which to begin.
+            follow: whether to wait for further events, until the journal is closed.
+            state: where the events are, if this node does not host the type.
+            reader: a name under which `journal.done()` stores how far it is, in the state:
+                the next one begins there.
+            raw: whether events are given as `RawEvent`, without their classes.
+
+        Raises:
+            WrongArgument: that is no entity class, or an argument is of another kind.
+            WrongValue: this node does not know where the events of the type are.
+        """
+        return self._all_entities.journal(
+            entity_class, after=after, follow=follow, state=state, reader=reader, raw=raw
+        )
 
     def ref(self, text: str) -> ActorRef[Any]:
         """Return the ref that a text stands for, an entity's too. Never blocks or dials.

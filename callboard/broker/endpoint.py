@@ -71,6 +71,7 @@ from callboard.store import (
 if TYPE_CHECKING:
     from callboard.doors.web_socket_peer import WebSocketPeer
     from callboard.doors.web_socket_server import WebSocketLimits
+    from callboard.entity.journal.journal import Journal
 
 log = logging.getLogger("callboard.broker")
 
@@ -468,6 +469,37 @@ class Endpoint(Closing):
         while not self.hub.has_room():
             await self.hub.room()
         self.publish_batch(*batch)
+
+    def publish_journal(self, journal: "Journal", topic: str | Topic) -> int:
+        """Publish the events of entities in the order of commits, until their journal ends.
+
+        An event of the entity with the key `u-17` goes to `TOPIC/u-17`, as a dict of
+        `position`, `key`, `number`, `time`, `epoch`, `kind`, `version` and `fields`. If the
+        journal has a reader, its position is stored when the events were delivered: each event
+        is published at least once, whatever ends this program.
+
+        Args:
+            journal: `node.journal(Cart, follow=True, reader="topics")`; closing it, from
+                another thread, ends this call.
+            topic: what the keys are written behind; a `/` in one is `%2F`.
+
+        Returns:
+            How many events were published.
+
+        Raises:
+            Fenced: another journal with this reader was begun.
+            StateUnavailable: the database is away, and the journal is not followed.
+            WouldBlock: called on the thread of a running event loop.
+        """
+        self._refuse_shut()
+        refuse_loop("publish_journal()", "endpoint.apublish_journal(…)")
+        from callboard.broker.journal_topics import publish_journal  # few need entities
+
+        return publish_journal(self.hub, journal, topic_text(topic))
+
+    async def apublish_journal(self, journal: "Journal", topic: str | Topic) -> int:
+        """Awaitable twin of `publish_journal`."""
+        return await on_a_thread(self.publish_journal, journal, topic)
 
     def make_publisher(self, topic: str | Topic) -> Publisher:
         """Return a publisher of one topic."""

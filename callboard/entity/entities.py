@@ -11,6 +11,7 @@ from callboard.actors.errors import WrongValue, require
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Home, Sender, current_cell
 from callboard.actors.runtime import Runtime
+from callboard.actors.seconds import count as checked_count
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.entity_name import KEY_LIMIT, is_key, is_type_name
 from callboard.basp.header import ENTITIES
@@ -20,12 +21,17 @@ from callboard.entity.entity import Entity, EntityType, checked_key, type_name
 from callboard.entity.errors import DuplicateEntityType, NeedsLeases
 from callboard.entity.form import EventForm
 from callboard.entity.host import EntityHost
+from callboard.entity.journal.entry import EntryDecoder
+from callboard.entity.journal.growth import JournalGrowth
+from callboard.entity.journal.journal import Journal, checked_reader
 from callboard.entity.machine.table import SLOTS, SharedState, Table, TableMember, slot_of
 from callboard.entity.messages import (
     AskEntityTable,
     EntityMarker,
     EntityMessage,
     EntityTable,
+    FollowJournal,
+    JournalGrew,
     NotOwner,
     StopEntity,
 )
@@ -34,7 +40,7 @@ from callboard.entity.reference import EntityRef
 from callboard.entity.sending import TypeSender, Waiting
 from callboard.entity.state.client import StateClient, ThreadedStateClient
 from callboard.entity.state.interface import EntityState
-from callboard.entity.state.opening import open_leases, open_state
+from callboard.entity.state.opening import open_leases, open_state, open_view
 from callboard.proxies.errors import NotPermitted
 from callboard.proxies.overlay import Overlay
 from callboard.proxies.rights.rights import NamedRight, Rights
@@ -135,6 +141,21 @@ class EntityServer(SystemActor):
         self._entities.marker(msg, partial(promise.set_result, None))
 
     @handler
+    def on_follow(self, msg: FollowJournal) -> EntityTable | None:
+        """Tell the node that asks when the journal of a type grows."""
+        if self._refuses(msg.type_name, ("entities", "host")):
+            return None
+        rights = self._rights()
+        is_member = rights is None or rights.permit("host", msg.type_name)
+        return self._entities.followed(msg.type_name, self._peer(), is_leaf=not is_member)
+
+    @handler
+    def on_grew(self, msg: JournalGrew) -> None:
+        """Let those go on that follow a journal."""
+        if not self._refuses(msg.type_name, ("host",)):
+            self._entities.growth.wake(msg.type_name)
+
+    @handler
     def on_stop(self, msg: StopEntity) -> None:
         """Put an entity away."""
         if not self._refuses(msg.type_name, ("entities",)) and is_key(msg.key):
@@ -180,6 +201,7 @@ class Entities:
         codec: PayloadCodec,
         overlay: Overlay,
         start: Callable[[Coroutine[Any, Any, Any]], Future[Any]],
+        wait: Callable[[Coroutine[Any, Any, Any]], Any],
     ) -> None:
         """Make one without types.
 
@@ -189,7 +211,11 @@ class Entities:
             codec: how messages are written there.
             overlay: tells which nodes are in reach.
             start: runs a coroutine on the node's loop.
+            wait: runs one to its end, for a thread that may block.
         """
+        self.start, self.wait = start, wait
+        #: Tells who follows journals.
+        self.growth = JournalGrowth(runtime, overlay.nodes)
         self.runtime: Any = runtime
         self._runner = runner
         self._form = EventForm(codec)
@@ -202,6 +228,10 @@ class Entities:
         #: States and leases by URL.
         self._states: dict[str, StateClient] = {}
         self._leases: dict[str, Any] = {}
+        #: States of which journals are read, by URL.
+        self._views: dict[str, StateClient] = {}
+        #: Where the events of the types are that this node hosts.
+        self._urls: dict[str, str | None] = {}
         self._joining: set[str] = set()
         #: With what the types of singletons are hosted.
         self._hosted_as: dict[str, Any] = {}
@@ -289,6 +319,8 @@ class Entities:
         sender = self._sender(name)
         host.forward = partial(sender.send, is_forwarded=True)
         host.forward_marker = sender.send_marker
+        host.grew = partial(self.growth.grew, name)
+        self._urls[name] = state
         register = await self._open(self._leases, leases, open_leases)
         if register is None:
             await self._refuse_second(name)
@@ -323,7 +355,10 @@ class Entities:
 
             threading.Thread(target=run, name="callboard-open", daemon=True).start()
             found = await future
-            opened[url] = ThreadedStateClient(found, self.runtime.post)
+            if url in opened:  # another call was faster
+                threading.Thread(target=found.close, daemon=True).start()
+            else:
+                opened[url] = ThreadedStateClient(found, self.runtime.post)
         return opened[url]
 
     async def _refuse_second(self, name: str) -> None:
@@ -484,6 +519,61 @@ class Entities:
         else:
             owned.told(told.version)
 
+    # --- journals ---
+
+    def journal(
+        self,
+        cls: object,
+        *,
+        after: int,
+        follow: bool,
+        state: str | None,
+        reader: str | None,
+        raw: bool,
+    ) -> Journal:
+        """Return the journal of a type.
+
+        Raises:
+            WrongArgument: that is no entity class, or an argument is of another kind.
+            WrongValue: this node does not know where the events of the type are.
+        """
+        name = cls if isinstance(cls, str) and cls else type_name(cls)
+        require(state is None or isinstance(state, str), "state is a text", state)
+        for what, value in (("follow", follow), ("raw", raw)):
+            require(type(value) is bool, f"{what} is True or False", value)
+        checked_count(after, "after")
+        host = self._hosts.get(name)
+        url = state if state is not None else self._urls.get(name)
+        if url is None:
+            where = (
+                "is hosted without a state" if host else f"is not hosted on {self.runtime.name}"
+            )
+            step = "host it with state=…" if host else "give its state: journal(…, state=…)"
+            msg = f"{name} {where}, so its journal is not known here; {step}"
+            raise WrongValue(msg)
+        kind = EntityType(cls) if isinstance(cls, type) else host.type if host else None
+        decoder = EntryDecoder(self._form, name, kind, is_raw=raw)
+        named = checked_reader(reader)
+        return Journal(self, url, name, decoder, after=after, follow=follow, reader=named)
+
+    async def view(self, url: str) -> StateClient:
+        """Return what reads a state, opened once for the node."""
+        client: StateClient = await self._open(self._views, url, open_view)
+        return client
+
+    async def state(self, url: str) -> StateClient:
+        """Return what reads and writes a state, opened once for the node."""
+        client: StateClient = await self._open(self._states, url, open_state)
+        return client
+
+    def followed(self, name: str, node: bytes, *, is_leaf: bool) -> EntityTable | None:
+        """Tell a node when the journal of a type grows, if this one hosts it."""
+        if node and name in self._hosts:
+            self.growth.add(name, node)
+        return self.table_for_leaf(name) if is_leaf else self.table(name)
+
+    # --- owners ---
+
     def put_away(self, type_name: str, key: str) -> None:
         """Let an entity be put away by its owner."""
         node = self.owner(type_name, key)
@@ -521,6 +611,7 @@ class Entities:
 
     def release(self) -> None:
         """Close states and leases; on a thread that may block."""
-        for client in (*self._states.values(), *self._leases.values()):
-            client.close()
-        self._states, self._leases = {}, {}
+        for opened in (self._states, self._leases, self._views):
+            for client in opened.values():
+                client.close()
+            opened.clear()

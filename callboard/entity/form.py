@@ -7,8 +7,12 @@ What JSON has is written as it is. A registered message inside is an object with
 import base64
 import json
 import math
+from datetime import datetime
+from decimal import Decimal
 from typing import Any, Final
+from uuid import UUID
 
+from callboard.basp.errors import BaspError
 from callboard.basp.errors import NotSerializable as CannotTravel
 from callboard.basp.payload import LargePayload, PayloadCodec
 from callboard.basp.registry import MessageType, RecordType
@@ -18,6 +22,9 @@ from callboard.text import shown
 
 #: What is never changed by anybody, so that it needs no copy.
 _IMMUTABLE: Final = frozenset({int, str, bytes, bool, float, type(None)})
+
+#: What other software has as well, where JSON does not.
+_ANYWHERE: Final = frozenset({int, float, bytes, datetime, Decimal, UUID})
 
 #: Integers that every reader of JSON takes: those between are exact as a double.
 _EXACT: Final = 2**53
@@ -83,6 +90,35 @@ class EventForm:
         except (ValueError, TypeError, KeyError) as error:
             msg = f"what is stored cannot be read: {text[:200]!r} ({error})"
             raise StateCorrupt(msg) from None
+
+    def read_loosely(self, text: str) -> Any:
+        """Return what a text holds without any class: for logs.
+
+        Numbers, bytes, times and the like that JSON lacks are themselves; records stay objects
+        with `$type`, and what else has a form of ours only stays as it is written.
+
+        Raises:
+            StateCorrupt: it is no JSON.
+        """
+        try:
+            return self._loose(json.loads(text))
+        except ValueError as error:
+            msg = f"what is stored cannot be read: {text[:200]!r} ({error})"
+            raise StateCorrupt(msg) from None
+
+    def _loose(self, plain: Any) -> Any:
+        """Return a part of that."""
+        if isinstance(plain, list):
+            return [self._loose(item) for item in plain]
+        if not isinstance(plain, dict):
+            return plain
+        if plain.keys() == {"$cbor"}:
+            try:
+                value = self._codec.decode_message(base64.b64decode(plain["$cbor"]))
+            except (CannotTravel, BaspError, ValueError, TypeError):
+                return plain
+            return value if type(value) in _ANYWHERE else plain
+        return {key: self._loose(item) for key, item in plain.items()}
 
     def copy(self, value: Any) -> Any:
         """Return a value that later changes of the original do not reach.

@@ -82,6 +82,9 @@ class EntityHost:
         self.writer = ""
         #: Runs the activations.
         self.runner: Any = None
+        #: Told of the position that a commit of this node gave the type.
+        self.grew: Callable[[int], object] = lambda _: None
+        self._position = 0
         self._make_ref = ref
         #: Messages that wait until a former activation has ended.
         self._waiting: dict[str, list[tuple[Any, Sender | None]]] = {}
@@ -404,7 +407,12 @@ class EntityHost:
         def take(outcome: Committed | BaseException) -> None:
             if isinstance(outcome, BaseException):
                 done(outcome)
-            elif slot in outcome.fenced:
+                return
+            position = outcome.positions.get(slot[0], 0)
+            if position > self._position:  # each batch of a transaction is told the same
+                self._position = position
+                self.grew(position)
+            if slot in outcome.fenced:
                 done(self._fenced(cell.slot, outcome.fenced[slot]))
                 self.lost(cell.slot, outcome.fenced[slot])
             else:

@@ -69,6 +69,24 @@ class AskEntityTable:
     type_name: str
 
 
+@frozen_message("callboard.FollowJournal")
+class FollowJournal:
+    """To the entities of a node: tell when the journal of a type grows, for some seconds.
+
+    Answered with the table, or None if it hosts none.
+    """
+
+    type_name: str
+
+
+@frozen_message("callboard.JournalGrew")
+class JournalGrew:
+    """To a node that follows a journal: there are events up to a position."""
+
+    type_name: str
+    position: int
+
+
 @frozen_message("callboard.EntityMarker")
 class EntityMarker:
     """To a former owner, behind the messages that were sent to it: answered at once."""

@@ -68,6 +68,28 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open a database of which nothing is changed; none is made.
+
+    Raises:
+        StateUnavailable: there is no such file.
+        StorageError: it cannot be opened.
+    """
+    if not path.is_file():
+        message = f"there is no file {path}; give the state that nodes host with"
+        raise StateUnavailable(message)
+    try:
+        return sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro",
+            timeout=BUSY_TIMEOUT,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=True,
+        )
+    except sqlite3.Error as error:
+        raise storage_error(error, path) from error
+
+
 def file_system_of(path: Path) -> str:
     """Return the kind of file system a path lies on; empty where that cannot be told."""
     best, kind = "", ""
@@ -113,10 +135,12 @@ def lock_holder(path: Path) -> str:
 class SharedFile:
     """One connection to a database, for one thread at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, opener: Callable[[Path], sqlite3.Connection] = connect
+    ) -> None:
         """Open the database."""
         self.path = path
-        self.connection = connect(path)
+        self.connection = opener(path)
         self._lock = threading.Lock()
 
     def run(self, work: Callable[[sqlite3.Connection], T], *, is_write: bool = False) -> T:

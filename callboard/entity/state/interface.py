@@ -176,6 +176,13 @@ class Fence(NamedTuple):
 NO_FENCE = Fence(0, "")
 
 
+class ReaderPosition(NamedTuple):
+    """How far a reader of a journal is, and the epoch of its last opening."""
+
+    position: int
+    epoch: int
+
+
 class Identity(NamedTuple):
     """Which state this is."""
 
@@ -268,6 +275,12 @@ class EntityState(Protocol):
 
     def last_position(self, type_name: str) -> int:
         """Return the position of the last event of a type, 0 where there is none."""
+
+    def open_reader(self, type_name: str, reader: str) -> ReaderPosition:
+        """Open a reader of a journal: its next epoch, so that older openings store no more."""
+
+    def move_reader(self, type_name: str, reader: str, epoch: int, position: int) -> bool:
+        """Store how far a reader is; returns False if it was opened again."""
 
     def kinds(self, type_name: str) -> Collection[tuple[str, int]]:
         """Return the kinds and versions of all events that a type ever had."""

@@ -17,6 +17,7 @@ from callboard.entity.state.interface import (
     Fence,
     Identity,
     JobStatus,
+    ReaderPosition,
     Recovered,
     RowChanges,
     Slot,
@@ -57,6 +58,9 @@ class MemoryTables:
         #: By type and key, by number.
         self.jobs: dict[tuple[str, str], dict[int, StoredJob]] = {}
 
+        #: Readers of journals, by type and name.
+        self.readers: dict[tuple[str, str], ReaderPosition] = {}
+
     def recover(self, type_name: str, key: str, version: int, limit: int) -> Recovered:
         """Return the newest snapshot of a version and the events behind it."""
         found = self.snapshots.get((type_name, key), [])
@@ -70,6 +74,19 @@ class MemoryTables:
         events = self.events.get((type_name, key), [])
         start = bisect_right(events, after, key=_number)
         return events[start : start + limit]
+
+    def open_reader(self, type_name: str, reader: str) -> ReaderPosition:
+        """Give a reader of a journal its next epoch."""
+        before = self.readers.get((type_name, reader), ReaderPosition(0, 0))
+        opened = self.readers[type_name, reader] = before._replace(epoch=before.epoch + 1)
+        return opened
+
+    def move_reader(self, type_name: str, reader: str, epoch: int, position: int) -> bool:
+        """Store how far a reader is, unless it was opened again."""
+        if self.readers.get((type_name, reader), ReaderPosition(0, 0)).epoch != epoch:
+            return False
+        self.readers[type_name, reader] = ReaderPosition(position, epoch)
+        return True
 
     def write(self, batch: SlotBatch, now_ms: int) -> None:
         """Write the rows of a slot.
@@ -202,6 +219,16 @@ class MemoryState:
     def last_position(self, type_name: str) -> int:
         """Return the position of the last event of a type."""
         return self.tables.positions.get(type_name, 0)
+
+    def open_reader(self, type_name: str, reader: str) -> ReaderPosition:
+        """Open a reader of a journal."""
+        with self.tables.lock:
+            return self.tables.open_reader(type_name, reader)
+
+    def move_reader(self, type_name: str, reader: str, epoch: int, position: int) -> bool:
+        """Store how far a reader is; returns False if it was opened again."""
+        with self.tables.lock:
+            return self.tables.move_reader(type_name, reader, epoch, position)
 
     def kinds(self, type_name: str) -> Collection[tuple[str, int]]:
         """Return the kinds and versions of all events that a type ever had."""

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from callboard.actors.errors import WrongValue
 from callboard.entity.state.interface import EntityState
-from callboard.entity.state.sqlite import SqliteState
+from callboard.entity.state.sql import SqlView
+from callboard.entity.state.sqlite import SqliteState, SqliteView
 from callboard.lease.register import Leases
 from callboard.lease.sqlite import SqliteLeases
 
@@ -23,6 +24,21 @@ def open_state(url: str, writer: str) -> EntityState:
 
         return PostgresqlState(url, writer)
     return SqliteState(_file_of(url), writer)
+
+
+def open_view(url: str, _writer: str = "") -> SqlView:
+    """Open a state of which nothing is changed; may block for seconds.
+
+    Raises:
+        WrongValue: the URL is of no known kind.
+        StateUnavailable: it is not there.
+        StorageError: the database cannot be opened, or holds no state.
+    """
+    if url.startswith(_POSTGRESQL):
+        from callboard.entity.state.postgresql import PostgresqlView
+
+        return PostgresqlView(url)
+    return SqliteView(_file_of(url))
 
 
 def open_leases(url: str, writer: str) -> Leases:

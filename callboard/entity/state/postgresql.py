@@ -33,13 +33,19 @@ from callboard.entity.state.interface import (
     SlotBatch,
     StoredJob,
 )
-from callboard.entity.state.schema import POSTGRESQL_TYPES, STATE_TABLE, STEPS, steps_from
-from callboard.entity.state.sql import SqlState
+from callboard.entity.state.schema import (
+    POSTGRESQL_TYPES,
+    STATE_TABLE,
+    STEPS,
+    check_version,
+    steps_from,
+)
+from callboard.entity.state.sql import SqlState, SqlView
 from callboard.lease.errors import (
     DatabaseReplaced,
     OutcomeUnknown,
+    StateCorrupt,
     StateUnavailable,
-    StateVersion,
     StorageError,
 )
 from callboard.lease.postgresql import (
@@ -198,12 +204,7 @@ class PostgresqlState(SqlState):
         assert server is not None, "a query of one row"
         row = execute(sql).fetchone() or (uuid4().hex, 0, *server)
         identity, version = str(row[0]), row[1]
-        if version > len(STEPS):
-            message = (
-                f"the database has tables of version {version}, and this callboard knows"
-                f" {len(STEPS)}: a newer one wrote them; upgrade callboard here"
-            )
-            raise StateVersion(message)
+        check_version(version, "the database")
         for step in steps_from(version, POSTGRESQL_TYPES):
             execute(step)
         if server != (row[2], row[3]):
@@ -232,6 +233,10 @@ class PostgresqlState(SqlState):
     def clock(self) -> int:
         """Return the server's clock, in milliseconds since 1970."""
         return int(self.rows(f"SELECT {_NOW}")[0][0])
+
+    def write_row(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Return what one statement that writes returns, once it is durable."""
+        return self._reading.query(sql.replace("?", "%s"), parameters)
 
     def identity(self) -> Identity:
         """Return which state this is."""
@@ -491,3 +496,55 @@ def _row_columns(rows: RowChanges) -> Iterator[tuple[str, dict[str, list[Any]]]]
 def _columns(names: Sequence[str], rows: Sequence[tuple[object, ...]]) -> dict[str, list[Any]]:
     """Return the columns of rows by their names."""
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+
+class PostgresqlView(SqlView):
+    """The state in a database as it is, for those that only read: nothing is made."""
+
+    def __init__(self, url: str) -> None:
+        """Connect.
+
+        Raises:
+            StateVersion: a newer callboard wrote the tables.
+            StateCorrupt: there are none.
+            StorageError: the server cannot be reached.
+        """
+        self._timeline = ""
+        self._reading = Connected(url, self._greet)
+        self._reading.query("SELECT 1")
+
+    def _greet(self, connection: "psycopg.Connection[Any]") -> None:
+        """Look at a new connection: there is a state, on the server that was there before."""
+        there = connection.execute("SELECT to_regclass('callboard_state')").fetchone()
+        row = None
+        if there is not None and there[0] is not None:
+            row = connection.execute("SELECT schema_version FROM callboard_state").fetchone()
+        if row is None:
+            message = "the database holds no state of entities; give the one nodes host with"
+            raise StateCorrupt(message)
+        check_version(row[0], "the database")
+        server = connection.execute(WHICH_SERVER).fetchone()
+        assert server is not None, "a query of one row"
+        before, self._timeline = self._timeline, server[1]
+        if before not in ("", server[1]):
+            message = (
+                f"PostgreSQL failed over (timeline {before}, now {server[1]}): what it had"
+                " acknowledged may be lost"
+            )
+            raise DatabaseReplaced(message)
+
+    def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        return self._reading.query(sql.replace("?", "%s"), parameters)
+
+    def clock(self) -> int:
+        """Return the server's clock, in milliseconds since 1970."""
+        return int(self.rows(f"SELECT {_NOW}")[0][0])
+
+    def identity(self) -> Identity:
+        """Return which state this is."""
+        return Identity(self.rows("SELECT id FROM callboard_state")[0][0], "a database")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._reading.close()

@@ -6,6 +6,8 @@ comes later is a step more.
 
 from typing import Final
 
+from callboard.lease.errors import StateVersion
+
 #: Each step leads from the version that is its index to the next one. `{json}` and `{key}` are
 #: the engine's types of JSON and of text that is ordered by its bytes.
 STEPS: Final[tuple[tuple[str, ...], ...]] = (
@@ -48,6 +50,12 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         """CREATE INDEX callboard_jobs_due
             ON callboard_jobs (type, key, status, due_ms, number)""",
     ),
+    (
+        """CREATE TABLE callboard_readers (
+            type {key} NOT NULL, reader {key} NOT NULL, position BIGINT NOT NULL,
+            epoch BIGINT NOT NULL, time_ms BIGINT NOT NULL,
+            PRIMARY KEY (type, reader)){clustered}""",
+    ),
 )
 
 #: The table that says which state this is, and which version its tables have.
@@ -62,3 +70,17 @@ POSTGRESQL_TYPES: Final = {"json": "JSON", "key": 'TEXT COLLATE "C"', "clustered
 def steps_from(version: int, types: dict[str, str]) -> list[str]:
     """Return the statements that bring tables of a version up to date."""
     return [sql.format_map(types) for step in STEPS[version:] for sql in step]
+
+
+def check_version(version: int, where: str) -> None:
+    """Refuse tables of a newer callboard.
+
+    Raises:
+        StateVersion: they are.
+    """
+    if version > len(STEPS):
+        message = (
+            f"{where} has tables of version {version}, and this callboard knows {len(STEPS)}:"
+            " a newer one wrote them; upgrade callboard here"
+        )
+        raise StateVersion(message)

@@ -1,5 +1,6 @@
 """What states in SQL databases have in common: everything that only reads."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -10,8 +11,10 @@ from callboard.entity.state.interface import (
     DueReminders,
     EntitySnapshot,
     Fence,
+    Identity,
     JobState,
     JobStatus,
+    ReaderPosition,
     Recovered,
     Slot,
     StoredEvent,
@@ -33,6 +36,11 @@ _SNAPSHOTS = (
     "SELECT key, number, version, body FROM callboard_snapshots"
     " WHERE type = ? AND key = ? ORDER BY number DESC"
 )
+_OPEN_READER = """INSERT INTO callboard_readers VALUES (?, ?, 0, 1, ?)
+    ON CONFLICT (type, reader) DO UPDATE SET epoch = callboard_readers.epoch + 1
+    RETURNING position, epoch"""
+_MOVE_READER = """UPDATE callboard_readers SET position = ?, time_ms = ?
+    WHERE type = ? AND reader = ? AND epoch = ? RETURNING 1"""
 _KEYS = (
     "SELECT key FROM callboard_events WHERE type = ? AND key > ?"
     " UNION SELECT key FROM callboard_snapshots WHERE type = ? AND key > ?"
@@ -50,8 +58,8 @@ _JOBS = (
 )
 
 
-class SqlState(ABC):
-    """A state in tables; the engines differ in how they write."""
+class SqlView(ABC):
+    """A state in tables, for those that only read it."""
 
     @abstractmethod
     def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
@@ -149,3 +157,34 @@ class SqlState(ABC):
             StoredJob(key, number, JobState(JobStatus(found), *state), time_ms, body)
             for number, found, *state, time_ms, body in rows
         ]
+
+    @abstractmethod
+    def identity(self) -> Identity:
+        """Return which state this is."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what it holds."""
+
+
+class SqlState(SqlView):
+    """A state in tables; the engines differ in how they write."""
+
+    @abstractmethod
+    def write_row(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Return what one statement that writes returns, once it is durable."""
+
+    def open_reader(self, type_name: str, reader: str) -> ReaderPosition:
+        """Open a reader of a journal."""
+        row = self.write_row(_OPEN_READER, type_name, reader, _now_ms())[0]
+        return ReaderPosition(*row)
+
+    def move_reader(self, type_name: str, reader: str, epoch: int, position: int) -> bool:
+        """Store how far a reader is; returns False if it was opened again."""
+        row = (position, _now_ms(), type_name, reader, epoch)
+        return bool(self.write_row(_MOVE_READER, *row))
+
+
+def _now_ms() -> int:
+    """Return the time for people, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

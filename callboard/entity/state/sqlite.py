@@ -24,10 +24,16 @@ from callboard.entity.state.interface import (
     SlotBatch,
     StoredJob,
 )
-from callboard.entity.state.schema import SQLITE_TYPES, STATE_TABLE, STEPS, steps_from
-from callboard.entity.state.sql import SqlState
-from callboard.lease.errors import OutcomeUnknown, StateUnavailable, StateVersion, StorageError
-from callboard.lease.sqlite import SharedFile
+from callboard.entity.state.schema import (
+    SQLITE_TYPES,
+    STATE_TABLE,
+    STEPS,
+    check_version,
+    steps_from,
+)
+from callboard.entity.state.sql import SqlState, SqlView
+from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateUnavailable, StorageError
+from callboard.lease.sqlite import SharedFile, connect_to_read
 
 _CLAIM = """INSERT INTO callboard_fences VALUES (?, ?, ?, ?) ON CONFLICT (type, slot)
     DO UPDATE SET epoch = excluded.epoch, writer = excluded.writer
@@ -85,6 +91,12 @@ class SqliteState(SqlState):
     def clock(self) -> int:
         """Return the machine's clock, in milliseconds since 1970."""
         return time.time_ns() // 1_000_000
+
+    def write_row(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Return what one statement that writes returns, once it is durable."""
+        return self._writing.run(
+            lambda connection: connection.execute(sql, parameters).fetchall(), is_write=True
+        )
 
     def identity(self) -> Identity:
         """Return which state this is: a file that only this boot of this machine may use."""
@@ -242,17 +254,63 @@ def _change_rows(
         many(_NO_JOB, done)
 
 
+class SqliteView(SqlView):
+    """The state in a file as it is, for those that only read: nothing is made or migrated."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file.
+
+        Raises:
+            StateVersion: a newer callboard wrote it.
+            StateCorrupt: it holds no state.
+            StorageError: it cannot be opened.
+        """
+        self._reading = SharedFile(path.absolute(), connect_to_read)
+        try:
+            self._reading.run(partial(_check_tables, path))
+        except BaseException:
+            self.close()
+            raise
+
+    def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        return self._reading.run(
+            lambda connection: connection.execute(sql, parameters).fetchall()
+        )
+
+    def clock(self) -> int:
+        """Return the machine's clock, in milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def identity(self) -> Identity:
+        """Return which state this is."""
+        return Identity(
+            self.rows("SELECT id FROM callboard_state")[0][0], str(self._reading.path)
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._reading.close()
+
+
+def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
+    """Raise an error unless a file has tables that this callboard can read."""
+    sql = "SELECT count(*) FROM sqlite_master WHERE name = 'callboard_state'"
+    is_there = connection.execute(sql).fetchone()[0]
+    row = is_there and connection.execute("SELECT schema_version FROM callboard_state")
+    found = row.fetchone() if row else None
+    if not found:
+        message = f"{path} holds no state of entities; give the file that nodes host with"
+        raise StateCorrupt(message)
+    check_version(found[0], str(path))
+
+
 def _migrate(path: Path, connection: sqlite3.Connection) -> str:
     """Make the tables, or bring them up to date; returns the state's id."""
     connection.execute(STATE_TABLE)
     row = connection.execute("SELECT id, schema_version FROM callboard_state").fetchone()
     identity, version = row or (uuid4().hex, 0)
-    if version > len(STEPS):
-        message = (
-            f"{path} has tables of version {version}, and this callboard knows {len(STEPS)}:"
-            " a newer one wrote them; upgrade callboard here"
-        )
-        raise StateVersion(message)
+    check_version(version, str(path))
     for sql in steps_from(version, SQLITE_TYPES):
         connection.execute(sql)
     sql = "INSERT OR REPLACE INTO callboard_state VALUES (1, ?, ?, '', '')"

@@ -286,6 +286,9 @@ class ModelClient:
             self._request(lambda: self._answer(told, self.database.read(look)), done)
         elif name == _WRITE:
             self._request(partial(self._write_lease, told, *given), done)
+        elif name in ("open_reader", "move_reader"):  # one statement that writes a row
+            write = partial(_write_reader, name, given)
+            self._request(lambda: self._answer(told, self.database.apply(write)), done)
         elif name == "is_gone":
             self._answer(done, self.database.is_gone(given[0]))
         else:
@@ -469,6 +472,11 @@ class ModelClient:
 def _read_lease(name: str, contents: _Contents) -> tuple[LeaseValue | None, int]:
     """Return a value of the register."""
     return contents.leases.get(name, (None, 0))
+
+
+def _write_reader(name: str, given: tuple[Any, ...], contents: _Contents) -> Any:
+    """Open a reader of a journal, or store how far it is."""
+    return getattr(contents.tables, name)(*given)
 
 
 def _claimed(

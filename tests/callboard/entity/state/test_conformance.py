@@ -301,3 +301,16 @@ def test_what_one_commit_changes_twice_is_as_the_last_change_says(open_one: Open
     assert sum(state.job_counts("Cart", "q").values()) == 1
     state.commit([of_slot(1, job_rows((1, JobState()), (1, None)))])
     assert not any(state.job_counts("Cart", "q").values())
+
+
+def test_a_reader_goes_on_where_it_was_and_the_last_opening_alone_stores(
+    open_one: OpenState,
+) -> None:
+    state = open_one("a")
+    assert state.open_reader("Cart", "mails") == (0, 1)
+    assert state.move_reader("Cart", "mails", 1, 7)
+    assert open_one("b").open_reader("Cart", "mails") == (7, 2)
+    assert not state.move_reader("Cart", "mails", 1, 9)
+    assert state.open_reader("Cart", "others") == (0, 1)
+    assert not state.move_reader("Cart", "nobody", 1, 1)
+    assert state.open_reader("Cart", "mails") == (7, 3)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from callboard.entity.state.interface import Fence, RowChanges, SlotBatch, StoredReminder
+from callboard.entity.state.opening import open_view
 from callboard.lease.errors import (
     DatabaseReplaced,
     OutcomeUnknown,
@@ -186,3 +187,28 @@ def test_tables_of_the_first_version_get_reminders_and_jobs(
     state.commit([SlotBatch(("Cart", 1), 2, rows=RowChanges({("k-1", "pay"): row}))])
     assert list(state.reminders_of("Cart", "k-1")) == [row]
     state.close()
+
+
+def test_a_view_reads_and_makes_nothing(url: str) -> None:
+    from callboard.entity.state.postgresql import PostgresqlState
+
+    with pytest.raises(StateCorrupt, match="no state of entities"):
+        open_view(url)
+    state = PostgresqlState(url, "a")
+    state.claim("Cart", {1: 1})
+    state.commit([batch(1, [1, 2])])
+    view = open_view(url)
+    assert [e.number for e in view.journal("Cart")] == [1, 2]
+    assert view.identity().id == state.identity().id
+    view.close()
+    state.close()
+
+
+def test_a_view_tells_once_of_another_timeline(state: Any, url: str) -> None:
+    view: Any = open_view(url)
+    view._timeline = "00000000"
+    view._reading._drop()
+    with pytest.raises(DatabaseReplaced, match="failed over"):
+        view.types()
+    assert view.types() == ["Cart"]
+    view.close()

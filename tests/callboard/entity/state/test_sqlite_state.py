@@ -8,13 +8,14 @@ import pytest
 
 from callboard.actors.errors import WrongValue
 from callboard.entity.state.interface import RowChanges, SlotBatch, StoredReminder
-from callboard.entity.state.opening import open_leases, open_state
+from callboard.entity.state.opening import open_leases, open_state, open_view
 from callboard.entity.state.sqlite import SqliteState
 from callboard.lease import sqlite as lease_sqlite
 from callboard.lease.errors import (
     StateBusy,
     StateCorrupt,
     StateFull,
+    StateUnavailable,
     StateVersion,
     UnsafeDatabase,
 )
@@ -137,3 +138,32 @@ def test_other_urls_are_refused(url: str) -> None:
     for opened in (open_state, open_leases):
         with pytest.raises(WrongValue, match="write sqlite:FILE"):
             opened(url, "a")
+
+
+def test_a_view_reads_and_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StateUnavailable, match=r"no file .*a\.db"):
+        open_view(f"sqlite:{tmp_path}/a.db")
+    assert list(tmp_path.iterdir()) == []
+    state = SqliteState(tmp_path / "a.db", "a")
+    state.claim("Cart", {1: 1})
+    state.commit([batch(1, [1, 2])])
+    view = open_view(f"sqlite:{tmp_path}/a.db")
+    assert [e.number for e in view.journal("Cart")] == [1, 2]
+    assert view.identity().id == state.identity().id
+    view.close()
+    state.close()
+
+
+@pytest.mark.parametrize("content", [b"no database at all " * 100, b""])
+def test_a_view_of_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.db").write_bytes(content)
+    with pytest.raises(StateCorrupt, match=r"a\.db"):
+        open_view(f"sqlite:{tmp_path}/a.db")
+
+
+def test_a_view_refuses_tables_of_a_newer_callboard(tmp_path: Path) -> None:
+    SqliteState(tmp_path / "a.db", "a").close()
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        connection.execute("UPDATE callboard_state SET schema_version = 99")
+    with pytest.raises(StateVersion, match="version 99"):
+        open_view(f"sqlite:{tmp_path}/a.db")

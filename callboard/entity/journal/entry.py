@@ -1,0 +1,137 @@
+"""Entries of a journal, and how stored events become them."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from callboard.dataclass import dataclass
+from callboard.entity.entity import Entity, EntityType
+from callboard.entity.form import EventForm
+from callboard.entity.state.interface import StoredEvent
+from callboard.lease.errors import StateCorrupt, StateVersion
+from callboard.text import class_name, said
+
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+class Entry(NamedTuple):
+    """An event in the journal of its type.
+
+    Attributes:
+        position: In the journal: 1, 2, 3 … in the order of commits.
+        key: Of the entity.
+        number: Of the event among those of its key: 1, 2, 3 …
+        time: When it was committed, by the clock of the database; in UTC.
+        epoch: Of the owner that wrote it: it rises with each owner of the key's slot.
+        event: The event, as its class is now; a `RawEvent` where that was asked for.
+    """
+
+    position: int
+    key: str
+    number: int
+    time: datetime
+    epoch: int
+    event: Any
+
+    @staticmethod
+    def moment(time_ms: int) -> datetime:
+        """Return a time of the database, milliseconds since 1970, as entries have it."""
+        return _EPOCH + timedelta(milliseconds=time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class RawEvent:
+    """An event as it is stored, for programs without its class.
+
+    Attributes:
+        kind: The name under which its class is registered.
+        version: Of that class, when the event was written.
+        fields: As JSON has them; values that JSON lacks are `{"$cbor": "…"}`.
+    """
+
+    kind: str
+    version: int
+    fields: dict[str, Any]
+
+
+def raw_event(stored: StoredEvent) -> RawEvent:
+    """Return a stored event with its fields as JSON has them.
+
+    Raises:
+        StateCorrupt: it is no JSON object.
+    """
+    try:
+        fields = json.loads(stored.body)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        msg = f"event {stored.number} of {stored.key!r} is no JSON object: {stored.body[:100]}"
+        raise StateCorrupt(msg)
+    return RawEvent(stored.kind, stored.version, fields)
+
+
+class EntryDecoder:
+    """Makes entries of stored events: current classes, or raw fields."""
+
+    def __init__(
+        self, form: EventForm, type_name: str, kind: EntityType | None, *, is_raw: bool
+    ) -> None:
+        """Make one.
+
+        Args:
+            form: how events are written.
+            type_name: of the entities.
+            kind: the entities' class, which has the `@upcast` methods; None if unknown.
+            is_raw: whether events are given as they are stored.
+        """
+        self.form, self._name, self._kind = form, type_name, kind
+        self._is_raw = is_raw
+        # Upcasts are methods; recovery calls them before the first event is applied as well.
+        self._reader: Any = None if kind is None else object.__new__(kind.cls)
+
+    def entry(self, stored: StoredEvent) -> Entry:
+        """Return the entry of a stored event.
+
+        Raises:
+            StateVersion: this program lacks the event's class, or has an older version of it.
+            StateCorrupt: it cannot be read.
+        """
+        time = Entry.moment(stored.time_ms)
+        event = raw_event(stored) if self._is_raw else self._event(stored)
+        return Entry(stored.position, stored.key, stored.number, time, stored.epoch, event)
+
+    def _event(self, stored: StoredEvent) -> Any:
+        """Return the event as its class is now."""
+        kind = self.form.kind_named(stored.kind)
+        where = f"event {stored.position} of {self._name} ({stored.kind}"
+        if kind is None:
+            msg = (
+                f"{where}) has a class that is not registered in this program; import its "
+                "module, or read the journal with raw=True"
+            )
+            raise StateVersion(msg)
+        latest = 1 if self._kind is None else self._kind.version_of(stored.kind)
+        if stored.version > latest:
+            step = "give the class of the entities instead of its name"
+            msg = (
+                f"{where} of version {stored.version}) is newer than version {latest} of this "
+                f"program; {step if self._kind is None else 'upgrade it'}, or read the journal "
+                "with raw=True"
+            )
+            raise StateVersion(msg)
+        fields = self.form.read(stored.body)
+        if self._kind is not None and stored.version < latest:
+            fields = self._upcast(self._kind, stored, fields)
+        return kind.build(fields)
+
+    def _upcast(self, kind: EntityType, stored: StoredEvent, fields: Any) -> Any:
+        """Return the fields of an old event as the present class has them."""
+        reader: Entity = self._reader
+        try:
+            return kind.upcast(reader, stored.kind, stored.version, fields)
+        except Exception as error:
+            msg = (
+                f"@upcast of {stored.kind} raised {class_name(error)} ({said(error)}) in a "
+                "journal, where there is no entity; let it use nothing but the fields"
+            )
+            raise StateVersion(msg) from error

@@ -1,0 +1,377 @@
+"""Reading the journal of a type: `for entry in node.journal(Cart)`.
+
+Events come in pages, by position. Positions rise in the order of commits without gaps, and an
+event is seen as soon as its commit is durable, so a page that ends at a position holds all
+events up to it: none is missed or seen twice, whatever commits meanwhile.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+
+from callboard.actors.closing import Closing, on_a_thread, refuse_loop
+from callboard.actors.errors import WouldDeadlock, WrongValue, require
+from callboard.actors.future import Future
+from callboard.actors.runtime import Runtime
+from callboard.entity.journal.entry import Entry, EntryDecoder
+from callboard.entity.journal.growth import JournalGrowth
+from callboard.entity.ownership import called
+from callboard.entity.state.client import StateClient
+from callboard.entity.state.interface import EntityState, StoredEvent
+from callboard.lease.errors import (
+    DatabaseReplaced,
+    Fenced,
+    OutcomeUnknown,
+    StateCorrupt,
+    StateUnavailable,
+)
+
+if TYPE_CHECKING:
+    from callboard.commitlog import CommitLog
+
+T = TypeVar("T")
+
+#: Events that are read at once, and kept until they were yielded.
+PAGE: Final = 1_000
+
+#: Seconds between looks of a journal that is followed: hosts that are in reach tell earlier.
+LOOK: Final = 0.25
+
+#: Seconds until a database that is away is tried again, at first and at most.
+PAUSES: Final = (0.1, 2.0)
+
+#: What may be over when it is tried again.
+_PASSING: Final = (StateUnavailable, DatabaseReplaced, OutcomeUnknown)
+
+_READER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}", re.ASCII)
+
+
+class JournalHome(Protocol):
+    """What a journal needs of its node."""
+
+    runtime: Runtime
+    growth: JournalGrowth
+
+    async def view(self, url: str) -> StateClient:
+        """Return what reads a state."""
+
+    async def state(self, url: str) -> StateClient:
+        """Return what reads and writes a state."""
+
+    def start(self, coroutine: Coroutine[Any, Any, T], /) -> Future[T]:
+        """Run a coroutine on the node's loop."""
+
+    def wait(self, coroutine: Coroutine[Any, Any, T], /) -> T:
+        """Run a coroutine to its end, on a thread that may block."""
+
+
+class Journal(Closing):
+    """All events of a type in the order of commits: iterate it, with `for` or `async for`.
+
+    One thread or task at a time may iterate it. With `follow` it waits for further events until
+    it is closed, from any thread; a database that is away is waited for. Otherwise it ends
+    behind the last event, and raises `StateUnavailable` for such a database.
+    """
+
+    def __init__(
+        self,
+        home: JournalHome,
+        url: str,
+        type_name: str,
+        decoder: EntryDecoder,
+        *,
+        after: int,
+        follow: bool,
+        reader: str | None,
+    ) -> None:
+        """Use `node.journal`."""
+        self.type_name = type_name
+        self._home, self._url, self._decoder = home, url, decoder
+        self._follow, self._reader = follow, reader
+        self._page: deque[StoredEvent] = deque()
+        #: Of the last event that was read, and of the last one that was yielded.
+        self._read = self._position = after
+        self._epoch = 0
+        self._is_open = self._is_closed = self._is_following = False
+        #: Done when the read that is under way has ended.
+        self._reading: Future[None] | None = None
+        #: Of the state, once it was read.
+        self.state_id = ""
+
+    def __repr__(self) -> str:
+        return f"<Journal of {self.type_name} at {self._position}>"
+
+    @property
+    def position(self) -> int:
+        """The position of the last entry that was yielded, or behind which it begins."""
+        return self._position
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether `done` stores how far it is."""
+        return self._reader is not None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+    # --- iterating ---
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Entry:
+        if not self._page and not self._wait_for_more():
+            raise StopIteration
+        return self._yielded()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Entry:
+        if not self._page and not await self._home.start(self._more()):
+            raise StopAsyncIteration
+        return self._yielded()
+
+    def next_page(self) -> list[Entry]:
+        """Return the entries that are there at once, up to a page; waits as iterating does.
+
+        Empty at the end. What programs that work in batches call.
+        """
+        if not self._page and not self._wait_for_more():
+            return []
+        return [self._yielded() for _ in range(len(self._page))]
+
+    async def anext_page(self) -> list[Entry]:
+        """Awaitable twin of `next_page`."""
+        if not self._page and not await self._home.start(self._more()):
+            return []
+        return [self._yielded() for _ in range(len(self._page))]
+
+    def next_stored(self) -> list[StoredEvent]:
+        """Return the events that are there at once as they are stored; empty at the end."""
+        if not self._page and not self._wait_for_more():
+            return []
+        found = list(self._page)
+        self._page.clear()
+        self._position = found[-1].position
+        return found
+
+    def begin_behind(self, position: int) -> None:
+        """Begin behind another position; before anything was read."""
+        self._read = self._position = position
+
+    def _wait_for_more(self) -> bool:
+        """Read the next page on a thread that may block."""
+        if self._home.runtime.is_runner_thread():
+            msg = "iterating a journal would hold up its node; use `async for` in a handler"
+            raise WouldDeadlock(msg)
+        refuse_loop("iterating a journal", "its entries with `async for`")
+        return self._home.wait(self._more())
+
+    def _yielded(self) -> Entry:
+        """Return the next entry of the page."""
+        entry = self._decoder.entry(self._page[0])
+        self._page.popleft()  # not before it could be decoded: nothing is passed over
+        self._position = entry.position
+        return entry
+
+    async def _more(self) -> bool:
+        """Read the next page; return whether there is one. On the node's loop."""
+        while self._reading is not None:  # of one that iterated and was cancelled
+            await self._reading
+        if self._page:
+            return True
+        self._reading = reading = Future[None]()
+        try:
+            return await self._until_more()
+        finally:
+            self._reading = None
+            reading.set_result(None)
+
+    async def _until_more(self) -> bool:
+        """Read the next page, and wait for it if the journal is followed."""
+        growth, name, away = self._home.growth, self.type_name, PAUSES[0]
+        if self._follow and not self._is_following and not self._is_closed:
+            self._is_following = True
+            growth.follow(name)
+        while not self._is_closed:
+            grown, pause = growth.next(name), LOOK
+            try:
+                await self._read_page()
+                if self._page or not self._follow:
+                    return bool(self._page)
+                timer = self._home.runtime.call_later(pause, grown.set_result, None)
+                away = PAUSES[0]
+            except _PASSING as error:
+                self._is_open = False
+                if not self._follow:
+                    raise
+                text = f"a journal of {name} waits for its database: {error}"
+                self._home.runtime.warn_once(("journal", self._url), text)
+                growth.forget(name, grown)  # growth does not mean that it is back
+                timer = self._home.runtime.call_later(away, grown.set_result, None)
+                away = min(2 * away, PAUSES[1])
+            finally:
+                if self._page or not self._follow:
+                    growth.forget(name, grown)
+            try:
+                await grown
+            finally:
+                timer.cancel()
+                growth.forget(name, grown)
+        return False
+
+    async def _read_page(self) -> None:
+        """Read events behind those that were read."""
+        view = await self._home.view(self._url)
+        if not self._is_open:
+            await self._begin(view)
+        found = await called(view, EntityState.journal, self.type_name, self._read, PAGE)
+        if found:
+            self._read = found[-1].position
+            self._page.extend(found)
+
+    async def _begin(self, view: StateClient) -> None:
+        """See that this is the state of which the events up to the position came.
+
+        Raises:
+            StateCorrupt: it ends before.
+        """
+        if self._reader is not None and not self._epoch:
+            state = await self._home.state(self._url)
+            opened = await called(state, EntityState.open_reader, self.type_name, self._reader)
+            self._epoch = opened.epoch
+            self._read = self._position = opened.position or self._position
+        identity = await called(view, EntityState.identity)
+        if self.state_id not in ("", identity.id):
+            msg = f"the state of {self.type_name} is another one than before; begin again"
+            raise StateCorrupt(msg)
+        self.state_id = identity.id
+        if self._read:
+            last = await called(view, EntityState.last_position, self.type_name)
+            if last < self._read:
+                msg = (
+                    f"the journal of {self.type_name} ends at {last}, and events behind "
+                    f"{self._read} were asked for: it is another state, or one that was put "
+                    "back; begin again with after=0"
+                )
+                raise StateCorrupt(msg)
+        self._is_open = True
+
+    # --- copies ---
+
+    def to_log(self, log: "CommitLog | str | Path") -> int:
+        """Append all events to a log, each once, until the journal ends or is closed.
+
+        A log that has some of this journal gets what is behind them, whatever ended the copy
+        before: position and record are one write. Topic `/TYPE/KEY`, key, time and the fields
+        of the event as payload, of which simple ones are declared as columns; headers are
+        position, number, epoch, kind and version. Begins at `after` where the log has none.
+
+        Args:
+            log: one that is open, or its folder.
+
+        Returns:
+            How many events were appended.
+
+        Raises:
+            WrongValue: the journal has a reader: the log knows its own position.
+            WrongState: the log has the journal of another state.
+            LogError: the log cannot be written; `LogLocked` if another process writes it.
+            StateUnavailable: the database is away, and the journal is not followed.
+        """
+        from callboard.entity.journal.log_copy import copy_to_log
+
+        if self._reader is not None:
+            msg = "a log knows how far its journal is; leave reader= away"
+            raise WrongValue(msg)
+        return copy_to_log(self, self._decoder.form, log)
+
+    async def ato_log(self, log: "CommitLog | str | Path") -> int:
+        """Awaitable twin of `to_log`."""
+        return await on_a_thread(self.to_log, log)
+
+    # --- where a reader is ---
+
+    def done(self, entry: Entry | None = None) -> None:
+        """Store that everything up to an entry was worked off; with `reader` only.
+
+        The next journal with this reader begins behind it, on any node.
+
+        Args:
+            entry: the last one that was yielded, by default.
+
+        Raises:
+            WrongValue: the journal has no reader.
+            Fenced: another journal with this reader was begun.
+            StateUnavailable: the database is away; nothing was stored.
+        """
+        self._check_reader()
+        refuse_loop("done()", "journal.adone(…)")
+        self._home.wait(self.adone(entry))
+
+    async def adone(self, entry: Entry | None = None) -> None:
+        """Awaitable twin of `done`."""
+        self._check_reader()
+        require(entry is None or isinstance(entry, Entry), "done() takes an Entry", entry)
+        position = self._position if entry is None else entry.position
+        await self._home.start(self._store(position))
+
+    async def _store(self, position: int) -> None:
+        """Store a position of the reader."""
+        if not self._epoch:
+            return  # nothing was read
+        state = await self._home.state(self._url)
+        moved: Callable[..., bool] = EntityState.move_reader
+        row = (self.type_name, self._reader, self._epoch, position)
+        if not await called(state, moved, *row):
+            msg = (
+                f"reader {self._reader!r} of {self.type_name} was begun again elsewhere; "
+                "end this one"
+            )
+            raise Fenced(msg)
+
+    def _check_reader(self) -> None:
+        if self._reader is None:
+            name = self.type_name
+            msg = f"no position is stored; make it with node.journal({name}, reader=NAME)"
+            raise WrongValue(msg)
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Let the iteration end; from any thread. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._home.runtime.post(self._end)
+
+    async def aclose(self) -> None:
+        """Awaitable twin of `close`."""
+        self.close()
+
+    def _end(self) -> None:
+        """Wake who waits; on the node's thread."""
+        if self._is_following:
+            self._is_following = False
+            self._home.growth.leave(self.type_name)
+        self._home.growth.wake(self.type_name)
+
+
+def checked_reader(reader: object) -> str | None:
+    """Return the name of a reader.
+
+    Raises:
+        WrongArgument: it is no text.
+        WrongValue: it has other characters, or none.
+    """
+    if reader is None:
+        return None
+    require(type(reader) is str, "a reader's name is a text", reader)
+    if not _READER.fullmatch(str(reader)):
+        msg = f"{reader!r:.100}: a reader's name has 1 to 128 letters, digits and . _ - : @"
+        raise WrongValue(msg)
+    return str(reader)
