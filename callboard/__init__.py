@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from callboard.entity.entity import Entity as Entity
     from callboard.entity.entity import event as event
     from callboard.entity.entity import upcast as upcast
+    from callboard.entity.journal.entry import Entry as Entry
+    from callboard.entity.journal.entry import RawEvent as RawEvent
+    from callboard.entity.journal.journal import Journal as Journal
     from callboard.node import Node as Node
     from callboard.proxies.errors import LinkError as LinkError
     from callboard.proxies.errors import LinkFull as LinkFull
@@ -91,6 +94,8 @@ _HOMES: Final = {
         "callboard.proxies.messages": "message",
         "callboard.proxies.names.watch": "NameAdded NameRemoved",
         "callboard.entity.entity": "Entity event upcast",
+        "callboard.entity.journal.entry": "Entry RawEvent",
+        "callboard.entity.journal.journal": "Journal",
         "callboard.node": "Node",
         "callboard.proxies.rights.rights": "Rights",
         "callboard.proxies.stats": "AccountInfo LinkInfo NodeStats",

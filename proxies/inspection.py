@@ -298,7 +298,7 @@ class NodeAnswer:
         name: of the node, as the one that asked it knows it.
         node: its id in hex.
         error: why there is no answer, or "".
-        answer: an `Inspection` or `ActorPages`; None without one.
+        answer: an `Inspection`, `ActorPages` or `PartRows`; None without one.
     """
 
     name: str
@@ -319,7 +319,7 @@ class InspectCluster(Query[ClusterInspection]):
     """To an inspector: ask all nodes in reach, and yourself.
 
     Attributes:
-        question: an `Inspect` or `InspectActor`.
+        question: an `Inspect`, `InspectActor` or `ReadPart`.
         timeout: seconds after which a node counts as one that does not answer.
     """
 
@@ -588,6 +588,8 @@ class Inspector(SystemActor):
             own = replace(own, answer=self.inspect(question))
         elif type(question) is InspectActor:
             own = replace(own, answer=self.inspect_actor(question))
+        elif type(question) is ReadPart:
+            own = replace(own, answer=await self.read_part(question))
         else:
             return ClusterInspection([replace(own, error="the cluster is not asked that")])
         try:

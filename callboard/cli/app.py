@@ -25,6 +25,7 @@ NOUNS: Final = {
     "cluster": "Look at all nodes at once.",
     "actor": "Talk to actors.",
     "topic": "Publish and subscribe.",
+    "entity": "Look at entities and their events, and move them.",
     "flow": "Serve files as flows, send and take flows.",
     "gateway": "Run gateways: modules that are linked by a configuration.",
     "log": "Look into logs.",

@@ -12,6 +12,7 @@ from callboard.actors.dispatch import DispatchTable
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Sender
 from callboard.actors.runtime import Runtime
+from callboard.entity.applying import apply_stored, public_state, restore
 from callboard.entity.cell import Emission, EntityBatch, EntityCell, read_only, unavailable
 from callboard.entity.entity import DEFAULT_IDLE, Entity, EntityType
 from callboard.entity.errors import EntityUnavailable
@@ -30,7 +31,7 @@ from callboard.entity.state.interface import (
     SlotBatch,
     StoredEvent,
 )
-from callboard.lease.errors import Fenced, StateVersion
+from callboard.lease.errors import Fenced
 from callboard.text import said
 
 if TYPE_CHECKING:
@@ -486,10 +487,8 @@ class EntityHost:
 
     def snapshot(self, cell: EntityCell) -> EntitySnapshot | None:
         """Return the state of an entity as it is, if it can be written."""
-        public = {name: value for name, value in vars(cell.actor).items() if name[0] != "_"}
-        public.pop("context", None)
         try:
-            body = self.form.write(public)
+            body = self.form.write(public_state(cell.actor))
         except Exception as error:  # noqa: BLE001 - the events are there
             where = self.type.cls.__qualname__
             text = f"{where} has no snapshots, events are replayed: {said(error)}"
@@ -499,12 +498,7 @@ class EntityHost:
 
     def restore(self, actor: Entity, snapshot: EntitySnapshot) -> None:
         """Give an entity the state of a snapshot."""
-        found = self.form.read(snapshot.body)
-        if not self.type.appliers:
-            actor.state = found  # type: ignore[attr-defined]
-            return
-        for name, value in found.items():
-            setattr(actor, name, value)
+        restore(self.form, self.type, actor, snapshot)
 
     def apply_stored(self, actor: Entity, stored: StoredEvent) -> None:
         """Apply a stored event to an entity.
@@ -512,19 +506,7 @@ class EntityHost:
         Raises:
             StateVersion: a newer version of the class wrote it, or one that knew more events.
         """
-        kind = self.form.kind_named(stored.kind)
-        latest = self.type.version_of(stored.kind)
-        if kind is None or stored.version > latest:
-            msg = (
-                f"{stored.kind} of version {stored.version} was stored, and this program has "
-                f"{f'version {latest}' if kind else 'no such message'}; upgrade it"
-            )
-            raise StateVersion(msg)
-        fields = self.form.read(stored.body)
-        if stored.version < latest:
-            fields = self.type.upcast(actor, stored.kind, stored.version, fields)
-        event = kind.build(fields)
-        self.type.applier(event)(actor, event)
+        apply_stored(self.form, self.type, actor, stored)
 
 
 def _table_of(cls: type[Entity]) -> DispatchTable:

@@ -41,6 +41,11 @@ _OPEN_READER = """INSERT INTO callboard_readers VALUES (?, ?, 0, 1, ?)
     RETURNING position, epoch"""
 _MOVE_READER = """UPDATE callboard_readers SET position = ?, time_ms = ?
     WHERE type = ? AND reader = ? AND epoch = ? RETURNING 1"""
+_LAST_NUMBER = (
+    "SELECT max(number) FROM (SELECT max(number) AS number FROM callboard_events"
+    " WHERE type = ? AND key = ? UNION ALL SELECT max(number) FROM callboard_snapshots"
+    " WHERE type = ? AND key = ?) AS found"
+)
 _KEYS = (
     "SELECT key FROM callboard_events WHERE type = ? AND key > ?"
     " UNION SELECT key FROM callboard_snapshots WHERE type = ? AND key > ?"
@@ -157,6 +162,20 @@ class SqlView(ABC):
             StoredJob(key, number, JobState(JobStatus(found), *state), time_ms, body)
             for number, found, *state, time_ms, body in rows
         ]
+
+    def last_number(self, type_name: str, key: str) -> int:
+        """Return the number of the last event or snapshot of a key; 0 where there is none."""
+        found = self.rows(_LAST_NUMBER, type_name, key, type_name, key)
+        return int(found[0][0] or 0)
+
+    def snapshot_at(
+        self, type_name: str, key: str, number: int, version: int | None
+    ) -> EntitySnapshot | None:
+        """Return the newest snapshot of a key up to a number, of one version or of any."""
+        rows = self.rows(_SNAPSHOTS, type_name, key)
+        found = [EntitySnapshot(*row) for row in rows]
+        fitting = (s for s in found if s.number <= number and version in (None, s.version))
+        return next(fitting, None)
 
     @abstractmethod
     def identity(self) -> Identity:

@@ -1,0 +1,488 @@
+"""`callboard entity …`: look at entities and their events, and move them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from callboard.cli.cluster import Address, ClusterOptions
+from callboard.cli.options import JsonOptions, command, flag, noun, option
+from callboard.cli.output import columns, say, to_json
+from callboard.cli.problem import Misuse, Problem, explained
+
+if TYPE_CHECKING:
+    from callboard.entity.journal.journal import Journal
+    from callboard.entity.state.sql import SqlView
+
+app = noun()
+
+#: Events that are printed unless another limit is given.
+_SHOWN: Final = 100
+
+#: Entities of a running cluster that are listed unless another limit is given.
+_LISTED: Final = 100
+
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Its key, or basp:///TYPE/KEY.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateOptions(JsonOptions):
+    """Which state is read."""
+
+    state: str = option(
+        ..., "Where the events are: sqlite:FILE or postgresql://….", metavar="URL"
+    )
+    as_json: bool = flag("Print JSON, one object each line.", "--json")
+
+    @contextmanager
+    def view(self) -> Iterator["SqlView"]:
+        """Open the state, of which nothing is changed.
+
+        Raises:
+            Problem: it is not there, or no state.
+        """
+        from callboard.entity.state.opening import open_view
+        from callboard.lease.errors import StorageError
+
+        with explained((StorageError, ValueError), "give the --state that nodes host with"):
+            view = open_view(self.state)
+            try:
+                yield view
+            finally:
+                view.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypedOptions(StateOptions):
+    """Which type of entities is meant."""
+
+    type: str = option(
+        "", "The type; needed where the state has several.", "--type", metavar="TYPE"
+    )
+
+    def find(self, view: "SqlView", key: str) -> tuple[str, str]:
+        """Return type and key of an entity that has events or a snapshot.
+
+        Raises:
+            Problem: there is none, or its type is not clear.
+        """
+        from callboard.entity.reference import PREFIX, entity_parts
+
+        name, parts = self.type, entity_parts(key) if key.startswith(PREFIX) else None
+        if parts is not None:
+            name, key = parts
+        name = checked_type(view, name)
+        if not view.last_number(name, key):
+            why = f"{name} has no entity {key!r} with events"
+            raise Problem(why=why, step="see: callboard entity ls --state URL --type TYPE")
+        return name, key
+
+
+def checked_type(view: "SqlView", name: str) -> str:
+    """Return the name of a type that a state has; the only one, if none is given.
+
+    Raises:
+        Problem: there is none of that name, or several.
+    """
+    types = list(view.types())
+    if name in types or (not name and len(types) == 1):
+        return name or types[0]
+    if not types:
+        raise Problem(why="the state has no entities yet", step="host some, and send to them")
+    shown = ", ".join(types[:20])
+    if name:
+        raise Misuse(why=f"the state has no type {name!r}", step=f"there are {shown}")
+    raise Misuse(why="the state has several types", step=f"say --type, one of {shown}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LsOptions(ClusterOptions):
+    """What is listed."""
+
+    state: str = option(
+        "",
+        "List what is stored, instead of a running cluster: sqlite:FILE, postgresql://….",
+        metavar="URL",
+    )
+    type: str = option("", "List the entities of a type.", "--type", metavar="TYPE")
+    after: str = option("", "Only keys behind this one; of a state.", metavar="KEY")
+    limit: int = option(_LISTED, "Rows at most.", min=1, max=10_000)
+
+
+@command(app, "ls")
+def list_them(
+    options: LsOptions,
+    address: Annotated[
+        str, typer.Argument(metavar="[ADDRESS]", help="basp://HOST:PORT of any node.")
+    ] = "",
+) -> None:
+    """List the types of entities and their hosts, or with --type the entities.
+
+    Of a running cluster: which nodes host a type, how many slots each owns, how many entities
+    live there; with --type those that live. Of a state: all types, and all keys.
+
+    \b
+    Examples:
+      callboard entity ls basp://127.0.0.1:4222
+      callboard entity ls basp://127.0.0.1:4222 --type shop.Cart --json
+      callboard entity ls --state sqlite:shop.db
+      callboard entity ls --state sqlite:shop.db --type shop.Cart --after u-17
+    """  # noqa: D301
+    if bool(options.state) == bool(address):
+        raise Misuse(
+            why="a cluster or a state is listed",
+            step="give ADDRESS of a node, or --state URL",
+        )
+    if options.state:
+        _list_state(options)
+    elif options.type:
+        _list_rows(options, address, "entity_cells", _CELLS, "lives just now")
+    else:
+        _list_rows(options, address, "entities", _TYPES, "is hosted")
+
+
+_TYPES: Final = ("node", "type", "state", "slots", "active", "activated", "events", "moves")
+_CELLS: Final = ("node", "type", "key", "slot", "number", "depth", "idle")
+
+
+def _list_rows(
+    options: LsOptions, address: str, part: str, head: tuple[str, ...], what: str
+) -> None:
+    """Print rows that the nodes tell."""
+    from callboard.proxies.inspection import ReadPart
+
+    told = options.ask(address, ReadPart(part, options.type, limit=options.limit))
+    found = [
+        {"node": each.name or each.node[:12], **row}
+        for each in told.nodes
+        if each.answer is not None
+        for row in each.answer.rows
+    ][: options.limit]
+    silent = {each.name or each.node[:12]: each.error for each in told.nodes if each.error}
+    count = sum(each.answer.count for each in told.nodes if each.answer is not None)
+    rows = [[_cell(row[name]) for name in head] for row in found]
+    numbers = [i for i, name in enumerate(head) if found and type(found[0][name]) is not str]
+    lines = [columns([name.upper() for name in head], rows, right=numbers)] if rows else []
+    if not rows:
+        lines.append(f"no entity of {options.type} {what}" if options.type else f"none {what}")
+    if count > len(found):
+        lines.append(f"… {count - len(found):,} more; --limit shows them")
+    lines += [f"{name} did not answer: {error}" for name, error in silent.items()]
+    options.say({"rows": found, "silent": silent}, "\n".join(lines))
+
+
+def _cell(value: object) -> str:
+    """Return what a table shows of a value."""
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def _list_state(options: LsOptions) -> None:
+    """Print the types of a state, or the keys of one."""
+    reading = StateOptions(state=options.state, as_json=options.as_json)
+    with reading.view() as view:
+        if options.type:
+            name = checked_type(view, options.type)
+            keys = view.keys(name, options.after, options.limit + 1)
+            found = [
+                {"type": name, "key": key, "number": view.last_number(name, key)}
+                for key in keys[: options.limit]
+            ]
+            more = len(keys) > options.limit
+            head = ("TYPE", "KEY", "EVENTS")
+        else:
+            found = [
+                {
+                    "type": name,
+                    "events": view.last_position(name),
+                    "kinds": sorted(kind for kind, _ in view.kinds(name)),
+                }
+                for name in view.types()
+            ]
+            more, head = False, ("TYPE", "EVENTS", "KINDS")
+    if options.as_json:
+        say(to_json({"rows": found}))
+        return
+    rows = [
+        [", ".join(sorted(set(v))) if isinstance(v, list) else _cell(v) for v in row.values()]
+        for row in found
+    ]
+    say(columns(head, rows) if rows else "nothing is stored")
+    if more:
+        say(f"… there are more; go on with --after {found[-1]['key']!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhereOptions(ClusterOptions):
+    """Which type of entities is meant."""
+
+    type: str = option(
+        "", "The type; needed where the cluster has several.", "--type", metavar="TYPE"
+    )
+
+
+@command(app)
+def where(address: Address, key: Key, options: WhereOptions) -> None:
+    """Tell which node owns a key, and whether its entity lives there.
+
+    \b
+    Examples:
+      callboard entity where basp://127.0.0.1:4222 u-17 --type shop.Cart
+      callboard entity where basp://127.0.0.1:4222 basp:///shop.Cart/u-17 --json
+    """  # noqa: D301
+    from callboard.entity.machine.table import slot_of
+    from callboard.proxies.inspection import ReadPart
+
+    name, key = hosted_type(address, key, options)
+    slot = slot_of(key)
+    told = options.ask(address, ReadPart("entity_slots", name, limit=256))
+    owners = [
+        (each, row)
+        for each in told.nodes
+        if each.answer is not None
+        for row in each.answer.rows
+        if row["slot"] == slot
+    ]
+    if not owners:
+        why = f"no node in reach owns slot {slot} of {name}"
+        raise Problem(why=why, step="look again in a second: callboard entity ls ADDRESS")
+    node, row = max(owners, key=lambda pair: int(pair[1]["epoch"]))
+    keys = options.ask(address, ReadPart("entity_cells", name, search=key, limit=10_000))
+    lives = any(
+        found["key"] == key
+        for each in keys.nodes
+        if each.answer is not None and each.node == node.node
+        for found in each.answer.rows
+    )
+    line = {
+        "type": name,
+        "key": key,
+        "slot": slot,
+        "epoch": row["epoch"],
+        "node": node.name,
+        "node_id": node.node,
+        "active": lives,
+    }
+    state = "lives" if lives else "does not live just now"
+    text = f"{name}/{key}: slot {slot}, epoch {row['epoch']}, on {node.name} ({node.node})"
+    options.say(line, f"{text}; it {state}")
+
+
+def hosted_type(address: str, key: str, options: WhereOptions) -> tuple[str, str]:
+    """Return type and key of an entity that a cluster hosts.
+
+    Raises:
+        Problem: its type is not hosted, or not clear.
+    """
+    from callboard.entity.entity import checked_key
+    from callboard.entity.reference import PREFIX, entity_parts
+    from callboard.proxies.inspection import ReadPart
+
+    name, parts = options.type, entity_parts(key) if key.startswith(PREFIX) else None
+    if parts is not None:
+        name, key = parts
+    checked_key(key)
+    told = options.ask(address, ReadPart("entities", limit=10_000))
+    answers = [each.answer.rows for each in told.nodes if each.answer is not None]
+    types = sorted({str(row["type"]) for rows in answers for row in rows})
+    if not types:
+        step = "let a program call node.host(Cart, state=…)"
+        raise Problem(why="no node in reach hosts entities", step=step)
+    if name not in types and (name or len(types) > 1):
+        why = f"no node in reach hosts {name!r}" if name else "the nodes host several types"
+        raise Misuse(why=why, step=f"say --type, one of {', '.join(types[:20])}")
+    return name or types[0], key
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryOptions(TypedOptions):
+    """Which events are printed."""
+
+    after: int = option(0, "Only events behind this number.", min=0)
+    limit: int = option(_SHOWN, "Print so many events.", min=1)
+
+
+@command(app)
+def history(key: Key, options: HistoryOptions) -> None:
+    """Print the events of an entity: number, time, kind and fields.
+
+    \b
+    Examples:
+      callboard entity history u-17 --state sqlite:shop.db
+      callboard entity history u-17 --state sqlite:shop.db --type shop.Cart --after 100
+      callboard entity history basp:///shop.Cart/u-17 --state sqlite:shop.db --json | jq .fields
+    """  # noqa: D301
+    with options.view() as view:
+        name, key = options.find(view, key)
+        events = view.events(name, key, options.after, options.limit + 1)
+        for stored in events[: options.limit]:
+            _print_event(options, name, stored)
+        if not options.as_json:
+            if len(events) > options.limit:
+                last = events[options.limit - 1].number
+                say(f"… there are more; go on with --after {last}", err=True)
+            elif not events:
+                say("no events behind that; older ones may be forgotten", err=True)
+
+
+def _print_event(options: StateOptions, name: str, stored: Any) -> None:
+    """Print an event as it is stored."""
+    from callboard.entity.journal.entry import Entry, raw_event
+
+    raw, time = raw_event(stored), Entry.moment(stored.time_ms)
+    row = {
+        "type": name,
+        "key": stored.key,
+        "number": stored.number,
+        "position": stored.position,
+        "time": time.isoformat(timespec="milliseconds"),
+        "epoch": stored.epoch,
+        "kind": raw.kind,
+        "version": raw.version,
+        "fields": raw.fields,
+    }
+    text = f"{row['time']}  {stored.key}  {stored.number}  {raw.kind}  {to_json(raw.fields)}"
+    options.say(row, text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtOptions(TypedOptions):
+    """What applies the events."""
+
+    code: Path | None = option(
+        None, "File with the class of the entity, which applies the events.", metavar="FILE.py"
+    )
+
+
+@command(app)
+def at(
+    key: Key,
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=0, help="Of its last event.")],
+    options: AtOptions,
+) -> None:
+    """Print the state of an entity as it was after one of its events.
+
+    With --code its class applies the events up to that number, as when it is recovered; nothing
+    else of it runs but __init__ without arguments. Without, what is stored is printed: the
+    latest snapshot up to there, if there is one, and the events behind it.
+
+    \b
+    Examples:
+      callboard entity at u-17 120 --state sqlite:shop.db --code shop.py
+      callboard entity at u-17 120 --state sqlite:shop.db --type shop.Cart --json
+    """  # noqa: D301
+    from callboard.cli.work.entity_past import past_of
+
+    with options.view() as view:
+        name, key = options.find(view, key)
+        row = past_of(view, name, key, number, options.code)
+    if options.as_json:
+        say(to_json(row))
+        return
+    say(f"{name}/{key} after event {row['number']}")
+    for field, value in row["state"].items():
+        say(f"  {field} = {to_json(value)}")
+    for event in row["events"]:
+        say(f"  {event['number']}  {event['kind']}  {to_json(event['fields'])}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalOptions(StateOptions):
+    """Which events are printed, and where they go."""
+
+    after: int = option(0, "Only events behind this position.", min=0, metavar="POSITION")
+    follow: bool = flag("Wait for more; end with Ctrl-C.", "--follow", "-f")
+    limit: int | None = option(None, "Print so many events.", min=1)
+    to_log: Path | None = option(
+        None,
+        "Append each event to this log once, behind those that it has, instead of printing.",
+        "--to-log",
+        metavar="FOLDER",
+    )
+    code: Path | None = option(
+        None,
+        "File with the classes of events, whose fields are columns of the log.",
+        metavar="FILE.py",
+    )
+
+
+@command(app)
+def journal(
+    name: Annotated[str, typer.Argument(metavar="TYPE", help="The type of the entities.")],
+    options: JournalOptions,
+) -> None:
+    """Print all events of a type in the order of commits, or copy them into a log.
+
+    A copy goes on where it was, whatever ended it, and appends each event once.
+
+    \b
+    Examples:
+      callboard entity journal shop.Cart --state sqlite:shop.db
+      callboard entity journal shop.Cart --state sqlite:shop.db --after 1000 --json | jq .fields
+      callboard entity journal shop.Cart --state postgresql://db/shop -f
+      callboard entity journal shop.Cart --state sqlite:shop.db --to-log carts -f --code shop.py
+    """  # noqa: D301
+    from callboard import Node
+    from callboard.cli.loading import load_app
+    from callboard.cli.own_node import catch_signals
+    from callboard.commitlog import LogError
+
+    if options.to_log is not None and options.limit is not None:
+        raise Misuse(why="--limit is for printing", step="leave it out with --to-log")
+    with options.view() as view:
+        if not options.follow or name not in view.types():
+            name = checked_type(view, name)
+    if options.code is not None:
+        load_app(options.code)
+    with (
+        catch_signals() as stop,
+        Node("callboard entity") as node,
+        node.journal(
+            name, after=options.after, follow=options.follow, state=options.state, raw=True
+        ) as entries,
+        explained((LogError,), "name another folder with --to-log"),
+    ):
+        with _ended_by(stop, entries):
+            if options.to_log is None:
+                _print_journal(entries, name, options)
+                return
+            count = entries.to_log(options.to_log)
+        row = {"events": count, "position": entries.position, "log": str(options.to_log)}
+        options.say(row, f"{count:,} events appended to {options.to_log}")
+
+
+@contextmanager
+def _ended_by(stop: Any, entries: "Journal") -> Iterator[None]:
+    """Close a journal when a signal came."""
+    import threading
+
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.is_set():
+            if stop.wait(0.1):
+                entries.close()
+                return
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watching.join()
+
+
+def _print_journal(entries: "Journal", name: str, options: JournalOptions) -> None:
+    """Print events until the journal ends."""
+    count = 0
+    while page := entries.next_stored():
+        for stored in page:
+            _print_event(options, name, stored)
+            count += 1
+            if count == options.limit:
+                return

@@ -1,0 +1,107 @@
+"""The state of an entity after one of its events, as `callboard entity at` prints it."""
+
+import inspect
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from callboard.basp.payload import PayloadCodec
+from callboard.basp.registry import DEFAULT_REGISTRY
+from callboard.cli.loading import load_app
+from callboard.cli.problem import Misuse, Problem
+from callboard.entity.applying import replay
+from callboard.entity.entity import Entity, EntityType, type_name
+from callboard.entity.form import EventForm
+from callboard.entity.journal.entry import raw_event
+from callboard.entity.state.interface import PAGE, EntitySnapshot, StoredEvent
+from callboard.text import class_name, said
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from callboard.entity.state.sql import SqlView
+
+
+def past_of(
+    view: "SqlView", name: str, key: str, number: int, code: Path | None
+) -> dict[str, Any]:
+    """Return the state of an entity after an event.
+
+    Raises:
+        Problem: there is no such event, or the class cannot apply the events.
+    """
+    cls = None if code is None else _class_of(load_app(code), name, code)
+    last = view.last_number(name, key)
+    if number > last:
+        step = f"give a number up to {last}"
+        raise Misuse(why=f"{name} {key!r} has {last} events", step=step)
+    version = None if cls is None else EntityType(cls).snapshot_version
+    snapshot = view.snapshot_at(name, key, number, version)
+    events = _events(view, name, key, snapshot.number if snapshot else 0, number)
+    if cls is not None:
+        state, events = _replayed(cls, key, snapshot, events), []
+    else:
+        state = {} if snapshot is None else json.loads(snapshot.body)
+        if not isinstance(state, dict):
+            state = {"state": state}
+    raw = [(event.number, raw_event(event)) for event in events]
+    return {
+        "type": name,
+        "key": key,
+        "number": number,
+        "state": state,
+        "events": [{"number": n, "kind": e.kind, "fields": e.fields} for n, e in raw],
+    }
+
+
+def _events(view: "SqlView", name: str, key: str, after: int, number: int) -> list[StoredEvent]:
+    """Return the events of a key behind a number up to another.
+
+    Raises:
+        Problem: some of them were forgotten.
+    """
+    found: list[StoredEvent] = []
+    while after < number:
+        page = view.events(name, key, after, min(PAGE, number - after))
+        if not page or page[0].number != after + 1 or page[-1].number > number:
+            why = f"events of {name} {key!r} behind {after} were forgotten (keep)"
+            raise Problem(why=why, step="give a later NUMBER, or see: callboard entity history")
+        found += page
+        after = page[-1].number
+    return found
+
+
+def _class_of(module: "ModuleType", name: str, path: Path) -> type[Entity]:
+    """Return the class of a type in a file.
+
+    Raises:
+        Misuse: it has none.
+    """
+    found = [
+        each
+        for each in vars(module).values()
+        if inspect.isclass(each) and issubclass(each, Entity) and each is not Entity
+    ]
+    for each in found:
+        if type_name(each) == name:
+            return each
+    names = ", ".join(sorted({type_name(each) for each in found})) or "none"
+    raise Misuse(why=f"{path} has no entity class of type {name}", step=f"it has: {names}")
+
+
+def _replayed(
+    cls: type[Entity], key: str, snapshot: EntitySnapshot | None, events: list[StoredEvent]
+) -> dict[str, Any]:
+    """Return the public attributes of an entity to which events were applied.
+
+    Raises:
+        Problem: its class cannot be made, or does not take them.
+    """
+    form = EventForm(PayloadCodec(DEFAULT_REGISTRY))
+    try:
+        state = replay(form, EntityType(cls), key, snapshot, events)
+        return {field: json.loads(form.write(value)) for field, value in state.items()}
+    except Exception as error:  # the class is a user's
+        why = f"{cls.__qualname__} cannot be replayed: {class_name(error)}: {said(error)}"
+        step = "see what it needs, or leave --code out for what is stored"
+        raise Problem(why=why, step=step) from error

@@ -1,0 +1,87 @@
+"""How what was stored becomes an entity again: its snapshot, then the events behind it."""
+
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from callboard.entity.entity import Entity, EntityType
+from callboard.entity.errors import NotPersistable
+from callboard.entity.form import EventForm
+from callboard.entity.state.interface import EntitySnapshot, StoredEvent
+from callboard.lease.errors import StateVersion
+
+
+def restore(form: EventForm, kind: EntityType, actor: Entity, snapshot: EntitySnapshot) -> None:
+    """Give an entity the state of a snapshot."""
+    found = form.read(snapshot.body)
+    if not kind.appliers:
+        actor.state = found  # type: ignore[attr-defined]
+        return
+    for name, value in found.items():
+        setattr(actor, name, value)
+
+
+def apply_stored(form: EventForm, kind: EntityType, actor: Entity, stored: StoredEvent) -> None:
+    """Apply a stored event to an entity.
+
+    Raises:
+        StateVersion: a newer version of the class wrote it, or one that knew more events.
+    """
+    registered = form.kind_named(stored.kind)
+    latest = kind.version_of(stored.kind)
+    if registered is None or stored.version > latest:
+        msg = (
+            f"{stored.kind} of version {stored.version} was stored, and this program has "
+            f"{f'version {latest}' if registered else 'no such message'}; upgrade it"
+        )
+        raise StateVersion(msg)
+    fields = form.read(stored.body)
+    if stored.version < latest:
+        fields = kind.upcast(actor, stored.kind, stored.version, fields)
+    event = registered.build(fields)
+    kind.applier(event)(actor, event)
+
+
+def public_state(actor: Entity) -> dict[str, Any]:
+    """Return the attributes of an entity that are its state: those without an underscore."""
+    public = {name: value for name, value in vars(actor).items() if name[0] != "_"}
+    public.pop("context", None)
+    return public
+
+
+class _Past:
+    """The context of an entity that is only looked at."""
+
+    def __init__(self, kind: EntityType, key: str) -> None:
+        self.type, self.key, self.written = kind, key, 0
+
+    def persist(self, _: object = None) -> NoReturn:
+        """Refuse: it is the past."""
+        msg = f"{self.type.name}/{self.key} is replayed to be looked at, and persists nothing"
+        raise NotPersistable(msg)
+
+    save = persist
+
+
+def replay(
+    form: EventForm,
+    kind: EntityType,
+    key: str,
+    snapshot: EntitySnapshot | None,
+    events: Iterable[StoredEvent],
+) -> dict[str, Any]:
+    """Return the public attributes of an entity as it was, without hosting it.
+
+    Its `__init__` is called without arguments, then its `@event` methods; no handler is.
+
+    Raises:
+        StateVersion: its class does not read them.
+        Exception: whatever the class raises.
+    """
+    cell: Any = _Past(kind, key)
+    actor = kind.cls.attach(cell, (), {})
+    if snapshot is not None:
+        restore(form, kind, actor, snapshot)
+    for stored in events:
+        apply_stored(form, kind, actor, stored)
+        cell.written = stored.number
+    return public_state(actor)
