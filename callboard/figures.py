@@ -47,6 +47,9 @@ class Metric:
     samples: Samples = field(default_factory=list)
 
 
+#: Marks the sample of a class of a histogram.
+_BUCKET: Final = ("", "_bucket")
+
 #: What a process has beside its nodes, such as readers of logs, tells its metrics here.
 PROCESS_SOURCES: Final[list[Callable[[], list[Metric]]]] = []
 
@@ -78,6 +81,8 @@ class Figure(Generic[S]):
         if isinstance(value, Histogram):
             value, kind = list(value.samples()), "histogram"
         samples = value if isinstance(value, list) else [((), value)]
+        if any(_BUCKET in own for own, _ in samples):  # one for each value of a label
+            kind = "histogram"
         whole = [((*labels, *own), number) for own, number in samples]
         return Metric(self.name, kind, self.text, whole)
 

@@ -26,6 +26,7 @@ from callboard.proxies.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from callboard.entity.entities import Entities
+    from callboard.entity.figures import EntityStats
     from callboard.entity.journal.journal import Journal
     from callboard.serving.flight_process import FlightProcess
     from callboard.serving.log_service import ServedLog
@@ -258,6 +259,10 @@ class Node(node.Node):
             return self._all_entities.entity(type_name, key)
         except NodeClosed as error:
             raise MalformedPayload(str(error)) from None
+
+    def entity_stats(self) -> "list[EntityStats]":
+        """Return what there is to say of each type of entities that this node hosts."""
+        return [] if self._entities is None else self._entities.stats()
 
     def journal(
         self,

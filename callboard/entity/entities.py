@@ -1,9 +1,11 @@
 """The entities of a node: the types that it hosts, and the way to those of other nodes."""
 
 import threading
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from callboard.actors.dispatch import handler
 from callboard.actors.envelope import COMPANY
@@ -19,9 +21,11 @@ from callboard.basp.payload import PayloadCodec
 from callboard.entity.cell import EntityCell
 from callboard.entity.entity import Entity, EntityType, checked_key, type_name
 from callboard.entity.errors import DuplicateEntityType, NeedsLeases
+from callboard.entity.events import EntityTypeHosted
+from callboard.entity.figures import EntityStats
 from callboard.entity.form import EventForm
 from callboard.entity.host import EntityHost
-from callboard.entity.journal.entry import EntryDecoder
+from callboard.entity.journal.entry import Entry, EntryDecoder
 from callboard.entity.journal.growth import JournalGrowth
 from callboard.entity.journal.journal import Journal, checked_reader
 from callboard.entity.machine.table import SLOTS, SharedState, Table, TableMember, slot_of
@@ -39,14 +43,18 @@ from callboard.entity.ownership import LOOK, Ownership, called
 from callboard.entity.reference import EntityRef
 from callboard.entity.sending import TypeSender, Waiting
 from callboard.entity.state.client import StateClient, ThreadedStateClient
-from callboard.entity.state.interface import EntityState
+from callboard.entity.state.interface import EntityState, StoredEvent
 from callboard.entity.state.opening import open_leases, open_state, open_view
+from callboard.parts import Row
 from callboard.proxies.errors import NotPermitted
 from callboard.proxies.overlay import Overlay
 from callboard.proxies.rights.rights import NamedRight, Rights
 from callboard.text import shown
 
 T = TypeVar("T")
+
+#: Events of one entity that are shown to who looks.
+ROWS_OF_EVENTS: Final = 1_000
 
 #: Seconds that closing waits for commits under way, and for other members to be told.
 CLOSE_TIMEOUT: Final = 5.0
@@ -239,6 +247,10 @@ class Entities:
         #: Names this life of the node in fences and in the table.
         self.writer = f"{runtime.node_id.hex()}-{runner.random.getrandbits(32):08x}"
         COMPANY.hold, COMPANY.used = _hold, True
+        overlay.add_part("entities", self._rows)
+        overlay.add_part("entity_slots", self._slot_rows)
+        overlay.add_part("entity_cells", self._cell_rows)
+        overlay.add_part("entity_events", self._event_rows)
         runtime.start_actor(EntityServer, (self,), number=ENTITIES)
 
     # --- hosting ---
@@ -272,6 +284,7 @@ class Entities:
             self._joining.add(name)
         try:
             await self._join(name, kind, (args, kwargs), state, leases or state)
+            self.runtime.report(EntityTypeHosted(name, place_of(state)))
         except BaseException:
             self._joining.discard(name)
             self._hosts.pop(name, None)
@@ -519,6 +532,99 @@ class Entities:
         else:
             owned.told(told.version)
 
+    # --- looked at ---
+
+    def stats(self) -> list[EntityStats]:
+        """Return what there is to say of the types that this node hosts; from any thread."""
+        return [self._stats(name, host) for name, host in sorted(self._hosts.items())]
+
+    def _stats(self, name: str, host: EntityHost) -> EntityStats:
+        """Return what there is to say of a type."""
+        counters, sender = host.counters, self._senders.get(name)
+        return EntityStats(
+            type=name,
+            state=place_of(self._urls.get(name)),
+            slots=len(host.epochs),
+            active=len(host.cells),
+            waiting=host.waiting + (0 if sender is None else sender.waiting),
+            activated=counters.activations,
+            commits=counters.commits,
+            events=counters.events,
+            failures=counters.failures,
+            fenced=counters.fenced,
+            gained=counters.gained,
+            moves=counters.lost,
+            commit_seconds=host.commit_seconds,
+        )
+
+    def _rows(self, _which: str, permits: Rights | None) -> list[Row]:
+        """Tell of the types that this node hosts; on the node's thread."""
+        return [
+            {
+                name: getattr(stats, name)
+                for name in stats.__dataclass_fields__
+                if name != "commit_seconds"
+            }
+            for stats in self.stats()
+            if _may_look(permits, stats.type)
+        ]
+
+    def _slot_rows(self, which: str, permits: Rights | None) -> list[Row]:
+        """Tell of the slots of a type, or of all, that this node owns."""
+        found = []
+        for name, host in sorted(self._hosts.items()):
+            if which in ("", name) and _may_look(permits, name):
+                active = Counter(cell.slot for cell in list(host.cells.values()))
+                found += [
+                    {"type": name, "slot": slot, "epoch": epoch, "active": active[slot]}
+                    for slot, epoch in sorted(host.epochs.items())
+                ]
+        return found
+
+    def _cell_rows(self, which: str, permits: Rights | None) -> list[Row]:
+        """Tell of the entities of a type, or of all, that live here."""
+        now = self.runtime.now()
+        return [
+            {
+                "type": name,
+                "key": cell.key,
+                "slot": cell.slot,
+                "number": cell.written,
+                "depth": cell.depth,
+                "idle": round(max(0.0, now - cell.last_used), 1),
+            }
+            for name, host in sorted(self._hosts.items())
+            if which in ("", name) and _may_look(permits, name)
+            for cell in list(host.cells.values())
+        ]
+
+    async def _event_rows(self, which: str, permits: Rights | None) -> list[Row]:
+        """Tell the latest events of one entity, by `TYPE/KEY`, if this node owns it."""
+        name, _, key = which.partition("/")
+        host = self._hosts.get(name)
+        if host is None or host.state is None or permits is not None or not is_key(key):
+            return []
+        if not host.serves(slot_of(key)):
+            return []
+        recent: deque[StoredEvent] = deque(maxlen=ROWS_OF_EVENTS)
+        cell = host.cells.get(key)
+        after = 0 if cell is None else max(0, cell.written - ROWS_OF_EVENTS)
+        while page := await called(host.state, EntityState.events, name, key, after, 1_000):
+            recent.extend(page)
+            after = page[-1].number
+        return [
+            {
+                "number": each.number,
+                "time": Entry.moment(each.time_ms).isoformat(timespec="milliseconds"),
+                "kind": each.kind,
+                "version": each.version,
+                "epoch": each.epoch,
+                "position": each.position,
+                "fields": each.body,
+            }
+            for each in recent
+        ]
+
     # --- journals ---
 
     def journal(
@@ -615,3 +721,16 @@ class Entities:
             for client in opened.values():
                 client.close()
             opened.clear()
+
+
+def _may_look(permits: Rights | None, type_name: str) -> bool:
+    """Return whether rights include looking at a type."""
+    return permits is None or permits.permit("entities", type_name)
+
+
+def place_of(url: str | None) -> str:
+    """Return where a state is, without a password; "" for nowhere."""
+    if url is None or "://" not in url:
+        return url or ""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

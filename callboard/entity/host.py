@@ -16,6 +16,8 @@ from callboard.entity.applying import apply_stored, public_state, restore
 from callboard.entity.cell import Emission, EntityBatch, EntityCell, read_only, unavailable
 from callboard.entity.entity import DEFAULT_IDLE, Entity, EntityType
 from callboard.entity.errors import EntityUnavailable
+from callboard.entity.events import SlotFenced, SlotsMoved
+from callboard.entity.figures import TIMED, EntityCounters
 from callboard.entity.form import EventForm
 from callboard.entity.machine.table import slot_of
 from callboard.entity.reminders import Reminders, ReminderTicket
@@ -31,6 +33,7 @@ from callboard.entity.state.interface import (
     SlotBatch,
     StoredEvent,
 )
+from callboard.histogram import Histogram
 from callboard.lease.errors import Fenced
 from callboard.text import said
 
@@ -86,6 +89,9 @@ class EntityHost:
         #: Told of the position that a commit of this node gave the type.
         self.grew: Callable[[int], object] = lambda _: None
         self._position = 0
+        #: What happened here, and how long commits took.
+        self.counters = EntityCounters()
+        self.commit_seconds = Histogram()
         self._make_ref = ref
         #: Messages that wait until a former activation has ended.
         self._waiting: dict[str, list[tuple[Any, Sender | None]]] = {}
@@ -190,10 +196,12 @@ class EntityHost:
     def serve(self, epochs: Mapping[int, int]) -> None:
         """Serve slots whose fences were raised."""
         with self.lock:
+            gained = len(epochs.keys() - self.epochs.keys())
             self.epochs.update(epochs)
             if self.state is not None:
                 self.reminders.served(epochs)
             self._start_singletons()
+        self._moved(gained=gained)
 
     def keep_up(self, key: str) -> None:
         """Let an entity run from here on whenever this node has its slot."""
@@ -226,11 +234,28 @@ class EntityHost:
     def keep_only(self, owned: Mapping[int, int]) -> None:
         """End what runs in slots that are others' by now."""
         with self.lock:
-            for slot in [s for s, epoch in self.epochs.items() if owned.get(s) != epoch]:
+            lost = [s for s, epoch in self.epochs.items() if owned.get(s) != epoch]
+            for slot in lost:
                 del self.epochs[slot]
             gone = [cell for cell in self.cells.values() if cell.slot not in self.epochs]
         for cell in gone:
             cell.kill(ExitReason.SHUTDOWN, "its slot moved")
+        self._moved(lost=len(lost))
+
+    def _moved(self, gained: int = 0, lost: int = 0) -> None:
+        """Count slots that came or went, and tell of them."""
+        if gained or lost:
+            self.counters.gained += gained
+            self.counters.lost += lost
+            owned = len(self.epochs)
+            self.runtime.report(SlotsMoved(self.type.name, gained, lost, owned))
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait for entities here."""
+        with self.lock:
+            mail = sum(cell.depth for cell in self.cells.values())
+            return mail + len(self._held) + sum(map(len, self._waiting.values()))
 
     def stop_slots(self, slots: "Sequence[int]", done: Callable[[], object]) -> None:
         """Take no message for slots, and put their entities away; calls back after that."""
@@ -398,6 +423,8 @@ class EntityHost:
     ) -> None:
         """Commit a batch of an entity in the next transaction."""
         slot: Slot = self.type.name, cell.slot
+        counters = self.counters
+        began = None if counters.commits % TIMED else self.runtime.now()
         snapshots = () if batch.snapshot is None else (batch.snapshot,)
         forget: dict[str, int] = {}
         keep = self.type.cls.keep
@@ -406,13 +433,21 @@ class EntityHost:
             forget = {cell.key: last} if last > 0 else {}
 
         def take(outcome: Committed | BaseException) -> None:
+            if began is not None:
+                self.commit_seconds.add(self.runtime.now() - began)
             if isinstance(outcome, BaseException):
+                counters.failures += 1
                 done(outcome)
                 return
             position = outcome.positions.get(slot[0], 0)
             if position > self._position:  # each batch of a transaction is told the same
                 self._position = position
                 self.grew(position)
+            if slot in outcome.fenced or slot in outcome.failed:
+                counters.failures += 1
+            else:
+                counters.commits += 1
+                counters.events += len(batch.events)
             if slot in outcome.fenced:
                 done(self._fenced(cell.slot, outcome.fenced[slot]))
                 self.lost(cell.slot, outcome.fenced[slot])
@@ -476,12 +511,16 @@ class EntityHost:
                 return  # it is another epoch's
             del self.epochs[slot]
             cells = [cell for cell in self.cells.values() if cell.slot == slot]
+        self.counters.fenced += 1
+        self.counters.lost += 1
+        self.runtime.report(SlotFenced(self.type.name, slot, fence.epoch, fence.writer))
         for cell in cells:  # each may show what is no longer so; their mail waits
             cell.kill(ExitReason.SHUTDOWN, "its slot moved")
         self.on_lost(slot, epoch)
 
     def begun(self, cell: EntityCell) -> None:
         """Take note that an activation begins."""
+        self.counters.activations += 1
 
     # --- forms ---
 

@@ -99,6 +99,12 @@ class TypeSender:
         """Return whether something for a slot may still be on its way, so that others wait."""
         return slot in self._queues or slot in self._former
 
+    @property
+    def waiting(self) -> int:
+        """How many messages wait for their owners."""
+        with self._lock:
+            return sum(map(len, self._queues.values()))
+
     def send(
         self,
         key: str,

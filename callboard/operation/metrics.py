@@ -56,6 +56,7 @@ class _Look:
             for link in self.links
         ]
         self.logs = node.served_logs()
+        self.entities = node.entity_stats()
         self.accounts = list(node.accounts().values())
         actors = list(node.runtime.contexts.values())
         waiting = [(each.depth, each) for each in actors if each.number >= FIRST_ACTOR]
@@ -86,6 +87,22 @@ def _of_links(attribute: str) -> Callable[[_Look], Samples]:
 def _of_accounts(attribute: str) -> Callable[[_Look], float]:
     """Return what sums an attribute of all accounts."""
     return lambda look: sum(getattr(account, attribute) for account in look.accounts)
+
+
+def _of_types(attribute: str) -> Callable[[_Look], Samples]:
+    """Return what reads an attribute of each type of entities."""
+    return lambda look: by_label(
+        "type", {each.type: getattr(each, attribute) for each in look.entities}
+    )
+
+
+def _commit_seconds(look: _Look) -> Samples:
+    """Return the histograms of commits of all types."""
+    return [
+        ((*labels[:1], ("type", each.type), *labels[1:]), value)
+        for each in look.entities
+        for labels, value in each.commit_seconds.samples()
+    ]
 
 
 _ROWS: Final[tuple[Row[_Look], ...]] = (
@@ -145,6 +162,33 @@ _ROWS: Final[tuple[Row[_Look], ...]] = (
         "served_log_lag_bytes",
         "What the one of them furthest behind has not read, by log.",
         lambda look: by_label("log", {each.name: each.lag for each in look.logs}),
+    ),
+    ("entity_slots", "Slots that this node owns, by type of entities.", _of_types("slots")),
+    ("entities_active", "Entities that live here.", _of_types("active")),
+    ("entity_activations_total", "Entities that were made here.", _of_types("activated")),
+    ("entity_commits_total", "What entities stored at once.", _of_types("commits")),
+    ("entity_events_total", "Events in that.", _of_types("events")),
+    (
+        "entity_commit_failures_total",
+        "What could not be stored, or of which nobody knows.",
+        _of_types("failures"),
+    ),
+    (
+        "entity_commit_seconds",
+        "Seconds until what entities stored was durable, of a sample.",
+        _commit_seconds,
+    ),
+    ("entity_slots_gained_total", "Slots that came to this node.", _of_types("gained")),
+    ("entity_slots_lost_total", "Slots that went to other nodes.", _of_types("moves")),
+    (
+        "entity_fenced_total",
+        "Slots that were another node's when something was to be stored or read.",
+        _of_types("fenced"),
+    ),
+    (
+        "entity_messages_waiting",
+        "Messages that wait for entities here, or for owners elsewhere.",
+        _of_types("waiting"),
     ),
     *(
         (

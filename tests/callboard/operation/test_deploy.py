@@ -11,6 +11,7 @@ import pytest
 
 from callboard import Actor, Node, handler
 from callboard.operation.health import HealthServer
+from tests.callboard.entity.journal.carts import Cart
 from tests.polling import eventually
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -34,6 +35,7 @@ def series():
         eventually(node.nodes)
         echo = other.spawn(Echo)
         local = node.spawn(Echo)
+        node.host(Cart)
 
         def read():
             node.ref(str(echo)).ask("x").result(10)
