@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from callboard.actors.events import *  # noqa: F403 - all of a room's events can be told
 from callboard.endpoint.events import *  # noqa: F403
-from callboard.entity.events import *  # noqa: F403
+from callboard.entity.inspection.events import *  # noqa: F403
 from callboard.proxies.events import *  # noqa: F403
 from callboard.proxies.messages import Drained as Drained
 from callboard.store.store_actor import CommandsRefused as CommandsRefused

@@ -26,7 +26,7 @@ from callboard.proxies.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from callboard.entity.entities import Entities
-    from callboard.entity.figures import EntityStats
+    from callboard.entity.inspection.figures import EntityStats
     from callboard.entity.journal.journal import Journal
     from callboard.serving.flight_process import FlightProcess
     from callboard.serving.log_service import ServedLog

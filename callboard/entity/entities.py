@@ -21,10 +21,10 @@ from callboard.basp.payload import PayloadCodec
 from callboard.entity.cell import EntityCell
 from callboard.entity.entity import Entity, EntityType, checked_key, type_name
 from callboard.entity.errors import DuplicateEntityType, NeedsLeases
-from callboard.entity.events import EntityTypeHosted
-from callboard.entity.figures import EntityStats
 from callboard.entity.form import EventForm
 from callboard.entity.host import EntityHost
+from callboard.entity.inspection.events import EntityTypeHosted
+from callboard.entity.inspection.figures import EntityStats
 from callboard.entity.journal.entry import Entry, EntryDecoder
 from callboard.entity.journal.growth import JournalGrowth
 from callboard.entity.journal.journal import Journal, checked_reader

@@ -16,9 +16,9 @@ from callboard.entity.applying import apply_stored, public_state, restore
 from callboard.entity.cell import Emission, EntityBatch, EntityCell, read_only, unavailable
 from callboard.entity.entity import DEFAULT_IDLE, Entity, EntityType
 from callboard.entity.errors import EntityUnavailable
-from callboard.entity.events import SlotFenced, SlotsMoved
-from callboard.entity.figures import TIMED, EntityCounters
 from callboard.entity.form import EventForm
+from callboard.entity.inspection.events import SlotFenced, SlotsMoved
+from callboard.entity.inspection.figures import TIMED, EntityCounters
 from callboard.entity.machine.table import slot_of
 from callboard.entity.reminders import Reminders, ReminderTicket
 from callboard.entity.state.client import StateClient
