@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from callboard.cli.actor_table import LISTED, loss_table, page, table_of_nodes
 from callboard.cli.node import inspector
 from callboard.cli.options import AccessOptions, command, noun, option
 from callboard.cli.output import age_text, columns
 from callboard.cli.problem import Misuse, Problem
+from callboard.cli.work.actor_table import LISTED, loss_table, page, table_of_nodes
 from callboard.parts import found_rows
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from callboard.cli.actor_table import LISTED, RATED, loss_table, table
 from callboard.cli.loading import load_app
 from callboard.cli.options import (
     AccessOptions,
@@ -26,6 +25,7 @@ from callboard.cli.options import (
 )
 from callboard.cli.output import age_text, columns, say, to_json
 from callboard.cli.problem import one_line
+from callboard.cli.work.actor_table import LISTED, RATED, loss_table, table
 from callboard.parts import event_row
 
 if TYPE_CHECKING:
