@@ -255,6 +255,19 @@ VIEWS: Final[dict[str, View]] = {
     "mqtt/slow": part("mqtt_slow", "MQTT subscribers that are behind", sort="behind"),
     "mqtt/bans": part("mqtt_bans", "who is kept out", sort="ban"),
     "mqtt/trace": part("mqtt_trace", "packets of one client", which=_WHICH, sort="number"),
+    "entities": part("entities", "types of entities on each host", sort="type"),
+    "entities/slots": part(
+        "entity_slots", "slots of a type, and who owns them", which=_WHICH, sort="slot"
+    ),
+    "entities/keys": part(
+        "entity_cells", "entities of a type that live", which=_WHICH, sort="key"
+    ),
+    "entities/events": part(
+        "entity_events",
+        "the latest events of an entity",
+        which=Parameter("which", "TYPE/KEY", is_needed=True),
+        sort="number",
+    ),
     "logs": part("logs", "logs that are written, and their readers", sort="log"),
     "events": View(
         "what happened, the latest first",

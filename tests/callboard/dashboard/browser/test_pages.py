@@ -17,13 +17,14 @@ from callboard import Actor, Node, Rights, handler, traced
 from callboard.pipeline.progress import Progress, Status
 from tests.callboard.dashboard.browser import a_browser
 from tests.callboard.dashboard.conftest import NASTY, Client, Cluster, Counter, Failing
+from tests.callboard.entity.journal.carts import Cart
 from tests.polling import eventually
 
 TITLES = {
     f"{name} · callboard"
     for name in (
         *("Overview", "Actors", "Actor", "Topics", "Stores"),
-        *("MQTT", "Logs", "Queries", "Events"),
+        *("MQTT", "Entities", "Logs", "Queries", "Events"),
     )
 }
 
@@ -225,10 +226,31 @@ def test_stores_show_keys_and_take_values(cluster, page):
 
 @pytest.mark.parametrize(
     ("route", "text"),
-    [("mqtt", "no router runs"), ("logs", "no node writes a log"), ("events", "NodeUp")],
+    [
+        ("mqtt", "no router runs"),
+        ("entities", "no node hosts"),
+        ("logs", "no node writes a log"),
+        ("events", "NodeUp"),
+    ],
 )
 def test_each_other_page_says_what_there_is(page, route, text):
     page(route).shows(text)
+
+
+def test_entities_are_shown_with_their_slots_and_events(cluster, page, tmp_path):
+    nasty = "<b>u/1</b>"
+    with Node("carts") as carts:
+        carts.connect(cluster.hub.address)
+        carts.host(Cart, state=f"sqlite:{tmp_path}/shop.db")
+        carts.entity(Cart, nasty).ask("tea & <i>milk</i>").result(30)
+
+        shown = page("entities")
+        shown.shows(Cart.name, "sqlite:")
+        shown.click(Cart.name)
+        shown.shows("256 slots", "carts 256", "<b>u/1</b>")
+        assert shown.script("return document.querySelectorAll('div.slots i.s0').length") == 256
+        shown.click("<b>u/1</b>")
+        shown.shows("journal-tests.Added", "tea & <i>milk</i>")
 
 
 def test_a_router_and_a_log_are_shown(cluster, page, tmp_path):
@@ -362,6 +384,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(cluster, page):
         "topics",
         "stores",
         "mqtt",
+        "entities",
         "logs",
         "queries",
         "events",
