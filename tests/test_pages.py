@@ -28,6 +28,8 @@ ELSEWHERE = {
     "lost-update.md": "test_testing_guide.py",
     "testing.md": "test_testing_guide.py",
     "tutorial.md": "test_tutorial.py",
+    "tutorial-cluster.md": "test_tutorial_cluster.py",
+    "tutorial-spark.md": "callboard/pipeline/test_spark.py",
 }
 PAGES = [
     path.relative_to(ROOT).as_posix()

@@ -1,25 +1,19 @@
 """What is recorded for the docs, and the pictures that are made from it."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
+from scripts.films import stages
 from scripts.films.cast import Cast
 from scripts.films.film import film, still
 
 __all__ = ["FILMS", "Film", "films", "place"]
 
 _DOCS: Final = Path(__file__).parents[2] / "docs"
-
-
-@contextmanager
-def _empty_folder() -> Iterator[Path]:
-    with TemporaryDirectory() as folder:
-        yield Path(folder)
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,7 @@ class Film:
 
     typed: str
     command: tuple[str, ...]
-    stage: Callable[[], AbstractContextManager[Path]] = _empty_folder
+    stage: Callable[[], AbstractContextManager[Path]] = stages.empty
     moves: bool = True
     columns: int = 100
     rows: int = 31
@@ -49,10 +43,39 @@ class Film:
     rest: float = 6.0
 
 
-_CALLBOARD: Final = (sys.executable, "-m", "callboard")
+def _callboard(arguments: str) -> Film:
+    return Film(f"callboard {arguments}", (*stages.CALLBOARD, *arguments.split()))
+
+
+_QUANTILES: Final = (
+    "pipeline run quantiles --log metrics --to results --field load --window 10s --once"
+)
 
 FILMS: Final = {
-    "demo": Film("callboard demo --seconds 16", (*_CALLBOARD, "demo", "--seconds", "16")),
+    "demo": _callboard("demo --seconds 16"),
+    "tests": Film(
+        "pytest test_factors.py",
+        (sys.executable, "-m", "pytest", "-p", "no:randomly", "test_factors.py"),
+        stages.factors,
+        moves=False,
+        columns=80,
+    ),
+    "killed": Film(
+        "python many.py 300",
+        (sys.executable, "many.py", "300"),
+        stages.three_nodes,
+        columns=60,
+        rows=40,
+    ),
+    "cluster": replace(
+        _callboard("cluster ps 127.0.0.1:4222"), stage=stages.cluster, moves=False
+    ),
+    "restarts": replace(
+        _callboard("cluster restarts 127.0.0.1:4222"),
+        stage=stages.cluster_after_a_kill,
+        moves=False,
+    ),
+    "quantiles": replace(_callboard(_QUANTILES), stage=stages.metrics, moves=False),
 }
 
 

@@ -28,6 +28,7 @@ from examples.temperatures import load_temperatures
 from tests.polling import eventually
 
 PAGE = Path(__file__).parents[3] / "docs" / "pipeline.md"
+TUTORIAL = PAGE.with_name("tutorial-spark.md")
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -839,14 +840,16 @@ def pick_payloads(found, *names):
     return sorted(told, key=lambda each: (each[0] is not None, each))
 
 
-def test_the_programs_of_the_page_run_as_they_stand(spark, capsys):
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize("page", [PAGE, TUTORIAL], ids=lambda page: page.stem)
+def test_the_programs_of_a_page_run_as_they_stand(page, spark, capsys):
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
     namespace = {"__name__": "pipeline"}
+    assert blocks
 
     for number, block in enumerate(blocks, 1):
-        exec(compile(block, f"pipeline.md block {number}", "exec"), namespace)
+        exec(compile(block, f"{page.name} block {number}", "exec"), namespace)
 
-        said = re.findall(r"^print\(.*\)  +# (.*)$", block, re.MULTILINE)
+        said = re.findall(r"^ *print\(.*\)  +# (.*)$", block, re.MULTILINE)
         assert capsys.readouterr().out.splitlines() == said
 
 
