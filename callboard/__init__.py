@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from callboard.entity.journal.entry import Entry as Entry
     from callboard.entity.journal.entry import RawEvent as RawEvent
     from callboard.entity.journal.journal import Journal as Journal
+    from callboard.entity.queue.messages import QueueStats as QueueStats
+    from callboard.entity.queue.work_queue import DeadJob as DeadJob
+    from callboard.entity.queue.work_queue import QueueJob as QueueJob
+    from callboard.entity.queue.work_queue import WorkQueue as WorkQueue
     from callboard.node import Node as Node
     from callboard.proxies.errors import LinkError as LinkError
     from callboard.proxies.errors import LinkFull as LinkFull
@@ -96,6 +100,8 @@ _HOMES: Final = {
         "callboard.entity.entity": "Entity event upcast",
         "callboard.entity.journal.entry": "Entry RawEvent",
         "callboard.entity.journal.journal": "Journal",
+        "callboard.entity.queue.messages": "QueueStats",
+        "callboard.entity.queue.work_queue": "DeadJob QueueJob WorkQueue",
         "callboard.node": "Node",
         "callboard.proxies.rights.rights": "Rights",
         "callboard.proxies.stats": "AccountInfo LinkInfo NodeStats",

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, Unpa
 
 from callboard.actors.actor import Actor
 from callboard.actors.closing import refuse_loop
-from callboard.actors.errors import CallboardError, NodeClosed, WrongValue
+from callboard.actors.errors import CallboardError, NodeClosed, WrongValue, require
 from callboard.actors.reference import ActorRef
+from callboard.actors.seconds import count as checked_count
 from callboard.basp.errors import MalformedPayload
 from callboard.basp.header import LOG_INTAKE, LOG_SERVICE
 from callboard.proxies import node
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from callboard.entity.entities import Entities
     from callboard.entity.inspection.figures import EntityStats
     from callboard.entity.journal.journal import Journal
+    from callboard.entity.queue.work_queue import WorkQueue
     from callboard.serving.flight_process import FlightProcess
     from callboard.serving.log_service import ServedLog
 
@@ -239,6 +241,56 @@ class Node(node.Node):
         """Awaitable twin of `singleton`."""
         entities, kind = self._all_entities, cast("type[Any]", entity_class)
         return await entities.singleton(kind, key, args, kwargs, state, leases)
+
+    def queue(
+        self,
+        name: str,
+        *,
+        state: str | None = None,
+        leases: str | None = None,
+        attempts: int = 5,
+        limit: int = 1_000_000,
+    ) -> "WorkQueue":
+        """Return a durable work queue, which any node may put to and take from.
+
+        Args:
+            name: of the queue, the same on every node.
+            state: where jobs are kept: `sqlite:FILE` or `postgresql://…`; then this node may
+                own the queue. None uses one that other nodes own.
+            leases: what decides between these nodes; the database of `state` unless given.
+            attempts: how often a job may be taken before it is dead.
+            limit: jobs that the queue may have; `put` fails with `QueueFull` behind them.
+
+        Raises:
+            DuplicateEntityType: it is owned here with another state, or other limits.
+            StorageError: the database cannot be used; or, as `WrongState`, it is another one
+                than that of the other nodes.
+            WrongArgument: the name is no text, a number is none, or leases come without state.
+            WrongValue: the name is empty, too long, or has spaces or `/`; a number is below 1.
+        """
+        if state is None and leases is None:  # waits for nothing: also in handlers
+            return self._all_entities.queue(name)
+        return self._wait(
+            self.aqueue(name, state=state, leases=leases, attempts=attempts, limit=limit)
+        )
+
+    async def aqueue(
+        self,
+        name: str,
+        *,
+        state: str | None = None,
+        leases: str | None = None,
+        attempts: int = 5,
+        limit: int = 1_000_000,
+    ) -> "WorkQueue":
+        """Awaitable twin of `queue`."""
+        require(isinstance(state, str | None), "state is a text such as 'sqlite:a.db'", state)
+        fits = leases is None or state is not None
+        require(fits, "leases decide who owns a queue; give its state as well", leases)
+        limits = checked_count(attempts, "attempts", 1), checked_count(limit, "limit", 1)
+        if state is not None:
+            await self._all_entities.host_queue(name, state, leases, *limits)
+        return self._all_entities.queue(name)
 
     def entity(self, entity_class: "type[A] | str", key: str) -> ActorRef[A]:
         """Return the ref of an entity, which is made when a message comes to it.

@@ -4,7 +4,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from callboard.actors.dispatch import handler
@@ -50,6 +50,9 @@ from callboard.proxies.errors import NotPermitted
 from callboard.proxies.overlay import Overlay
 from callboard.proxies.rights.rights import NamedRight, Rights
 from callboard.text import shown
+
+if TYPE_CHECKING:
+    from callboard.entity.queue.work_queue import WorkQueue
 
 T = TypeVar("T")
 
@@ -226,7 +229,8 @@ class Entities:
         self.growth = JournalGrowth(runtime, overlay.nodes)
         self.runtime: Any = runtime
         self._runner = runner
-        self._form = EventForm(codec)
+        #: How events and jobs are written.
+        self.form = EventForm(codec)
         self.overlay, self._start = overlay, start
         self._hosts: dict[str, EntityHost] = {}
         self._owned: dict[str, Ownership] = {}
@@ -241,6 +245,7 @@ class Entities:
         #: Where the events of the types are that this node hosts.
         self._urls: dict[str, str | None] = {}
         self._joining: set[str] = set()
+        self._queues: dict[str, WorkQueue] = {}
         #: With what the types of singletons are hosted.
         self._hosted_as: dict[str, Any] = {}
         self._lock = threading.Lock()
@@ -313,8 +318,47 @@ class Entities:
         if self._hosted_as.get(name) != asked:
             await self.host(cls, args, kwargs, state, leases)
             self._hosted_as[name] = asked
-        self._hosts[name].keep_up(key)
+        self._hosts[name].singletons.add(key)
         return ref
+
+    async def host_queue(
+        self, name: str, state: str, leases: str | None, attempts: int, limit: int
+    ) -> None:
+        """Let this node own a work queue.
+
+        Raises:
+            DuplicateEntityType: it is hosted here with another state, or other limits.
+            StorageError: the state cannot be opened.
+            WrongArgument: the name is no text.
+            WrongValue: the name is empty, too long, or has spaces or slashes.
+        """
+        from callboard.entity.queue.queue_entity import QueueDesk, checked_queue, queue_class
+
+        cls, asked = queue_class(checked_queue(name)), (state, leases, attempts, limit)
+        if self._hosted_as.get(cls.name) == asked:
+            return
+        desk = QueueDesk(attempts, limit)
+        await self.host(cls, (desk,), {}, state, leases)
+        self._hosted_as[cls.name] = asked
+        host = self._hosts[cls.name]
+        host.when_left = desk.left
+        host.singletons.add(name)
+
+    def queue(self, name: str) -> "WorkQueue":
+        """Return a work queue, whoever owns it.
+
+        Raises:
+            WrongArgument: the name is no text.
+            WrongValue: the name is empty, too long, or has spaces or slashes.
+        """
+        from callboard.entity.queue.queue_entity import PREFIX, checked_queue
+        from callboard.entity.queue.work_queue import WorkQueue
+
+        owner = self._ref(PREFIX + checked_queue(name), name)
+        with self._lock:
+            if name not in self._queues:
+                self._queues[name] = WorkQueue(self, owner, name)
+            return self._queues[name]
 
     async def _join(
         self,
@@ -326,7 +370,7 @@ class Entities:
     ) -> None:
         """Make the host of a type and let it become a member."""
         client = await self._open(self._states, state, open_state)
-        host = EntityHost(self.runtime, self._form, kind, arguments, client, self._ref)
+        host = EntityHost(self.runtime, self.form, kind, arguments, client, self._ref)
         host.runner = self._runner
         host.writer, host.route = self.writer, self.route
         sender = self._sender(name)
@@ -658,7 +702,7 @@ class Entities:
             msg = f"{name} {where}, so its journal is not known here; {step}"
             raise WrongValue(msg)
         kind = EntityType(cls) if isinstance(cls, type) else host.type if host else None
-        decoder = EntryDecoder(self._form, name, kind, is_raw=raw)
+        decoder = EntryDecoder(self.form, name, kind, is_raw=raw)
         named = checked_reader(reader)
         return Journal(self, url, name, decoder, after=after, follow=follow, reader=named)
 

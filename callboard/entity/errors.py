@@ -6,6 +6,8 @@
     ├── EntityUnavailable         nothing happened, repeat it           (ConnectionError)
     ├── NotPersistable            an event that cannot be persisted here (TypeError)
     ├── NotAnActor                an entity has no end that could be watched (TypeError)
+    ├── JobLost                   a job of a queue is another taker's by now
+    ├── QueueFull                 a work queue has all the jobs, or takers, it may have
     ├── NeedsLeases               two nodes host a type, and nothing decides between them
     └── DuplicateEntityType       two classes of one name are hosted by a node
 """
@@ -23,6 +25,14 @@ class NotPersistable(CallboardError, TypeError):
 
 class NotAnActor(CallboardError, TypeError):
     """An entity outlives its activations: it cannot be monitored, linked or killed."""
+
+
+class JobLost(CallboardError):
+    """The taker's time was over, or its node out of reach: another one does the job, or did."""
+
+
+class QueueFull(CallboardError):
+    """A work queue has all the jobs that it may have, or too many takers wait: slow down."""
 
 
 class NeedsLeases(CallboardError):

@@ -21,6 +21,7 @@ from callboard.entity.inspection.events import SlotFenced, SlotsMoved
 from callboard.entity.inspection.figures import TIMED, EntityCounters
 from callboard.entity.machine.table import slot_of
 from callboard.entity.reminders import Reminders, ReminderTicket
+from callboard.entity.singletons import Singletons
 from callboard.entity.state.client import StateClient
 from callboard.entity.state.interface import (
     Committed,
@@ -42,11 +43,6 @@ if TYPE_CHECKING:
 
 #: Seconds between looks for idle entities at most.
 _LOOK_AT_MOST: Final = 5.0
-
-#: Seconds between looks whether the singletons of this node run, and the longest pause of one
-#: that cannot begin: each is twice the one before.
-_KEEP_UP: Final = 0.25
-_LONGEST_PAUSE: Final = 5.0
 
 #: Messages that may wait for one key while its former activation ends.
 WAITING_LIMIT: Final = 1_000
@@ -97,10 +93,9 @@ class EntityHost:
         self._waiting: dict[str, list[tuple[Any, Sender | None]]] = {}
         #: The reminders that are due soon in the slots of this node.
         self.reminders = Reminders(self)
-        #: Keys of entities that run whenever this node has their slots.
-        self._singletons: set[str] = set()
-        #: Of those that could not begin, the pause and its end.
-        self._paused: dict[str, tuple[float, float]] = {}
+        #: Told of each activation that has ended.
+        self.when_left: Callable[[EntityCell], object] | None = None
+        self.singletons = Singletons(self)
         self._proofs: list[tuple[int, Emission]] = []
         self._is_proving = False
         self.is_closed = False
@@ -149,7 +144,7 @@ class EntityHost:
                     return False
                 if not self.is_closed:
                     cell = self._activate(key)
-            elif cell.is_put_away or cell.reason is not None:
+            elif cell.is_put_away:
                 waiting = self._waiting.setdefault(key, [])
                 if len(waiting) < WAITING_LIMIT:
                     waiting.append((message, sender))
@@ -160,19 +155,6 @@ class EntityHost:
                 return True
         self.refuse(key, message, sender)
         return True
-
-    def could_not_begin(self, cell: EntityCell) -> None:
-        """Take note that an activation failed before it began: its singleton pauses."""
-        if cell.key in self._singletons:
-            with self.lock:
-                pause = min(
-                    2 * self._paused.get(cell.key, (_KEEP_UP / 2, 0.0))[0], _LONGEST_PAUSE
-                )
-                self._paused[cell.key] = pause, self.runtime.now() + pause
-
-    def unpause(self, key: str) -> None:
-        """Take note that an activation has begun well."""
-        self._paused.pop(key, None)
 
     def post_reminder(self, ticket: ReminderTicket) -> bool:
         """Post a reminder to its entity; False if that takes none just now. Needs the lock."""
@@ -200,36 +182,14 @@ class EntityHost:
             self.epochs.update(epochs)
             if self.state is not None:
                 self.reminders.served(epochs)
-            self._start_singletons()
+            self.singletons.start()
         self._moved(gained=gained)
 
-    def keep_up(self, key: str) -> None:
-        """Let an entity run from here on whenever this node has its slot."""
-        with self.lock:
-            is_first = not self._singletons
-            self._singletons.add(key)
-            self._start_singletons()
-        if is_first:
-            self._keep_up()
-
-    def _keep_up(self) -> None:
-        """Start singletons that have ended, again and again."""
-        if self.is_closed or self.runtime.is_closed:
-            return
-        with self.lock:
-            self._start_singletons()
-        self.runtime.call_later(_KEEP_UP, self._keep_up)
-
-    def _start_singletons(self) -> None:
-        """Start singletons that do not run; needs the lock."""
-        now = self.runtime.now()
-        for key in sorted(self._singletons):
-            if self._paused.get(key, (0.0, 0.0))[1] > now:
-                continue
-            slot = slot_of(key)
-            is_here = slot in self.epochs and slot not in self._stopped
-            if is_here and key not in self.cells and not self.is_closed:
-                self._activate(key)
+    def activate_if_served(self, key: str) -> None:
+        """Make the activation of a key if its slot is here and it is not; needs the lock."""
+        slot = slot_of(key)
+        if slot in self.epochs and slot not in self._stopped and key not in self.cells:
+            self._activate(key)
 
     def keep_only(self, owned: Mapping[int, int]) -> None:
         """End what runs in slots that are others' by now."""
@@ -336,6 +296,8 @@ class EntityHost:
         with self.lock:
             if self.cells.get(cell.key) is not cell:
                 return
+            if self.when_left is not None:
+                self.when_left(cell)
             if not cell.is_clean:  # what is being committed comes first
                 cell.after_commits = lambda: self.left(cell)
                 return
@@ -344,10 +306,6 @@ class EntityHost:
             if cell.slot in self._stopped:  # they came before what is held
                 self._held[:0] = [(cell.key, *item, False) for item in waiting]
                 waiting = ()
-            elif self.serves(cell.slot) and not self.is_closed:
-                for message, sender in waiting:  # before anything that comes from now on
-                    self.deliver(cell.key, message, sender)
-                waiting = ()
             is_empty = not self.cells
         for message, sender in waiting:
             self.route(self.type.name, cell.key, message, sender, is_urgent=False)
@@ -355,15 +313,6 @@ class EntityHost:
         if is_empty:
             for told in self._when_empty:
                 told()
-
-    def take_back(self, cell: EntityCell, mail: "list[tuple[Any, Sender | None]]") -> None:
-        """Let mail of an activation that has ended wait, before what came after its end."""
-        with self.lock:
-            if self.cells.get(cell.key) is cell:
-                self._waiting.setdefault(cell.key, [])[:0] = mail
-                return
-        for message, sender in mail:
-            self.route(self.type.name, cell.key, message, sender, is_urgent=False)
 
     def put_away(self, cell: EntityCell) -> None:
         """Let an activation end behind its mail; what comes from here on goes to the next."""
@@ -379,7 +328,7 @@ class EntityHost:
         before = self.runtime.now() - self.idle
         with self.lock:
             for cell in list(self.cells.values()):
-                is_kept = cell.key in self._singletons
+                is_kept = cell.key in self.singletons
                 if cell.last_used <= before and cell.is_idle and not is_kept:
                     self.put_away(cell)
         self.runtime.call_later(self._look, self._put_idle_away)

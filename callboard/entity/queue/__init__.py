@@ -1,0 +1,1 @@
+"""Durable work queues: jobs are put, taken, and acknowledged or given back."""
