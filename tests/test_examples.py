@@ -33,6 +33,12 @@ PRINTED = {
         f"{len(list(EXAMPLES.rglob('*.py')))} files came back with the same checksum",
     ],
     "gateway_metrics.py": ["3 modules run", "memory was recorded: True"],
+    "mqtt_stations.py": [
+        "24 clients published 576 readings",
+        "one of 2 hosts is killed",
+        "24 of 24 stations know their last readings",
+        "seattle-07: [62.2, 60.9, 59.7]",
+    ],
     "recording.py": [
         "0 /room/1 {'celsius': 20.5} from sensors",
         "1 /room/2 {'celsius': 20.7} from sensors",

@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 #: Pages whose blocks are files of a program, or tests, with how they are run.
 ELSEWHERE = {
     "pipeline.md": "callboard/pipeline/test_spark.py",
+    "kill-the-owner.md": "test_kill_the_owner.py",
     "lost-update.md": "test_testing_guide.py",
     "testing.md": "test_testing_guide.py",
     "tutorial.md": "test_tutorial.py",

@@ -40,7 +40,7 @@ from callboard.entity.state.interface import (
     StoredEvent,
     StoredReminder,
 )
-from callboard.lease.errors import StateCorrupt, StateVersion
+from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
 from callboard.text import class_name, said
 
 #: Seconds until it is looked again whether a handler that blocks has returned.
@@ -59,9 +59,11 @@ Emission = tuple[Callable[[], object], Callable[[BaseException], object]]
 class EntityBatch:
     """What is committed together of one entity, and what waits for that."""
 
-    __slots__ = ("emissions", "events", "rows", "snapshot")
+    __slots__ = ("emissions", "events", "number", "rows", "snapshot")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        #: Of the batches of one activation: 1, 2, 3 …
+        self.number = number
         self.events: list[NewEvent] = []
         self.snapshot: EntitySnapshot | None = None
         #: Reminders and jobs; None while there are none.
@@ -86,7 +88,7 @@ def _nothing(_: BaseException) -> None:
 class _Held:
     """The sender of a message to an entity: what answers it waits for the state."""
 
-    __slots__ = ("_entity", "expects", "inner")
+    __slots__ = ("_entity", "batch", "expects", "inner")
 
     expects: Literal[True]
 
@@ -94,6 +96,8 @@ class _Held:
         self.expects = True
         self._entity = cell
         self.inner = inner
+        #: The first batch with something that the handler persisted; 0: there is none.
+        self.batch = 0
 
     @property
     def only_counts(self) -> bool:
@@ -140,7 +144,7 @@ class _Held:
             except BaseException as error:  # noqa: BLE001 - as if the handler had raised it
                 cell.failed(error, self)
                 return True
-            cell.emit_answer(lambda: inner.set_result(value), inner.set_exception)
+            cell.emit_answer(lambda: inner.set_result(value), self._refuse)
             cell.close_stretch()
             return True
         cell.close_stretch()
@@ -152,14 +156,31 @@ class _Held:
         if inner is None or not inner.expects:
             return True
         if cell.type_is_kept and cell.reason is None:
-            cell.emit_answer(lambda: inner.set_exception(error), inner.set_exception)
+            cell.emit_answer(lambda: inner.set_exception(error), self._refuse)
             return True
+        if cell.reason is not None and isinstance(error, errors.ActorDown):
+            error = self._stopped()
         return inner.set_exception(error)
+
+    def _stopped(self) -> BaseException:
+        """Return what is told of a handler whose activation ended while it awaited."""
+        cell = self._entity
+        text = f"{cell.ref} was stopped while it handled this ({cell.detail or cell.reason})"
+        if cell.type_is_kept and not self.batch:
+            return EntityUnavailable(f"{text}{_REPEAT}")
+        return OutcomeUnknown(f"{text}: perhaps a part of it took place")
+
+    def _refuse(self, error: BaseException) -> None:
+        """Fail the ask: what waited for the state may not leave."""
+        if 0 < self.batch <= self._entity.durable and isinstance(error, EntityUnavailable):
+            why = said(error).removesuffix(_REPEAT)
+            error = OutcomeUnknown(f"{why}; a part of what its handler persisted is stored")
+        if self.inner is not None and self.inner.expects:
+            self.inner.set_exception(error)
 
     def fail_at_once(self, error: BaseException) -> None:
         """Let an error leave that shows nothing of the state."""
-        if self.inner is not None and self.inner.expects:
-            self.inner.set_exception(error)
+        self._refuse(error)
 
     def owed(self) -> None:
         """Take note that the message was handled."""
@@ -264,7 +285,8 @@ class EntityCell(Cell):
     __slots__ = (
         "_broken", "_events", "_has_begun", "_in_flight", "_is_leaving", "_next", "_outbox",
         "_recovered", "_saved", "_since", "after_commits", "host", "is_put_away", "is_reading",
-        "_rows", "key", "last_used", "slot", "type", "type_is_kept", "written",
+        "_batches", "_rows", "_writing", "durable", "key", "last_used", "slot", "type",
+        "type_is_kept", "written",
     )  # fmt: skip
 
     def __init__(self, host: Any, number: int, key: str, slot: int) -> None:
@@ -281,6 +303,10 @@ class EntityCell(Cell):
         self.written = 0
         #: Whether the handler that runs may persist nothing.
         self.is_reading = False
+        #: Batches that were made, and the number of the last one that was committed.
+        self._batches = self.durable = 0
+        #: Whose handler has persisted something in the stretch that runs.
+        self._writing: Sender | None = None
         #: When it was last sent something.
         self.last_used = now
         #: Events of the stretch that runs; what waits to be committed; what is being committed.
@@ -561,6 +587,7 @@ class EntityCell(Cell):
         if self._is_leaving:
             msg = f"{self.ref} is being put away; {what}() in a handler instead"
             raise NotPersistable(msg)
+        self._writing = self.sender
 
     # --- stretches ---
 
@@ -577,7 +604,8 @@ class EntityCell(Cell):
     def _open_batch(self) -> EntityBatch:
         """Return what is committed next."""
         if self._next is None:
-            self._next = EntityBatch()
+            self._batches += 1
+            self._next = EntityBatch(self._batches)
         return self._next
 
     def emit_answer(
@@ -634,6 +662,8 @@ class EntityCell(Cell):
                 return
             if events or saved is not None or rows is not None:
                 batch = self._open_batch()
+                if isinstance(self._writing, _Held) and not self._writing.batch:
+                    self._writing.batch = batch.number
                 batch.events += events
                 if rows is not None and batch.rows is not None:
                     batch.rows.include(rows)
@@ -668,6 +698,7 @@ class EntityCell(Cell):
         if self.after_commits is not None and self.is_clean:
             self.runner.post(self.after_commits)
         if error is None:
+            self.durable = batch.number
             if batch.rows is not None:
                 self.host.rows_committed(batch.rows)
             batch.release()
@@ -757,8 +788,8 @@ class EntityCell(Cell):
         self.end = (ExitReason.NORMAL, "")
 
     def drain(self) -> None:
-        """Send on what waits in the mailbox of an activation that has ended."""
-        mailbox = self._mailbox
+        """Give back what waits in the mailbox of an activation that has ended."""
+        mailbox, mail = self._mailbox, []
         while mailbox and not self.runtime.is_closed:
             message, sender = mailbox.popleft()
             if isinstance(message, Urgent) and self.aside is not None and self.aside.urgent:
@@ -766,14 +797,15 @@ class EntityCell(Cell):
             if type(message) is ReminderTicket:
                 message.set_exception(EntityUnavailable(f"{self.ref} was put away"))
             elif isinstance(sender, _Held):
-                self.host.route(
-                    self.type.name, self.key, message, sender.inner, is_urgent=False
-                )
+                mail.append((message, sender.inner))
+        if mail:
+            self.host.take_back(self, mail)
         super().drain()
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
         """End this activation; what is being committed answers all the same."""
         super().terminate(reason, detail)
+        self.drain()
         self.host.left(self)
 
 
@@ -789,8 +821,11 @@ def unavailable(error: BaseException) -> BaseException:
     """Return what an asker gets when the state could not be read or written."""
     if type(error).__name__ in _TOLD:
         return error
-    return EntityUnavailable(f"{said(error)}; nothing was stored: repeat it")
+    return EntityUnavailable(f"{said(error)}{_REPEAT}")
 
+
+#: How the text of an error ends behind which nothing has happened.
+_REPEAT: Final = "; nothing was stored: repeat it"
 
 #: Errors that say more than that nothing happened.
 _TOLD: Final = frozenset(

@@ -144,7 +144,7 @@ class EntityHost:
                     return False
                 if not self.is_closed:
                     cell = self._activate(key)
-            elif cell.is_put_away:
+            elif cell.is_put_away or cell.reason is not None:
                 waiting = self._waiting.setdefault(key, [])
                 if len(waiting) < WAITING_LIMIT:
                     waiting.append((message, sender))
@@ -306,6 +306,10 @@ class EntityHost:
             if cell.slot in self._stopped:  # they came before what is held
                 self._held[:0] = [(cell.key, *item, False) for item in waiting]
                 waiting = ()
+            elif self.serves(cell.slot) and not self.is_closed:
+                for message, sender in waiting:  # before anything that comes from now on
+                    self.deliver(cell.key, message, sender)
+                waiting = ()
             is_empty = not self.cells
         for message, sender in waiting:
             self.route(self.type.name, cell.key, message, sender, is_urgent=False)
@@ -313,6 +317,15 @@ class EntityHost:
         if is_empty:
             for told in self._when_empty:
                 told()
+
+    def take_back(self, cell: EntityCell, mail: "list[tuple[Any, Sender | None]]") -> None:
+        """Let mail of an activation that has ended wait, before what came after its end."""
+        with self.lock:
+            if self.cells.get(cell.key) is cell:
+                self._waiting.setdefault(cell.key, [])[:0] = mail
+                return
+        for message, sender in mail:
+            self.route(self.type.name, cell.key, message, sender, is_urgent=False)
 
     def put_away(self, cell: EntityCell) -> None:
         """Let an activation end behind its mail; what comes from here on goes to the next."""

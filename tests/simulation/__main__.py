@@ -1,13 +1,14 @@
 """Live lives by seed: `python -m tests.simulation --seeds 0:1000 --jobs 2 [--record]`.
 
 `--life nodes` (the default), `traitors`, `leaves`, `credit`, `topics`, `doors`, `channels`,
-`stores`, `peerings`, `mqtt`, `mqtt-cluster` or `mqtt-partition` says what is lived. A
-life that breaks a rule prints its seed and the command that replays it, and leaves its events
-in `build/.callboard/failures/`, those of topics in `build/topics/.callboard/failures/`, and so
-on. `--seeds N` lives one life and prints its events; where such a file of it exists, it says
-whether the events were the same. A life that is a cluster test prints a small test that fails
-as it did. `--record` adds the seeds to `simulation.json`, `topics.json` and so on in
-`docs/reliability`; those that are there already are not lived again.
+`stores`, `peerings`, `entities`, `moves`, `mqtt`, `mqtt-cluster` or `mqtt-partition` says what
+is lived. A life that breaks a rule prints its seed and the command that replays it, and leaves
+its events in `build/.callboard/failures/`, those of topics in
+`build/topics/.callboard/failures/`, and so on. `--seeds N` lives one life and prints its
+events; where such a file of it exists, it says whether the events were the same. A life that
+is a cluster test prints a small test that fails as it did. `--record` adds the seeds to
+`simulation.json`, `topics.json` and so on in `docs/reliability`; those that are there already
+are not lived again.
 """
 
 import argparse
@@ -32,6 +33,8 @@ RECORDS = {
     "channels": "channels.json",
     "stores": "stores.json",
     "peerings": "peerings.json",
+    "entities": "entities.json",
+    "moves": "moves.json",
     "mqtt": "mqtt.json",
     "mqtt-cluster": "mqtt-cluster.json",
     "mqtt-partition": "mqtt-partition.json",

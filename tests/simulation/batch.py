@@ -8,6 +8,7 @@ from callboard.simulation.trace import Dump
 from tests.simulation.channel_life import ChannelLife
 from tests.simulation.credit_life import live_credit
 from tests.simulation.door_life import live_doors
+from tests.simulation.entity_life import live_entities, live_moves
 from tests.simulation.leaf_life import live_with_a_leaf
 from tests.simulation.life import live_nodes
 from tests.simulation.mqtt_cluster_life import MqttClusterLife
@@ -34,6 +35,8 @@ LIVES: Final[dict[str, Any]] = {
     "channels": ChannelLife,
     "stores": live_stores,
     "peerings": PeeringLife,
+    "entities": live_entities,
+    "moves": live_moves,
     "mqtt": MqttLife,
     "mqtt-cluster": MqttClusterLife,
     "mqtt-partition": MqttPartitionLife,

@@ -327,15 +327,22 @@ class ModelClient:
             except Exception as error:  # noqa: BLE001 - who called decides
                 self._answer(done, error)
 
-    def _answer(self, done: Done[Any], answer: Any) -> None:
-        """Send an answer back."""
-        self.database.clock.plan(self.database.latency, self._receive, done, answer)
+    def _answer(
+        self, done: Done[Any], answer: Any, lost: Callable[[], None] | None = None
+    ) -> None:
+        """Send an answer back; `lost` is called where it breaks off on its way."""
+        self.database.clock.plan(self.database.latency, self._receive, done, answer, lost)
 
-    def _receive(self, done: Done[Any], answer: Any) -> None:
+    def _receive(
+        self, done: Done[Any], answer: Any, lost: Callable[[], None] | None = None
+    ) -> None:
         """Let an answer arrive; what is cut off meanwhile hears that the connection broke."""
         if self.runner.closed:
             return
         if not isinstance(answer, BaseException) and not self.database.reaches(self.runner):
+            if lost is not None:
+                lost()
+                return
             answer = StateUnavailable(f"{self.database.url}: the connection was lost")
         self.runner.post(done, answer)
 
@@ -365,10 +372,11 @@ class ModelClient:
             return True
 
         written = self.database.apply(write)
+        unknown = OutcomeUnknown(f"{self.database.url}: the answer was lost")
         if self._is_lost():
-            self._answer(done, OutcomeUnknown(f"{self.database.url}: the answer was lost"))
+            self._answer(done, unknown)
         else:
-            self._answer(done, written)
+            self._answer(done, written, partial(self.runner.post, done, unknown))
 
     # --- claims ---
 
@@ -438,11 +446,16 @@ class ModelClient:
 
     def _server_committed(self, answer: Committed | BaseException) -> None:
         """Send the answer of COMMIT, which may be lost: then it is asked for until known."""
-        if isinstance(answer, Committed) and self._is_lost():
-            deadline = self.database.clock.now + SETTLING
-            self.database.clock.plan(0.05, self._settle, answer, deadline, self._timeline)
-        else:
+        if not isinstance(answer, Committed):
             self._answer(self._committed, answer)
+            return
+        clock = self.database.clock
+        deadline = clock.now + SETTLING
+        settle = partial(clock.plan, 0.05, self._settle, answer, deadline, self._timeline)
+        if self._is_lost():
+            settle()
+        else:
+            self._answer(self._committed, answer, settle)
 
     def _settle(self, answer: Committed, deadline: float, timeline: int) -> None:
         """Ask what became of a commit: its writer's row tells, once the server is reached."""

@@ -18,6 +18,7 @@ FILE, SERVER = "sqlite:simulated.db", "postgresql://simulated/shop"
 @dataclass(frozen=True)
 class Add:
     amount: int
+    wait: float = 0.0
 
 
 class Account(Entity):
@@ -27,8 +28,10 @@ class Account(Entity):
         self.total = 0
 
     @handler
-    def on_add(self, msg: Add) -> int:
+    async def on_add(self, msg: Add) -> int:
         self.persist(msg)
+        if msg.wait:
+            await self.sleep(msg.wait)
         return self.total
 
     @event
@@ -165,6 +168,60 @@ def told(seed: int) -> list[str]:
     with closing(Cluster(seed)) as made:
         lost(made, SERVER, "pause")
         return made.trace.lines()
+
+
+def test_mail_of_an_activation_that_ends_while_it_commits_goes_to_the_next(
+    cluster: Cluster,
+) -> None:
+    one, _, _ = hosts(cluster, FILE)
+    cluster.advance(1.0)  # the slots have found their owners
+    key = next(key for key in map(str, range(100)) if one.entity(Account, key).is_local)
+    account = one.entity(Account, key)
+    assert account.ask("total").result(5) == 0
+    cluster.database(FILE).latency = 0.1
+    asked = [account.ask(Add(1)), account.ask(Add(1, wait=1.0))]
+    cluster.advance(0.06)
+    cell = one._entities._hosts[Account.name].cells[key]
+    assert not cell.is_clean
+    cell.kill()
+    asked += [account.ask(Add(1)) for _ in range(3)]
+    cluster.advance(5.0)
+
+    assert asked[0].result(0) == 1
+    with pytest.raises(OutcomeUnknown, match="stopped while it handled"):
+        asked[1].result(0)
+    assert [each.result(0) for each in asked[2:]] == [3, 4, 5]
+
+
+def test_a_handler_that_fails_behind_what_it_stored_does_not_say_nothing_happened(
+    cluster: Cluster,
+) -> None:
+    one, _, asker = hosts(cluster, SERVER)
+    (key,) = keys_of(asker, one, 1)
+    asked = asker.entity(Account, key).ask(Add(1, wait=0.3))
+    cluster.advance(0.2)
+    cluster.database(SERVER).down()
+    cluster.advance(0.3)
+    cluster.database(SERVER).up()
+
+    with pytest.raises(OutcomeUnknown, match="part of what its handler persisted is stored"):
+        asked.result(0)
+    assert asker.entity(Account, key).ask("total").result(5) == 1
+
+
+def test_a_commit_whose_answer_breaks_off_on_its_way_is_asked_for(cluster: Cluster) -> None:
+    one, _, asker = hosts(cluster, SERVER)
+    (key,) = keys_of(asker, one, 1)
+    database = cluster.database(SERVER)
+    database.latency = 0.1
+    asked = asker.entity(Account, key).ask(Add(1))
+    while not database.tables.events:
+        cluster.advance(0.01)
+    database.cut(one.runner)  # type: ignore[arg-type]
+    cluster.advance(0.3)
+    database.mend(one.runner)  # type: ignore[arg-type]
+
+    assert asked.result(5) == 1
 
 
 def test_a_seed_gives_the_same_run() -> None:
