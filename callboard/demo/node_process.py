@@ -36,6 +36,7 @@ from callboard.endpoint.hub import Hub
 from callboard.proxies.events import LinkDown, LinkUp, NodeDown, NodeUp
 
 if TYPE_CHECKING:
+    from callboard.demo.entities.daily_peak import PeakWatch, PeakWriter
     from callboard.demo.handing import Counting, Handing
     from callboard.demo.keeping import Keeping
     from callboard.demo.mqtt_side import MqttSide
@@ -73,6 +74,8 @@ class NodeProcess:
         self._handing: Handing | None = None
         self._counting: Counting | None = None
         self._mqtt: MqttSide | None = None
+        self._peaks: PeakWriter | None = None
+        self._watch: PeakWatch | None = None
         self._node = node
         self._hub = Hub.of(node)
         self._resting: list[ActorRef[Any]] = []
@@ -128,8 +131,16 @@ class NodeProcess:
 
     def _attach(self) -> None:
         """Take part in the store; imported late, the line stands sooner without it."""
+        from callboard.demo.entities import daily_peak as peaks
         from callboard.demo.keeping import CloneKeeping, MasterKeeping
 
+        if self._name in peaks.HOSTS:
+            file = str(Path(self._path).with_name("peaks.db"))
+            peaks.host_peaks(self._node, file, self._note)
+        if self._name in SENSORS_ON:
+            self._peaks = peaks.PeakWriter(self._node)
+        if self._name == OVERSEER_ON and self._peaks is not None:
+            self._watch = peaks.PeakWatch(self._node, self._peaks, self._note)
         if self._name == MASTER_ON:
             self._keeping = MasterKeeping(self._hub, self._note, self._path)
         elif self._name in SENSORS_ON:
@@ -166,9 +177,11 @@ class NodeProcess:
             self._mqtt.pass_on(topic, reading)
 
     def _keep(self, sensor: str, level: float) -> None:
-        """Keep a reading in the store."""
+        """Keep a reading in the store, and its peak in an entity."""
         if self._keeping is not None:
             self._keeping.keep(sensor, level)
+        if self._peaks is not None:
+            self._peaks.keep(sensor, level)
 
     def _obey(self, command: dict[str, Any]) -> None:
         """Carry out a command of the parent."""
@@ -195,6 +208,8 @@ class NodeProcess:
 
         for ref in self._resting:
             ref.tell(Rest())
+        if self._peaks is not None:
+            self._peaks.is_resting = True
         if self._handing is not None:
             self._handing.close()
             self._handing = None
@@ -238,6 +253,8 @@ class NodeProcess:
                 self._aggregator = self._snapshot = None
             case NodeUp() | NodeDown() | LinkUp() | LinkDown() | ActorFailed():
                 self._note(type(event).__name__, **_fields(event))
+                if isinstance(event, NodeDown) and self._watch is not None:
+                    self._watch.lost(event.node_id, event.name)
                 if isinstance(event, NodeUp) and self._overseer is not None:
                     from callboard.demo.overseer import NodeAppeared
 

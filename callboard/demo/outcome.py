@@ -54,6 +54,9 @@ class RunOutcome:
             killed.
         store: what became of the writes to the store, in words; empty without any.
         service_ms: from the kill to the first reading that the next aggregator handled.
+        peaks_ms: from the kill until the daily peaks that lived on that node, which are
+            entities, had all answered again elsewhere.
+        peaks: how many that were.
         problem: why the run failed for another reason than the balance; empty if it did not.
     """
 
@@ -62,6 +65,8 @@ class RunOutcome:
     service_ms: float | None = None
     store: str = ""
     problem: str = ""
+    peaks_ms: float | None = None
+    peaks: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -84,6 +89,8 @@ class RunOutcome:
             text += f" · down after {self.down_ms:,.0f} ms over 3 hops"
         if self.service_ms is not None:
             text += f" · back in service after {self.service_ms:,.0f} ms"
+        if self.peaks and self.peaks_ms is not None:
+            text += f" · {self.peaks} entities back after {self.peaks_ms:,.0f} ms"
         if self.store:
             text += f" · {self.store}"
         return f"{text} · failed: {self.problem}" if self.problem else text

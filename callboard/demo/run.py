@@ -125,6 +125,8 @@ class Show:
             "results": self.scene.findings.summary(),
             "down_ms": outcome.down_ms,
             "service_ms": outcome.service_ms,
+            "peaks": outcome.peaks,
+            "peaks_ms": outcome.peaks_ms,
             "first_picture_ms": self.start_ms,
             "line_stood_ms": self.stood_ms,
             "incidents": [
@@ -310,8 +312,15 @@ class Show:
             None if incident is None else incident.ms("down"),
             None if incident is None else incident.ms("serving"),
             self.scene.holdings.line(),
-            problem or self.scene.holdings.problem(),
+            problem or self.scene.holdings.problem() or self._peaks_problem(),
+            None if incident is None else incident.ms("peaks"),
+            self.scene.peaks[0],
         )
+
+    def _peaks_problem(self) -> str:
+        """Return what is wrong with the daily peaks; empty when nothing is."""
+        lower = self.scene.peaks[1]
+        return f"{lower} daily peaks forgot what they had acknowledged" if lower else ""
 
     def _settle_store(self) -> None:
         """Let all writes be acknowledged, then close the clones, and last the master."""

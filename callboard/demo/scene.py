@@ -41,6 +41,10 @@ _LINES: Final[dict[str, tuple[Tone, str]]] = {
         "plain",
         "MQTT: no readings, paho-mqtt is not here (pip install 'callboard[mqtt]')",
     ),
+    "peaks_back": (
+        "good",
+        "entities: {count} daily peaks that lived on {name} answer again, {lower} are lower",
+    ),
     "serving": ("good", "aggregator on {reporter}: first reading handled"),
     "sensors_found": (
         "good",
@@ -226,6 +230,8 @@ class Scene:
         self.findings = Findings()
         self.host = ""
         self.snapshot: dict[str, Any] = {}
+        #: Daily peaks that answered again after their node was lost: how many, how many lower.
+        self.peaks: tuple[int, int] = (0, 0)
         #: Figures of the readings by MQTT; None without any.
         self.mqtt: dict[str, Any] | None = None
         self.topic_rates: dict[str, Rate] = {}
@@ -302,6 +308,8 @@ class Scene:
             self.chronicle.note(name, note)
             if note["kind"] == "answered":
                 self._take_answer(name, note)
+            elif note["kind"] == "peaks_back":
+                self.peaks = note["count"], self.peaks[1] + note["lower"]
             elif note["kind"] == "spawned":
                 self.host, self.snapshot, self.topic_rates = note["host"], {}, {}
         for said, group in groupby(notes, lambda note: describe(name, note)):

@@ -104,6 +104,7 @@ class Incident:
         rejoined: A had a path to D again.
         reopened: the master of the store was back from its file.
         resumed: D's sensors were told where the aggregator is.
+        peaks: all daily peaks that A had seen on the killed node answered again, elsewhere.
     """
 
     blow: Blow
@@ -135,6 +136,7 @@ _MILESTONES: Final = {
     "sensors_found": ("resumed", "A", ""),
     "serving": ("serving", "", ""),
     "master_open": ("reopened", "", ""),
+    "peaks_back": ("peaks", "A", ""),
 }
 
 

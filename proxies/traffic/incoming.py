@@ -571,8 +571,9 @@ class Incoming:
         arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
         arrivals.dead_letters += 1
         self._runtime.counters.dead_letters += 1
-        self._unreadable += 1
-        if self._unreadable == 1:
+        is_for_part = frame[6] < FIRST_ACTOR and frame[6] not in self._runtime.contexts
+        self._unreadable += not is_for_part  # asks whether this node has entities, for instance
+        if self._unreadable == 1 and not is_for_part:
             _log.warning("a message from node %s cannot be read: %s", source.hex(), error)
             self._runtime.call_later(1.0, self._tell_unreadable)
         message_id = data & MESSAGE_ID_MASK

@@ -107,7 +107,9 @@ def test_the_story_ends_with_an_exact_balance_and_no_process_left(start):
     assert sent == delivered + lost
     assert sent > 0
     assert re.search(
-        r"· down after [\d,]+ ms over 3 hops · back in service after [\d,]+ ms", match[4]
+        r"· down after [\d,]+ ms over 3 hops · back in service after [\d,]+ ms"
+        r" · [1-9]\d* entities back after [\d,]+ ms",
+        match[4],
     )
     for told in (
         "aggregator spawned on C",
@@ -152,7 +154,10 @@ def test_json_is_all_that_is_printed_and_tells_every_milestone(start):
         "rejoined",
         "resumed",
         "reopened",
+        "peaks",
     }
+    assert summary["peaks"] > 0
+    assert summary["peaks_ms"] > 0
     # Two lives counted; of ten metrics the latest value and the peak are kept.
     assert summary["store"].pop("acknowledged") > 0
     mqtt = summary["mqtt"]

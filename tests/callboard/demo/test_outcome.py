@@ -42,6 +42,13 @@ def test_the_last_line_tells_of_the_store():
     assert outcome.line().endswith("reported lost 0 · store: 9 writes acknowledged, 0 lost")
 
 
+def test_the_last_line_tells_of_entities_that_answered_again():
+    told = RunOutcome(Balance(1, 1, 0, 0), peaks=7, peaks_ms=187.4).line()
+
+    assert told.endswith("reported lost 0 · 7 entities back after 187 ms")
+    assert "entities" not in RunOutcome(Balance(1, 1, 0, 0), peaks_ms=3.0).line()
+
+
 def test_what_was_not_measured_is_not_mentioned():
     assert (
         RunOutcome(Balance(1, 1, 0, 0)).line()

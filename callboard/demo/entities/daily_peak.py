@@ -1,0 +1,157 @@
+"""The daily peaks of sensors, as entities: the node that has one may be killed.
+
+B and C host them, in one file. Sensors on A and D tell their levels to the entity of their name
+and day; A watches, and notes when all those that lived on a lost node answer again.
+"""
+
+import datetime
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from callboard import CallboardError, Entity, Future, Node, Query, event, handler, message
+
+#: Who hosts them: the node that the story kills is one.
+HOSTS: Final = ("B", "C")
+
+#: Seconds that an ask may take, and between attempts.
+ASK_LIMIT: Final = 2.0
+PAUSE: Final = 0.01
+
+#: Seconds after which nobody waits for peaks of a lost node any more.
+WATCH_LIMIT: Final = 20.0
+
+Note = Callable[..., object]
+
+
+@message("demo.Level")
+@dataclass(frozen=True)
+class Level:
+    """A level of a sensor."""
+
+    value: float
+
+
+@message("demo.AskPeak")
+@dataclass(frozen=True)
+class AskPeak(Query[float]):
+    """What is the peak?"""
+
+
+class DailyPeak(Entity):
+    """The highest level of a sensor on a day; the key is `SENSOR/DAY/PART`."""
+
+    name = "demo.DailyPeak"
+
+    def __init__(self) -> None:
+        self.peak = 0.0
+
+    @handler
+    def on_level(self, level: Level) -> float:
+        """Keep a level that is higher than all before."""
+        if level.value > self.peak:
+            self.persist(level)
+        return self.peak
+
+    @event
+    def on_risen(self, event: Level) -> None:
+        """Take a higher peak."""
+        self.peak = event.value
+
+    @handler(read_only=True)
+    def on_ask(self, _: AskPeak) -> float:
+        """Tell the peak."""
+        return self.peak
+
+
+def host_peaks(node: Node, path: str, note: Note) -> None:
+    """Host peaks from a thread of its own: opening the file takes a moment."""
+
+    def host() -> None:
+        try:
+            node.host(DailyPeak, state=f"sqlite:{path}")
+        except CallboardError as error:  # or the node was closed meanwhile
+            note("failed", actor="the host of daily peaks", reason=str(error))
+
+    threading.Thread(target=host, daemon=True).start()
+
+
+class PeakWriter:
+    """Tells levels to entities: one ask of each sensor at a time, with the highest since."""
+
+    def __init__(self, node: Node) -> None:
+        """Begin without sensors."""
+        self._node = node
+        self._waiting: dict[str, float] = {}
+        self._asking: set[str] = set()
+        self.keys: dict[str, float] = {}
+        self.is_resting = False
+
+    def keep(self, sensor: str, level: float) -> None:
+        """Keep a level; on the node's thread."""
+        now = datetime.datetime.now(datetime.UTC)
+        half = "morning" if now.hour < 12 else "afternoon"
+        for part in ("day", half):
+            key = f"{sensor}/{now:%Y-%m-%d}/{part}"
+            self._waiting[key] = max(level, self._waiting.get(key, level))
+            self._send(key)
+
+    def _send(self, key: str) -> None:
+        """Ask, unless an answer is awaited."""
+        level = self._waiting.get(key)
+        if key in self._asking or level is None or self.is_resting:
+            return
+        if level <= self.keys.get(key, -1.0):  # it is no peak
+            return
+        self._asking.add(key)
+        asked = self._node.entity(DailyPeak, key).ask(Level(level), timeout=ASK_LIMIT)
+        asked.add_done_callback(partial(self._node.runtime.post, self._answered, key))
+
+    def _answered(self, key: str, answer: Future[float]) -> None:
+        """Take the peak that the entity has; what failed is told with the next level."""
+        self._asking.discard(key)
+        if answer.exception() is None:
+            self.keys[key] = answer.result()
+            self._send(key)
+
+
+class PeakWatch:
+    """Notes when the peaks that lived on a lost node answer again."""
+
+    def __init__(self, node: Node, writer: PeakWriter, note: Note) -> None:
+        """Watch the peaks of the sensors of this node."""
+        self._node, self._writer, self._note = node, writer, note
+
+    def lost(self, node_id: bytes, name: str) -> None:
+        """Ask for the peaks of a host that is lost; on the node's thread."""
+        if name not in HOSTS or self._writer.is_resting:
+            return
+        known = {
+            key: peak
+            for key, peak in self._writer.keys.items()
+            if self._node.entity(DailyPeak, key).node_id == node_id
+        }
+        work = threading.Thread(target=self._until_back, args=(name, known), daemon=True)
+        work.start()
+
+    def _until_back(self, name: str, known: dict[str, float]) -> None:
+        """Ask until each has answered with what it had acknowledged; note when that was."""
+        limit, missing, lower = time.monotonic() + WATCH_LIMIT, dict(known), 0
+        while missing and time.monotonic() < limit and not self._writer.is_resting:
+            asked = [
+                (key, self._node.entity(DailyPeak, key).ask(AskPeak(), timeout=ASK_LIMIT))
+                for key in missing
+            ]
+            for key, future in asked:
+                try:
+                    lower += future.result(ASK_LIMIT) < missing[key]
+                    del missing[key]
+                except (CallboardError, TimeoutError):
+                    continue
+            if missing:
+                time.sleep(PAUSE)
+        if not missing:
+            self._note("peaks_back", name=name, count=len(known), lower=lower)
