@@ -88,12 +88,16 @@ class Fault:
 
     def __str__(self) -> str:
         """Return the call that makes this fault."""
-        places = ", ".join(map(str, self.machines))
+        places = "".join(f"{place}, " for place in self.machines)
         amount = f", {self.kind.unit}={self.amount:g}" if self.kind.unit else ""
         on = f', on="{self.on}"' if self.on else ""
         skip = f", skip={self.skip}" if self.skip else ""
         when = f"at={self.at:g}{on}{skip}, lasts={self.lasts:g}"
-        return f"{self.kind.name}({places}, {when}{amount})"
+        return f"{self.kind.name}({places}{when}{amount})"
+
+
+def _nothing(*_: Any) -> None:
+    """Do, or undo, nothing."""
 
 
 class FaultKind:
@@ -102,9 +106,9 @@ class FaultKind:
     def __init__(
         self,
         name: str,
-        machines: int,
-        begin: Callable[..., object],
-        end: Callable[..., object],
+        machines: int = 0,
+        begin: Callable[..., object] = _nothing,
+        end: Callable[..., object] = _nothing,
         unit: str = "",
         least: float = 0.0,
         most: float = 0.0,
@@ -114,10 +118,11 @@ class FaultKind:
         """Define a kind.
 
         Args:
-            name: of the kind, that of the function which makes its faults.
+            name: of the kind, that of the variable which holds it: printed tests import it.
             machines: how many machines a fault of it concerns.
             begin: called with the cluster, the nodes, and the amount if there is a unit.
-            end: called with the cluster and the nodes.
+                Without it, `on_fault` of the cluster does what there is to do.
+            end: called with the cluster and the nodes; without it a fault lasts no time.
             unit: the name of the amount.
             least: the least amount that a swarm draws; small ones are as likely as large ones.
             most: the largest amount.
@@ -309,10 +314,6 @@ def _fail_over(cluster: Cluster) -> None:
     """Let standbys take over that have all that was acknowledged."""
     for database in cluster.databases():
         database.fail_over()
-
-
-def _nothing(*_: Any) -> None:
-    """Undo nothing."""
 
 
 #: Nothing passes between two machines.

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from callboard.simulation.trace import Dump
-from tests.simulation.channel_life import ChannelLife
+from tests.simulation.channel_life import live_channels
 from tests.simulation.credit_life import live_credit
 from tests.simulation.door_life import live_doors
 from tests.simulation.entity_life import live_entities, live_moves
 from tests.simulation.leaf_life import live_with_a_leaf
 from tests.simulation.life import live_nodes
-from tests.simulation.mqtt_cluster_life import MqttClusterLife
-from tests.simulation.mqtt_life import MqttLife
-from tests.simulation.mqtt_partition_life import MqttPartitionLife
-from tests.simulation.peering_life import PeeringLife
+from tests.simulation.mqtt_cluster_life import live_mqtt_cluster
+from tests.simulation.mqtt_life import live_mqtt
+from tests.simulation.mqtt_partition_life import live_mqtt_partition
+from tests.simulation.peering_life import live_peerings
 from tests.simulation.store_life import live_stores
 from tests.simulation.topic_life import live_topics
 from tests.simulation.traitor_life import live_with_a_traitor
@@ -32,16 +32,16 @@ LIVES: Final[dict[str, Any]] = {
     "credit": live_credit,
     "topics": live_topics,
     "doors": live_doors,
-    "channels": ChannelLife,
+    "channels": live_channels,
     "stores": live_stores,
-    "peerings": PeeringLife,
+    "peerings": live_peerings,
     "entities": live_entities,
     "moves": live_moves,
-    "mqtt": MqttLife,
-    "mqtt-cluster": MqttClusterLife,
-    "mqtt-partition": MqttPartitionLife,
+    "mqtt": live_mqtt,
+    "mqtt-cluster": live_mqtt_cluster,
+    "mqtt-partition": live_mqtt_partition,
 }
-"""What can be lived: cluster tests; classes with `run`, a cluster or `seconds` and `lines`."""
+"""What can be lived: cluster tests."""
 
 
 class Batch(NamedTuple):
@@ -65,20 +65,10 @@ class Lived(NamedTuple):
 def live_one(kind: str, seed: int, *, shrinks: bool = True) -> Lived:
     """Live one seed."""
     told = LIVES[kind]
-    if hasattr(told, "test"):
-        run = told.test.only(seed, {}, shrinks=shrinks)
-        program = "" if run.error is None else run.program(told.scenario)
-        dump = Dump(seed, "tests.simulation", run.cluster.trace.lines())
-        return Lived(run.cluster.now, dump, run.error, program)
-    life, error = told(seed), None
-    try:
-        life.run()
-    except Exception as raised:  # noqa: BLE001  # any crash is a finding
-        error = raised
-    has_cluster = hasattr(life, "cluster")
-    lines = (life.cluster.trace if has_cluster else life).lines()
-    seconds = life.cluster.now if has_cluster else life.seconds
-    return Lived(seconds, Dump(seed, "tests.simulation", lines), error)
+    run = told.test.only(seed, {}, shrinks=shrinks)
+    program = "" if run.error is None else run.program(told.scenario)
+    dump = Dump(seed, "tests.simulation", run.cluster.trace.lines())
+    return Lived(run.cluster.now, dump, run.error, program)
 
 
 def live(batch: Batch) -> tuple[Batch, list[str], float]:

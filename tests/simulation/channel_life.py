@@ -1,8 +1,9 @@
 """One random life of a channel, by seed: a bad network, and both sides start again.
 
 One producer, three consumers, 200 events. Each seed has its own rates of loss (to 70 %), of
-doubles and of delay, its partitions in one or both directions, and sometimes little room at
-the producer or the consumers. Consumers vanish and come back under another handle, as whoever
+doubles and of delay, and sometimes little room at the producer or the consumers. A swarm draws
+when nothing passes in one or both directions, and who vanishes: kinds of faults of this life.
+Consumers vanish and come back under another handle, as whoever
 was dropped or closed does; a producer that vanishes is followed by one that goes on with the
 next number, to consumers in new lives. At last the network heals. What must hold:
 
@@ -12,12 +13,11 @@ next number, to consumers in new lives. At last the network heals. What must hol
 - in the end everybody is there, has everything, and nothing is kept any more.
 """
 
-import random
-from collections import Counter
 from typing import Any
 
 from callboard.channel import Consumer, Event, Producer
 from callboard.channel.message import EndOfChannel
+from callboard.simulation import Cluster, Fault, FaultKind, cluster_test, reachable, swarm
 from tests.simulation.rules import Violation
 
 EVENTS = 200
@@ -27,6 +27,26 @@ TIMEOUT = 30
 CALM = 3 * TIMEOUT
 TICK = 0.1
 """Virtual seconds of a tick, as stores have it."""
+
+SPAN = 8.0
+"""Virtual seconds in which faults begin; most lives have healed by then."""
+
+
+def passing(name: str) -> FaultKind:
+    """Return a kind of fault that lets nothing pass for a while, of the numbered consumer."""
+    end = lambda *_: None  # noqa: E731 - what it does is up to the life
+    kind = FaultKind(name, end=end, unit="number", least=1.0, most=CONSUMERS + 0.99)
+    return kind.lasting(0.3, 8.0)
+
+
+#: Nothing passes to a consumer, from it, or both; it vanishes; the producer vanishes.
+deaf, mute, cut_off = passing("deaf"), passing("mute"), passing("cut_off")
+consumer_gone = FaultKind("consumer_gone", unit="number", least=1.0, most=CONSUMERS + 0.99)
+producer_gone = FaultKind("producer_gone")
+
+FAULTS = swarm(deaf, mute, cut_off, consumer_gone, producer_gone, span=SPAN, most=16)
+
+WAYS = {deaf: ("down",), mute: ("up",), cut_off: ("up", "down")}
 
 
 def require(fact: Any, *told: Any) -> None:
@@ -64,12 +84,12 @@ class Receiver:
         seq = self.take()
         require(seq in self.world.gone, self.hdl, "was told that", seq, "is lost; it is not")
         self.lost += 1
-        self.world.seen["nil"] += 1
+        reachable("nil")
         return "too many" if self.lost > self.world.bearable else None
 
     def send(self, _consumer, msg):
         require(self.ended is None, self.hdl, "sent after its end")
-        self.world.seen[type(msg).__name__] += 1
+        reachable(type(msg).__name__)
         self.world.transmit((self.hdl, "up"), msg)
 
     def close(self, _consumer, error):
@@ -83,72 +103,44 @@ class Receiver:
             "asked in vain, though nothing is lost any more",
         )
         self.ended = error
-        self.world.seen[f"closed: {error}"] += 1
+        reachable(f"closed: {error}")
 
 
 class ChannelLife:
     """Everything of one seed. Messages wait in one list for each tick of their arrival."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.rng = rng = random.Random(seed)
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.rng = rng = cluster.random
+        cluster.on_fault = self.disturbed
         self.loss, self.double = rng.uniform(0, 0.7), rng.uniform(0, 0.2)
         self.delay = rng.choice((1, 2, 4, 8))
         self.bearable = rng.choice((0, 3, EVENTS))
         self.rate = rng.randint(2, 12)
         self.window = rng.choice((16, 64, EVENTS))
-        self.seen = Counter()
         small = rng.random() < 0.3
         self.buffer_limit = rng.randint(5, 40) if small else EVENTS
         self.producer = Producer(self, timeout=TIMEOUT, buffer_limit=self.buffer_limit)
-        #: How often a consumer vanishes, and the producer: in so many ticks once.
-        self.consumer_life = rng.choice((15, 60, EVENTS))
-        self.producer_life = rng.choice((40, EVENTS, 10 * EVENTS))
         self.now = 0
-        #: What happened, in words; filled when it is a list.
-        self.story: list[str] | None = None
         self.calm = False
         self.calm_since = 0
         self.due = [[] for _ in range(16)]
         self.receivers, self.past = {}, {}
         self.first, self.gone, self.completed, self.dropped = {}, set(), set(), set()
-        # (consumer, ways, start, end): nothing passes in between; the longest end a channel.
-        self.cuts = [
-            (
-                number,
-                rng.choice((("up",), ("down",), ("up", "down"))),
-                start := rng.randrange(60),
-                start + rng.choice((5, 15, 2 * TIMEOUT)),
-            )
-            for number in range(CONSUMERS)
-            if rng.random() < 0.5
-        ]
+        #: Ways on which nothing passes: number of the consumer and direction.
+        self.cuts: list[tuple[int, str]] = []
         self.lives = 0
+        #: Faults that begin or end with the next tick, and not within a call of a channel.
+        self.faults: list[tuple[Fault, bool]] = []
 
     @property
     def is_healed(self) -> bool:
         """Whether the network has been whole for so long that every question is answered."""
         return self.calm and self.now - self.calm_since >= 10
 
-    @property
-    def seconds(self) -> float:
-        """Virtual seconds so far."""
-        return self.now * TICK
-
-    def lines(self) -> list[str]:
-        """Return what happened, one line each: the life is lived again to tell it."""
-        again = ChannelLife(self.seed)
-        again.story = []
-        try:
-            again.run()
-        except Violation as violation:
-            again.note("violation", violation)
-        return again.story
-
     def note(self, *told: Any) -> None:
-        """Keep a line, if somebody wants to read it."""
-        if self.story is not None:
-            self.story.append(f"{self.now} " + " ".join(map(str, told)))
+        """Note in the trace what happens."""
+        self.cluster.trace.note(self.cluster.now, "life", *told)
 
     # ----------------------------------------------------------- backend of the producer
 
@@ -167,7 +159,7 @@ class ChannelLife:
         require(reason == EndOfChannel.CONNECTION_TIMEOUT, "dropped because of", reason)
         require(hdl not in self.producer.consumers, hdl, "was dropped and is still there")
         self.dropped.add(hdl)
-        self.seen["dropped"] += 1
+        reachable("dropped")
 
     def handshake_completed(self, _producer, hdl):
         require(hdl not in self.completed, hdl, "completed its handshake twice")
@@ -197,11 +189,7 @@ class ChannelLife:
         return self.receivers.get(hdl) or self.past[hdl]
 
     def is_cut(self, way):
-        number = way[0] % CONSUMERS
-        return any(
-            n == number and way[1] in ways and start <= self.now < end
-            for n, ways, start, end in self.cuts
-        )
+        return (way[0] % CONSUMERS, way[1]) in self.cuts
 
     def deliver(self):
         arrived, self.due[self.now & 15] = self.due[self.now & 15], []
@@ -243,31 +231,47 @@ class ChannelLife:
                 self.past[hdl] = self.receivers.pop(hdl)
                 self.enter(hdl % CONSUMERS)
 
-    def vanish(self):
-        """A consumer or the producer ends without a word, and begins anew."""
-        rng = self.rng
-        if rng.random() < 1 / self.consumer_life:
-            hdl = rng.choice(tuple(self.receivers))
-            self.note("consumer", hdl, "vanishes")
-            self.seen["consumer vanished"] += 1
-            self.past[hdl] = self.receivers.pop(hdl)
-            self.past[hdl].is_dead = True
-            self.dropped.discard(hdl)
-            self.enter(hdl % CONSUMERS)
-        if rng.random() < 1 / self.producer_life:
-            self.note("the producer vanishes")
-            self.seen["producer vanished"] += 1
-            self.producer = Producer(
-                self,
-                timeout=TIMEOUT,
-                buffer_limit=self.buffer_limit,
-                seq=self.producer.seq,
-            )
+    # ------------------------------------------------------------------------- the faults
+
+    def disturbed(self, fault: Fault, _nodes: list[Any], begins: bool) -> None:
+        """Take a fault, or its end."""
+        self.faults.append((fault, begins))
+
+    def strike(self, fault: Fault, begins: bool) -> None:
+        """Let a fault happen, or end."""
+        if fault.kind == producer_gone:
+            self.producer_vanishes()
+            return
+        number = int(fault.amount) - 1
+        if fault.kind == consumer_gone:
+            self.consumer_vanishes(number)
+            return
+        for direction in WAYS[fault.kind]:
+            (self.cuts.append if begins else self.cuts.remove)((number, direction))
+
+    def consumer_vanishes(self, number: int) -> None:
+        """Let a consumer end without a word, and begin anew."""
+        hdl = next(hdl for hdl in self.receivers if hdl % CONSUMERS == number)
+        self.note("consumer", hdl, "vanishes")
+        reachable("consumer vanished")
+        self.past[hdl] = self.receivers.pop(hdl)
+        self.past[hdl].is_dead = True
+        self.dropped.discard(hdl)
+        self.enter(number)
+
+    def producer_vanishes(self) -> None:
+        """Let the producer end without a word, and begin anew."""
+        self.note("the producer vanishes")
+        reachable("producer vanished")
+        self.producer = Producer(
+            self, timeout=TIMEOUT, buffer_limit=self.buffer_limit, seq=self.producer.seq
+        )
 
     def step(self):
         self.now += 1
-        if not self.calm:
-            self.vanish()
+        self.cluster.advance(TICK)
+        while self.faults:
+            self.strike(*self.faults.pop(0))
         self.deliver()
         self.producer.tick()
         for receiver in tuple(self.receivers.values()):
@@ -275,7 +279,7 @@ class ChannelLife:
         if self.now % 8 == 0:
             self.come_back()
 
-    def run(self) -> "ChannelLife":
+    def run(self) -> None:
         """Live through it; `Violation` when a rule breaks."""
         for number in range(CONSUMERS):
             self.enter(number)
@@ -285,13 +289,13 @@ class ChannelLife:
             self.step()
         for _ in range(self.rng.choice((1, 10, 40))):
             self.step()
+        self.cluster.calm()
         self.calm, self.calm_since = True, self.now
         for _ in range(CALM):
             self.step()
             if self.is_settled():
                 break
         self.verify()
-        return self
 
     def is_settled(self):
         return self.producer.is_idle and all(
@@ -316,3 +320,9 @@ class ChannelLife:
                 require(self.first[hdl] == EVENTS + 1, hdl, "has received nothing")
             if not receiver.producer.given_up:
                 require(receiver.lost == 0, hdl, "lost", receiver.lost, "without cause")
+
+
+@cluster_test(faults=FAULTS)
+def live_channels(cluster: Cluster) -> None:
+    """Live a life of a channel."""
+    ChannelLife(cluster).run()

@@ -26,6 +26,7 @@ from callboard.mqtt.service.cluster import RetainedDigests, RetainedQuestion
 from callboard.mqtt.wire.packet import V4, V5
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.mqtt.wire.topic import matches
+from callboard.simulation import Cluster, cluster_test, reachable
 from tests.simulation.mqtt_client import Message, SimulatedClient, Wish
 from tests.simulation.mqtt_cluster_router import ClusterRouter, Crash
 from tests.simulation.rules import Violation
@@ -44,19 +45,16 @@ PATIENCE = 4_000
 
 
 class MqttClusterLife:
-    """Lives one seed; `run` raises `Violation` for what must not be."""
+    """Lives in the time of a cluster; `run` raises `Violation` for what must not be."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.random = random.Random(seed)
-        self.seconds = 0.0
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.random = cluster.random
         self.ticks = 0
-        self.trace: list[str] = []
         self.messages: dict[bytes, Message] = {}
         #: By payload: who was owed it, for each time that a router took it for good.
         self.taken: dict[bytes, list[set[str]]] = {}
         self.perhaps_taken: set[bytes] = set()
-        self.moves = 0
         #: Writes of retained messages by stamp and origin, and those that were acknowledged.
         self.written: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}
         self.acknowledged: set[tuple[int, bytes]] = set()
@@ -72,30 +70,33 @@ class MqttClusterLife:
         self.clients: list[SimulatedClient] = []
         self._connecting: dict[str, int] = {}
 
-    def lines(self) -> list[str]:
-        """Return what happened."""
-        return self.trace
+    @property
+    def seconds(self) -> float:
+        """Virtual seconds so far."""
+        return self.cluster.now
 
     def note(self, *what: object) -> None:
         """Write down what happens."""
-        self.trace.append(f"{self.ticks} {self.seconds:.2f} {' '.join(map(str, what))}")
+        self.cluster.trace.note(self.cluster.now, "life", self.ticks, *what)
 
-    def run(self) -> "MqttClusterLife":
+    def run(self) -> None:
         """Live the life of this seed."""
         for number in range(self.random.randint(2, 4)):
-            chance = random.Random(f"{self.seed} {number}")
+            chance = random.Random(f"{self.cluster.seed} {number}")
             version = self.random.choice((V4, V5))
             client = self._make_client(f"c{number}", version, chance)
             self.clients.append(client)
             for topic_filter in self.random.sample(FILTERS, self.random.randint(1, 3)):
                 self._subscribe(client, topic_filter)
-        for _ in range(self.random.randint(60, 200)):
+        begun = self.random
+        for _, chance in self.cluster.steps(begun.randint(60, 200), within=0.0):
+            self.random = chance
             self._act()
             for _ in range(self.random.choice((1, 3, 10))):
                 self._round()
+        self.random = begun
         self._rest()
         self._check_end()
-        return self
 
     def _make_client(self, name: str, version: int, chance: random.Random) -> SimulatedClient:
         return SimulatedClient(name, version, chance, lambda: self.ticks)
@@ -225,7 +226,7 @@ class MqttClusterLife:
             if ruling.reason_code not in {ReasonCode.SUCCESS, ReasonCode.SERVER_BUSY}:
                 raise Violation(f"{client.name} was refused with {ruling.reason_code!r}")
             if not ruling.reason_code and self._connecting.get(client.name) == attempt:
-                self.moves += 1
+                reachable("a session moves")
                 client.connect(router)
 
         steps = router.claims.claim(client.name, is_clean=False)
@@ -306,6 +307,7 @@ class MqttClusterLife:
             return call(*args)
         except Crash:
             self.note("router", router.number, "crashes")
+            reachable("a router crashes")
             router.crash()
             self._later(self.random.choice((1, 10, 60)), router.start)
             return None
@@ -318,7 +320,7 @@ class MqttClusterLife:
     def _round(self) -> None:
         """Let everybody do something."""
         self.ticks += 1
-        self.seconds += ROUND
+        self.cluster.advance(ROUND)
         while self._queue and self._queue[0][0] <= self.ticks:
             heapq.heappop(self._queue)[2]()
         for client in self.clients:
@@ -444,3 +446,9 @@ def held_for(wish: Wish, message: Message) -> bool:
     confirmed = wish.confirmed_at
     is_held = wish.ended_at is None and confirmed is not None
     return is_held and wish.qos > 0 and confirmed < message.sent_at  # type: ignore[operator]
+
+
+@cluster_test
+def live_mqtt_cluster(cluster: Cluster) -> None:
+    """Live a life of a cluster of MQTT routers."""
+    MqttClusterLife(cluster).run()

@@ -71,8 +71,8 @@ class ClusterRouter:
         self.is_up = False
         self.life_number = 0
         self.crashes_at: int | None = None
-        self.disk = SimulatedDisk(life.seed + number)
-        chance = self.random = random.Random(f"{life.seed} router {number}")
+        self.disk = SimulatedDisk(life.cluster.seed + number)
+        chance = self.random = random.Random(f"{life.cluster.seed} router {number}")
         self.is_durable = chance.random() < 0.7
         #: Its clock is wrong by so many seconds.
         self.skew = chance.choice((0.0, 0.0, -30.0, 500.0))

@@ -24,7 +24,7 @@ from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.packet import V4, V5, Connect, Publish, Subscribe, Subscription
 from callboard.mqtt.wire.properties import Properties
-from callboard.simulation.disk import SimulatedDisk
+from callboard.simulation import Cluster, SimulatedDisk, cluster_test, reachable
 from tests.callboard.mqtt.stage import deliver
 from tests.simulation.mqtt_client import Message, SimulatedClient
 from tests.simulation.mqtt_rules import check_always, check_at_the_end
@@ -44,14 +44,12 @@ class _Crash(Exception):
 
 
 class MqttLife:
-    """Lives one seed; `run` raises `Violation` for what must not be."""
+    """Lives in the time of a cluster; `run` raises `Violation` for what must not be."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.random = random.Random(seed)
-        #: For wills and small logs.
-        self.more = random.Random(f"more {seed}")
-        self.disk = SimulatedDisk(seed)
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.random = cluster.random
+        self.disk = SimulatedDisk(cluster.seed)
         self.disk.faults.short_writes = self.random.choice((0.0, 0.0, 0.1))
         self.is_durable = self.random.random() < 0.7
         self.limits = Limits(
@@ -61,28 +59,25 @@ class MqttLife:
             receive_maximum=self.random.choice((10, 65_535)),
             share_strategy=self.random.choice(list(ShareStrategy)),
         )
-        self.has_small_logs = self.more.random() < 0.4
+        self.has_small_logs = self.random.random() < 0.4
         if self.has_small_logs:
-            has_shelves = self.is_durable and self.more.random() < 0.7
+            has_shelves = self.is_durable and self.random.random() < 0.7
             self.limits = replace(
                 self.limits,
-                inflight=self.more.choice((1, 3, 20)),
-                segment_bytes=self.more.choice(
+                inflight=self.random.choice((1, 3, 20)),
+                segment_bytes=self.random.choice(
                     (1_500, 3_000) if has_shelves else (8_000, 20_000)
                 ),
-                segment_count=self.more.choice((2, 4, 10)),
-                acknowledge_patience=self.more.choice((5.0, 1e9, 1e9)),
+                segment_count=self.random.choice((2, 4, 10)),
+                acknowledge_patience=self.random.choice((5.0, 1e9, 1e9)),
                 journal_bytes=has_shelves << 30,
             )
         self.wills = Wills()
-        self.watcher = SimulatedClient("watcher", V5, self.more, lambda: self.ticks)
+        self.watcher = SimulatedClient("watcher", V5, self.random, lambda: self.ticks)
         #: Those that are never lost but with the router, in a life with small logs.
         self.steady: list[SimulatedClient] = []
         self.alerts: list[CursorJump] = []
-        self.seconds = 0.0
         self.ticks = 0
-        self.restarts = 0
-        self.trace: list[str] = []
         self.clients: list[SimulatedClient] = []
         self.members: list[SimulatedClient] = []
         self.hostile: list[Link] = []
@@ -93,28 +88,31 @@ class MqttLife:
         self._journal: RouterJournal | None = None
         self._start()
 
-    def lines(self) -> list[str]:
-        """Return what happened."""
-        return self.trace
+    @property
+    def seconds(self) -> float:
+        """Virtual seconds so far."""
+        return self.cluster.now
 
     def note(self, *what: object) -> None:
         """Write down what happens."""
         self.ticks += 1
-        self.trace.append(f"{self.ticks} {self.seconds:.1f} {' '.join(map(str, what))}")
+        self.cluster.trace.note(self.cluster.now, "life", self.ticks, *what)
 
-    def run(self) -> "MqttLife":
+    def run(self) -> None:
         """Live the life of this seed."""
         self._begin()
-        for _ in range(self.random.randint(40, 150)):
+        begun = self.random
+        for _, chance in self.cluster.steps(begun.randint(40, 150), within=0.0):
+            self.random = chance
             self._act()
             for _ in range(self.random.choice((0, 1, 3))):
                 self._round()
-            self.seconds += self.random.choice((0.0, 0.01, 1.0, 10.0))
+            self.cluster.advance(self.random.choice((0.0, 0.01, 1.0, 10.0)))
             self.wills.look(self.everybody, self.seconds)
             check_always(self)
+        self.random = begun
         self._rest()
         check_at_the_end(self)
-        return self
 
     @property
     def everybody(self) -> list[SimulatedClient]:
@@ -184,9 +182,9 @@ class MqttLife:
             return
         step = self.random.randrange(4)
         self.note("the router crashes at", step)
+        reachable("the router crashes")
         self._turn(step)
         self.disk.crash()
-        self.restarts += 1
         for client in self.everybody:
             is_steady = not client.was_away
             if client is not self.watcher and step == 2 and self.random.random() < 0.5:
@@ -206,11 +204,11 @@ class MqttLife:
     def _begin(self) -> None:
         for number in range(self.random.randint(2, 6)):
             version = self.random.choice((V4, V5))
-            chance = random.Random(f"{self.seed} {number}")
+            chance = random.Random(f"{self.cluster.seed} {number}")
             client = SimulatedClient(f"c{number}", version, chance, lambda: self.ticks)
             client.shuffles = self.random.random() < 0.3
-            client.drips = self.more.random() < (0.5 if self.has_small_logs else 0.1)
-            if self.has_small_logs and self.more.random() < 0.5:
+            client.drips = self.random.random() < (0.5 if self.has_small_logs else 0.1)
+            if self.has_small_logs and self.random.random() < 0.5:
                 self.steady.append(client)
             self.qos_of[client.name] = self.random.choice((0, 1, 2, 2))
             self.clients.append(client)
@@ -238,28 +236,28 @@ class MqttLife:
             self._restart: 2,
         }
         self.random.choices(list(actions), list(actions.values()))[0]()
-        if self.has_small_logs and self.more.random() < 0.15:
+        if self.has_small_logs and self.random.random() < 0.15:
             self._publish_much()
-        if self.more.random() < 0.1:
+        if self.random.random() < 0.1:
             self._leave()
 
     def _connect(self, client: SimulatedClient, *, clean: bool = False) -> None:
         """Connect a client, perhaps with a will."""
         delay = None
-        if client is not self.watcher and self.more.random() < 0.5:
-            delay = self.more.choice((0, 5, 60)) if client.version == V5 else 0
+        if client is not self.watcher and self.random.random() < 0.5:
+            delay = self.random.choice((0, 5, 60)) if client.version == V5 else 0
         self.wills.connect(client, self, delay, self.seconds, clean=clean)
 
     def _publish_much(self) -> None:
         """Publish more at once than a log holds."""
-        client, topic = self.more.choice(self.clients), self.more.choice(TOPICS)
+        client, topic = self.random.choice(self.clients), self.random.choice(TOPICS)
         qos = self._qos_on(client, topic)
         self.note(client.name, "publishes much on", topic, "QoS", qos)
-        for _ in range(self.more.choice((40, 120))):
+        for _ in range(self.random.choice((40, 120))):
             self._let_wait(client, topic, qos, retain=False)
 
     def _leave(self) -> None:
-        client = self.more.choice(self.clients)
+        client = self.random.choice(self.clients)
         if client.is_connected and client not in self.steady:
             self.note(client.name, "leaves")
             self.wills.leave(client)
@@ -424,3 +422,9 @@ class MqttLife:
 
     def _is_at_rest(self) -> bool:
         return self.machine.is_idle and all(client.is_at_rest for client in self.everybody)
+
+
+@cluster_test
+def live_mqtt(cluster: Cluster) -> None:
+    """Live a life of an MQTT router."""
+    MqttLife(cluster).run()

@@ -8,6 +8,7 @@ over and clients have connected again, each has one session, at one router.
 import random
 
 from callboard.mqtt.wire.packet import ConnAck
+from callboard.simulation import Cluster, cluster_test, sometimes
 from tests.simulation.mqtt_client import SimulatedClient
 from tests.simulation.mqtt_cluster_life import MqttClusterLife
 from tests.simulation.mqtt_cluster_router import ClusterRouter
@@ -17,9 +18,8 @@ from tests.simulation.rules import Violation
 class MqttPartitionLife(MqttClusterLife):
     """A life in which nodes are lost, and found again."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.begun_anew = 0
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
         self._rests = 0
 
     def _make_client(self, name: str, version: int, chance: random.Random) -> SimulatedClient:
@@ -48,7 +48,7 @@ class MqttPartitionLife(MqttClusterLife):
         self._check_retained()
         for client in self.clients:
             assert isinstance(client, ForgivingClient)
-            self.begun_anew += client.begun_anew
+            sometimes(client.begun_anew, "a client begins anew")
             owners = [each.number for each in self.routers if each.owns(client.name)]
             copies = [
                 each.number
@@ -71,3 +71,9 @@ class ForgivingClient(SimulatedClient):
             self.session.outgoing.clear()
             self.session.received.clear()
         super()._begin(packet)
+
+
+@cluster_test
+def live_mqtt_partition(cluster: Cluster) -> None:
+    """Live a life of MQTT routers that lose each other."""
+    MqttPartitionLife(cluster).run()

@@ -1,8 +1,9 @@
 """One random life of two endpoints on Broker 2.x's wire, by seed: machines, without sockets.
 
-Each side dials the other, or one alone does, again and again; streams are cut into pieces,
-delayed, broken for both sides or for one of them, and swallow everything without a word. An
-endpoint vanishes and comes back under another id. Filters change, and each side sends numbered
+Each side dials the other, or one alone does, again and again; streams are cut into pieces and
+delayed. A swarm draws when they break for both sides or for one of them, when they swallow
+everything without a word, and when an endpoint vanishes and comes back under another id: kinds
+of faults of this life. Filters change, and each side sends numbered
 messages. At last the network heals. What must hold:
 
 - an endpoint has at most one peering with another, and no session that ended stands in its way;
@@ -13,12 +14,13 @@ messages. At last the network heals. What must hold:
 """
 
 import random
-from collections import Counter, deque
+from collections import deque
 from typing import Any
 
 from callboard.basp.errors import AlreadyLinked, RemoteProtocolError
 from callboard.basp.foreign import Admitted, Arrived
 from callboard.basp.link import Closed, Transmit
+from callboard.simulation import Cluster, Fault, FaultKind, cluster_test, reachable, swarm
 from callboard.zeek.peering import (
     SILENCE_LIMIT,
     PeerFilter,
@@ -33,6 +35,14 @@ TROUBLE = 1_200
 CALM = int((2 * SILENCE_LIMIT + 10) / TICK)
 #: Ticks that a handshake may take.
 PATIENCE = int(10 / TICK)
+
+#: A connection of a side breaks, or swallows all from here on; a side vanishes.
+reset, swallow, restart = (
+    FaultKind(name, unit="side", least=1.0, most=2.99)
+    for name in ("reset", "swallow", "restart")
+)
+
+FAULTS = swarm(reset, swallow, restart, span=TROUBLE * TICK, most=30)
 
 
 def require(fact: Any, *told: Any) -> None:
@@ -114,7 +124,7 @@ class End:
 
     def admitted(self, effect: Admitted) -> None:
         self.is_admitted = True
-        self.world.seen["admitted"] += 1
+        reachable("admitted")
         require(effect.endpoint == self.other.own, "another id was admitted")
         known = [each for each in self.side.peered() if each.session.peer == effect.endpoint]
         require(len(known) == 1, self.side.number, "has two peerings with one endpoint")
@@ -125,7 +135,7 @@ class End:
         error = effect.error
         require(error is None or isinstance(error, RemoteProtocolError), "ended with", error)
         if isinstance(error, AlreadyLinked):
-            self.world.seen["redundant"] += 1
+            reachable("redundant")
             stands = self.side.known.get(self.session.peer or self.other.own)
             require(stands not in (None, self.session), "redundant, and there is no other")
         require(self.session not in self.side.known.values(), "an ended session stands")
@@ -149,7 +159,7 @@ class End:
             require(number == self.taken, "got", number, "where", self.taken, "was due")
             require(number < self.other.sent, "got what was not sent")
             self.taken += 1
-            self.world.seen["messages"] += 1
+            reachable("messages")
 
     def say(self) -> None:
         data = self.session.send(b"/t", b"\x03" + self.sent.to_bytes(8), 16)
@@ -180,47 +190,50 @@ class End:
 class PeeringLife:
     """A life; `run` lives it."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed, self.rng = seed, random.Random(seed)
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.rng = cluster.random
         self.now = 0
         self.is_calm = False
-        self.seen: Counter[str] = Counter()
         self.broken: list[tuple[int, End, str]] = []
-        self.story: list[str] = []
+        #: Faults that begin with the next tick, and not within a call of a session.
+        self.faults: list[Fault] = []
         self.sides = [Side(self, number) for number in range(2)]
         for side in self.rng.choice((self.sides, self.sides[:1], self.sides[1:])):
             side.is_dialing = True
-        self.trouble = self.rng.choice((0.002, 0.01, 0.05))
+        cluster.on_fault = self.disturbed
 
     @property
     def seconds(self) -> float:
         """Virtual seconds so far."""
         return self.now * TICK
 
-    def lines(self) -> list[str]:
-        """Return what happened, one line each."""
-        return self.story
-
     def note(self, *told: Any) -> None:
-        self.story.append(f"{self.now} " + " ".join(map(str, told)))
+        self.cluster.trace.note(self.cluster.now, "life", *told)
 
-    def run(self) -> "PeeringLife":
+    def run(self) -> None:
         """Live; raises a `Violation` where a rule is broken."""
-        for _ in range(TROUBLE):
+        count = self.rng.choice((2, 8, 30))
+        for _, chance in self.cluster.steps(count, within=0.0):
+            for _ in range(chance.randrange(2 * TROUBLE // count)):
+                self.step()
+            self.act(chance)
+        while self.now < TROUBLE:
             self.step()
-            if self.rng.random() < self.trouble:
-                self.disturb()
+        self.cluster.calm()
         self.is_calm = True
         for side in self.sides:
             side.change_filter()
         for _ in range(CALM):
             self.step()
         self.check_end()
-        return self
 
     def step(self) -> None:
         """Let a tick pass."""
         self.now += 1
+        self.cluster.advance(TICK)
+        while self.faults:
+            self.strike(self.faults.pop(0))
         due = [each for each in self.broken if each[0] <= self.now]
         self.broken = [each for each in self.broken if each[0] > self.now]
         for _, end, reason in due:
@@ -256,32 +269,41 @@ class PeeringLife:
             last = end.pipe[-1][0] if end.pipe else self.now
             self.broken.append((max(last, self.now) + 1, end, reason))
 
-    def disturb(self) -> None:
-        """Do one thing that a network or a user does."""
-        side = self.rng.choice(self.sides)
-        kind = self.rng.choice(("cut", "cut", "swallow", "filter", "leave", "restart", "dial"))
+    def disturbed(self, fault: Fault, _nodes: list[Any], begins: bool) -> None:
+        """Take a fault."""
+        assert begins
+        self.faults.append(fault)
+
+    def strike(self, fault: Fault) -> None:
+        """Let a fault happen to a side, or to one of its connections."""
+        side = self.sides[int(fault.amount) - 1]
+        self.note(fault.kind, side.number)
+        if fault.kind == restart:
+            for end in [*side.ends]:
+                end.is_over = True
+                self.break_later(end.other, "reset")
+            side.begin()
+        elif side.ends:
+            end = self.rng.choice(side.ends)
+            for each in (end, end.other):
+                if fault.kind == reset:
+                    self.break_later(each, "reset")
+                else:
+                    each.is_swallowed = True
+                    each.pipe.clear()
+
+    def act(self, chance: random.Random) -> None:
+        """Do one thing that a user does."""
+        side = chance.choice(self.sides)
+        kind = chance.choice(("filter", "leave", "dial"))
         self.note(kind, side.number)
-        ends = [*side.ends]
         if kind == "filter":
             side.change_filter()
         elif kind == "dial":  # a program that dials twice
             side.dials_at = 0
-        elif kind == "restart":
-            for end in ends:
-                end.is_over = True
-                self.break_later(end.other, "reset")
-            side.begin()
-        elif ends:
-            end = self.rng.choice(ends)
-            if kind == "leave":
-                end.carry_out(end.session.close("the user removed it"))
-            elif kind == "swallow":
-                for each in (end, end.other):
-                    each.is_swallowed = True
-                    each.pipe.clear()
-            else:
-                self.break_later(end, "reset")
-                self.break_later(end.other, "reset")
+        elif side.ends:
+            end = chance.choice(side.ends)
+            end.carry_out(end.session.close("the user removed it"))
 
     def check_end(self) -> None:
         """Look whether all is well again."""
@@ -300,3 +322,9 @@ class PeeringLife:
         for _ in range(5):
             self.step()
         require(here.taken > before[0] and there.taken > before[1], "nothing passes")
+
+
+@cluster_test(faults=FAULTS)
+def live_peerings(cluster: Cluster) -> None:
+    """Live a life of two endpoints."""
+    PeeringLife(cluster).run()

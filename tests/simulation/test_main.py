@@ -59,7 +59,7 @@ def test_lives_of_topics_are_replayed_apart(tmp_path, monkeypatch):
     assert (tmp_path / "topics" / ".callboard" / "failures" / "7.json").exists()
 
 
-def test_a_channel_that_breaks_a_rule_is_lived_again_to_be_told(tmp_path, monkeypatch):
+def test_a_channel_that_breaks_a_rule_is_told_with_its_faults(tmp_path, monkeypatch):
     def verify(self):
         raise Violation("it went wrong")
 
@@ -68,8 +68,8 @@ def test_a_channel_that_breaks_a_rule_is_lived_again_to_be_told(tmp_path, monkey
 
     _, failures, seconds = batch.live(batch.Batch("channels", 7, 8))
 
-    assert failures[0].endswith("python -m tests.simulation --life channels --seeds 7")
+    assert "\n  replay: python -m tests.simulation --life channels --seeds 7\n" in failures[0]
+    assert "live_channels.scenario(cluster)" in failures[0]
     assert seconds > 1
     dump = (tmp_path / "channels" / ".callboard" / "failures" / "7.json").read_text()
     assert "Handshake" in dump
-    assert "it went wrong" in dump

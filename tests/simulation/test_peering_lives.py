@@ -2,18 +2,23 @@
 
 import pytest
 
+from callboard.simulation import cluster_test
 from callboard.zeek.peering import FrameBuffer, PeeringSession, PeeringState
-from tests.simulation.peering_life import PeeringLife
+from tests.simulation.peering_life import FAULTS, live_peerings
 from tests.simulation.rules import Violation
 
-SEEDS = range(7000, 7004)
+
+@cluster_test(seeds=range(7000, 7004), faults=FAULTS)
+def test_random_lives_of_peerings_break_no_rule(cluster):
+    live_peerings.scenario(cluster)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_random_lives_of_peerings_break_no_rule(seed):
-    life = PeeringLife(seed).run()
+def test_a_life_of_peerings_brings_messages_through():
+    test = live_peerings.test
+    run = test.live(7000, test.faults_of(7000), {})
 
-    assert life.seen["messages"] > 50
+    assert run.error is None
+    assert run.met["messages"] > 50
 
 
 def go_on_always(self):
@@ -56,8 +61,11 @@ BUGS = [
 
 
 def live_many():
+    test = live_peerings.test
     for seed in range(60):
-        PeeringLife(seed).run()
+        error = test.live(seed, test.faults_of(seed), {}).error
+        if error is not None:
+            raise error
 
 
 @pytest.mark.parametrize(("kind", "name", "bug", "told"), BUGS)

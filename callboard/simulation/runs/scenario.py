@@ -146,7 +146,9 @@ class Scenario:
         given = [f"{name}={values.get(name, name)}" for name in taken]
         fixtures = [name for name in taken if name not in values]
         names = sorted({self._decorator, *needs})
-        own = sorted(_own_fixtures(request, module))
+        kinds = _own_kinds(names, module)
+        own = sorted([*_own_fixtures(request, module), *kinds])
+        names = [name for name in names if name not in kinds]
         lines = [
             f"from callboard.simulation import {', '.join(names)}",
             f"import {module}",
@@ -254,6 +256,14 @@ def _own_fixtures(request: "pytest.FixtureRequest | None", module: str) -> Itera
         marker = marker or getattr(there, "_pytestfixturefunction", None)  # before pytest 8.4
         if marker is not None and (marker.name or name) in request.fixturenames:
             yield name
+
+
+def _own_kinds(names: list[str], module: str) -> list[str]:
+    """Return the names of kinds of faults that a module has, and not the kit."""
+    kit, there = vars(sys.modules["callboard.simulation"]), vars(sys.modules[module])
+    return [
+        name for name in names if name not in kit and isinstance(there.get(name), FaultKind)
+    ]
 
 
 # --- how a run ends ---

@@ -14,6 +14,7 @@ from callboard.simulation import (
     AlwaysBroken,
     Cluster,
     Fault,
+    FaultKind,
     NeverHappened,
     NotDeterministic,
     cluster_test,
@@ -305,3 +306,33 @@ def test_no_mark_no_warning():
 def test_a_fault_is_a_value():
     assert Fault(crash, (0,), 1.0, 2.0) == crash(0, at=1.0, lasts=2.0)
     assert callable(cluster_test(seeds=1))
+
+
+#: A kind of fault that only this module has.
+price_changes = FaultKind("price_changes", unit="cents", least=1.0, most=500.0)
+
+
+def fails_when_prices_fall(cluster):
+    """Fail with a fault of an own kind."""
+    told = []
+    cluster.on_fault = lambda fault, nodes, begins: told.append((fault, nodes, begins))
+    cluster.advance(20.0)
+    for fault, nodes, begins in told:
+        assert (fault.kind, nodes, begins) == (price_changes, [], True)
+        assert fault.amount < 50.0
+
+
+def test_a_kind_of_ones_own_is_drawn_and_printed():
+    faults = swarm(price_changes)
+    test = ClusterTest(fails_when_prices_fall, 20, faults, twice=False)
+
+    run = test.run("prices", {})
+
+    program = run.program(fails_when_prices_fall)
+    assert len(run.smallest) == 1
+    assert f"from {__name__} import price_changes\n" in program
+    assert "from callboard.simulation import cluster_test\n" in program
+    there = {}
+    exec(compile(program, "printed.py", "exec"), there)
+    kept = there[f"test_seed_{run.seed}"].test
+    assert kept.live(run.seed, kept.faults, {}).error is not None
