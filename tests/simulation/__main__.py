@@ -6,7 +6,7 @@ is lived. A life that breaks a rule prints its seed and the command that replays
 its events in `build/.callboard/failures/`, those of topics in
 `build/topics/.callboard/failures/`, and so on. `--seeds N` lives one life and prints its
 events; where such a file of it exists, it says whether the events were the same. A life that
-is a cluster test prints a small test that fails as it did. `--record` adds the seeds to
+fails also prints a small test that fails as it did. `--record` adds the seeds to
 `simulation.json`, `topics.json` and so on in `docs/reliability`; those that are there already
 are not lived again.
 """
