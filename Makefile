@@ -5,7 +5,7 @@
 #                             ARGS="-p tests.disturbance"` tests on a machine that is slow now and then
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test pythons thespian faults fuzz simulate search planted check bench growth drawings films docs lock clean
+.PHONY: help setup run test pythons thespian faults fuzz simulate search planted check bench growth drawings films docs look lock clean
 .DELETE_ON_ERROR:
 
 SEEDS ?= 0:100
@@ -72,6 +72,9 @@ films: .venv/.dev ## run the programs that the docs show in a terminal, and reco
 docs: .venv/.docs ## build the documentation in docs/_build, and follow every link in it
 	@$(python) -m sphinx -W --keep-going --quiet -b html docs docs/_build
 	@$(python) -m scripts.links docs/_build
+
+look: docs ## look at every page in a browser, on a phone and a desk, in light and dark (ARGS=FOLDER for pictures)
+	@$(python) -m scripts.look docs/_build $(ARGS)
 
 lock: .venv/.run ## write requirements/*.txt again (UPGRADE=1 takes the newest versions)
 	@scripts/lock.sh
