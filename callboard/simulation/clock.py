@@ -1,14 +1,12 @@
 """Virtual time: it moves only when the simulation moves it, and each node has its own clocks.
 
 One counts seconds, as `time.monotonic` does; it may be fast or slow, and never jumps. The
-other shows the date, as `time.time` does, and can be set forwards and back. While a node has
-its turn, `time.time` and `time.time_ns` are those of the node.
+other shows the date, as `time.time` does, and can be set forwards and back.
 """
 
 import heapq
 import itertools
 import math
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -100,37 +98,9 @@ class NodeClock:
 
 
 class Shown:
-    """The node whose date `time.time` shows; without one it shows the real date."""
+    """The clock that dates come from: of the node that has its turn; None outside of turns."""
 
-    _real_ns = time.time_ns
-    _clock: NodeClock | None = None
-
-    @classmethod
-    def time_ns(cls) -> int:
-        """Stand for `time.time_ns`, also for those who keep the function for later."""
-        return cls._real_ns() if cls._clock is None else cls._clock.wall_ns()
-
-    @classmethod
-    def time(cls) -> float:
-        """Stand for `time.time`."""
-        return cls.time_ns() / 1e9
-
-    @classmethod
-    def begin(cls, clock: NodeClock) -> tuple[Any, ...]:
-        """Let `time.time` show the date of a node; returns what `end` puts back."""
-        replaced = cls._clock, _FUNCTIONS["time"], _FUNCTIONS["time_ns"]
-        cls._clock = clock
-        _FUNCTIONS["time"], _FUNCTIONS["time_ns"] = _STANDING
-        return replaced
-
-    @classmethod
-    def end(cls, replaced: tuple[Any, ...]) -> None:
-        """Let it show what it did before."""
-        cls._clock, _FUNCTIONS["time"], _FUNCTIONS["time_ns"] = replaced
-
-
-_FUNCTIONS: Final = vars(time)
-_STANDING: Final = Shown.time, Shown.time_ns
+    clock: NodeClock | None = None
 
 
 def _checked(rate: float) -> float:

@@ -33,7 +33,7 @@ from callboard.simulation.history import History
 from callboard.simulation.network import SimulatedNetwork, Way
 from callboard.simulation.programs.host import SimulatedHost, World
 from callboard.simulation.programs.loop import HostLoop
-from callboard.simulation.programs.substitutes import substitutes
+from callboard.simulation.programs.substitutes import dates, substitutes
 from callboard.simulation.runner import STANDSTILL, SimulatedRunner, TimeStandsStill, runner_of
 from callboard.simulation.trace import EventTrace, describe
 
@@ -112,6 +112,7 @@ class Cluster:
         self._turns = 0
         self._garbage = _Garbage()
         self._watching = ExitStack()
+        self._watching.enter_context(dates.installed())
         self._token = waiting.set(self.wait)
 
     def __call__(

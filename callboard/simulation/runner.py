@@ -87,7 +87,7 @@ class SimulatedRunner(Runner):
         before = _get_running_loop()
         _set_running_loop(self.loop)
         self._stepping = True
-        replaced = Shown.begin(node_clock)
+        outer, Shown.clock = Shown.clock, node_clock
         try:
             limit = self.turns + STANDSTILL
             while self._step() and self._may_go_on():
@@ -98,7 +98,7 @@ class SimulatedRunner(Runner):
                     )
                     raise TimeStandsStill(msg)
         finally:
-            Shown.end(replaced)
+            Shown.clock = outer
             self._stepping = False
             _set_running_loop(before)
         self.sleeping = True

@@ -4,9 +4,14 @@ While a simulation has hosts, functions of Python's library are replaced, also w
 has taken them by `from time import monotonic`. Each asks whose turn it is: a host's program
 gets what its loop says, all others what was there before. What no host has is refused with an
 error that says what to do.
+
+Those that tell the time are replaced in every simulation: an actor gets what the clocks of its
+node show. Code of callboard and of Python's library measures real durations there, as it may
+wait for real locks.
 """
 
 import builtins
+import calendar
 import contextlib
 import datetime as datetime_module
 import fcntl
@@ -24,9 +29,10 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from callboard.simulation.clock import NodeClock, Shown
 from callboard.simulation.programs.files import REAL, LifeWithFiles
 from callboard.simulation.programs.here import ProgramLife, here
 from callboard.simulation.programs.sockets import HostSocket, addresses
@@ -46,15 +52,58 @@ def _clock(loop: ProgramLife) -> float:
     return loop.time()
 
 
-def _wall_ns(loop: ProgramLife) -> int:
-    """Return the wall clock of a host in nanoseconds."""
+def _clock_in_turn() -> NodeClock | None:
+    """Return the clock of the host or node that has its turn; None outside of all turns."""
+    loop = here.loop
+    if loop is None:
+        return Shown.clock
     _clock(loop)
-    return loop.node_clock.wall_ns()
+    return loop.node_clock
 
 
-def _wall(loop: ProgramLife) -> float:
-    """Return the wall clock of a host."""
-    return _wall_ns(loop) / 1e9
+def _wall_ns(clock: NodeClock) -> int:
+    """Return a wall clock in nanoseconds."""
+    return clock.wall_ns()
+
+
+def _wall(clock: NodeClock) -> float:
+    """Return a wall clock."""
+    return clock.wall_ns() / 1e9
+
+
+def _gmtime(clock: NodeClock, at: float | None = None) -> time.struct_time:
+    """Return a time, the wall clock's by default, in UTC: a simulation has no other zone."""
+    return _REAL_GMTIME(_wall(clock) if at is None else at)
+
+
+def _strftime(clock: NodeClock, text: str, at: Any = None) -> str:
+    """Return a time as text."""
+    return _REAL_STRFTIME(text, _gmtime(clock) if at is None else at)
+
+
+def _asctime(clock: NodeClock, at: Any = None) -> str:
+    """Return a time as text."""
+    return _REAL_ASCTIME(_gmtime(clock) if at is None else at)
+
+
+def _ctime(clock: NodeClock, at: float | None = None) -> str:
+    """Return a time as text."""
+    return _REAL_ASCTIME(_gmtime(clock, at))
+
+
+def _mktime(clock: NodeClock, at: Any) -> float:
+    """Return the seconds of a time: what `localtime` undoes."""
+    return float(calendar.timegm(at))
+
+
+def _read_clock_ns(clock: NodeClock, which: int) -> int:
+    """Return one of the system's clocks: the date, or the one that never jumps."""
+    return clock.wall_ns() if which in _DATED else int(clock.time() * 1e9)
+
+
+def _read_clock(clock: NodeClock, which: int) -> float:
+    """Return one of the system's clocks in seconds."""
+    return _read_clock_ns(clock, which) / 1e9
 
 
 def _sleep(loop: ProgramLife, seconds: float) -> None:
@@ -84,7 +133,8 @@ def _seed_own(loop: ProgramLife, self: random.Random, a: Any = None, version: in
 def _uuid1(loop: ProgramLife, node: Any = None, clock_seq: Any = None) -> uuid.UUID:
     """Return a UUID of the host's time and chance."""
     found = node or random.Random(loop.host.address).getrandbits(48)
-    nanoseconds = _wall_ns(loop) // 100 + 0x01B21DD213814000
+    _clock(loop)
+    nanoseconds = _wall_ns(loop.node_clock) // 100 + 0x01B21DD213814000
     sequence = loop.drawn.getrandbits(14) if clock_seq is None else clock_seq
     low, middle, high = nanoseconds & 0xFFFFFFFF, nanoseconds >> 32 & 0xFFFF, nanoseconds >> 48
     parts = (low, middle, high & 0x0FFF, sequence >> 8 & 0x3F, sequence & 0xFF, found)
@@ -175,6 +225,12 @@ _DRAWN: Final = (
 _REAL_SEED: Final = random.Random.seed
 _REAL_GMTIME: Final = time.gmtime
 _REAL_STRFTIME: Final = time.strftime
+_REAL_ASCTIME: Final = time.asctime
+_DATED: Final = {
+    getattr(time, name)
+    for name in ("CLOCK_REALTIME", "CLOCK_REALTIME_COARSE", "CLOCK_TAI")
+    if hasattr(time, name)
+}
 
 _REAL_SQLITE: Final = sqlite3.connect
 
@@ -235,25 +291,29 @@ _FILES: Final[list[tuple[Any, str, Inside]]] = [
     (sqlite3, "connect", _sqlite),
 ]
 
-#: Home, name, and what a host's program finds there.
-_INSIDE: Final[list[tuple[Any, str, Inside]]] = [
+_CLOCKS: Final = ("monotonic", "perf_counter", "process_time", "thread_time")
+
+#: Home, name, and what tells the time there by the clock that has its turn.
+_TIMES: Final[list[tuple[Any, str, Inside]]] = [
     (time, "time", _wall),
     (time, "time_ns", _wall_ns),
-    *((time, name, _clock) for name in ("monotonic", "perf_counter", "process_time")),
-    *(
-        (time, f"{name}_ns", lambda loop: int(_clock(loop) * 1e9))
-        for name in ("monotonic", "perf_counter", "process_time")
-    ),
+    *((time, name, _gmtime) for name in ("gmtime", "localtime")),
+    (time, "strftime", _strftime),
+    (time, "asctime", _asctime),
+    (time, "ctime", _ctime),
+    (time, "mktime", _mktime),
+    *((time, name, NodeClock.time) for name in _CLOCKS),
+    *((time, f"{name}_ns", lambda clock: int(clock.time() * 1e9)) for name in _CLOCKS),
+    (time, "clock_gettime", _read_clock),
+    (time, "clock_gettime_ns", _read_clock_ns),
+]
+
+#: Those with which one measures.
+_MEASURES: Final = {name + end for name in (*_CLOCKS, "clock_gettime") for end in ("", "_ns")}
+
+#: Home, name, and what a host's program finds there.
+_INSIDE: Final[list[tuple[Any, str, Inside]]] = [
     (time, "sleep", _sleep),
-    *(
-        (time, name, lambda loop, at=None: _REAL_GMTIME(_wall(loop) if at is None else at))
-        for name in ("gmtime", "localtime")
-    ),
-    (
-        time,
-        "strftime",
-        lambda loop, text, at=None: _REAL_STRFTIME(text, at or _REAL_GMTIME(_wall(loop))),
-    ),
     *((random, name, _drawn(name)) for name in _DRAWN if hasattr(random, name)),
     (random, "seed", _seed),
     (random.Random, "seed", _seed_own),
@@ -345,7 +405,7 @@ def _host_map(loop: LifeWithFiles, fileno: int, *args: Any, **options: Any) -> m
 
 
 def _now() -> float:
-    """Return the wall clock: that of a host in its program, else what is there."""
+    """Return the wall clock: that of the host or node that has its turn, or the real one."""
     return time.time()  # noqa: TID251 - it stands for what programs ask
 
 
@@ -358,7 +418,7 @@ class MapOfHost(mmap.mmap, metaclass=_RealOrOurs):
 
 
 class DateOfHost(datetime_module.date, metaclass=_RealOrOurs):
-    """`datetime.date` with the host's today."""
+    """`datetime.date` with the today of the host or node that has its turn."""
 
     @classmethod
     def today(cls) -> Any:
@@ -367,18 +427,18 @@ class DateOfHost(datetime_module.date, metaclass=_RealOrOurs):
 
     @classmethod
     def fromtimestamp(cls, timestamp: float, /) -> Any:
-        """Return the day of a time, in UTC in a host's program."""
-        if here.loop is None:
+        """Return the day of a time, in UTC in a turn."""
+        if here.loop is None and Shown.clock is None:
             return _REAL_DATE.fromtimestamp(timestamp)
         return _REAL_DATETIME.fromtimestamp(timestamp, datetime_module.UTC).date()
 
 
 class DatetimeOfHost(datetime_module.datetime, metaclass=_RealOrOurs):
-    """`datetime.datetime` with the host's now."""
+    """`datetime.datetime` with the now of the host or node that has its turn."""
 
     @classmethod
     def now(cls, tz: datetime_module.tzinfo | None = None) -> Any:
-        """Return the host's wall clock, which is in UTC where no zone is given."""
+        """Return the wall clock, which is in UTC in a turn where no zone is given."""
         return cls.fromtimestamp(_now(), tz)
 
     @classmethod
@@ -394,8 +454,8 @@ class DatetimeOfHost(datetime_module.datetime, metaclass=_RealOrOurs):
 
     @classmethod
     def fromtimestamp(cls, timestamp: float, tz: datetime_module.tzinfo | None = None) -> Any:
-        """Return a time as a date and time, in UTC in a host's program."""
-        if tz is not None or here.loop is None:
+        """Return a time as a date and time, in UTC in a turn."""
+        if tz is not None or (here.loop is None and Shown.clock is None):
             return _REAL_DATETIME.fromtimestamp(timestamp, tz)
         found = _REAL_DATETIME.fromtimestamp(timestamp, datetime_module.UTC)
         return found.replace(tzinfo=None)
@@ -423,6 +483,11 @@ class _Substitute:
         self.home, self.name = home, name
         self.real = home.__dict__[name]
         self.before = self.real
+        self.function = self._function(inside)
+        self.function.__name__ = self.function.__qualname__ = name
+
+    def _function(self, inside: Inside) -> Callable[..., Any]:
+        """Return what stands in its place: what asks for the program that has its turn."""
 
         def asks(*args: Any, **options: Any) -> Any:
             loop = here.loop
@@ -430,22 +495,45 @@ class _Substitute:
                 return self.before(*args, **options)
             return inside(loop, *args, **options)
 
-        asks.__name__ = asks.__qualname__ = name
-        self.function = asks
+        return asks
+
+
+class _Time(_Substitute):
+    """A function that tells the time, of hosts and of nodes."""
+
+    def _function(self, inside: Inside) -> Callable[..., Any]:
+        """Return what asks for the clock that has its turn."""
+        measures = self.name in _MEASURES
+
+        def asks(*args: Any, **options: Any) -> Any:
+            clock = _clock_in_turn()
+            if clock is None or (measures and here.loop is None and _asks_for_itself()):
+                return self.before(*args, **options)
+            return inside(clock, *args, **options)
+
+        return asks
+
+
+def _asks_for_itself() -> bool:
+    """Return whether callboard or Python's library measures something, and no user's code."""
+    caller: Any = sys._getframe(2)  # noqa: SLF001 - the documented way to a caller
+    room = str(caller.f_globals.get("__name__", "")).partition(".")[0]
+    return room in _ROOMS or room in sys.stdlib_module_names
 
 
 class Substitutes:
-    """All that is replaced while there are simulations with hosts."""
+    """What is replaced while there are simulations that need it."""
 
-    def __init__(self) -> None:
-        """Find out what is to be replaced."""
-        self._functions = [_Substitute(*entry) for entry in _INSIDE]
+    def __init__(self, functions: Iterable[_Substitute], classes: Iterable[type]) -> None:
+        """Find out what is to be replaced, classes by those that stand for them."""
+        self._functions = list(functions)
         self._by_id: dict[int, tuple[Any, Any]] = {}
         for each in self._functions:
             self._by_id[id(each.real)] = (each.real, each.function)
-        for ours, (real, *_) in _STANDS_FOR.items():
+        standing = {ours: _STANDS_FOR[ours][0] for ours in classes}
+        for ours, real in standing.items():
             self._by_id[id(real)] = (real, ours)
-        self._classes = {id(real) for real, *_ in _STANDS_FOR.values()}
+        self._classes = {id(real) for real in standing.values()}
         self._places: list[tuple[Any, str, Any]] = [
             (each.home, each.name, each.function) for each in self._functions
         ]
@@ -509,5 +597,15 @@ _MACHINERY: Final = frozenset(
     {"posix", "_io", "importlib._bootstrap_external", "_frozen_importlib_external"}
 )
 
-#: There is one, since there is one library of Python.
-substitutes: Final = Substitutes()
+#: What is callboard's own.
+_ROOMS: Final = ("callboard", "actors", "basp", "proxies")
+
+# There is one of each, since there is one library of Python.
+
+#: What tells the time, in every simulation.
+dates: Final = Substitutes((_Time(*entry) for entry in _TIMES), (DateOfHost, DatetimeOfHost))
+
+#: All else, in simulations with hosts.
+substitutes: Final = Substitutes(
+    (_Substitute(*entry) for entry in _INSIDE), (SocketOfHost, MapOfHost)
+)
