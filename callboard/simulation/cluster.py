@@ -319,11 +319,13 @@ class Cluster:
 
     def _take_turns(self) -> None:
         """Let every node that is awake take a turn, the oldest first."""
-        awake = self._awake.copy()
-        self._awake.clear()
-        if len(awake) > 1:
-            awake.sort(key=attrgetter("number"), reverse=True)
-        self._turns += len(awake)
+        if len(self._awake) == 1:  # nearly always
+            awake = [self._awake.pop()]
+            self._turns += 1
+        else:
+            awake = sorted(self._awake, key=attrgetter("number"), reverse=True)
+            self._awake.clear()
+            self._turns += len(awake)
         try:
             while awake:
                 self._turning = turning = awake.pop()

@@ -174,7 +174,7 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
                 handle._scheduled = False
                 ready.append(handle)
             if touched:
-                self._process_events(self._pollable.select())  # type: ignore[attr-defined]
+                self._pollable.collect(ready)
             if not ready:
                 return True
             for _ in range(len(ready)):

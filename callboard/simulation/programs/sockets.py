@@ -5,6 +5,7 @@ so that buffers, pauses, half-closed and aborted connections are what they are e
 have numbers in place of descriptors, which no real call knows.
 """
 
+import asyncio
 import errno
 import os
 import selectors
@@ -32,8 +33,6 @@ _ANY: Final = ("", "0.0.0.0", "::")  # noqa: S104 - names of what a simulated ho
 
 _INSTEAD: Final = "use asyncio: open_connection, start_server, loop.sock_sendall"
 
-_READ: Final = selectors.EVENT_READ
-_WRITE: Final = selectors.EVENT_WRITE
 
 
 class HostSocket(SimulatedSocket):
@@ -461,21 +460,21 @@ class HostSelector(selectors.BaseSelector):
         return key
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return what is ready now, in the order in which it was touched."""
-        ready, keys = [], self._keys
+        """Refuse: the loop of a host collects handles."""
+        raise NotImplementedError
+
+    def collect(self, handles: deque[asyncio.Handle]) -> None:
+        """Add asyncio's handles of what is ready now, in the order in which it was touched."""
+        keys = self._keys
         for number in self.touched:
             key = keys[number]
             sock: Any = key.fileobj
-            events = key.events
-            mask = 0
-            if events & _READ and sock.is_readable:
-                mask = _READ
-            if events & _WRITE and sock.is_writable:
-                mask |= _WRITE
-            if mask:
-                ready.append((key, mask))
+            reader, writer = key.data
+            if reader is not None and sock.is_readable:
+                handles.append(reader)
+            if writer is not None and sock.is_writable:
+                handles.append(writer)
         self.touched.clear()
-        return ready
 
     def get_key(self, fileobj: Any) -> selectors.SelectorKey:
         """Return what is known of a socket."""
