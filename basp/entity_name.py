@@ -10,6 +10,9 @@ from typing import Final
 TYPE_NAME_LIMIT: Final = 128
 KEY_LIMIT: Final = 256
 
+#: What the names of the types begin with that own work queues; the queue's name follows.
+QUEUE_PREFIX: Final = "queue."
+
 
 def is_type_name(name: object) -> bool:
     """Return whether a value can be the name of a type of entities."""

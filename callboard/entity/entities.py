@@ -15,7 +15,7 @@ from callboard.actors.reference import ActorRef, Home, Sender, current_cell
 from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.system_actor import SystemActor
-from callboard.basp.entity_name import KEY_LIMIT, is_key, is_type_name
+from callboard.basp.entity_name import KEY_LIMIT, QUEUE_PREFIX, is_key, is_type_name
 from callboard.basp.header import ENTITIES
 from callboard.basp.payload import PayloadCodec
 from callboard.entity.cell import EntityCell
@@ -351,10 +351,10 @@ class Entities:
             WrongArgument: the name is no text.
             WrongValue: the name is empty, too long, or has spaces or slashes.
         """
-        from callboard.entity.queue.queue_entity import PREFIX, checked_queue
+        from callboard.entity.queue.queue_entity import checked_queue
         from callboard.entity.queue.work_queue import WorkQueue
 
-        owner = self._ref(PREFIX + checked_queue(name), name)
+        owner = self._ref(QUEUE_PREFIX + checked_queue(name), name)
         with self._lock:
             if name not in self._queues:
                 self._queues[name] = WorkQueue(self, owner, name)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from callboard.actors.envelope import Envelope
-from callboard.actors.errors import ActorDown, NodeClosed, NodeUnreachable
+from callboard.actors.errors import ActorDown, CallboardError, NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.reference import Sender
 from callboard.actors.runtime import Runtime
@@ -30,6 +30,7 @@ from callboard.entity.messages import (
 )
 from callboard.entity.reference import entity_text
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
+from callboard.proxies.errors import NotPermitted
 
 #: Messages that wait for the owner of a slot, and seconds that one which was told does.
 WAITING_LIMIT: Final = 1_000
@@ -356,15 +357,22 @@ class TypeSender:
 
     def _told_table(self, future: Future[Any]) -> None:
         """Take what a node answered that was asked for the table."""
-        found = None if future.exception() is not None else future.result()
+        error = future.exception()
+        found = None if error is not None else future.result()
         if isinstance(found, EntityTable) and found.type_name == self.type_name:
             self.take(found)
+        elif isinstance(error, NotPermitted) and not self.table.version:
+            with self._lock:  # nobody else will tell a leaf
+                queues, self._queues = self._queues, {}
+            for waiting in (each for queue in queues.values() for each in queue if each.key):
+                self._refuse(waiting, str(error), error)
 
-    def _refuse(self, waiting: Waiting, why: str) -> None:
+    def _refuse(self, waiting: Waiting, why: str, error: CallboardError | None = None) -> None:
         """Fail a message that found no owner."""
         sender = waiting.sender
         ref = entity_text(self.type_name, waiting.key)
         if sender is not None and sender.expects:
-            sender.set_exception(EntityUnavailable(f"{ref}: {why}; nothing happened"))
+            told = error or EntityUnavailable(f"{ref}: {why}; nothing happened")
+            sender.set_exception(told)
         nobody = self._runtime.nobody
         self._runtime.dead_letter(nobody, waiting.message, sender)

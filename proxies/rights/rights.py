@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
+from callboard.basp.entity_name import QUEUE_PREFIX
 from callboard.dataclass import dataclass
 
 #: The name of the actor of topics and stores; it looks at each value of a leaf itself.
@@ -16,7 +17,7 @@ MASTER_NAME: Final = "callboard.master."
 #: Rights whose patterns are matched with names, as file names are (`*`, `?`, `[a-z]`).
 NAMED: Final = (
     *("names", "send", "monitor", "spawn", "stop", "link", "logs", "append", "reach"),
-    *("entities", "host"),
+    *("entities", "host", "queues"),
 )
 #: Rights whose entries are the beginnings of topics.
 TOPICS: Final = ("publish", "subscribe")
@@ -38,6 +39,7 @@ NamedRight = Literal[
     "reach",
     "entities",
     "host",
+    "queues",
 ]
 
 
@@ -68,8 +70,9 @@ class Rights:
         drain: it may have the node drained.
         reach: names of nodes behind this one that it may talk with, under the same rights.
         entities: types of entities that it may send to, wherever these run, and whose refs it
-            may put into messages; work queues are types as well.
+            may put into messages.
         host: types of entities that it may host, so that what it tells of their owners counts.
+        queues: work queues that it may put to and take from.
     """
 
     names: Collection[str] = ()
@@ -88,6 +91,7 @@ class Rights:
     reach: Collection[str] = ()
     entities: Collection[str] = ()
     host: Collection[str] = ()
+    queues: Collection[str] = ()
     #: A full member: no leaf, and nothing is refused.
     is_member: bool = field(default=False, init=False)
 
@@ -133,6 +137,8 @@ class Rights:
 
     def permit(self, right: NamedRight, name: str) -> bool:
         """Return whether a right is given for a name."""
+        if right == "entities" and name.startswith(QUEUE_PREFIX):
+            right, name = "queues", name.removeprefix(QUEUE_PREFIX)
         own = OWN if name.startswith(OWN) else ""
         patterns: tuple[str, ...] = getattr(self, right)
         return self.is_member or any(

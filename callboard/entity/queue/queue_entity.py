@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import WrongValue
 from callboard.actors.future import Future
-from callboard.basp.entity_name import TYPE_NAME_LIMIT, is_type_name
+from callboard.basp.entity_name import QUEUE_PREFIX, TYPE_NAME_LIMIT, is_type_name
 from callboard.dataclass import dataclass
 from callboard.entity.entity import Entity, checked_key
 from callboard.entity.errors import EntityUnavailable, QueueFull
@@ -44,9 +44,6 @@ from callboard.entity.queue.messages import (
 from callboard.entity.state.interface import EntityState, JobState, JobStatus, RowChanges
 from callboard.seconds import LONGEST
 from callboard.text import shown
-
-#: What the names of queues' types begin with.
-PREFIX: Final = "queue."
 
 #: Seconds between looks whether the nodes of takers are there.
 LOOK: Final = 0.5
@@ -96,7 +93,7 @@ class QueueDesk:
 class QueueEntity(Entity):
     """The jobs of one queue; `node.queue` hosts it."""
 
-    name: ClassVar[str] = f"{PREFIX}"
+    name: ClassVar[str] = QUEUE_PREFIX
 
     def __init__(self, desk: QueueDesk) -> None:
         self._desk = desk
@@ -363,14 +360,15 @@ def checked_queue(name: object) -> str:
         WrongValue: it is empty, too long, or has spaces or slashes.
     """
     text = checked_key(name, "queue's name")
-    if not is_type_name(PREFIX + text):
-        msg = f"a queue's name has up to {TYPE_NAME_LIMIT - len(PREFIX)} printable characters, "
-        msg_0 = f"{msg}without / and spaces; {shown(text):.80} has not"
+    if not is_type_name(QUEUE_PREFIX + text):
+        most = TYPE_NAME_LIMIT - len(QUEUE_PREFIX)
+        msg = f"a queue's name has up to {most} printable characters, without / and spaces; "
+        msg_0 = f"{msg}{shown(text):.80} has not"
         raise WrongValue(msg_0)
     return text
 
 
 def queue_class(name: str) -> type[QueueEntity]:
     """Return the class of entities of a queue."""
-    own: dict[str, Any] = {"name": PREFIX + name, "__module__": __name__}
+    own: dict[str, Any] = {"name": QUEUE_PREFIX + name, "__module__": __name__}
     return type("QueueEntity", (QueueEntity,), own)

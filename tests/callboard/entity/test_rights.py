@@ -75,7 +75,7 @@ class House:
     def __init__(self, stack: ExitStack, state: str) -> None:
         secrets = {"till": "s1", "member": "s2"}
         permissions = {
-            "till": Rights(entities=["*.Sum"], names=["meeting"]),
+            "till": Rights(entities=["*.Sum"], names=["meeting"], queues=["mails"]),
             "member": Rights.member(),
         }
         make = stack.enter_context
@@ -88,6 +88,8 @@ class House:
         for node in (self.shop, self.office):
             node.host(Sum, state=state)
             node.host(Safe, state=state)
+        for name in ("mails", "payments"):
+            self.office.queue(name, state=state)
         self.shop.register("meeting", self.shop.spawn(Meeting))
         eventually(lambda: len(self.owners()) == 2)
         self.refused: list[str] = []
@@ -130,6 +132,18 @@ def test_nobody_is_made_to_send_to_entities_that_a_leaf_may_not(house: House) ->
     with pytest.raises(NotPermitted, match="entities"):
         meeting.ask(Meet([house.till.entity(Safe, "k")])).result(5)
     assert house.shop.entity(Safe, "k").ask(Add(1)).result(5) == 1
+
+
+def test_a_leaf_works_on_the_queues_that_it_may(house: House) -> None:
+    mails = house.till.queue("mails")
+    mails.put("hello").result(10)
+    job = mails.take().result(10)
+    assert job.value == "hello"
+    job.ack().result(10)
+    with pytest.raises(NotPermitted, match="entities"):
+        house.till.queue("payments").put(1).result(10)
+    with pytest.raises(NotPermitted, match="entities"):
+        house.till.entity(Safe, "k").ask(Add(1)).result(10)
 
 
 def test_what_a_leaf_tells_of_owners_does_not_count(house: House) -> None:
