@@ -12,6 +12,7 @@ from callboard.actors.envelope import COMPANY
 from callboard.actors.errors import WrongValue, require
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Home, Sender, current_cell
+from callboard.actors.runner.slow_handlers import handler_frame
 from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.system_actor import SystemActor
@@ -28,9 +29,11 @@ from callboard.entity.inspection.figures import EntityStats
 from callboard.entity.journal.entry import Entry, EntryDecoder
 from callboard.entity.journal.growth import JournalGrowth
 from callboard.entity.journal.journal import Journal, checked_reader
+from callboard.entity.machine.ballot_machine import BALLOT_SECONDS
 from callboard.entity.machine.table import SLOTS, SharedState, Table, TableMember, slot_of
 from callboard.entity.messages import (
     AskEntityTable,
+    AskVote,
     EntityMarker,
     EntityMessage,
     EntityTable,
@@ -39,14 +42,23 @@ from callboard.entity.messages import (
     NotOwner,
     StopEntity,
 )
-from callboard.entity.ownership import LOOK, Ownership, called
+from callboard.entity.ownership import LOOK, Ownership, OwnershipHooks, called
 from callboard.entity.reference import EntityRef
 from callboard.entity.sending import TypeSender, Waiting
 from callboard.entity.state.client import StateClient, ThreadedStateClient
 from callboard.entity.state.interface import EntityState, StoredEvent
 from callboard.entity.state.opening import open_leases, open_state, open_view
+from callboard.lease.driver import LeaseDriver, LeaseLoop, LeaseNews, LeasePlace, LeaseThread
+from callboard.lease.errors import LeaseLost
+from callboard.lease.machine.lease_machine import (
+    HolderGone,
+    LeaseHeld,
+    LeaseKilled,
+    LeaseMachine,
+)
 from callboard.parts import Row
 from callboard.proxies.errors import NotPermitted
+from callboard.proxies.events import NodeDown, NodeUp
 from callboard.proxies.overlay import Overlay
 from callboard.proxies.rights.rights import NamedRight, Rights
 from callboard.text import shown
@@ -140,6 +152,13 @@ class EntityServer(SystemActor):
             self._entities.take(msg)
 
     @handler
+    def on_vote(self, msg: AskVote) -> bool | None:
+        """Say whether a member is out of reach."""
+        if self._refuses(msg.type_name, ("host",)) or type(msg.writer) is not str:
+            return None
+        return self._entities.vote(msg.type_name, msg.writer)
+
+    @handler
     def on_marker(self, msg: EntityMarker) -> None:
         """Answer when all that was sent before has been taken or refused."""
         if self._refuses(msg.type_name, ("entities",)):
@@ -149,6 +168,9 @@ class EntityServer(SystemActor):
             self._refuse(WrongValue(what))
             return
         promise = self.promise()
+        if msg.is_refused is True:
+            promise.set_result(None)
+            return
         self._entities.marker(msg, partial(promise.set_result, None))
 
     @handler
@@ -244,6 +266,16 @@ class Entities:
         self._views: dict[str, StateClient] = {}
         #: Where the events of the types are that this node hosts.
         self._urls: dict[str, str | None] = {}
+        #: The leases of this node and the terms that are valid, by URL.
+        self._held: dict[str, LeaseDriver] = {}
+        self._terms: dict[str, int] = {}
+        #: Where the table of a type is, by its name.
+        self._registers: dict[str, str] = {}
+        #: The attempts in which messages were refused, by their node, type and slot.
+        self._refused: dict[tuple[bytes, str, int], int] = {}
+        self._stop_listening: Callable[[], object] | None = None
+        #: What is being opened: in which of these, of which URL.
+        self._opening: dict[tuple[int, str], Future[Any]] = {}
         self._joining: set[str] = set()
         self._queues: dict[str, WorkQueue] = {}
         #: With what the types of singletons are hosted.
@@ -378,7 +410,7 @@ class Entities:
         host.forward_marker = sender.send_marker
         host.grew = partial(self.growth.grew, name)
         self._urls[name] = state
-        register = await self._open(self._leases, leases, open_leases)
+        register = await self._open(self._leases, leases, self._open_leases)
         if register is None:
             await self._refuse_second(name)
             host.serve(dict.fromkeys(range(SLOTS), 1))
@@ -389,10 +421,21 @@ class Entities:
         if client is not None:
             shared = SharedState(*await called(client, EntityState.identity))
             host.reminders.set_clock(await called(client, EntityState.clock))
-        adopted = partial(self._adopted, name)
-        owned = Ownership(host, register, self.runtime, adopted, sender.flush)
+        ask_vote = partial(self._ask_vote, name)
+        hooks = OwnershipHooks(partial(self._adopted, name), sender.flush, ask_vote)
+        assert leases is not None, "a register has a URL"
+        owned = Ownership(host, register, self._held[leases], self.runtime, hooks)
         self._hosts[name], self._owned[name] = host, owned
-        await owned.join(shared)
+        self._registers[name] = leases
+        if self._stop_listening is None:
+            self._stop_listening = self.runtime.listen(self._happened)
+        if leases in self._terms:
+            owned.begin_term(self._terms[leases])
+        try:
+            await owned.join(shared)
+        except BaseException:
+            owned.abandon()
+            raise
         self.runtime.call_later(LOOK, self._tend, owned)
 
     async def _open(self, opened: dict[str, Any], url: str | None, opener: Opener) -> Any:
@@ -401,22 +444,113 @@ class Entities:
             return None
         if url not in opened and (model := self._runner.databases) is not None:
             opened[url] = model(url).client(self.writer, self._runner)
+            if opened is self._leases:
+                self._hold_lease(url, LeaseLoop(opened[url], self.runtime))
         if url not in opened:
-            future: Future[Any] = Future()
-
-            def run() -> None:
-                try:
-                    future.set_result(opener(url, self.writer))
-                except BaseException as error:  # noqa: BLE001 - it is the caller's
-                    future.set_exception(error)
-
-            threading.Thread(target=run, name="callboard-open", daemon=True).start()
-            found = await future
-            if url in opened:  # another call was faster
-                threading.Thread(target=found.close, daemon=True).start()
-            else:
+            # Two of one life at a register would take each other's proof of life away.
+            way = id(opened), url
+            future = self._opening.get(way)
+            if future is None:
+                future = self._opening[way] = self._opened_by_thread(opener, url)
+            try:
+                found = await future
+            finally:
+                self._opening.pop(way, None)
+            if url not in opened:
                 opened[url] = ThreadedStateClient(found, self.runtime.post)
         return opened[url]
+
+    def _opened_by_thread(self, opener: Opener, url: str) -> Future[Any]:
+        """Have a state or a register opened on a thread."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(opener(url, self.writer))
+            except BaseException as error:  # noqa: BLE001 - it is the caller's
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="callboard-open", daemon=True).start()
+        return future
+
+    def _open_leases(self, url: str, writer: str) -> Any:
+        """Open a register, and begin to hold a lease there; may block."""
+        leases = open_leases(url, writer)
+        try:
+            self._hold_lease(url, LeaseThread(leases.again(), self.runtime.name))
+        except BaseException:
+            leases.close()
+            raise
+        return leases
+
+    def _hold_lease(self, url: str, place: LeasePlace) -> None:
+        """Hold this node's lease in a register from here on."""
+
+        def tell(news: LeaseNews) -> None:
+            self.runtime.post(self._take_news, url, news)
+
+        machine = LeaseMachine(self.writer)
+        self._held[url] = LeaseDriver(place, machine, tell, running=self._running)
+        self._held[url].start()
+
+    def _running(self) -> str:
+        """Return the handler that holds this node's thread; empty if none does."""
+        frame = handler_frame(self._runner.holder or 0)
+        return "" if frame is None else frame.f_code.co_qualname
+
+    def _of_register(self, url: str) -> list[Ownership]:
+        """Return the ownerships of types whose tables are in a register."""
+        return [each for name, each in self._owned.items() if self._registers[name] == url]
+
+    def _take_news(self, url: str, news: LeaseNews) -> None:
+        """Take what became of this node's lease, and of those of others."""
+        owned = self._of_register(url)
+        match news:
+            case LeaseHeld(term):
+                self._terms[url] = term
+                for each in owned:
+                    each.begin_term(term)
+            case LeaseKilled(by):
+                self._terms.pop(url, None)
+                for each in owned:
+                    each.end_term()
+                text = f"the lease of {self.runtime.name} was killed by {by}: it was silent"
+                self.runtime.warn_once(("lease killed", url), text)
+                self._held[url].begin_anew()
+            case HolderGone(writer, number):
+                for each in owned:
+                    each.holder_gone(writer, number)
+            case LeaseLost():
+                self.runtime.warn_once(("lease lost", url, news.handler), str(news))
+
+    def _happened(self, event: object) -> None:
+        """Take note of nodes that come and go; on any thread."""
+        if isinstance(event, NodeDown | NodeUp):
+            self.runtime.post(self._node_changed, event)
+
+    def _node_changed(self, event: NodeDown | NodeUp) -> None:
+        """Let members that were on a lost node be looked for, and voted on."""
+        if isinstance(event, NodeDown):
+            lost = [way for way in self._refused if way[0] == event.node_id]
+            for way in lost:
+                del self._refused[way]
+        for each in list(self._owned.values()):
+            if isinstance(event, NodeDown):
+                each.node_down(event.node_id)
+            else:
+                each.node_up(event.node_id)
+
+    def _ask_vote(self, name: str, node: bytes, writer: str) -> Future[Any]:
+        """Ask a node whether a member is out of its reach."""
+        answer: Future[Any] = self.runtime.ref_of(node, ENTITIES).ask(
+            AskVote(name, writer), timeout=BALLOT_SECONDS
+        )
+        return answer
+
+    def vote(self, name: str, writer: str) -> bool | None:
+        """Return whether a member of a type is out of reach; None where nobody can tell."""
+        owned = self._owned.get(name)
+        return None if owned is None else owned.vote(writer)
 
     async def _refuse_second(self, name: str) -> None:
         """Refuse to host what another node hosts, without leases.
@@ -441,11 +575,14 @@ class Entities:
         """Let a type's membership be looked after, again and again."""
         if owned.is_closed or self.runtime.is_closed:
             return
-        self._start(owned.tend())
+        owned.tend()
         self.runtime.call_later(LOOK, self._tend, owned)
 
     def _adopted(self, name: str, table: Table) -> None:
         """Take a newer table, and tell the other members and those who asked."""
+        url = self._registers[name]
+        owned = self._of_register(url)
+        self._held[url].watch({writer for each in owned for writer in each.table.members})
         self._sender(name).adopt(table)
         told = EntityTable(name, table.version, table.text())
         nodes = {bytes.fromhex(node) for node in table.nodes}
@@ -505,8 +642,8 @@ class Entities:
     def _deliver_here(self, name: str, waiting: Waiting) -> bool:
         """Give a message that waited to this node's host, if it serves the slot."""
         host = self._hosts.get(name)
-        if host is None:
-            return False
+        if host is None or (waiting.is_forwarded and waiting.slot not in host.epochs):
+            return False  # the host would hold again what it has just let go
         if not waiting.key:
             return host.pass_marker(waiting.slot, waiting.message)
         sender, is_urgent = waiting.sender, waiting.is_urgent
@@ -528,13 +665,20 @@ class Entities:
                 return NotOwner()
             self.route(name, key, msg.message, sender, is_urgent=is_urgent)
             return None
-        host = self._hosts.get(name)
+        host, slot = self._hosts.get(name), slot_of(key)
+        way = (bytes(getattr(asker, "node", b"")), name, slot)
+        attempt = msg.attempt if type(msg.attempt) is int else 0
+        is_late = attempt <= self._refused.get(way, -1)  # one before it was refused
         if (
             host is not None
             and not host.is_closed
+            and not is_late
             and host.deliver(key, msg.message, sender, is_urgent=is_urgent)
         ):
+            self._refused.pop(way, None)
             return None
+        if host is not None:
+            self._refused[way] = max(attempt, self._refused.get(way, 0))
         return NotOwner(self.table(name))
 
     def table_for_leaf(self, name: str) -> EntityTable:
@@ -761,6 +905,10 @@ class Entities:
 
     def release(self) -> None:
         """Close states and leases; on a thread that may block."""
+        if self._stop_listening is not None:
+            self._stop_listening()
+        for held in self._held.values():
+            held.close()
         for opened in (self._states, self._leases, self._views):
             for client in opened.values():
                 client.close()

@@ -110,6 +110,8 @@ class EntityHost:
         self.forward_marker: Callable[[int, Callable[[], object]], object]
         #: Brings a message to whoever owns its slot.
         self.route: Callable[..., object] = lambda *_, **__: None
+        #: Whether the node's lease is valid, where that proves what answers show.
+        self.is_leased: Callable[[], bool] | None = None
         #: Told of a slot, and the epoch it was served with, whose fence another claim has.
         self.on_lost: Callable[[int, int], object] = lambda *_: None
         idle = kind.cls.idle
@@ -448,6 +450,13 @@ class EntityHost:
 
     def prove(self, slot: int, emission: Emission) -> None:
         """Let an answer go once it is proven that this node has the slot; needs the lock."""
+        if self.is_leased is not None:  # nobody else has it while the lease is valid
+            go, fail = emission
+            name = self.type.name
+            text = f"the lease of {self.runtime.name} for {name} has run out; repeat it"
+            post = self.runtime.post
+            post(go) if self.is_leased() else post(fail, EntityUnavailable(text))
+            return
         self._proofs.append((slot, emission))
         if not self._is_proving:
             self._prove()

@@ -31,6 +31,8 @@ class EntityMessage:
     is_asked: bool = True
     sender: ActorRef[Any] | None = None
     is_urgent: bool = False
+    #: How often its sender was refused messages of the slot before.
+    attempt: int = 0
 
 
 @frozen_message("callboard.EntityTable")
@@ -87,12 +89,25 @@ class JournalGrew:
     position: int
 
 
+@frozen_message("callboard.AskVote")
+class AskVote:
+    """To another member: is the node of a member out of your reach? True or False."""
+
+    type_name: str
+    writer: str
+
+
 @frozen_message("callboard.EntityMarker")
 class EntityMarker:
-    """To a former owner, behind the messages that were sent to it: answered at once."""
+    """To a former owner, behind the messages that were sent to it.
+
+    Answered when all that was sent before is with the owner; one that comes behind a refused
+    message, at once.
+    """
 
     type_name: str
     slot: int
+    is_refused: bool = False
 
 
 @frozen_message("callboard.StopEntity")

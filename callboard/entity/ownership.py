@@ -1,7 +1,11 @@
 """How a node comes to own slots, gives them away, and takes those of the dead.
 
-It drives `machine/ownership_machine.py`: carries out its effects, and tells it what came of
-them. The table lies in a register and changes by compare-and-set alone.
+It drives `machine/ownership_machine.py` and `machine/ballot_machine.py`: carries out their
+effects, and tells them what came of them. The table lies in a register and changes by
+compare-and-set alone.
+
+That a member is gone is known from proof of its death, from its lease, which was killed, and,
+where fences make a wrong guess harmless, from votes.
 """
 
 from collections.abc import Callable
@@ -10,7 +14,14 @@ from typing import Any, Final, Protocol, TypeVar
 
 from callboard.actors.future import Future
 from callboard.actors.runtime import Runtime
+from callboard.dataclass import dataclass
 from callboard.entity.host import EntityHost
+from callboard.entity.machine.ballot_machine import (
+    BallotEffect,
+    BallotMachine,
+    BallotSubject,
+    VotedOut,
+)
 from callboard.entity.machine.ownership_machine import (
     Claimed,
     ClaimFailed,
@@ -41,10 +52,13 @@ from callboard.entity.machine.ownership_machine import (
     TableRead,
     TableTold,
     TableWritten,
+    TermBegun,
+    TermEnded,
     WriteTable,
 )
 from callboard.entity.machine.table import SharedState, Table, TableMember
 from callboard.entity.state.interface import EntityState, Fence
+from callboard.lease.driver import LeaseDriver
 from callboard.lease.errors import OutcomeUnknown, StorageError, WrongState
 from callboard.lease.register import Leases, LeaseValue, Versioned
 
@@ -56,12 +70,9 @@ LOOK: Final = 0.1
 #: Looks between reads of the table: who changes it tells, and may be lost before it does.
 LOOKS_A_READ: Final = 10
 
-#: Looks between signs of life, and seconds without one after which a member is out. Fences
-#: keep one that only slept from writing, or answering, anything.
-LOOKS_A_SIGN: Final = 5
-SILENCE: Final = 2.1
-#: Seconds between own reads beyond which the silence of others proves nothing.
-_LONGEST_GAP: Final = 1.0
+#: Seconds after a node was lost until its death is looked for again: the system may close the
+#: connections of a process that ends before it lets go of its locks.
+_SOON: Final = 0.02
 
 #: Seconds that slots may take to come to rest before they move; else they stay for now.
 STOP_TIMEOUT: Final = 5.0
@@ -91,6 +102,18 @@ async def called(calls: Any, method: Callable[..., T], *args: Any) -> T:
     return await future
 
 
+@dataclass(frozen=True, slots=True)
+class OwnershipHooks:
+    """What an ownership has others do."""
+
+    #: Told of each newer table; tells other nodes.
+    adopted: Callable[[Table], object]
+    #: Told when more slots are served.
+    served: Callable[[], object]
+    #: Asks a node whether a writer's node is out of its reach.
+    ask_vote: Callable[[bytes, str], Future[Any]]
+
+
 class Ownership:
     """One node's part in the table of a type; everything runs on the node's thread."""
 
@@ -98,21 +121,21 @@ class Ownership:
         self,
         host: EntityHost,
         leases: Any,
+        lease: LeaseDriver,
         runtime: Runtime,
-        adopted: Callable[[Table], object],
-        served: Callable[[], object],
+        hooks: OwnershipHooks,
     ) -> None:
         """Make one that is no member yet.
 
         Args:
             host: what serves the slots.
             leases: calls of the register.
+            lease: of the node, in that register.
             runtime: of the node.
-            adopted: told of each newer table; it tells other nodes.
-            served: told when more slots are served.
+            hooks: what others do.
         """
         self._host, self._leases, self._runtime = host, leases, runtime
-        self._adopted, self._served = adopted, served
+        self._lease, self._hooks = lease, hooks
         self._name = host.type.name
         self._register = f"entities/{self._name}"
         self._machine = OwnershipMachine(
@@ -120,18 +143,20 @@ class Ownership:
             TableMember(runtime.node_id.hex(), version=host.type.cls.version),
             has_fences=host.state is not None,
         )
+        self._machine.step(TermEnded())
+        self._ballots = BallotMachine(host.writer)
+        is_fast = host.state is not None and host.type.cls.takeover == "fast"
+        #: Whether a wrong guess that a member is gone does no harm: fences keep it silent.
+        self._may_vote = is_fast
+        if not is_fast:
+            host.is_leased = lease.is_valid
         host.on_lost = self._lost
         self._writes = 0
         self._looks = 0
         #: Counts moves: a late answer is told from one to the move under way.
         self._moves = 0
-        self._is_tending = False
         self._joining: Future[None] | None = None
         self._leaving: Future[None] | None = None
-        self._sign_version = 0
-        self._last_signs = 0.0
-        #: The last sign of life of each member, and when it was new here.
-        self._signs: dict[str, tuple[int, float]] = {}
 
     @property
     def table(self) -> Table:
@@ -150,7 +175,6 @@ class Ownership:
             WrongState: the members have another state.
             StorageError: the register cannot be used.
         """
-        await self._give_sign()
         self._joining = Future()
         self._step(JoinAsked(state))
         try:
@@ -168,24 +192,77 @@ class Ownership:
         self._step(CloseAsked())
         await self._leaving
 
-    async def tend(self) -> None:
+    def abandon(self) -> None:
+        """Be no member any more, as far as that can be: joining failed."""
+        self._step(CloseAsked())
+
+    def tend(self) -> None:
         """Look after the membership; to be called every `LOOK` seconds."""
-        if self._is_tending or self.is_closed:
-            return
-        self._is_tending = True
-        try:
-            self._looks += 1
-            if self._looks % LOOKS_A_SIGN == 0:
-                await self._look_for_signs()
-        except StorageError as error:
-            self._warn(error)
-        finally:
-            self._is_tending = False
+        self._looks += 1
         self._step(LookDue(reads=self._looks % LOOKS_A_READ == 0))
 
     def told(self, version: int) -> None:
         """Take note that another member, or a sender, knows a table of a version."""
         self._step(TableTold(version))
+
+    def begin_term(self, term: int) -> None:
+        """Take note that the node's lease is valid, in a term."""
+        self._step(TermBegun(term))
+
+    def end_term(self) -> None:
+        """Take note that the node's lease was killed: nothing may be served."""
+        self._step(TermEnded())
+
+    def holder_gone(self, writer: str, number: int) -> None:
+        """Take note that the terms of a lease up to a number have ended."""
+        member = self.table.members.get(writer)
+        if member is not None and member.term <= number:
+            self._step(MemberGone(writer, member.joined))
+
+    def node_down(self, node: bytes) -> None:
+        """Look for the death of members on a node that is out of reach, and vote on them."""
+        now, members = self._runtime.now(), self.table.members.items()
+        lost = [each for each in members if each[1].node == node.hex()]
+        for writer, member in lost:
+            if self._may_vote and self._machine.is_current:
+                voters = self._lease.risen() & self.table.members.keys()
+                subject = BallotSubject(writer, member.joined)
+                own = {self._host.writer}
+                self._vote(self._ballots.lost(subject, voters | own, now))
+        if lost:
+            self.tend()
+            self._runtime.call_later(_SOON, self.tend)
+
+    def node_up(self, node: bytes) -> None:
+        """Take note that a node is in reach."""
+        for writer, member in self.table.members.items():
+            if member.node == node.hex():
+                self._ballots.found(writer)
+
+    def vote(self, writer: str) -> bool:
+        """Return whether a member's node is out of reach of this one."""
+        member = self.table.members.get(writer)
+        node = b"" if member is None else bytes.fromhex(member.node)
+        return bool(node) and not (
+            node == self._runtime.node_id or self._runtime.remote.is_reachable(node)
+        )
+
+    def _vote(self, effects: list[BallotEffect]) -> None:
+        """Ask for votes, or take note of their outcome."""
+        for effect in effects:
+            if isinstance(effect, VotedOut):
+                self._step(MemberGone(*effect.subject))
+                continue
+            for voter in effect.voters:
+                node = bytes.fromhex(self.table.members[voter].node)
+                asked = self._hooks.ask_vote(node, effect.subject.writer)
+                asked.on_done(partial(self._voted, effect.ballot, voter))
+
+    def _voted(self, ballot: int, voter: str, answer: Future[Any]) -> None:
+        """Take a vote."""
+        is_aye = answer.exception() is None and answer.result() is True
+        now = self._runtime.now()
+        self._vote(self._ballots.voted(ballot, voter, now, is_out_of_reach=is_aye))
 
     def _lost(self, slot: int, epoch: int) -> None:
         """Take note that a fence was seen to be another's."""
@@ -206,7 +283,7 @@ class Ownership:
                 self._request(effect)
             case ServeSlots(epochs):
                 host.serve(epochs)
-                self._served()
+                self._hooks.served()
             case KeepSlots(epochs):
                 host.keep_only(epochs)
             case StopSlots(slots):
@@ -215,7 +292,7 @@ class Ownership:
                 self._moves += 1
                 host.slots_moved(slots)
             case TableChanged(table):
-                self._adopted(table)
+                self._hooks.adopted(table)
             case Joined() | Left() | SlotsDrained():
                 self._settle(self._leaving if isinstance(effect, Left) else self._joining)
             case JoinRefused(table):
@@ -326,37 +403,6 @@ class Ownership:
         """Tell what became of slots that were to come to rest."""
         if move == self._moves:
             self._step(event)
-
-    # --- signs of life ---
-
-    async def _give_sign(self) -> None:
-        """Show the other members that this one lives."""
-        self._writes += 1
-        name = f"lives/{self._name}/{self._host.writer}"
-        value = LeaseValue(self._host.writer, self._writes)
-        write = called(self._leases, Leases.write, name, value, self._sign_version)
-        if await write:
-            self._sign_version += 1
-        else:
-            _, self._sign_version = await called(self._leases, Leases.read, name)
-
-    async def _look_for_signs(self) -> None:
-        """Give a sign of life, and look who gave none for long."""
-        await self._give_sign()
-        now = self._runtime.now()
-        gap, self._last_signs = now - self._last_signs, now
-        if gap > _LONGEST_GAP:  # who slept, or had no database, has seen nobody's silence
-            self._signs.clear()
-        for writer, member in sorted(self.table.members.items()):
-            if writer != self._host.writer:
-                name = f"lives/{self._name}/{writer}"
-                sign, _ = await called(self._leases, Leases.read, name)
-                number = 0 if sign is None else sign.number
-                seen, since = self._signs.get(writer, (-1, now))
-                if number != seen:
-                    self._signs[writer] = (number, now)
-                elif now - since > SILENCE:
-                    self._step(MemberGone(writer, member.joined))
 
 
 class _Probe:

@@ -4,6 +4,10 @@ Messages of a slot keep their order. One that is refused by a node which is no o
 finds no owner, waits with all behind it until a newer table is known. When a slot has another
 owner, a marker goes the old way first: what was sent there has been taken or refused by then.
 What a former owner held while it gave the slot away goes before all that is sent there later.
+
+A node may become the owner while messages are on their way to it: then it would refuse the
+first ones and take the later. So each says which **attempt** it is of. Who refuses one of a
+sender's for a slot refuses all of that attempt; the next attempt begins behind a marker.
 """
 
 import threading
@@ -40,6 +44,9 @@ TOLD_SECONDS: Final = 10.0
 #: dead, and then nothing comes back.
 GONE_SECONDS: Final = 0.5
 
+#: Seconds until a node is tried again that refused a message: it may be about to own the slot.
+RETRY_SECONDS: Final = 0.005
+
 #: Seconds between looks for an owner.
 FIRST_LOOK: Final = 0.02
 LONGEST_LOOK: Final = 0.25
@@ -58,6 +65,8 @@ class Waiting:
     since: float
     #: Whether this node's host held it while it gave the slot away.
     is_forwarded: bool = False
+    #: The attempt in which it was sent.
+    attempt: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -92,6 +101,8 @@ class TypeSender:
         self._former: dict[int, bytes] = {}
         #: Slots whose marker goes the old way.
         self._marked: set[int] = set()
+        #: By slot, how often its messages were refused.
+        self._attempts: dict[int, int] = {}
         self._number = 0
         self._pause = FIRST_LOOK
         self._is_looking = False
@@ -169,11 +180,25 @@ class TypeSender:
         """Send what waits and can go."""
         with self._lock:
             for slot in list(self._queues):
+                if slot in self._marked:
+                    self._pass_markers(slot)
                 queue = self._queues[slot]
                 while queue and (self._is_stale(queue[0]) or self._go(queue[0])):
                     queue.popleft()
                 if not queue:
                     del self._queues[slot]
+
+    def _pass_markers(self, slot: int) -> None:
+        """Let markers of others pass which wait behind messages of this node only.
+
+        They may come from the node that this one's own marker waits for.
+        """
+        kept: deque[Waiting] = deque()
+        for waiting in self._queues[slot]:
+            is_behind = any(each.key and each.is_forwarded for each in kept)
+            if waiting.key or is_behind or not self._here(waiting):
+                kept.append(waiting)
+        self._queues[slot] = kept
 
     def _is_stale(self, waiting: Waiting) -> bool:
         """Return whether a message has waited for too long; it is refused then."""
@@ -222,6 +247,7 @@ class TypeSender:
         told_by = None
         if sender is not None and (not is_asked or only_counts):
             told_by, is_asked = sender.reference(self._runtime), False
+        waiting.attempt = self._attempts.get(waiting.slot, 0)
         wrapped: Any = EntityMessage(
             self.type_name,
             waiting.key,
@@ -229,6 +255,7 @@ class TypeSender:
             is_asked,
             told_by,
             waiting.is_urgent,
+            waiting.attempt,
         )
         if envelope is not None:
             wrapped = Envelope(wrapped, envelope.trace, envelope.deadline, key=envelope.key)
@@ -253,7 +280,7 @@ class TypeSender:
         if isinstance(error, NodeUnreachable):
             self._runtime.post(self._ask_others)  # another one may own the slot
         if isinstance(value, NotOwner):
-            self._wait_again(waiting)
+            self._refused(waiting, node)
             if isinstance(value.table, EntityTable) and value.table.type_name == self.type_name:
                 self.take(value.table)
         elif isinstance(error, ActorDown | NodeClosed):
@@ -288,6 +315,18 @@ class TypeSender:
             self._queues[waiting.slot] = deque([*before, waiting, *later])
             self._look()
 
+    def _refused(self, waiting: Waiting, node: bytes) -> None:
+        """Begin another attempt behind all that a node was sent of this one."""
+        slot = waiting.slot
+        with self._lock:
+            if waiting.attempt == self._attempts.get(slot, 0):
+                self._attempts[slot] = waiting.attempt + 1
+                if slot not in self._marked:
+                    self._marked.add(slot)
+                    taken = partial(self._refusals_came, slot)
+                    self._ask_marker(slot, node, taken, is_refused=True)
+            self._wait_again(waiting)
+
     def _marker_came(self, waiting: Waiting) -> None:
         """Take a marker's answer; one that overtook what was refused meanwhile goes again."""
         with self._lock:
@@ -320,13 +359,26 @@ class TypeSender:
             del self._former[slot]
         self._runtime.post(self.flush)
 
-    def _ask_marker(self, slot: int, node: bytes, passed: Callable[[], object]) -> None:
+    def _refusals_came(self, slot: int) -> None:
+        """Send again what was refused, all of it, soon."""
+        with self._lock:
+            self._marked.discard(slot)
+        self._runtime.call_later(RETRY_SECONDS, self.flush)
+
+    def _ask_marker(
+        self,
+        slot: int,
+        node: bytes,
+        passed: Callable[[], object],
+        *,
+        is_refused: bool = False,
+    ) -> None:
         """Send a marker to a node, behind all that was sent there."""
         ref = self._runtime.ref_of(node, ENTITIES)
         future: Future[Any] = Future(ref)
         self._runtime.set_deadline(future, TOLD_SECONDS)
         future.on_done(lambda _: passed())
-        ref.target.post(EntityMarker(self.type_name, slot), future)
+        ref.target.post(EntityMarker(self.type_name, slot, is_refused), future)
 
     def _look(self) -> None:
         """Look for owners until nothing waits; needs the lock."""

@@ -227,6 +227,7 @@ class PostgresqlLeases:
         Raises:
             StorageError: the server cannot be reached, or must not be used.
         """
+        self._url = url
         self._connected = Connected(url, check_safety)
         self._connected.transaction(_make_leases)
         self._server = self._connected.query(WHICH_SERVER)[0]
@@ -265,6 +266,10 @@ class PostgresqlLeases:
     def is_gone(self, writer: str) -> bool:
         """Return False: a database does not see whether a process of another machine lives."""
         return False
+
+    def again(self) -> "PostgresqlLeases":
+        """Return the register by a connection of its own."""
+        return PostgresqlLeases(self._url)
 
     def close(self) -> None:
         """Close the connection."""

@@ -47,6 +47,9 @@ class Leases(Protocol):
     def is_gone(self, writer: str) -> bool:
         """Return whether a writer's process has ended for certain."""
 
+    def again(self) -> "Leases":
+        """Return the register by a connection of its own, closed by itself and before this."""
+
     def close(self) -> None:
         """Release what it holds; calls under way may fail."""
 
@@ -74,6 +77,10 @@ class MemoryLeases:
     def is_gone(self, writer: str) -> bool:
         """Return False: nothing proves a death in memory."""
         return False
+
+    def again(self) -> "MemoryLeases":
+        """Return the register: memory needs no connection."""
+        return self
 
     def close(self) -> None:
         """Do nothing: memory needs no release."""

@@ -214,11 +214,12 @@ class Lives:
 class SqliteLeases:
     """A register in a file, for the processes of one machine."""
 
-    def __init__(self, path: Path, writer: str) -> None:
-        """Open the register, and begin the life of a writer."""
+    def __init__(self, path: Path, writer: str, life: Lives | None = None) -> None:
+        """Open the register, and begin the life of a writer unless that was begun."""
         self._file = SharedFile(path)
         self._file.run(lambda connection: connection.execute(_LEASES), is_write=True)
-        self._lives = Lives(Path(f"{path}-lives"), writer)
+        self._writer, self._is_first = writer, life is None
+        self._lives = Lives(Path(f"{path}-lives"), writer) if life is None else life
 
     def read(self, name: str) -> Versioned:
         """Return the value of a name and its version."""
@@ -248,7 +249,12 @@ class SqliteLeases:
         """Return whether a writer's process has ended for certain."""
         return self._lives.is_gone(writer)
 
+    def again(self) -> "SqliteLeases":
+        """Return the register by a connection of its own, in the same life."""
+        return SqliteLeases(self._file.path, self._writer, self._lives)
+
     def close(self) -> None:
-        """End the life of the writer, and close the file."""
-        self._lives.close()
+        """Close the file, and end the life of the writer if it began here."""
+        if self._is_first:
+            self._lives.close()
         self._file.close()

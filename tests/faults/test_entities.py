@@ -166,6 +166,31 @@ def test_a_killed_host_is_replaced_under_load(
     )
 
 
+@pytest.mark.parametrize("client", ["sqlite", "postgresql"], indirect=True)
+@pytest.mark.timeout(60 + 20 * KILLS)
+def test_one_killed_host_of_four_is_replaced_at_once(
+    client: Client, figure: Callable[[str], None]
+) -> None:
+    rng = random.Random(5)
+    hosts = [client.host() for _ in range(4)]
+    client.load()
+    seconds = []
+    for _ in range(KILLS):
+        time.sleep(2.5)  # until each has seen the others' leases rise
+        victim = hosts.pop(rng.randrange(4))
+        victim.kill()
+        victim.wait()
+        seconds.append(client.until_all_answer())
+        hosts.append(client.host())
+    client.stop()
+    total = client.check()
+    where = client.url.partition(":")[0]
+    figure(
+        f"{where}: one of four killed, {KILLS} times; {total} acknowledged; all keys answered "
+        f"after {statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
+    )
+
+
 @pytest.mark.parametrize("signals", ["STOP", "STOP inside a commit"])
 @pytest.mark.timeout(120)
 def test_a_stopped_host_is_replaced_and_writes_nothing_when_it_wakes(

@@ -23,6 +23,7 @@ answered by exactly one event. All fields hold values that are replaced and neve
 """
 
 import copy
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Literal
@@ -63,6 +64,18 @@ class DrainAsked:
 @dataclass(frozen=True, slots=True)
 class CloseAsked:
     """Be no member any more: all has come to rest here."""
+
+
+@dataclass(frozen=True, slots=True)
+class TermBegun:
+    """The node's lease is valid, in a term that began with this number."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class TermEnded:
+    """The node's lease was killed, or is not valid yet: nothing may be served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +169,8 @@ OwnershipEvent = (
     JoinAsked
     | DrainAsked
     | CloseAsked
+    | TermBegun
+    | TermEnded
     | LookDue
     | TableRead
     | TableWritten
@@ -303,6 +318,7 @@ class OwnershipMachine:
         self.writer, self.member = writer, member
         self.has_fences, self.portion = has_fences, portion
         self.looks_after_busy = looks_after_busy
+        self.has_term = True
         self.state = SharedState()
         self.table = Table(slots=(NOBODY,) * count)
         #: The slots that are served, with their epochs.
@@ -343,6 +359,12 @@ class OwnershipMachine:
         )
 
     @property
+    def is_current(self) -> bool:
+        """Whether the newest table that is known has this node, in this term of its lease."""
+        own = self.table.members.get(self.writer)
+        return own is not None and self.has_term and own.term == self.member.term
+
+    @property
     def is_member(self) -> bool:
         """Whether the newest table that is known has this node."""
         return self.writer in self.table.members
@@ -371,6 +393,16 @@ class OwnershipMachine:
     def _close(self, _: CloseAsked, __: Effects) -> None:
         """Want to be no member."""
         self.aim = "none"
+
+    def _term_begun(self, event: TermBegun, _: Effects) -> None:
+        """Be a member in this term."""
+        self.member, self.has_term = self.member._replace(term=event.term), True
+
+    def _term_ended(self, _: TermEnded, effects: Effects) -> None:
+        """Serve nothing more: others may have what this node had."""
+        self.has_term, self.served = False, {}
+        effects.append(KeepSlots({}))
+        self._release(effects)
 
     def _look(self, event: LookDue, effects: Effects) -> None:
         """Look at the other members, and now and then at the register."""
@@ -434,7 +466,7 @@ class OwnershipMachine:
         """Take a table as the one in force."""
         self.table = table
         self.gone &= table.joined
-        owned = table.owned(self.writer)
+        owned = table.owned(self.writer) if self.is_current else {}
         beyond = self.beyond.items()
         self.beyond = {s: epoch for s, epoch in beyond if s in owned and owned[s] < epoch}
         kept = {slot: epoch for slot, epoch in self.served.items() if owned.get(slot) == epoch}
@@ -447,11 +479,11 @@ class OwnershipMachine:
         """Serve what was raised, and go beyond what was held."""
         held = event.held
         claimed, self.claiming = self.claiming or {}, None
-        owned = self.table.owned(self.writer)
+        owned = self.table.owned(self.writer) if self.is_current else {}
         self.beyond = dict(self.beyond) | {
             slot: fence.epoch + 1
             for slot, fence in held.items()
-            if owned.get(slot, fence.epoch + 1) <= fence.epoch
+            if owned.get(slot, math.inf) <= fence.epoch
         }
         self._serve(
             {
@@ -510,7 +542,7 @@ class OwnershipMachine:
 
     def _claim(self, effects: Effects) -> None:
         """Raise the fences of slots that fell to this node."""
-        if self.claiming is not None or self.aim == "none":
+        if self.claiming is not None or self.aim == "none" or not self.is_current:
             return
         fresh = {
             slot: epoch
@@ -536,7 +568,7 @@ class OwnershipMachine:
 
     def _tell(self, effects: Effects) -> None:
         """Tell once when this node is a member that serves what it owns, and when it left."""
-        if self.is_member and not self.has_joined:
+        if self.is_current and not self.has_joined:
             self.has_joined = self.table.owned(self.writer) == self.served
             if self.has_joined:
                 effects.append(Joined())
@@ -581,13 +613,15 @@ class OwnershipMachine:
             table = table.without(dead)
         if self.aim == "none":
             table = table.without({writer}) if self.is_member else table
-        elif not self.is_member and self.aim == "member":
+        elif not self.has_term:
+            return None
+        elif not self.is_current and (self.is_member or self.aim == "member"):
             if table.members and not _is_same(table.state, self.state):
                 self.aim = ""
                 effects.append(JoinRefused(table))
                 return None
             table = table.with_member(writer, self.member, self.state)
-        elif self.is_member:
+        elif self.is_current:
             if self.aim == "drained" and table.members[writer].weight:
                 table = table.with_weight(writer, DRAINING)
             if self.kinds:
@@ -603,6 +637,8 @@ class OwnershipMachine:
         JoinAsked: _join,
         DrainAsked: _drain,
         CloseAsked: _close,
+        TermBegun: _term_begun,
+        TermEnded: _term_ended,
         LookDue: _look,
         TableRead: _read,
         TableWritten: _written,

@@ -69,6 +69,8 @@ class TableMember(NamedTuple):
     #: The version of the table in which it became a member: evidence that an earlier life of
     #: it is gone says nothing about this one.
     joined: int = 0
+    #: The term of its lease in which it became a member; when that ends, so does this.
+    term: int = 0
     #: Its share of the slots, beside the weights of others; `DRAINING` for none.
     weight: float = 1.0
     #: The version of its class.
@@ -254,8 +256,8 @@ def _member(found: Mapping[str, Any]) -> TableMember:
     node = bytes.fromhex(found["node"])
     if len(node) != NODE_ID_SIZE:
         raise ValueError(node)
-    joined, version = _number(found["joined"]), _number(found["version"])
-    return TableMember(node.hex(), joined, weight, version, reads)
+    joined, term, version = (_number(found[name]) for name in ("joined", "term", "version"))
+    return TableMember(node.hex(), joined, term, weight, version, reads)
 
 
 def _number(found: object) -> int:

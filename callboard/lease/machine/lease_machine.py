@@ -11,7 +11,9 @@ A lease is a counter in the register that its holder raises every TTL/4. Nobody 
   restart of the database would be a storm of kills.
 
 So while drift is below its bound, who may kill sees a holder that is no longer valid. A holder
-that expired and was not killed is valid again with its next raise; one that was killed never.
+that expired and was not killed is valid again with its next raise. One that was killed ends all
+that it does, and then begins another **term** (`begin_anew`): numbers go on rising, and a term
+is named by its first one, so that the death of an earlier term says nothing about a later one.
 
 An outcome that is not known is settled by reading: a value carries its writer and a number.
 """
@@ -54,6 +56,9 @@ class WriteLease:
 class LeaseHeld:
     """The own lease is valid (again)."""
 
+    #: The number that its term began with.
+    term: int
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseExpired:
@@ -65,7 +70,7 @@ class LeaseExpired:
 
 @dataclass(frozen=True, slots=True)
 class LeaseKilled:
-    """The own lease was killed: this life owns nothing any more."""
+    """The own lease was killed: what was done in its term has to end."""
 
     by: str
 
@@ -75,6 +80,8 @@ class HolderGone:
     """The lease of another life was killed or released: it owns nothing any more."""
 
     writer: str
+    #: All its terms up to this number have ended.
+    number: int
 
 
 Effect = ReadLease | WriteLease | LeaseHeld | LeaseExpired | LeaseKilled | HolderGone
@@ -93,8 +100,6 @@ class _Watched:
     rose_at: float | None = None
     is_reading: bool = False
     is_killing: bool = False
-    #: Kill it without waiting: by votes, or with proof of death.
-    is_condemned: bool = False
 
 
 class LeaseMachine:
@@ -112,6 +117,8 @@ class LeaseMachine:
         self.ttl, self.drift = ttl, drift
         self.is_killed = self.is_released = False
         self.valid_until = float("-inf")
+        #: The number of the first raise of this term.
+        self.term = 1
         self._is_held = False
         self._number = 0
         self._version = 0
@@ -124,11 +131,20 @@ class LeaseMachine:
         """Return whether the own lease is valid: nobody else may act in this life's place."""
         return now < self.valid_until and not self.is_killed
 
-    def has_risen(self, writer: str, now: float) -> bool:
-        """Return whether another's counter was seen to rise within a TTL."""
-        watched = self._watched.get(lease_name(writer))
-        rose_at = watched.rose_at if watched else None
-        return rose_at is not None and now - rose_at <= self.ttl
+    def risen(self) -> dict[str, float]:
+        """Return when the counters of others were last seen to rise, by writer."""
+        watched = self._watched.items()
+        return {
+            name.removeprefix(PREFIX): each.rose_at
+            for name, each in watched
+            if each.rose_at is not None
+        }
+
+    def silent_at(self, now: float) -> float:
+        """Return when the next of the others may be killed; infinite where there is none."""
+        silence = self.ttl * (1 + self.drift)
+        times = [each.since + silence for each in self._watched.values() if each.read_at]
+        return min((time for time in times if time > now), default=float("inf"))
 
     # --- what comes in ---
 
@@ -142,6 +158,11 @@ class LeaseMachine:
             effects.append(WriteLease(self.name, value, self._version))
         elif self._is_unknown:
             effects.append(ReadLease(self.name))
+        return effects + self.look()
+
+    def look(self) -> list[Effect]:
+        """Read the leases of others."""
+        effects: list[Effect] = []
         for name, watched in self._watched.items():
             if not watched.is_reading and not watched.is_killing:
                 watched.is_reading = True
@@ -154,15 +175,10 @@ class LeaseMachine:
         before = self._watched
         self._watched = {name: before.get(name) or _Watched() for name in sorted(names)}
 
-    def condemn(self, writer: str) -> list[Effect]:
-        """Kill the lease of another now: others voted for it, or its death is proved."""
-        name = lease_name(writer)
-        watched = self._watched.setdefault(name, _Watched())
-        watched.is_condemned = True
-        if watched.is_reading or watched.is_killing:
-            return []
-        watched.is_reading = True
-        return [ReadLease(name)]
+    def begin_anew(self) -> None:
+        """Begin another term after a kill: all that was done in the last one has ended."""
+        if self.is_killed:
+            self.is_killed, self.term = False, self._number + 1
 
     def release(self) -> list[Effect]:
         """Give the own lease back: it is gone at once."""
@@ -184,8 +200,7 @@ class LeaseMachine:
             return []
         value, version = answer
         if value is not None and value.text != HELD:
-            del self._watched[name]
-            return [HolderGone(name.removeprefix(PREFIX))]
+            return self._gone(name, value.number)
         number = value.number if value is not None else 0
         has_gap = watched.read_at is None or sent_at - watched.read_at > self.ttl / 2
         if number != watched.number:
@@ -196,7 +211,7 @@ class LeaseMachine:
             watched.since = now
         watched.number, watched.version, watched.read_at = number, version, now
         is_silent = sent_at - watched.since >= self.ttl * (1 + self.drift)
-        if is_silent or watched.is_condemned:
+        if is_silent:
             watched.is_killing = True
             return [WriteLease(name, LeaseValue(self.writer, number + 1, KILLED), version)]
         return []
@@ -212,10 +227,14 @@ class LeaseMachine:
             return []
         watched.is_killing = False
         if is_written:
-            del self._watched[name]
-            return [HolderGone(name.removeprefix(PREFIX))]
+            return self._gone(name, watched.number + 1)
         watched.is_reading = True  # it rose, another killed it, or the answer was lost
         return [ReadLease(name)]
+
+    def _gone(self, name: str, number: int) -> list[Effect]:
+        """Tell of terms that have ended; told again with each read, until it is not watched."""
+        self._watched[name] = _Watched()
+        return [HolderGone(name.removeprefix(PREFIX), number)]
 
     # --- the own lease ---
 
@@ -236,6 +255,8 @@ class LeaseMachine:
         self._is_unknown = False
         if value is not None and value.text != HELD:
             self.is_killed, self._is_held = True, False
+            self._number = max(self._number, value.number)
+            self._version, self._sent_at = version, None
             return [LeaseKilled(value.writer)]
         if value is not None and value.number == self._number:
             return self._raised(now, version)
@@ -252,7 +273,7 @@ class LeaseMachine:
         if self._is_held or now >= self.valid_until:
             return []
         self._is_held = True
-        return [LeaseHeld()]
+        return [LeaseHeld(self.term)]
 
     def _expire(self, now: float) -> list[Effect]:
         """Tell once that the own lease is over."""

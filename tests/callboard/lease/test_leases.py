@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from callboard.lease.driver import LeaseDriver, LeaseNews
+from callboard.lease.driver import LeaseDriver, LeaseNews, LeaseThread
 from callboard.lease.errors import LeaseLost, StateUnavailable
 from callboard.lease.machine.lease_machine import (
     Effect,
@@ -64,7 +64,7 @@ def test_a_lease_lasts_from_when_its_raise_was_sent() -> None:
     machine = LeaseMachine("a")
     (write,) = machine.tick(10.0)
     assert write == WriteLease("lease/a", LeaseValue("a", 1, "held"), 0)
-    assert machine.write_done("lease/a", 10.0, 11.0, is_written=True) == [LeaseHeld()]
+    assert machine.write_done("lease/a", 10.0, 11.0, is_written=True) == [LeaseHeld(1)]
     assert machine.is_valid(11.89)
     assert not machine.is_valid(11.91)
 
@@ -103,7 +103,7 @@ def test_a_gap_in_ones_own_reads_begins_the_count_again(pair: tuple[Life, Life])
     one.tick(10.1)
     other.tick(10.5)
     assert other.gone == []
-    assert other.machine.has_risen("a", 11.0)
+    assert other.machine.risen() == {"a": 10.5}
     assert one.machine.is_valid(11.0)
 
 
@@ -111,7 +111,7 @@ def test_an_answer_that_was_lost_is_settled_by_reading(pair: tuple[Life, Life]) 
     one, _ = pair
     one.lose_answer = True
     one.tick(0.0)
-    assert one.news == [LeaseHeld()]
+    assert one.news == [LeaseHeld(1)]
     one.tick(0.5)
     assert one.machine.is_valid(2.3)
 
@@ -120,20 +120,46 @@ def test_an_expired_lease_that_nobody_killed_is_held_again(pair: tuple[Life, Lif
     one, _ = pair
     one.tick(0.0)
     one.tick(5.0)
-    assert one.news == [LeaseHeld(), LeaseExpired(pytest.approx(3.1)), LeaseHeld()]
+    assert one.news == [LeaseHeld(1), LeaseExpired(pytest.approx(3.1)), LeaseHeld(1)]
 
 
-def test_who_is_condemned_or_released_is_gone_at_once(pair: tuple[Life, Life]) -> None:
+def test_who_released_is_gone_at_once(pair: tuple[Life, Life]) -> None:
     one, other = pair
     one.tick(0.0)
-    other.carry_out(other.machine.condemn("a"), 0.1)
-    assert other.gone == ["a"]
+    one.carry_out(one.machine.release(), 0.1)
     other.tick(0.2)
-    third = Life(one.leases, "c")
-    third.machine.watch({"b"})
-    other.carry_out(other.machine.release(), 0.3)
-    third.tick(0.4)
-    assert third.gone == ["b"]
+    assert other.gone == ["a"]
+    assert other.news[-1] == HolderGone("a", 2)
+
+
+def test_who_was_killed_begins_another_term_beyond_the_kill(pair: tuple[Life, Life]) -> None:
+    one, other = pair
+    one.tick(0.0)
+    other.tick(0.0)
+    for quarter in range(1, 6):
+        other.tick(quarter * 0.5)
+    killed = other.news[-1]
+    one.tick(2.6)
+    one.tick(2.7)
+    assert one.news[-1] == LeaseKilled("b")
+    assert not one.machine.is_valid(2.7)
+    one.machine.begin_anew()
+    one.tick(2.8)
+    begun = one.news[-1]
+    assert isinstance(killed, HolderGone)
+    assert isinstance(begun, LeaseHeld)
+    assert begun.term > killed.number
+    assert one.machine.is_valid(2.8)
+    other.tick(2.9)
+    assert other.news[-1] == killed
+
+
+def test_it_is_known_when_a_silent_holder_may_be_killed(pair: tuple[Life, Life]) -> None:
+    one, other = pair
+    one.tick(0.0)
+    other.tick(0.1)
+    assert other.machine.silent_at(0.1) == pytest.approx(2.2)
+    assert one.machine.silent_at(0.1) == float("inf")
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -185,16 +211,18 @@ def _answer(
 def test_drivers_hold_watch_and_release() -> None:
     leases, news = MemoryLeases(), {"a": list[LeaseNews](), "b": list[LeaseNews]()}
     drivers = {
-        name: LeaseDriver(leases, LeaseMachine(name, ttl=1.0), news[name].append)
+        name: LeaseDriver(
+            LeaseThread(leases, name), LeaseMachine(name, ttl=1.0), news[name].append
+        )
         for name in "ab"
     }
     for driver in drivers.values():
         driver.start()
     drivers["b"].watch({"a"})
     assert eventually(drivers["a"].is_valid)
-    assert eventually(lambda: drivers["b"].has_risen("a"))
+    assert eventually(lambda: drivers["b"].risen() == {"a"})
     drivers["a"].close()
-    assert eventually(lambda: HolderGone("a") in news["b"])
+    assert eventually(lambda: any(isinstance(each, HolderGone) for each in news["b"]))
     drivers["b"].close()
     assert not drivers["b"].is_valid()
 
@@ -209,11 +237,11 @@ def test_a_lease_that_is_lost_names_the_handler_that_ran() -> None:
             lost.set()
 
     driver = LeaseDriver(
-        MemoryLeases(), LeaseMachine("a", ttl=0.2), tell,
-        running=lambda: "Cart.on_add", clock=lambda: times[0],
+        LeaseThread(MemoryLeases(), "a", lambda: times[0]), LeaseMachine("a", ttl=0.2), tell,
+        running=lambda: "Cart.on_add",
     )  # fmt: skip
     driver.start()
-    assert eventually(lambda: LeaseHeld() in news)
+    assert eventually(lambda: LeaseHeld(1) in news)
     times[0] = 3.0
     driver.watch(set())
     assert lost.wait(30)
@@ -238,7 +266,9 @@ def test_a_database_that_is_away_loses_the_lease_and_kills_nobody() -> None:
             return super().write(name, value, expected_version)
 
     leases, news = Away(), list[LeaseNews]()
-    drivers = [LeaseDriver(leases, LeaseMachine(n, ttl=0.4), news.append) for n in "ab"]
+    drivers = [
+        LeaseDriver(LeaseThread(leases, n), LeaseMachine(n, ttl=0.4), news.append) for n in "ab"
+    ]
     for number, driver in enumerate(drivers):
         driver.start()
         driver.watch({"ba"[number]})

@@ -29,6 +29,8 @@ from callboard.entity.machine.ownership_machine import (
     TableRead,
     TableTold,
     TableWritten,
+    TermBegun,
+    TermEnded,
     WriteTable,
 )
 from callboard.entity.machine.table import NOBODY, SharedState, Table, TableMember
@@ -186,9 +188,9 @@ class OwnershipCluster:
                 self.step(writer, LookDue(reads=how))
             case "suspect":
                 self.suspect(writer, how)
-            case "join":
-                self.join(writer)
-            case "drain":
-                self.step(writer, DrainAsked())
             case "kill":
                 node.is_dead = writer != "a"
+            case "join" | "drain" | "end" | "begin":
+                following = TermBegun(node.machine.member.term + 1)
+                asked = {"join": JoinAsked(STATE), "drain": DrainAsked(), "end": TermEnded()}
+                self.step(writer, asked.get(what, following))

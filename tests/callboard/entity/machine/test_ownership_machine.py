@@ -13,12 +13,15 @@ from callboard.entity.machine.ownership_machine import (
     KindsSeen,
     Left,
     LookDue,
+    MemberGone,
     MembersProbed,
     ReadTable,
     SlotLost,
     SlotsDrained,
     TableRead,
     TableTold,
+    TermBegun,
+    TermEnded,
 )
 from callboard.entity.machine.table import SharedState, Table, TableMember
 from callboard.entity.state.interface import Fence
@@ -210,7 +213,8 @@ MOVES = st.one_of(
     st.tuples(st.just("answer"), st.sampled_from(WRITERS), st.none()),
     st.tuples(st.just("look"), st.sampled_from(WRITERS), st.booleans()),
     st.tuples(st.just("suspect"), st.sampled_from(WRITERS), st.sampled_from(WRITERS)),
-    st.tuples(st.sampled_from(["join", "drain", "kill"]), st.sampled_from(WRITERS), st.none()),
+    st.tuples(st.sampled_from(["join", "drain", "kill", "end", "begin"]),
+              st.sampled_from(WRITERS), st.none()),
 )  # fmt: skip
 
 
@@ -223,6 +227,7 @@ def test_nobody_serves_what_another_may_commit_and_all_ends_well(moves: list[tup
         cluster.check()
     for writer in WRITERS:
         cluster.join(writer)
+        cluster.play("begin", writer, None)
     cluster.settle()
     cluster.settle()
     for slot, (writer, epoch) in enumerate(cluster.table.slots):
@@ -238,3 +243,31 @@ def test_members_are_wished_slots_by_their_weights(weights: tuple[float, float])
         table = table.with_member(writer, TableMember("00", weight=weight), STATE)
     share = table.wished().count("b") / 256
     assert share == pytest.approx(weights[1] / sum(weights), abs=0.08)
+
+
+def test_who_lost_its_term_serves_nothing_until_it_is_a_member_again() -> None:
+    cluster = members(2)
+    mine = set(cluster.nodes["a"].epochs)
+    joined = cluster.table.members["a"].joined
+    cluster.step("a", TermEnded())
+    assert cluster.nodes["a"].epochs == {}
+    cluster.settle()
+    assert cluster.table.members["a"].joined == joined
+    assert cluster.nodes["a"].epochs == {}
+    cluster.step("a", TermBegun(9))
+    cluster.settle()
+    assert cluster.table.members["a"].joined > joined
+    assert cluster.table.members["a"].term == 9
+    assert set(cluster.nodes["a"].epochs) == mine
+
+
+def test_a_kill_of_an_earlier_term_does_not_remove_who_joined_again() -> None:
+    cluster = members(2)
+    evidence = cluster.table.members["a"].joined
+    cluster.step("a", TermEnded())
+    cluster.step("a", TermBegun(9))
+    cluster.settle()
+    version = cluster.table.version
+    cluster.step("b", MemberGone("a", evidence))
+    cluster.settle()
+    assert cluster.table.version == version
