@@ -1,8 +1,8 @@
-"""A process that hosts ledgers: `python -m tests.faults.entity_host CLIENT STATE [stop]`.
+"""A process that hosts ledgers: `python -m tests.faults.entity_host CLIENT STATE [OPTION…]`.
 
 Links with the client's node, prints a line once it is a member, and ends when it is killed or
-its input ends. With `stop` it stops itself (SIGSTOP) inside its next commit whenever it gets
-SIGUSR1, while it holds the locks.
+its input ends. With the option `rows` it hosts alarms and a work queue as well. With `stop` it
+stops itself (SIGSTOP) inside its next commit whenever it gets SIGUSR1, holding the locks.
 """
 
 import os
@@ -42,6 +42,44 @@ class Ledger(Entity):
         return self.numbers
 
 
+@message("faults.SetAlarm")
+@dataclass(frozen=True)
+class SetAlarm:
+    number: int
+    after: float
+
+
+@message("faults.Ring")
+@dataclass(frozen=True)
+class Ring:
+    number: int
+
+
+class Alarm(Entity):
+    """Keeps the numbers that reminders brought it."""
+
+    name = "faults.Alarm"
+
+    def __init__(self) -> None:
+        self.rung: list[int] = []
+
+    @handler
+    def on_set(self, msg: SetAlarm) -> None:
+        self.remind(f"alarm {msg.number}", Ring(msg.number), after=msg.after)
+
+    @handler
+    def on_ring(self, msg: Ring) -> None:
+        self.persist(msg)
+
+    @event
+    def on_rung(self, event: Ring) -> None:
+        self.rung.append(event.number)
+
+    @handler(read_only=True)
+    def on_text(self, msg: str) -> list[int]:
+        return self.rung
+
+
 def _stop_inside_commits() -> None:
     """Let SIGUSR1 stop this process inside its next commit on PostgreSQL."""
     from callboard.entity.state.postgresql import PostgresqlState
@@ -67,6 +105,9 @@ def main() -> None:
     with Node() as node:
         node.connect(client)
         node.host(Ledger, state=state)
+        if "rows" in options:
+            node.host(Alarm, state=state)
+            node.queue("faults", state=state)
         print(node.node_id.hex(), flush=True)
         sys.stdin.read()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from callboard import Node
-from callboard.errors import AskTimeout, EntityUnavailable, OutcomeUnknown
+from callboard.errors import AskTimeout, EntityUnavailable, JobLost, OutcomeUnknown
 from callboard.lease.errors import StateUnavailable, UnsafeDatabase
 from tests.callboard.entity.state.postgresql_server import (
     PostgresqlServer,
@@ -24,7 +24,7 @@ from tests.callboard.entity.state.postgresql_server import (
 )
 from tests.callboard.entity.state.stores import batch
 from tests.faults import KILLS
-from tests.faults.entity_host import Entry, Ledger
+from tests.faults.entity_host import Alarm, Entry, Ledger, SetAlarm
 
 KEYS = 40
 
@@ -189,6 +189,144 @@ def test_one_killed_host_of_four_is_replaced_at_once(
         f"{where}: one of four killed, {KILLS} times; {total} acknowledged; all keys answered "
         f"after {statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
     )
+
+
+class RowLoad:
+    """Reminders and jobs under way, with their account."""
+
+    def __init__(self, client: Client) -> None:
+        self.node = client.node
+        self.alarms = [self.node.entity(Alarm, f"a-{i}") for i in range(8)]
+        #: For each alarm: numbers whose reminder was acknowledged.
+        self.set: list[list[int]] = [[] for _ in self.alarms]
+        self.queue = self.node.queue("faults")
+        self.put: set[int] = set()
+        self.acknowledged: set[int] = set()
+        #: Jobs that were handed out after they had been acknowledged.
+        self.again: set[int] = set()
+        self.unknown: set[int] = set()
+        self._ends = threading.Event()
+        work = (self._remind, self._produce, self._take, self._take)
+        self._threads = [threading.Thread(target=each) for each in work]
+        for thread in self._threads:
+            thread.start()
+
+    def _remind(self) -> None:
+        number = 0
+        while not self._ends.is_set():
+            number += 1
+            asks = [
+                each.ask(SetAlarm(number, 0.1 * (number % 20)), timeout=10.0)
+                for each in self.alarms
+            ]
+            for i, ask in enumerate(asks):
+                if ask.exception(20) is None:
+                    self.set[i].append(number)
+
+    def _produce(self) -> None:
+        number = 0
+        while not self._ends.is_set():
+            numbers = range(number + 1, number + 11)
+            for number, put in [(n, self.queue.put(n)) for n in numbers]:
+                if put.exception(60) is None:
+                    self.put.add(number)
+
+    def _take(self) -> None:
+        while True:
+            try:
+                job = self.queue.take(visible_after=2.0, timeout=3.0).result(60)
+            except AskTimeout:
+                if self._ends.is_set():
+                    return
+                continue
+            if job.value in self.acknowledged:
+                self.again.add(job.value)
+            error = job.ack().exception(60)
+            if error is None:
+                self.acknowledged.add(job.value)
+            else:
+                assert isinstance(error, JobLost | OutcomeUnknown | EntityUnavailable)
+                self.unknown.add(job.value)
+
+    def check(self) -> tuple[int, int]:
+        """End the load, wait for what is due, and compare; returns reminders and jobs."""
+        self._ends.set()
+        for thread in self._threads:
+            thread.join(90)
+        for i, alarm in enumerate(self.alarms):
+            deadline = time.monotonic() + 30
+            while True:
+                rung = alarm.ask("all", timeout=10.0).result(20)
+                missed = set(self.set[i]) - set(rung)
+                if not missed:
+                    break
+                assert time.monotonic() < deadline, f"a-{i} missed {missed}"
+            assert len(rung) == len(set(rung)), f"a-{i}: written twice"
+        assert not self.again, "acknowledged jobs came again"
+        lost = self.put - self.acknowledged - self.unknown
+        assert not lost, f"jobs were lost: {lost}"
+        return sum(map(len, self.set)), len(self.acknowledged)
+
+
+@pytest.mark.parametrize("client", ["sqlite", "postgresql"], indirect=True)
+@pytest.mark.timeout(180 + 20 * KILLS)
+def test_no_reminder_is_missed_and_no_acknowledged_job_comes_again_under_kills(
+    client: Client, figure: Callable[[str], None]
+) -> None:
+    rng = random.Random(11)
+    hosts = [client.host("rows"), client.host("rows")]
+    load = RowLoad(client)
+    for number in range(KILLS):
+        time.sleep(rng.uniform(0.3, 1.0))
+        killed = hosts if number % 3 == 2 else [hosts.pop(rng.randrange(2))]
+        for victim in list(killed):  # every third time all at once
+            victim.kill()
+            victim.wait()
+        hosts = [each for each in hosts if each.poll() is None]
+        while len(hosts) < 2:
+            hosts.append(client.host("rows"))
+    time.sleep(0.5)
+    reminders, jobs = load.check()
+    assert reminders > 100
+    assert jobs > 100
+    where = client.url.partition(":")[0]
+    figure(
+        f"{where}: {KILLS} kills, {reminders} reminders, 0 missed; {jobs} jobs acknowledged, "
+        f"none came again; {len(load.unknown)} acknowledgements of unknown outcome"
+    )
+
+
+@pytest.mark.timeout(120)
+def test_a_taker_that_was_stopped_learns_that_its_job_is_anothers(
+    client: Client, figure: Callable[[str], None]
+) -> None:
+    client.host("rows")
+    queue = client.node.queue("faults")
+    queue.put("slow").result(20)
+    taker = subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.job_taker", client.node.address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert taker.stdout is not None
+        assert taker.stdout.readline().strip() == "took slow 1"
+        os.kill(taker.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        job = queue.take().result(60)
+        seconds = time.monotonic() - began
+        assert (job.value, job.attempt) == ("slow", 2)
+        os.kill(taker.pid, signal.SIGCONT)
+        assert taker.stdin is not None
+        taker.stdin.write("ack\n")
+        taker.stdin.flush()
+        assert taker.stdout.readline().strip() == "JobLost"
+        job.ack().result(20)
+    finally:
+        taker.kill()
+        taker.communicate()
+    figure(f"the job of a stopped taker went to another after {seconds:.2f} s")
 
 
 @pytest.mark.parametrize("signals", ["STOP", "STOP inside a commit"])

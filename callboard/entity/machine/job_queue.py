@@ -309,6 +309,10 @@ class JobQueue:
         self._make_ready(held, due_ms, reason[:REASON_LIMIT], is_tried=counts)
         return True
 
+    def knows(self, number: int) -> bool:
+        """Return whether a job is in memory: one that is taken always is."""
+        return number in self._jobs
+
     def _taken(self, number: int, token: str) -> _Held | None:
         """Return the job of a taking that lasts."""
         held = self._jobs.get(number)

@@ -1,9 +1,18 @@
 """What nodes ask the owner of a work queue."""
 
+from typing import Final
+
 from callboard.entity.errors import JobLost, QueueFull
 from callboard.proxies.messages import errors_travel, frozen_message
 
 errors_travel(JobLost, QueueFull)
+
+
+#: What became of a change of a job that a taker has: it took place; there is no such job, so
+#: that an earlier attempt may have; or another taker has it.
+CHANGED: Final = 1
+GONE: Final = 0
+ANOTHERS: Final = 2
 
 
 @frozen_message("callboard.ChangeJobs")
@@ -22,8 +31,8 @@ class JobsChanged:
 
     #: The numbers of the jobs that were put: there was no room for those behind.
     put: tuple[int, ...]
-    #: Whether each job that was done was still its taker's.
-    done: tuple[bool, ...]
+    #: What became of each job that was done: `CHANGED`, `GONE` or `ANOTHERS`.
+    done: tuple[int, ...]
 
 
 @frozen_message("callboard.TakeJob")
@@ -53,7 +62,10 @@ class WithdrawTake:
 
 @frozen_message("callboard.GiveBackJob")
 class GiveBackJob:
-    """To the owner of a queue: another taker has to do a job. Answered with whether it may."""
+    """To the owner of a queue: another taker has to do a job.
+
+    Answered as `JobsChanged.done` is.
+    """
 
     number: int
     token: str
@@ -63,7 +75,7 @@ class GiveBackJob:
 
 @frozen_message("callboard.ExtendJob")
 class ExtendJob:
-    """To the owner of a queue: a job takes longer. Answered with whether it may."""
+    """To the owner of a queue: a job takes longer. Answered as `JobsChanged.done` is."""
 
     number: int
     token: str

@@ -28,6 +28,9 @@ from callboard.entity.machine.job_queue import (
 )
 from callboard.entity.ownership import called
 from callboard.entity.queue.messages import (
+    ANOTHERS,
+    CHANGED,
+    GONE,
     AskDeadJobs,
     AskQueueStats,
     ChangeJobs,
@@ -50,8 +53,8 @@ LOOK: Final = 0.5
 
 #: Seconds after which a node is gone that is out of reach, and one that was never in reach of
 #: this owner: it may be about to connect.
-GONE: Final = 1.0
-GONE_UNSEEN: Final = 5.0
+GONE_SECONDS: Final = 1.0
+UNSEEN_SECONDS: Final = 5.0
 
 #: Seconds between two ticks at least.
 _SHORTEST: Final = 0.01
@@ -122,7 +125,10 @@ class QueueEntity(Entity):
     def on_change(self, msg: ChangeJobs) -> JobsChanged:
         """Put jobs, and take away those that are done."""
         jobs, now_ms = self._jobs, self.context.host.reminders.now_ms()
-        done = tuple(jobs.acknowledge(number, token) for number, token in msg.done)
+        done = tuple(
+            self._outcome(number, was_taken=jobs.acknowledge(number, token))
+            for number, token in msg.done
+        )
         put = []
         for body, delay in msg.put[: jobs.room]:
             if type(body) is str and 0.0 <= delay <= LONGEST:
@@ -161,7 +167,7 @@ class QueueEntity(Entity):
         self._settle()
 
     @handler
-    def on_give_back(self, msg: GiveBackJob) -> bool:
+    def on_give_back(self, msg: GiveBackJob) -> int:
         """Give a job to the next taker."""
         now_ms, delay = self.context.host.reminders.now_ms(), msg.delay
         due_ms = math.ceil(now_ms + 1000 * delay) if 0.0 < delay <= LONGEST else 0
@@ -169,17 +175,23 @@ class QueueEntity(Entity):
             msg.number, msg.token, due_ms=due_ms, reason=str(msg.reason)
         )
         self._settle()
-        return was_taken
+        return self._outcome(msg.number, was_taken=was_taken)
 
     @handler
-    def on_extend(self, msg: ExtendJob) -> bool:
+    def on_extend(self, msg: ExtendJob) -> int:
         """Give a taker more time."""
         if not 0.0 < msg.visible <= LONGEST:
-            return False
+            return GONE
         now = self.context.runner.now()
         was_taken = self._jobs.extend(msg.number, msg.token, msg.visible, now)
         self._settle()
-        return was_taken
+        return self._outcome(msg.number, was_taken=was_taken)
+
+    def _outcome(self, number: int, *, was_taken: bool) -> int:
+        """Return what became of a change of a job that a taker has."""
+        if was_taken:
+            return CHANGED
+        return ANOTHERS if self._jobs.knows(number) else GONE
 
     # --- people ---
 
@@ -245,7 +257,7 @@ class QueueEntity(Entity):
                 seen.add(node)
                 continue
             since = away[node] = before.get(node, now)
-            if now - since >= (GONE if node in seen else GONE_UNSEEN):
+            if now - since >= (GONE_SECONDS if node in seen else UNSEEN_SECONDS):
                 self._jobs.lose(node)
                 del away[node]
         desk.seen, desk.away = seen & self._jobs.nodes, away

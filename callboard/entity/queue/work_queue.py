@@ -35,6 +35,8 @@ from callboard.entity.errors import EntityUnavailable, JobLost, QueueFull
 from callboard.entity.form import EventForm
 from callboard.entity.machine.job_queue import READ_LIMIT
 from callboard.entity.queue.messages import (
+    CHANGED,
+    GONE,
     AskDeadJobs,
     AskQueueStats,
     ChangeJobs,
@@ -277,11 +279,11 @@ class WorkQueue:
         """Ask something for a job that was taken; `JobLost` if it is another's by now."""
         future: Future[None] = Future(self._owner)
 
-        def answered(was_taken: Any) -> None:
-            if was_taken is True:
+        def answered(outcome: Any) -> None:
+            if outcome == CHANGED:
                 future.set_result(None)
             else:
-                future.set_exception(request.unknown or self.lost(number))
+                future.set_exception(request.why_not(outcome, number))
 
         request = _Request(self, message, answered, future.set_exception, is_repeated=True)
         request.send()
@@ -388,6 +390,12 @@ class _Request:
         except Exception as error:  # noqa: BLE001 - the node is closed, or it cannot travel
             self._failed(error)
 
+    def why_not(self, outcome: Any, number: int) -> Exception:
+        """Return the error of a change that did not take place, this time."""
+        if outcome == GONE and self.unknown is not None:
+            return self.unknown  # it may be gone because an earlier attempt took place
+        return self._queue.lost(number)
+
     def _done(self, asked: Future[Any]) -> None:
         """Take the answer, or ask again where nothing has happened."""
         error = asked.exception()
@@ -432,12 +440,11 @@ class _ChangeRequest(_Request):
         for put in self._put[len(answer.put) :]:
             name = self._queue.name
             put.future.set_exception(QueueFull(f"{name!r} has all the jobs that it may have"))
-        for each, was_taken in zip(self._ended, answer.done, strict=True):
-            if was_taken:
+        for each, outcome in zip(self._ended, answer.done, strict=True):
+            if outcome == CHANGED:
                 each.future.set_result(None)
             else:
-                error = self.unknown or self._queue.lost(each.number)
-                each.future.set_exception(error)
+                each.future.set_exception(self.why_not(outcome, each.number))
 
     def _refused(self, error: BaseException) -> None:
         """Tell everyone that it failed."""
