@@ -17,7 +17,7 @@ def main(names: Sequence[str]) -> int:
         film = FILMS[name]
         with film.stage() as folder:
             cast = record(film.command, film.typed, film.columns, film.rows, folder)
-        thinned(cast, film.interval, film.longest).write(place(name))
+        thinned(cast, film.interval, film.longest, film.after).write(place(name))
         print(place(name).name)
     return 0
 

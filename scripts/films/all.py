@@ -30,6 +30,7 @@ class Film:
         interval: seconds between two pictures.
         longest: seconds that nothing may happen.
         rest: seconds that the last picture stands.
+        after: what has to be shown before the film goes on from the command.
     """
 
     typed: str
@@ -41,6 +42,7 @@ class Film:
     interval: float = 0.5
     longest: float = 2.0
     rest: float = 6.0
+    after: str = ""
 
 
 def _callboard(arguments: str) -> Film:
@@ -52,7 +54,7 @@ _QUANTILES: Final = (
 )
 
 FILMS: Final = {
-    "demo": _callboard("demo --seconds 16"),
+    "demo": replace(_callboard("demo --seconds 16"), after="first reading handled"),
     "tests": Film(
         "pytest test_factors.py",
         (sys.executable, "-m", "pytest", "-p", "no:randomly", "test_factors.py"),

@@ -66,18 +66,21 @@ class Cast:
             yield seconds, terminal.shown()
 
 
-def thinned(cast: Cast, interval: float, longest: float) -> Cast:
+def thinned(cast: Cast, interval: float, longest: float, after: str = "") -> Cast:
     """Return a recording with at most one picture per interval, of lines that changed only.
 
     Args:
         cast: what was recorded.
         interval: seconds between two pictures.
         longest: seconds that nothing may happen; a longer rest is shortened to it.
+        after: what has to be shown first; what is before it is left out, but the first picture.
     """
     before: list[Row] = [()] * cast.rows
     events: list[tuple[float, str]] = []
     last = now = 0.0
-    frames = list(cast.frames())
+    first, *others = cast.frames()
+    shows = (number for number, (_, rows) in enumerate(others) if after in _text(rows))
+    frames = [first, *others[next(shows, 0) :]]
     for number, (seconds, rows) in enumerate(frames):
         following = frames[number + 1][0] if number + 1 < len(frames) else float("inf")
         if following // interval == seconds // interval:
@@ -93,6 +96,10 @@ def thinned(cast: Cast, interval: float, longest: float) -> Cast:
             events.append((round(now, 2), changed))
             before = rows
     return Cast(cast.columns, cast.rows, cast.title, tuple(events))
+
+
+def _text(rows: list[Row]) -> str:
+    return "\n".join("".join(run.text for run in row) for row in rows)
 
 
 def _written(number: int, row: Row) -> str:

@@ -76,6 +76,14 @@ def test_a_long_rest_is_shortened():
     assert [seconds for seconds, _ in few.events] == [0.0, 2.0, 3.0]
 
 
+def test_what_is_before_the_begin_of_the_story_is_left_out():
+    events = ((0.0, "$ go"), (5.0, "\x1b[H\x1b[Kwait"), (9.0, "\x1b[H\x1b[Kready"))
+
+    few = thinned(cast(*events), 0.5, 2.0, after="ready")
+
+    assert [rows[0][0].text for _, rows in few.frames()] == ["$ go", "ready"]
+
+
 def test_a_program_is_recorded_to_its_end(tmp_path):
     command = [sys.executable, "-c", "import os; print(os.getcwd(), os.get_terminal_size())"]
 
