@@ -48,6 +48,7 @@ def versions() -> dict[str, str]:
         "mosquitto": mqtt_brokers.version(),
         "amqtt": environment.version("amqtt"),
         "detangle": environment.version("detangle"),
+        "eventsourcing": environment.version("eventsourcing"),
         "zeekpy": installed("zeekpy"),
     }
 

@@ -46,6 +46,9 @@ GROUPS: Final = {
         "store_sqlite",
         "store_snapshot",
         "entity_commits",
+        "entity_events",
+        "entity_reads",
+        "entity_replay",
     ),
     "logs": (
         "log_append",
