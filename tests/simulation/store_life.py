@@ -98,10 +98,13 @@ class StoreLife:
     def run(self) -> "StoreLife":
         """Live the life of this seed."""
         self._begin()
-        for _ in range(self.random.randint(20, 50)):
+        begun = self.random
+        for _, chance in self.cluster.steps(begun.randint(20, 50), within=0.0):
+            self.random = chance
             self._act()
-            self.cluster.advance(self.random.choice((0.0, 0.001, 0.02, 0.3, 2.0, 6.0)))
+            self.cluster.advance(chance.choice((0.0, 0.001, 0.02, 0.3, 2.0, 6.0)))
             self._report()
+        self.random = begun
         self._rest()
         self._check_end()
         return self
@@ -274,14 +277,14 @@ class StoreLife:
         for step in (-1, 1):
             other = self.slots[(keeper.slot + step) % len(self.slots)]
             for one, there in ((node, other), (other, node)):
-                one._reach.dial(_endpoint(there), keep=True)
+                self.cluster.link(one, there)
 
     # --- the end ---
 
     def _rest(self) -> None:
         self.cluster.calm()
         for one, other in zip(self.slots, [*self.slots[1:], self.slots[0]], strict=True):
-            one._reach.dial(_endpoint(other), keep=True)
+            self.cluster.link(one, other)
         self._return_master()
         assert self.master is not None
         self.cluster.run_until(self._is_whole, PATIENCE)
@@ -345,11 +348,6 @@ def _is_told(answer: Future[bool]) -> bool:
 
 def _is_won(answer: Future[bool]) -> bool:
     return _is_told(answer) and answer.result(0)
-
-
-def _endpoint(node: Node) -> tuple[str, int]:
-    host, _, port = node.address.removeprefix("basp://").rpartition(":")
-    return host, int(port)
 
 
 @cluster_test(faults=FAULTS)

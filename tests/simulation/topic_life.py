@@ -7,6 +7,7 @@ join; clocks that run fast or slow; dials from both sides at once. Then the faul
 What must hold is in `topic_rules`.
 """
 
+import random
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -71,7 +72,7 @@ class TopicLife:
         #: Faults by which messages need not arrive.
         self.active: list[Fault] = []
         self._watching = ExitStack()
-        self._actions: dict[Callable[[], None], int] = {
+        self._actions: dict[Callable[[random.Random], None], int] = {
             self._publish: 10,
             self._direct: 4,
             self._subscribe: 3,
@@ -87,11 +88,12 @@ class TopicLife:
         """Live the life of this seed."""
         with logged_errors(self.book.errors), self._watching:
             self._begin()
-            for _ in range(self.random.randint(15, 40)):
+            for _, chance in self.cluster.steps(self.random.randint(15, 40), within=0.0):
                 if len(self.book.active()) > 1:
-                    self.random.choices(list(self._actions), list(self._actions.values()))[0]()
+                    actions = list(self._actions)
+                    chance.choices(actions, list(self._actions.values()))[0](chance)
                 check_always(self.book)
-                self.cluster.advance(self.random.choice((0.0, 0.001, 0.02, 0.5, 3.0, 9.0)))
+                self.cluster.advance(chance.choice((0.0, 0.001, 0.02, 0.5, 3.0, 9.0)))
             self._rest()
             check_at_the_end(self.book)
         return self
@@ -134,7 +136,7 @@ class TopicLife:
         for _ in range(size // 4):
             self.dial(*self.random.sample(self.book.places, 2))
         for _ in range(size):
-            self._subscribe()
+            self._subscribe(self.random)
         self.cluster.advance(self.random.choice((0.0, 1.0, CALM + 1.0)))
 
     def add(self, node: Node, slot: int) -> Place:
@@ -161,8 +163,7 @@ class TopicLife:
 
     def dial(self, one: Place, other: Place) -> None:
         """Let a node dial another one, and keep the link."""
-        host, _, port = other.node.address.removeprefix("basp://").rpartition(":")
-        one.node._reach.dial((host, int(port)), keep=True)
+        self.cluster.link(one.node, other.node)
 
     def _happened(self, event: object) -> None:
         if isinstance(event, LinkUp | LinkDown | PathMoved):
@@ -170,46 +171,45 @@ class TopicLife:
 
     # --- what happens ---
 
-    def _publish(self) -> None:
-        place = self.random.choice(self.book.active())
-        count = self.random.choice((1, 3, 40))
+    def _publish(self, chance: random.Random) -> None:
+        place = chance.choice(self.book.active())
+        count = chance.choice((1, 3, 40))
         self.note("publish", place.index, count)
         for _ in range(count):
-            topic = self._entry(place, None)
+            topic = self._entry(place, None, chance.choice(TOPICS))
             place.hub.publish(topic, [place.index, place.number])
 
-    def _direct(self) -> None:
+    def _direct(self, chance: random.Random) -> None:
         """Publish to one endpoint, and to all before and after."""
-        place = self.random.choice(self.book.active())
-        target = self.random.choice(self.book.alive())
+        place = chance.choice(self.book.active())
+        target = chance.choice(self.book.alive())
         self.note("direct", place.index, target.index)
         for aim in (None, target, target, None):
-            topic = self._entry(place, aim)
+            topic = self._entry(place, aim, chance.choice(TOPICS))
             value = [place.index, place.number]
             if aim is None:
                 place.hub.publish(topic, value)
             else:
                 place.hub.send_to(aim.node.node_id, [(topic, value)])
 
-    def _entry(self, place: Place, target: Place | None, topic: str = "") -> str:
+    def _entry(self, place: Place, target: Place | None, topic: str) -> str:
         """Write a message into the book; returns its topic."""
         place.number += 1
         far, near = self.book.reach(place)
-        chosen = topic or self.random.choice(TOPICS)
         aim = None if target is None else target.index
         is_calm = not self.active
         self.book.published.append(
             Published(
-                *(place.index, chosen, place.number, self.cluster.now, aim, is_calm),
+                *(place.index, topic, place.number, self.cluster.now, aim, is_calm),
                 *(far, near),
             )
         )
-        return chosen
+        return topic
 
-    def _subscribe(self) -> None:
-        place = self.random.choice(self.book.active())
-        topics = set(self.random.sample(FILTERS, self.random.randint(1, 2)))
-        sees_own = self.random.random() < 0.3
+    def _subscribe(self, chance: random.Random) -> None:
+        place = chance.choice(self.book.active())
+        topics = set(chance.sample(FILTERS, chance.randint(1, 2)))
+        sees_own = chance.random() < 0.3
         self.note("subscribe", place.index, *sorted(topics))
         taker = Taker(place, topics, self.cluster.now, sees_own)
         self.book.takers.append(taker)
@@ -217,25 +217,25 @@ class TopicLife:
         self.cluster.advance(0.0)
         self.changed()
 
-    def _unsubscribe(self) -> None:
+    def _unsubscribe(self, chance: random.Random) -> None:
         takers = [
             taker
             for taker in self.book.takers
             if taker.until == FOREVER and taker.place.is_active
         ]
         if takers:
-            taker = self.random.choice(takers)
+            taker = chance.choice(takers)
             self.note("unsubscribe", taker.place.index, *sorted(taker.topics))
             taker.until = self.cluster.now
             taker.place.hub.remove_receiver(taker)
             self.cluster.advance(0.0)
             self.changed()
 
-    def _leave(self) -> None:
+    def _leave(self, chance: random.Random) -> None:
         """Let an endpoint leave in peace."""
         active = self.book.active()
         if len(active) > FEWEST:
-            place = self.random.choice(active)
+            place = chance.choice(active)
             self.note("leave", place.index)
             self.changed()
             self._gone(place.node)
@@ -247,25 +247,25 @@ class TopicLife:
             if taker.place.node is node:
                 taker.until = min(taker.until, self.cluster.now)
 
-    def _come_back(self) -> None:
+    def _come_back(self, chance: random.Random) -> None:
         """Start a node again that has left."""
         gone = [node for node in self.cluster.machines() if not self.cluster.is_running(node)]
         if gone:
-            node = self.random.choice(gone)
+            node = chance.choice(gone)
             self.note("come back", node.name)
             self.cluster.restart(node)
 
-    def _join(self) -> None:
+    def _join(self, chance: random.Random) -> None:
         """Let an endpoint join that was not there, by two others."""
         slot = len(self.cluster.machines())
         if slot < self.most:
             place = self.add(self.cluster.node(f"late{slot}"), slot)
             self.note("join", place.index)
-            for other in self.random.sample(self.book.active()[:-1], 2):
+            for other in chance.sample(self.book.active()[:-1], 2):
                 self.dial(place, other)
 
-    def _dial_twice(self) -> None:
-        one, other = self.random.sample(self.book.active(), 2)
+    def _dial_twice(self, chance: random.Random) -> None:
+        one, other = chance.sample(self.book.active(), 2)
         self.note("dial", one.index, other.index)
         self.dial(one, other)
         self.dial(other, one)
