@@ -22,6 +22,9 @@ app = noun()
 #: Events that are printed unless another limit is given.
 _SHOWN: Final = 100
 
+#: Slots of a type, as `callboard.entity.machine.table` has them, which no help needs.
+SLOTS: Final = 256
+
 #: Entities of a running cluster that are listed unless another limit is given.
 _LISTED: Final = 100
 
@@ -272,8 +275,10 @@ def where(address: Address, key: Key, options: WhereOptions) -> None:
     options.say(line, f"{text}; it {state}")
 
 
-def hosted_type(address: str, key: str, options: WhereOptions) -> tuple[str, str]:
-    """Return type and key of an entity that a cluster hosts.
+def hosted_type(
+    address: str, key: str, options: WhereOptions, *, is_key: bool = True
+) -> tuple[str, str]:
+    """Return type and key of an entity that a cluster hosts; of a type without `is_key`.
 
     Raises:
         Problem: its type is not hosted, or not clear.
@@ -285,7 +290,8 @@ def hosted_type(address: str, key: str, options: WhereOptions) -> tuple[str, str
     name, parts = options.type, entity_parts(key) if key.startswith(PREFIX) else None
     if parts is not None:
         name, key = parts
-    checked_key(key)
+    if is_key:
+        checked_key(key)
     told = options.ask(address, ReadPart("entities", limit=10_000))
     answers = [each.answer.rows for each in told.nodes if each.answer is not None]
     types = sorted({str(row["type"]) for rows in answers for row in rows})
@@ -296,6 +302,66 @@ def hosted_type(address: str, key: str, options: WhereOptions) -> tuple[str, str
         why = f"no node in reach hosts {name!r}" if name else "the nodes host several types"
         raise Misuse(why=why, step=f"say --type, one of {', '.join(types[:20])}")
     return name or types[0], key
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveOptions(WhereOptions):
+    """What moves, and where to."""
+
+    to: str = option("", "The host that gets them: its name or id.", metavar="NODE")
+    back: bool = flag("Undo such moves: they go to whom they would be without.", "--back")
+    slots: str = option("", "Slots instead of keys: 3,17,40-59.", metavar="SLOTS")
+
+
+@command(app)
+def move(
+    address: Address,
+    options: MoveOptions,
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY]...", help="Keys, whose whole slots move."),
+    ] = None,
+) -> None:
+    """Move slots of entities to another host, and wait until it has them.
+
+    Entities finish what they do and commit; messages for them wait, in order. The slots stay
+    there while that host is a member, or until --back. Needs the right `host` for the type.
+
+    \b
+    Examples:
+      callboard entity move basp://127.0.0.1:4222 u-17 --type shop.Cart --to bank
+      callboard entity move basp://127.0.0.1:4222 --slots 0-127 --to bank
+      callboard entity move basp://127.0.0.1:4222 --slots 0-255 --back --json
+    """  # noqa: D301
+    from callboard.cli.work.entity_move import move_slots
+
+    if bool(options.to) == options.back:
+        raise Misuse(why="slots move to a host, or back", step="say --to NODE, or --back")
+    if bool(keys) == bool(options.slots):
+        raise Misuse(why="keys or slots move", step="name keys, or --slots 3,17,40-59")
+    slots = None if keys else parse_slots(options.slots)
+    moved = move_slots(address, keys or [], slots, options)
+    where = f"are on {moved['node']}" if options.to else "go to whom they would be"
+    options.say(moved, f"{len(moved['slots'])} slots of {moved['type']} {where}")
+
+
+def parse_slots(text: str) -> list[int]:
+    """Return the numbers of slots that a text such as `3,17,40-59` names.
+
+    Raises:
+        Misuse: it names none.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        bounds = [first, last] if dash else [first, first]
+        if not all(each.isascii() and each.isdecimal() and len(each) < 4 for each in bounds):
+            raise Misuse(why=f"{text!r:.100} are no slots", step="write them like 3,17,40-59")
+        start, end = map(int, bounds)
+        if not start <= end < SLOTS:
+            raise Misuse(why=f"slots are 0 to {SLOTS - 1}", step="write them like 3,17,40-59")
+        found.update(range(start, end + 1))
+    return sorted(found)
 
 
 @dataclass(frozen=True, kw_only=True)

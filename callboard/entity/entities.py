@@ -39,6 +39,7 @@ from callboard.entity.messages import (
     EntityTable,
     FollowJournal,
     JournalGrew,
+    MoveSlots,
     NotOwner,
     StopEntity,
 )
@@ -187,6 +188,16 @@ class EntityServer(SystemActor):
         """Let those go on that follow a journal."""
         if not self._refuses(msg.type_name, ("host",)):
             self._entities.growth.wake(msg.type_name)
+
+    @handler
+    def on_move(self, msg: MoveSlots) -> None:
+        """Let slots move to another host."""
+        if self._refuses(msg.type_name, ("host",)):
+            return
+        try:
+            self._entities.move(msg)
+        except WrongValue as error:
+            self._refuse(error)
 
     @handler
     def on_stop(self, msg: StopEntity) -> None:
@@ -719,6 +730,24 @@ class Entities:
                 self._senders[told.type_name].take(told)
         else:
             owned.told(told.version)
+
+    def move(self, order: MoveSlots) -> None:
+        """Let slots of a type move to another host.
+
+        Raises:
+            WrongValue: this node is no member, that node is none, or there are no such slots.
+        """
+        owned = self._owned.get(order.type_name)
+        if owned is None or owned.is_closed:
+            msg = f"{self.runtime.name} does not share {order.type_name} with other nodes"
+            raise WrongValue(msg)
+        given: tuple[Any, Any] = order.slots, order.node
+        is_list = type(given[0]) is list and 0 < len(given[0]) <= SLOTS
+        is_sound = is_list and all(type(s) is int and 0 <= s < SLOTS for s in given[0])
+        if not is_sound or type(given[1]) is not str:
+            msg = f"moves are of 1 to {SLOTS} slots, numbers below that, to the id of a node"
+            raise WrongValue(msg)
+        owned.move(order.slots, order.node)
 
     # --- looked at ---
 

@@ -110,6 +110,18 @@ class EntityMarker:
     is_refused: bool = False
 
 
+@frozen_message("callboard.MoveSlots")
+class MoveSlots:
+    """To a member: let slots move to the host with this id in hex.
+
+    With "" they go to whom they would be without such moves. Answered when that is under way.
+    """
+
+    type_name: str
+    slots: list[int]
+    node: str
+
+
 @frozen_message("callboard.StopEntity")
 class StopEntity:
     """To an owner: put an entity away."""

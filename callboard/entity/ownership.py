@@ -8,10 +8,11 @@ That a member is gone is known from proof of its death, from its lease, which wa
 where fences make a wrong guess harmless, from votes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
+from callboard.actors.errors import WrongValue
 from callboard.actors.future import Future
 from callboard.actors.runtime import Runtime
 from callboard.dataclass import dataclass
@@ -35,6 +36,7 @@ from callboard.entity.machine.ownership_machine import (
     LookDue,
     MemberGone,
     MembersProbed,
+    MoveAsked,
     OwnershipEffect,
     OwnershipEvent,
     OwnershipMachine,
@@ -263,6 +265,20 @@ class Ownership:
         is_aye = answer.exception() is None and answer.result() is True
         now = self._runtime.now()
         self._vote(self._ballots.voted(ballot, voter, now, is_out_of_reach=is_aye))
+
+    def move(self, slots: Iterable[int], node: str) -> None:
+        """Let slots move to a node, from whatever member; to whom they were with "".
+
+        Raises:
+            WrongValue: that node is no member.
+        """
+        members = self.table.members.items()
+        writers = sorted(each for each, member in members if member.node == node)
+        if node and not writers:
+            shown = ", ".join(sorted(member.node[:12] for _, member in members))
+            msg = f"node {node[:12]} does not host {self._name}; there are {shown}"
+            raise WrongValue(msg)
+        self._step(MoveAsked(dict.fromkeys(slots, writers[-1] if node else "")))
 
     def _lost(self, slot: int, epoch: int) -> None:
         """Take note that a fence was seen to be another's."""

@@ -62,6 +62,13 @@ class DrainAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveAsked:
+    """Let slots be wished to members from here on; with "", to whom they were before."""
+
+    pins: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
 class CloseAsked:
     """Be no member any more: all has come to rest here."""
 
@@ -168,6 +175,7 @@ class KindsSeen:
 OwnershipEvent = (
     JoinAsked
     | DrainAsked
+    | MoveAsked
     | CloseAsked
     | TermBegun
     | TermEnded
@@ -330,6 +338,8 @@ class OwnershipMachine:
         #: Epochs that the table must have, as fences were beyond it.
         self.beyond: Mapping[int, int] = {}
         self.kinds: frozenset[tuple[str, int]] = frozenset()
+        #: Moves by hand that are not in the table yet.
+        self.pins: Mapping[int, str] = {}
         #: What was asked of the register.
         self.request: ReadTable | WriteTable | None = None
         #: Whether the register has to be read before it is written.
@@ -389,6 +399,10 @@ class OwnershipMachine:
         """Want to have no slot."""
         if self.aim == "member":
             self.aim = "drained"
+
+    def _move(self, event: MoveAsked, _: Effects) -> None:
+        """Want other owners of slots."""
+        self.pins = {**self.pins, **event.pins}
 
     def _close(self, _: CloseAsked, __: Effects) -> None:
         """Want to be no member."""
@@ -465,6 +479,8 @@ class OwnershipMachine:
     def _take(self, table: Table, effects: Effects) -> None:
         """Take a table as the one in force."""
         self.table = table
+        if self.pins and table.with_pins(self.pins).pins == table.pins:
+            self.pins = {}  # it is written, or those members are gone
         self.gone &= table.joined
         owned = table.owned(self.writer) if self.is_current else {}
         beyond = self.beyond.items()
@@ -626,6 +642,8 @@ class OwnershipMachine:
                 table = table.with_weight(writer, DRAINING)
             if self.kinds:
                 table = table.with_written(self.kinds)
+            if self.pins:
+                table = table.with_pins(self.pins)
             table = table.raised(writer, self.beyond)
             if self.are_at_rest:
                 owned = table.owned(writer)
@@ -636,6 +654,7 @@ class OwnershipMachine:
     _takes: ClassVar[dict[type, Callable[["OwnershipMachine", Any, Effects], None]]] = {
         JoinAsked: _join,
         DrainAsked: _drain,
+        MoveAsked: _move,
         CloseAsked: _close,
         TermBegun: _term_begun,
         TermEnded: _term_ended,

@@ -97,6 +97,8 @@ class Table:
     #: The kinds and highest versions of events that were written, as far as members saw.
     written: tuple[tuple[str, int], ...] = ()
     slots: tuple[SlotOwner, ...] = (NOBODY,) * SLOTS
+    #: Slots that somebody has moved by hand, with the member that each is wished to since.
+    pins: tuple[tuple[int, str], ...] = ()
 
     def __hash__(self) -> int:
         return hash((self.version, self.at, frozenset(self.members.items()), self.slots))
@@ -128,7 +130,8 @@ class Table:
             state = SharedState(*(str(found["state"][name]) for name in SharedState._fields))
             written = _kinds(found["written"])
             version, at = _number(found["version"]), _number(found["at"])
-            return cls(version, at, state, members, written, slots)
+            pins = tuple((_slot(slot, count), str(to)) for slot, to in found.get("pins", ()))
+            return cls(version, at, state, members, written, slots, pins)
         except _NOT_A_TABLE as error:
             msg = f"the register holds no table of entities: {text[:100]!r} ({error!r})"
             raise StateCorrupt(msg) from None
@@ -143,6 +146,7 @@ class Table:
             "members": {each: member._asdict() for each, member in self.members.items()},
             "written": self.written,
             "slots": self.slots,
+            "pins": self.pins,
         }
         return json.dumps(content, separators=(",", ":"))
 
@@ -177,6 +181,12 @@ class Table:
         changed = self.members[writer]._replace(weight=weight)
         return replace(self, members={**self.members, writer: changed})
 
+    def with_pins(self, pins: Mapping[int, str]) -> "Table":
+        """Return it with slots wished to members; those with "" to whom they were before."""
+        known = {**dict(self.pins), **pins}
+        kept = {slot: to for slot, to in known.items() if to in self.members}
+        return replace(self, pins=tuple(sorted(kept.items())))
+
     def with_written(self, kinds: Iterable[tuple[str, int]]) -> "Table":
         """Return it with kinds of events that were written."""
         written = dict(self.written)
@@ -187,7 +197,8 @@ class Table:
     def without(self, writers: Collection[str]) -> "Table":
         """Return it without some members; what they had goes to whom it is wished."""
         members = {each: about for each, about in self.members.items() if each not in writers}
-        return replace(self, members=members).filled()
+        pins = tuple((slot, to) for slot, to in self.pins if to in members)
+        return replace(self, members=members, pins=pins).filled()
 
     def filled(self) -> "Table":
         """Return it with an owner for each slot that no member has."""
@@ -234,8 +245,17 @@ class Table:
                 if is_fit(member)
             )
             if weights:
-                return wishes(weights, len(self.slots))
+                wished = wishes(weights, len(self.slots))
+                return self._pinned(wished) if self.pins else wished
         return ("",) * len(self.slots)
+
+    def _pinned(self, wished: tuple[str, ...]) -> tuple[str, ...]:
+        """Return wishes with those of slots that were moved by hand."""
+        changed = list(wished)
+        for slot, writer in self.pins:
+            if self._is_fit(self.members[writer]):
+                changed[slot] = writer
+        return tuple(changed)
 
     def _is_fit(self, member: TableMember) -> bool:
         """Return whether a member may be given slots."""
@@ -245,6 +265,14 @@ class Table:
 def _given(slot: SlotOwner, writer: str) -> SlotOwner:
     """Return a slot with another owner; its epoch rises only when somebody has it."""
     return SlotOwner(writer, slot.epoch + 1 if writer else slot.epoch)
+
+
+def _slot(found: object, count: int) -> int:
+    """Return the number of a slot that was read."""
+    slot = _number(found)
+    if slot >= count:
+        raise ValueError(slot)
+    return slot
 
 
 def _member(found: Mapping[str, Any]) -> TableMember:

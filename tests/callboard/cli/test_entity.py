@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from callboard import Node
+from callboard import Node, Rights
 from callboard.cli import main
 from callboard.commitlog import LogReader
 from tests.callboard.entity.journal.carts import Cart
+from tests.polling import eventually
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -188,3 +189,62 @@ def test_a_class_that_cannot_be_replayed_is_told(
     found, _, err = run("at", "u-1", 1, "--state", url, "--code", code)
     assert found == 2
     assert "it has: none" in err
+
+
+def test_slots_move_to_another_host_and_back(node: Node, run: Run, url: str) -> None:
+    with Node("bank") as bank:
+        bank.connect(node.address)
+        bank.host(Cart, state=url)
+        for target in (node, bank):
+            code, out, err = run("move", node.address, "u-1", "u-2", "--to", target.name)
+            assert (code, err) == (0, "")
+            assert out == f"2 slots of {Cart.name} are on {target.name}\n"
+            for key in ("u-1", "u-2"):
+                _, out, _ = run("where", node.address, key, "--json")
+                assert json.loads(out)["node_id"] == target.node_id.hex()
+                assert len(node.entity(Cart, key).ask("more").result(10) * "x") > 3
+        bank_id = bank.node_id.hex()
+        _, out, _ = run("move", node.address, "--slots", "0-255", "--to", bank_id, "--json")
+        assert json.loads(out)["slots"] == list(range(256))
+        assert node.entity_stats()[0].slots == 0
+
+        code, out, _ = run("move", node.address, "--slots", "0-255", "--back")
+        assert out == f"256 slots of {Cart.name} go to whom they would be\n"
+        eventually(lambda: 64 < node.entity_stats()[0].slots < 192)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("u-1",), "say --to NODE, or --back"),
+        (("u-1", "--to", "x", "--back"), "say --to NODE, or --back"),
+        (("--to", "shop"), "name keys, or --slots"),
+        (("u-1", "--slots", "1", "--to", "shop"), "name keys, or --slots"),
+        (("--slots", "1-", "--to", "shop"), "are no slots"),
+        (("--slots", "256", "--to", "shop"), "slots are 0 to 255"),
+        (("--slots", "9-3", "--to", "shop"), "slots are 0 to 255"),
+        (("u-1", "--to", "nobody"), "no host of journal-tests.Cart is called 'nobody'"),
+    ],
+)
+def test_moves_that_mean_nothing_are_refused(
+    node: Node, run: Run, arguments: tuple[str, ...], text: str
+) -> None:
+    code, out, err = run("move", node.address, *arguments)
+    assert (code, out) == (2, "")
+    assert text in err
+    assert err.count("\n") == 1
+
+
+def test_moves_need_the_right_to_host(tmp_path: Path, run: Run) -> None:
+    look = Rights(inspect=True, entities=[Cart.name])
+    secret = tmp_path / "secret"
+    secret.write_text("s1")
+    with Node("shop", secrets={"looker": "s1"}, permissions={"looker": look}) as shop:
+        shop.listen("127.0.0.1", 0)
+        shop.host(Cart, state=f"sqlite:{tmp_path}/other.db")
+        proof = ("--secret-file", secret)
+        code, _, _ = run("where", shop.address, "u-1", *proof)
+        assert code == 0
+        code, _, err = run("move", shop.address, "u-1", "--to", "shop", *proof)
+        assert code == 1
+        assert "no right 'host'" in err

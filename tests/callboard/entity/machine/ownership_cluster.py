@@ -14,6 +14,7 @@ from callboard.entity.machine.ownership_machine import (
     LookDue,
     MemberGone,
     MembersProbed,
+    MoveAsked,
     OwnershipEffect,
     OwnershipEvent,
     OwnershipMachine,
@@ -188,6 +189,8 @@ class OwnershipCluster:
                 self.step(writer, LookDue(reads=how))
             case "suspect":
                 self.suspect(writer, how)
+            case "move":
+                self.step(writer, MoveAsked({0: how}))
             case "kill":
                 node.is_dead = writer != "a"
             case "join" | "drain" | "end" | "begin":

@@ -15,6 +15,7 @@ from callboard.entity.machine.ownership_machine import (
     LookDue,
     MemberGone,
     MembersProbed,
+    MoveAsked,
     ReadTable,
     SlotLost,
     SlotsDrained,
@@ -94,6 +95,33 @@ def test_a_slot_whose_fence_was_lost_is_claimed_again_beyond_it() -> None:
     cluster.step("a", SlotLost(2, 1))
     cluster.settle()
     assert cluster.fences[2] == Fence(3, "a")
+
+
+def test_slots_that_were_moved_by_hand_stay_while_their_owner_is_a_member() -> None:
+    cluster = members(2)
+    for to in "ab":
+        cluster.step("b", MoveAsked(dict.fromkeys(range(4), to)))
+        cluster.settle()
+        assert owners(cluster) == [to] * 4
+        assert cluster.nodes["b"].machine.pins == {}
+    assert Table.read(cluster.table.text(), 4) == cluster.table
+    cluster.step("a", MoveAsked({0: "", 1: "nobody"}))
+    cluster.settle()
+    assert owners(cluster) == [*cluster.table.wished()]
+    assert dict(cluster.table.pins) == {2: "b", 3: "b"}
+    cluster.step("b", CloseAsked())
+    cluster.settle()
+    assert cluster.table.pins == ()
+    assert owners(cluster) == ["a"] * 4
+
+
+def test_slots_are_not_moved_to_one_that_drains() -> None:
+    cluster = members(2)
+    cluster.step("a", DrainAsked())
+    cluster.settle()
+    cluster.step("b", MoveAsked({0: "a"}))
+    cluster.settle()
+    assert owners(cluster) == ["b"] * 4
 
 
 def test_who_drains_gives_all_away_and_who_closes_is_no_member() -> None:
@@ -215,6 +243,7 @@ MOVES = st.one_of(
     st.tuples(st.just("suspect"), st.sampled_from(WRITERS), st.sampled_from(WRITERS)),
     st.tuples(st.sampled_from(["join", "drain", "kill", "end", "begin"]),
               st.sampled_from(WRITERS), st.none()),
+    st.tuples(st.just("move"), st.sampled_from(WRITERS), st.sampled_from(WRITERS)),
 )  # fmt: skip
 
 

@@ -1,0 +1,116 @@
+"""Moving slots of entities to another host, as `callboard entity move` does."""
+
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from callboard.basp.header import ENTITIES, INSPECTOR
+from callboard.cli.entity import MoveOptions, hosted_type
+from callboard.cli.problem import Misuse, Problem
+from callboard.entity.machine.table import slot_of
+from callboard.entity.messages import MoveSlots
+from callboard.proxies.inspection import InspectCluster, ReadPart
+
+if TYPE_CHECKING:
+    from callboard import Node
+
+#: Seconds that a move may take, and between looks at it.
+MOVE_LIMIT: Final = 30.0
+_LOOK: Final = 0.1
+
+
+class Host(NamedTuple):
+    """A node that hosts the type."""
+
+    name: str
+    node: str
+
+
+def move_slots(
+    address: str, keys: list[str], slots: list[int] | None, options: MoveOptions
+) -> dict[str, Any]:
+    """Let slots move, and wait until their new owner has them; returns what moved.
+
+    Raises:
+        Problem: a host is not there, or it takes too long.
+    """
+    name, first = hosted_type(address, keys[0] if keys else "", options, is_key=bool(keys))
+    if slots is None:
+        rest = [hosted_type(address, key, options)[1] for key in keys[1:]]
+        slots = sorted({slot_of(key) for key in (first, *rest)})
+    with options.open_node("callboard entity") as node:
+        peer = node.connect(address, options.timeout)
+        hosts = _hosts(node, peer, name, options.timeout)
+        target = _target(hosts, name, options)
+        order = MoveSlots(name, slots, "" if target is None else target.node)
+        owner = next(iter(hosts))
+        told = node.runtime.ref_of(bytes.fromhex(owner.node), ENTITIES)
+        told.ask(order, timeout=options.timeout).result()
+        if target is not None:
+            _await_owner(node, peer, name, set(slots), target, options.timeout)
+    return {
+        "type": name,
+        "slots": slots,
+        "node": "" if target is None else target.name,
+        "node_id": "" if target is None else target.node,
+    }
+
+
+def _hosts(node: "Node", peer: bytes, name: str, timeout: float) -> dict[Host, set[int]]:
+    """Return the nodes that host a type, with their slots."""
+    inspector: Any = node.runtime.ref_of(peer, INSPECTOR)
+    order = InspectCluster(ReadPart("entities", limit=10_000), timeout)
+    told = inspector.ask(order, timeout=timeout + 2.0).result()
+    slots = inspector.ask(
+        InspectCluster(ReadPart("entity_slots", name, limit=256), timeout),
+        timeout=timeout + 2.0,
+    ).result()
+    owned = {
+        each.node: {row["slot"] for row in each.answer.rows}
+        for each in slots.nodes
+        if each.answer is not None
+    }
+    return {
+        Host(each.name, each.node): owned.get(each.node, set())
+        for each in told.nodes
+        if each.answer is not None and any(row["type"] == name for row in each.answer.rows)
+    }
+
+
+def _target(hosts: dict[Host, set[int]], name: str, options: MoveOptions) -> Host | None:
+    """Return the host that slots go to; None for moves back.
+
+    Raises:
+        Misuse: there is none of that name, or several.
+    """
+    if options.back:
+        return None
+    found = [each for each in hosts if options.to in (each.name, each.node)]
+    if len(found) != 1:
+        shown = ", ".join(sorted(f"{each.name} ({each.node[:12]})" for each in hosts))
+        what = "no host" if not found else "several hosts"
+        raise Misuse(
+            why=f"{what} of {name} is called {options.to!r}", step=f"there are {shown}"
+        )
+    return found[0]
+
+
+def _await_owner(
+    node: "Node", peer: bytes, name: str, slots: set[int], target: Host, timeout: float
+) -> None:
+    """Wait until a host has slots.
+
+    Raises:
+        Problem: it takes too long.
+    """
+    limit = time.monotonic() + MOVE_LIMIT
+    while True:
+        hosts = _hosts(node, peer, name, timeout)
+        owned = next((own for each, own in hosts.items() if each.node == target.node), set())
+        missing = slots - owned
+        if not missing:
+            return
+        if time.monotonic() > limit:
+            why = f"{len(missing)} slots are not on {target.name} within {MOVE_LIMIT:g} s"
+            step = "their handlers may run for long; see: callboard cluster hangs ADDRESS"
+            raise Problem(why=why, step=step)
+        time.sleep(_LOOK)
