@@ -642,9 +642,7 @@ class OwnershipMachine:
                 table = table.with_weight(writer, DRAINING)
             if self.kinds:
                 table = table.with_written(self.kinds)
-            if self.pins:
-                table = table.with_pins(self.pins)
-            table = table.raised(writer, self.beyond)
+            table = table.with_pins(self.pins).raised(writer, self.beyond)
             if self.are_at_rest:
                 owned = table.owned(writer)
                 table = table.moved(slot for slot in self.giving if slot in owned)

@@ -183,6 +183,8 @@ class Table:
 
     def with_pins(self, pins: Mapping[int, str]) -> "Table":
         """Return it with slots wished to members; those with "" to whom they were before."""
+        if not pins:
+            return self
         known = {**dict(self.pins), **pins}
         kept = {slot: to for slot, to in known.items() if to in self.members}
         return replace(self, pins=tuple(sorted(kept.items())))
