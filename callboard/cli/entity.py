@@ -237,10 +237,11 @@ def where(address: Address, key: Key, options: WhereOptions) -> None:
       callboard entity where basp://127.0.0.1:4222 u-17 --type shop.Cart
       callboard entity where basp://127.0.0.1:4222 basp:///shop.Cart/u-17 --json
     """  # noqa: D301
+    from callboard.cli.work.entity_move import hosted_type
     from callboard.entity.machine.table import slot_of
     from callboard.proxies.inspection import ReadPart
 
-    name, key = hosted_type(address, key, options)
+    name, key = hosted_type(address, key, options, options.type)
     slot = slot_of(key)
     told = options.ask(address, ReadPart("entity_slots", name, limit=256))
     owners = [
@@ -275,35 +276,6 @@ def where(address: Address, key: Key, options: WhereOptions) -> None:
     options.say(line, f"{text}; it {state}")
 
 
-def hosted_type(
-    address: str, key: str, options: WhereOptions, *, is_key: bool = True
-) -> tuple[str, str]:
-    """Return type and key of an entity that a cluster hosts; of a type without `is_key`.
-
-    Raises:
-        Problem: its type is not hosted, or not clear.
-    """
-    from callboard.entity.entity import checked_key
-    from callboard.entity.reference import PREFIX, entity_parts
-    from callboard.proxies.inspection import ReadPart
-
-    name, parts = options.type, entity_parts(key) if key.startswith(PREFIX) else None
-    if parts is not None:
-        name, key = parts
-    if is_key:
-        checked_key(key)
-    told = options.ask(address, ReadPart("entities", limit=10_000))
-    answers = [each.answer.rows for each in told.nodes if each.answer is not None]
-    types = sorted({str(row["type"]) for rows in answers for row in rows})
-    if not types:
-        step = "let a program call node.host(Cart, state=…)"
-        raise Problem(why="no node in reach hosts entities", step=step)
-    if name not in types and (name or len(types) > 1):
-        why = f"no node in reach hosts {name!r}" if name else "the nodes host several types"
-        raise Misuse(why=why, step=f"say --type, one of {', '.join(types[:20])}")
-    return name or types[0], key
-
-
 @dataclass(frozen=True, kw_only=True)
 class MoveOptions(WhereOptions):
     """What moves, and where to."""
@@ -333,14 +305,15 @@ def move(
       callboard entity move basp://127.0.0.1:4222 --slots 0-127 --to bank
       callboard entity move basp://127.0.0.1:4222 --slots 0-255 --back --json
     """  # noqa: D301
-    from callboard.cli.work.entity_move import move_slots
+    from callboard.cli.work.entity_move import Wanted, move_slots
 
     if bool(options.to) == options.back:
         raise Misuse(why="slots move to a host, or back", step="say --to NODE, or --back")
     if bool(keys) == bool(options.slots):
         raise Misuse(why="keys or slots move", step="name keys, or --slots 3,17,40-59")
     slots = None if keys else parse_slots(options.slots)
-    moved = move_slots(address, keys or [], slots, options)
+    wanted = Wanted(options.type, keys or [], slots, options.to)
+    moved = move_slots(address, wanted, options)
     where = f"are on {moved['node']}" if options.to else "go to whom they would be"
     options.say(moved, f"{len(moved['slots'])} slots of {moved['type']} {where}")
 

@@ -4,10 +4,12 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from callboard.basp.header import ENTITIES, INSPECTOR
-from callboard.cli.entity import MoveOptions, hosted_type
+from callboard.cli.cluster import ClusterOptions
 from callboard.cli.problem import Misuse, Problem
+from callboard.entity.entity import checked_key
 from callboard.entity.machine.table import slot_of
 from callboard.entity.messages import MoveSlots
+from callboard.entity.reference import PREFIX, entity_parts
 from callboard.proxies.inspection import InspectCluster, ReadPart
 
 if TYPE_CHECKING:
@@ -18,29 +20,63 @@ MOVE_LIMIT: Final = 30.0
 _LOOK: Final = 0.1
 
 
-class Host(NamedTuple):
+class TypeHost(NamedTuple):
     """A node that hosts the type."""
 
     name: str
     node: str
 
 
-def move_slots(
-    address: str, keys: list[str], slots: list[int] | None, options: MoveOptions
-) -> dict[str, Any]:
+class Wanted(NamedTuple):
+    """What is to move: keys or slots of a type, to a host by name or id; back if that is ""."""
+
+    type: str
+    keys: list[str]
+    slots: list[int] | None
+    to: str
+
+
+def hosted_type(
+    address: str, key: str, options: ClusterOptions, name: str, *, is_key: bool = True
+) -> tuple[str, str]:
+    """Return type and key of an entity that a cluster hosts; of a type without `is_key`.
+
+    Raises:
+        Problem: its type is not hosted, or not clear.
+    """
+    parts = entity_parts(key) if key.startswith(PREFIX) else None
+    if parts is not None:
+        name, key = parts
+    if is_key:
+        checked_key(key)
+    told = options.ask(address, ReadPart("entities", limit=10_000))
+    answers = [each.answer.rows for each in told.nodes if each.answer is not None]
+    types = sorted({str(row["type"]) for rows in answers for row in rows})
+    if not types:
+        step = "let a program call node.host(Cart, state=…)"
+        raise Problem(why="no node in reach hosts entities", step=step)
+    if name not in types and (name or len(types) > 1):
+        why = f"no node in reach hosts {name!r}" if name else "the nodes host several types"
+        raise Misuse(why=why, step=f"say --type, one of {', '.join(types[:20])}")
+    return name or types[0], key
+
+
+def move_slots(address: str, wanted: Wanted, options: ClusterOptions) -> dict[str, Any]:
     """Let slots move, and wait until their new owner has them; returns what moved.
 
     Raises:
         Problem: a host is not there, or it takes too long.
     """
-    name, first = hosted_type(address, keys[0] if keys else "", options, is_key=bool(keys))
+    keys, slots = wanted.keys, wanted.slots
+    first = keys[0] if keys else ""
+    name, first = hosted_type(address, first, options, wanted.type, is_key=bool(keys))
     if slots is None:
-        rest = [hosted_type(address, key, options)[1] for key in keys[1:]]
+        rest = [hosted_type(address, key, options, wanted.type)[1] for key in keys[1:]]
         slots = sorted({slot_of(key) for key in (first, *rest)})
     with options.open_node("callboard entity") as node:
         peer = node.connect(address, options.timeout)
         hosts = _hosts(node, peer, name, options.timeout)
-        target = _target(hosts, name, options)
+        target = _target(hosts, name, wanted.to)
         order = MoveSlots(name, slots, "" if target is None else target.node)
         owner = next(iter(hosts))
         told = node.runtime.ref_of(bytes.fromhex(owner.node), ENTITIES)
@@ -55,7 +91,7 @@ def move_slots(
     }
 
 
-def _hosts(node: "Node", peer: bytes, name: str, timeout: float) -> dict[Host, set[int]]:
+def _hosts(node: "Node", peer: bytes, name: str, timeout: float) -> dict[TypeHost, set[int]]:
     """Return the nodes that host a type, with their slots."""
     inspector: Any = node.runtime.ref_of(peer, INSPECTOR)
     order = InspectCluster(ReadPart("entities", limit=10_000), timeout)
@@ -70,32 +106,30 @@ def _hosts(node: "Node", peer: bytes, name: str, timeout: float) -> dict[Host, s
         if each.answer is not None
     }
     return {
-        Host(each.name, each.node): owned.get(each.node, set())
+        TypeHost(each.name, each.node): owned.get(each.node, set())
         for each in told.nodes
         if each.answer is not None and any(row["type"] == name for row in each.answer.rows)
     }
 
 
-def _target(hosts: dict[Host, set[int]], name: str, options: MoveOptions) -> Host | None:
+def _target(hosts: dict[TypeHost, set[int]], name: str, to: str) -> TypeHost | None:
     """Return the host that slots go to; None for moves back.
 
     Raises:
         Misuse: there is none of that name, or several.
     """
-    if options.back:
+    if not to:
         return None
-    found = [each for each in hosts if options.to in (each.name, each.node)]
+    found = [each for each in hosts if to in (each.name, each.node)]
     if len(found) != 1:
         shown = ", ".join(sorted(f"{each.name} ({each.node[:12]})" for each in hosts))
         what = "no host" if not found else "several hosts"
-        raise Misuse(
-            why=f"{what} of {name} is called {options.to!r}", step=f"there are {shown}"
-        )
+        raise Misuse(why=f"{what} of {name} is called {to!r}", step=f"there are {shown}")
     return found[0]
 
 
 def _await_owner(
-    node: "Node", peer: bytes, name: str, slots: set[int], target: Host, timeout: float
+    node: "Node", peer: bytes, name: str, slots: set[int], target: TypeHost, timeout: float
 ) -> None:
     """Wait until a host has slots.
 

@@ -24,6 +24,9 @@ PAUSE: Final = 0.01
 #: Seconds after which nobody waits for peaks of a lost node any more.
 WATCH_LIMIT: Final = 20.0
 
+#: Seconds within which a new owner was named because the former one is lost.
+TAKEN_WITHIN: Final = 2.0
+
 Note = Callable[..., object]
 
 
@@ -88,6 +91,10 @@ class PeakWriter:
         self._waiting: dict[str, float] = {}
         self._asking: set[str] = set()
         self.keys: dict[str, float] = {}
+        #: The node that each lives on, and the one before with the time of the change: who
+        #: takes over is known before everybody knows that the former node is lost.
+        self._owners: dict[str, bytes] = {}
+        self._former: dict[str, tuple[bytes, float]] = {}
         self.is_resting = False
 
     def keep(self, sensor: str, level: float) -> None:
@@ -97,7 +104,26 @@ class PeakWriter:
         for part in ("day", half):
             key = f"{sensor}/{now:%Y-%m-%d}/{part}"
             self._waiting[key] = max(level, self._waiting.get(key, level))
+            self._look(key)
             self._send(key)
+
+    def _look(self, key: str) -> None:
+        """Look which node an entity lives on."""
+        owner, before = self._node.entity(DailyPeak, key).node_id, self._owners.get(key, b"")
+        if owner != before:
+            self._former[key] = before, time.monotonic()
+            self._owners[key] = owner
+
+    def lived_on(self, node: bytes) -> dict[str, float]:
+        """Return the peaks of entities that lived on a node until it was lost just now."""
+        recent = time.monotonic() - TAKEN_WITHIN
+        found = {}
+        for key, peak in self.keys.items():
+            self._look(key)
+            former, changed = self._former.get(key, (b"", 0.0))
+            if self._owners[key] == node or (former == node and changed > recent):
+                found[key] = peak
+        return found
 
     def _send(self, key: str) -> None:
         """Ask, unless an answer is awaited."""
@@ -129,11 +155,7 @@ class PeakWatch:
         """Ask for the peaks of a host that is lost; on the node's thread."""
         if name not in HOSTS or self._writer.is_resting:
             return
-        known = {
-            key: peak
-            for key, peak in self._writer.keys.items()
-            if self._node.entity(DailyPeak, key).node_id == node_id
-        }
+        known = self._writer.lived_on(node_id)
         work = threading.Thread(target=self._until_back, args=(name, known), daemon=True)
         work.start()
 
