@@ -3,7 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from callboard.entity.state.interface import (
     NO_FENCE,
@@ -62,6 +62,11 @@ _JOBS = (
     " AND (due_ms, number) > (?, ?) ORDER BY due_ms, number LIMIT ?"
 )
 
+_FENCES: Final = "SELECT slot, epoch, writer FROM callboard_fences WHERE type = ?"
+
+#: With more it is faster to read the fences of all slots.
+_FEW_SLOTS: Final = 64
+
 
 class SqlView(ABC):
     """A state in tables, for those that only read it."""
@@ -98,11 +103,24 @@ class SqlView(ABC):
         """Return the fences of slots."""
         found: dict[Slot, Fence] = dict.fromkeys(slots, NO_FENCE)
         for type_name in sorted({name for name, _ in slots}):
-            sql = "SELECT slot, epoch, writer FROM callboard_fences WHERE type = ?"
-            for slot, epoch, writer in self.rows(sql, type_name):
+            numbers = [slot for name, slot in found if name == type_name]
+            for slot, epoch, writer in self._fences_of(type_name, numbers):
                 if (type_name, slot) in found:
                     found[type_name, slot] = Fence(epoch, writer)
         return found
+
+    def _fences_of(self, type_name: str, slots: Sequence[int]) -> list[tuple[Any, ...]]:
+        """Return the rows of fences: of a few slots, or of all where that is faster.
+
+        Reads of entities wait for this, so the rest of 256 rows is worth leaving out. There are
+        few lengths of the list, since each is a statement that is compiled once.
+        """
+        if len(slots) > _FEW_SLOTS:
+            return self.rows(_FENCES, type_name)
+        length = 1 << (len(slots) - 1).bit_length()
+        asked = [*slots, *[slots[-1]] * (length - len(slots))]
+        marks = ", ".join("?" * length)
+        return self.rows(f"{_FENCES} AND slot IN ({marks})", type_name, *asked)
 
     def last_position(self, type_name: str) -> int:
         """Return the position of the last event of a type."""
