@@ -89,6 +89,7 @@ class MqttClient:
     Attributes:
         client_id: of its session.
         is_connected: whether the router has let it in.
+        is_reading: whether it takes what the router sends.
         has_session: whether the router knew its session when it connected last.
         messages: what it got, in order.
         connections: how often it was let in.
@@ -114,6 +115,7 @@ class MqttClient:
         self.options = MqttOptions(**options)
         self.client_id = client_id
         self.is_connected = self.has_session = False
+        self.is_reading = True
         self.messages: list[Message] = []
         self.connections = 0
         version = V5 if self.options.version == "5" else V4
@@ -209,6 +211,22 @@ class MqttClient:
         if self._stream is None:
             self._runner.post(self._dial)
 
+    def stop_reading(self) -> None:
+        """Take nothing that the router sends, as a program that hangs; pings go on.
+
+        What it publishes leaves, up to what needs an acknowledgement. The end of a connection
+        is not noticed meanwhile, but where it writes.
+        """
+        self.is_reading = False
+        if self._stream is not None:
+            self._stream.pause()
+
+    def read_on(self) -> None:
+        """Take what the router sends again, and has sent."""
+        self.is_reading, self._heard = True, self._runner.now()
+        if self._stream is not None:
+            self._stream.resume()
+
     @property
     def is_idle(self) -> bool:
         """Whether it is connected, and everything that it said is acknowledged."""
@@ -224,7 +242,8 @@ class MqttClient:
         self._deframer, self._heard = Deframer(), self._runner.now()
         stream = self._stream = SimulatedStream(self._runner, sock)
         stream.owner = self
-        stream.resume()
+        if self.is_reading:
+            stream.resume()
         options = self.options
         connect = packets.Connect(
             self.client_id,
@@ -242,7 +261,8 @@ class MqttClient:
     def _check(self, stream: SimulatedStream) -> None:
         """Ping, and notice when the router is silent."""
         if stream is self._stream:
-            if self._runner.now() - self._heard > 1.5 * self.options.keep_alive:
+            silence = self._runner.now() - self._heard
+            if self.is_reading and silence > 1.5 * self.options.keep_alive:
                 stream.abort()
                 return
             if self.is_connected:

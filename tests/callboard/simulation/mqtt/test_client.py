@@ -239,6 +239,26 @@ def test_a_simulated_router_has_plain_ports_only(cluster):
         Router(RouterConfig(ports, sys_interval=0), node=node).start()
 
 
+def test_a_client_that_does_not_read_holds_up_nobody_else(shop):
+    writer, reader = shop.pair(1)
+    other = shop.client(shop.left, "other")
+    other.subscribe("a/#", qos=1).result(10)
+    reader.stop_reading()
+
+    for number in range(300):
+        writer.publish("a/b", b"%d" % number, qos=1)
+    shop.cluster.advance(60.0)
+
+    assert len(other.messages) == 300
+    assert not reader.messages
+    assert reader.is_connected
+    assert reader.connections == 1
+    reader.read_on()
+    shop.rest(writer, reader, other)
+    assert [each.payload for each in reader.messages] == [b"%d" % n for n in range(300)]
+    shop.history.check(in_order, NothingLost([reader.client_id, "other"]))
+
+
 @cluster_test(seeds=3, twice=True)
 def test_a_router_that_ends_tells_its_clients_in_the_same_order(cluster):
     shop = Shop(cluster)
