@@ -16,12 +16,14 @@ from callboard.actors.closing import refuse_loop
 from callboard.actors.errors import CallboardError, NodeClosed, WrongValue, require
 from callboard.actors.reference import ActorRef
 from callboard.actors.seconds import count as checked_count
+from callboard.actors.seconds import seconds as checked
 from callboard.basp.errors import MalformedPayload
 from callboard.basp.header import LOG_INTAKE, LOG_SERVICE
 from callboard.proxies import node
 from callboard.proxies.link.certificates import TlsSource
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.tls import Tls
+from callboard.proxies.messages import DRAIN_TIMEOUT, Drained
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.surroundings import Surroundings
 
@@ -128,6 +130,20 @@ class Node(node.Node):
             entities.release()
         if self._flight is not None and not self.runner.is_forked:
             self._flight.close()
+
+    def drain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
+        """As any node; before that, entities move to the other members, portion by portion."""
+        begun = self.runtime.now()
+        if self._entities is not None and not self._closed:
+            self._wait(self._entities.drain(checked(timeout)))
+        return super().drain(max(0.0, timeout - (self.runtime.now() - begun)))
+
+    async def adrain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
+        """Awaitable twin of `drain`."""
+        begun = self.runtime.now()
+        if self._entities is not None and not self._closed:
+            await self._start(self._entities.drain(checked(timeout)))
+        return await super().adrain(max(0.0, timeout - (self.runtime.now() - begun)))
 
     def _close_entities(self, entities: "Entities") -> None:
         """Let entities commit what is under way, and others have their slots."""

@@ -3,6 +3,7 @@
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -50,7 +51,7 @@ from callboard.entity.state.client import StateClient, ThreadedStateClient
 from callboard.entity.state.interface import EntityState, StoredEvent
 from callboard.entity.state.opening import open_leases, open_state, open_view
 from callboard.lease.driver import LeaseDriver, LeaseLoop, LeaseNews, LeasePlace, LeaseThread
-from callboard.lease.errors import LeaseLost
+from callboard.lease.errors import LeaseLost, OutcomeUnknown, StorageError
 from callboard.lease.machine.lease_machine import (
     HolderGone,
     LeaseHeld,
@@ -921,6 +922,14 @@ class Entities:
         return b"" if sender is None else sender.table.node_of(slot)
 
     # --- the end ---
+
+    async def drain(self, timeout: float) -> None:
+        """Move all slots to the other members, type by type, while there is time."""
+        begun, late = self.runtime.now(), OutcomeUnknown("slots are left")
+        for owned in list(self._owned.values()):
+            left = timeout - (self.runtime.now() - begun)
+            with suppress(StorageError):  # what is left goes when the node closes
+                await self.runtime.in_time(owned.start_drain(), max(0.0, left), late)
 
     async def close(self) -> None:
         """Commit what is under way, and give all slots to the other members."""

@@ -28,6 +28,7 @@ from callboard.entity.machine.ownership_machine import (
     ClaimFailed,
     ClaimFences,
     CloseAsked,
+    DrainAsked,
     JoinAsked,
     Joined,
     JoinRefused,
@@ -159,6 +160,7 @@ class Ownership:
         self._moves = 0
         self._joining: Future[None] | None = None
         self._leaving: Future[None] | None = None
+        self._draining: Future[None] | None = None
 
     @property
     def table(self) -> Table:
@@ -193,6 +195,18 @@ class Ownership:
         self._leaving = Future()
         self._step(CloseAsked())
         await self._leaving
+
+    def start_drain(self) -> Future[None]:
+        """Give all slots that others can have away, a portion after the other.
+
+        The future is done when they have them.
+        """
+        self._draining = Future()
+        if self._machine.has_joined:
+            self._step(DrainAsked())
+        else:
+            self._draining.set_result(None)
+        return self._draining
 
     def abandon(self) -> None:
         """Be no member any more, as far as that can be: joining failed."""
@@ -310,7 +324,8 @@ class Ownership:
             case TableChanged(table):
                 self._hooks.adopted(table)
             case Joined() | Left() | SlotsDrained():
-                self._settle(self._leaving if isinstance(effect, Left) else self._joining)
+                waits = {Joined: self._joining, Left: self._leaving}
+                self._settle(waits.get(type(effect), self._draining))
             case JoinRefused(table):
                 self._refuse(table)
 

@@ -35,6 +35,7 @@ from callboard.entity.messages import (
 from callboard.entity.reference import entity_text
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
 from callboard.proxies.errors import NotPermitted
+from callboard.proxies.messages import TAKES_NO_MORE
 
 #: Messages that wait for the owner of a slot, and seconds that one which was told does.
 WAITING_LIMIT: Final = 1_000
@@ -277,20 +278,22 @@ class TypeSender:
         """Take the outcome of a message that was sent to an owner."""
         error = future.exception()
         value = None if error is not None else future.result()
-        if isinstance(error, NodeUnreachable):
+        # A node that drained, too, may have taken what it did not answer.
+        is_lost = isinstance(error, NodeUnreachable | NodeClosed)
+        if is_lost:
             self._runtime.post(self._ask_others)  # another one may own the slot
         if isinstance(value, NotOwner):
             self._refused(waiting, node)
             if isinstance(value.table, EntityTable) and value.table.type_name == self.type_name:
                 self.take(value.table)
-        elif isinstance(error, ActorDown | NodeClosed):
+        elif isinstance(error, ActorDown) or str(error).endswith(TAKES_NO_MORE):
             self._wait_again(waiting)  # the node has no entities (any more): nothing happened
-        elif isinstance(error, NodeUnreachable) and not hasattr(future, "message_id"):
+        elif is_lost and not hasattr(future, "message_id"):
             self._wait_again(waiting)  # it never left this node
         elif waiting.sender is None or not waiting.sender.expects:
             if error is not None:
                 self._refuse(waiting, str(error))
-        elif isinstance(error, NodeUnreachable):
+        elif is_lost:
             text = f"{entity_text(self.type_name, waiting.key)}: its node was lost ({error})"
             waiting.sender.set_exception(OutcomeUnknown(f"{text}; perhaps it took the message"))
         elif error is not None:

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from callboard.lease.errors import (
     DatabaseReplaced,
+    OutcomeUnknown,
     StateBusy,
     StateCorrupt,
     StateFull,
@@ -256,12 +257,22 @@ class PostgresqlLeases:
                 "UPDATE callboard_leases SET writer = %s, number = %s, text = %s,"
                 " version = version + 1 WHERE name = %s AND version = %s RETURNING 1"
             )
-            return bool(self._connected.query(sql, (*value, name, expected_version)))
+            return self._write(sql, (*value, name, expected_version))
         sql = (
             "INSERT INTO callboard_leases VALUES (%s, %s, %s, %s, 1)"
             " ON CONFLICT DO NOTHING RETURNING 1"
         )
-        return bool(self._connected.query(sql, (name, *value)))
+        return self._write(sql, (name, *value))
+
+    def _write(self, sql: str, parameters: Sequence[object]) -> bool:
+        """Write a row; a connection that was lost leaves unknown what became of it."""
+        try:
+            return bool(self._connected.query(sql, parameters))
+        except (StateBusy, StateFull):
+            raise  # the server has said so
+        except StateUnavailable as error:
+            message = f"{error}; perhaps it was written"
+            raise OutcomeUnknown(message) from error
 
     def is_gone(self, writer: str) -> bool:
         """Return False: a database does not see whether a process of another machine lives."""

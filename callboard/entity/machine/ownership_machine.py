@@ -40,7 +40,7 @@ from callboard.entity.machine.table import (
 from callboard.entity.state.interface import Fence
 
 #: Slots that are given away at once.
-MOVED_AT_ONCE: Final = 32
+MOVED_AT_ONCE: Final = 8
 
 #: Looks at the membership until a move is tried again whose slots did not come to rest: while
 #: it is tried, messages for them are held.

@@ -44,6 +44,7 @@ from callboard.entity.state.sql import SqlState, SqlView
 from callboard.lease.errors import (
     DatabaseReplaced,
     OutcomeUnknown,
+    StateBusy,
     StateCorrupt,
     StateUnavailable,
     StorageError,
@@ -147,6 +148,9 @@ _STATE_COLUMNS = (
 )  # fmt: skip
 
 _KIND = "INSERT INTO callboard_kinds VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
+
+#: A claim waits so long for locks until it looks whether who holds them is a stopped client.
+_LOCK_AT_ONCE = "SELECT set_config('lock_timeout', '150', true)"
 
 _CLAIM = """INSERT INTO callboard_fences VALUES (%s, %s, %s, %s) ON CONFLICT (type, slot)
     DO UPDATE SET epoch = excluded.epoch, writer = excluded.writer
@@ -257,7 +261,15 @@ class PostgresqlState(SqlState):
             sql = "SELECT slot, epoch, writer FROM callboard_fences WHERE type = %s"
             return list(connection.execute(sql, (type_name,)).fetchall())
 
-        found = {slot: Fence(epoch, by) for slot, epoch, by in self._reading.transaction(work)}
+        def work_at_once(connection: "psycopg.Connection[Any]") -> list[tuple[Any, ...]]:
+            connection.execute(_LOCK_AT_ONCE)
+            return work(connection)
+
+        try:
+            rows = self._reading.transaction(work_at_once)
+        except StateBusy:  # a client that was stopped inside a commit has been ended by now
+            rows = self._reading.transaction(work)
+        found = {slot: Fence(epoch, by) for slot, epoch, by in rows}
         return {
             slot: found[slot]
             for slot, epoch in slots.items()

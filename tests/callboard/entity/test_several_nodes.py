@@ -4,11 +4,22 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from callboard import Entity, Node, event, handler, message
-from callboard.errors import AskTimeout, NeedsLeases, RemoteError, WrongState
+from callboard.actors.future import Future
+from callboard.entity.machine.table import slot_of
+from callboard.entity.sending import Waiting
+from callboard.errors import (
+    AskTimeout,
+    NeedsLeases,
+    NodeClosed,
+    OutcomeUnknown,
+    RemoteError,
+    WrongState,
+)
 from tests.polling import eventually
 
 
@@ -186,3 +197,44 @@ def test_stop_puts_away_on_its_owner(make: Callable[..., list[Node]], state: str
     ref.stop()
     eventually(lambda: len(a.runtime.contexts) == before - 1)
     assert ref.ask(Put(1)).result(10) == 2
+
+
+def test_a_node_that_drains_has_given_its_slots_away_before_it_closes(
+    make: Callable[..., list[Node]], state: str
+) -> None:
+    a, b, c = make(3)
+    a.host(Kept, state=state)
+    b.host(Kept, state=state)
+    refs = [c.entity(Kept, f"k-{i}") for i in range(20)]
+    for number in range(3):
+        for ref in refs:
+            ref.tell(Put(number))
+    b.drain(20)
+    for ref in refs:
+        ref.tell(Put(3))
+    assert [ref.ask("all").result(10) for ref in refs] == [[0, 1, 2, 3]] * 20
+    assert owners(c) == {a.node_id}
+
+
+def test_the_only_host_drains_at_once(make: Callable[..., list[Node]], state: str) -> None:
+    (a,) = make(1)
+    a.host(Kept, state=state)
+    assert a.entity(Kept, "x").ask(Put(1)).result(10) == 1
+    report = a.drain(20)
+    assert report.left == 0
+
+
+def test_what_a_drained_node_did_not_answer_may_have_happened(
+    make: Callable[..., list[Node]], state: str
+) -> None:
+    a, b = make(2)
+    a.host(Kept, state=state)
+    assert b.entity(Kept, "x").ask(Put(1)).result(10) == 1
+    sender = b._entities._senders["entities-tests.Kept"]
+    asked: Future[Any] = Future()
+    waiting = Waiting(1, "x", slot_of("x"), Put(2), asked, is_urgent=False, since=0.0)
+    sent: Any = Future()
+    sent.message_id = 7
+    sent.set_exception(NodeClosed("no path leads to node a any more (closing)"))
+    sender._done(waiting, a.node_id, sent)
+    assert isinstance(asked.exception(), OutcomeUnknown)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from callboard.entity.state.opening import open_leases
+from callboard.lease.errors import OutcomeUnknown, StateUnavailable
 from callboard.lease.register import Leases, LeaseValue, MemoryLeases
 from tests.callboard.entity.state.postgresql_server import running_server
 from tests.polling import eventually
@@ -84,4 +85,26 @@ def test_a_killed_process_is_gone_for_certain(tmp_path: Path) -> None:
     assert eventually(lambda: leases.is_gone("b"))
     assert leases.is_gone("nobody")
     assert not leases.is_gone("a")
+    leases.close()
+
+
+def test_another_connection_of_a_life_neither_begins_nor_ends_it(open_one: OpenLeases) -> None:
+    one, other = open_one("a"), open_one("b")
+    again = one.again()
+    assert again.write("n", LeaseValue("a", 1), 0)
+    assert one.read("n") == (LeaseValue("a", 1), 1)
+    again.close()
+    assert not other.is_gone("a")
+
+
+def test_a_write_whose_connection_was_lost_perhaps_took_place() -> None:
+    leases = open_leases(running_server().new_database(), "a")
+    assert leases.write("n", LeaseValue("a", 1), 0)
+    leases._connected._connection.close()  # type: ignore[attr-defined]
+    server = leases._connected  # type: ignore[attr-defined]
+    server.url = "postgresql://127.0.0.1:1/none"
+    with pytest.raises(OutcomeUnknown, match="perhaps it was written"):
+        leases.write("n", LeaseValue("a", 2), 1)
+    with pytest.raises(StateUnavailable):
+        leases.read("n")
     leases.close()
