@@ -6,18 +6,19 @@ Two to four hosts, and perhaps a node that only asks, over one model database. W
   their handler did not happen, others that failed may have;
 - what was acknowledged is stored, nothing is stored twice, epochs of a key's events never fall;
 - a message that a handler sent behind `persist` leaves only if that was stored;
-- while no node is lost, what a node tells a key comes in order;
+- while no node is lost, what a node tells a key comes in order, or is reported as lost;
 - when all faults are over, each key answers each node within `PATIENCE` virtual seconds.
 """
 
 import random
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from callboard import CallboardError, Entity, Node, event, handler, message
+from callboard.actors.events import DeadLetter
 from callboard.actors.future import Future
 from callboard.errors import EntityUnavailable
 from callboard.simulation import (
@@ -205,13 +206,16 @@ class EntityLife:
         self.keys = [f"k-{n}" for n in range(chance.randint(1, 6))]
         self.steps = chance.randint(10, 60)
         #: What was told waits for an owner for ten seconds; most lives do not wait to see.
-        self.aftermath = chance.choice((0.5, 0.5, 0.5, 0.5, 11.0))
+        self.aftermath = 11.0 if is_calm else chance.choice((0.5, 0.5, 0.5, 0.5, 11.0))
         self.history = cluster.history()
         self.values = 0
         #: What each node sent each key, in order; what was told; nodes that closed.
         self.sent: dict[tuple[str, str], list[int]] = {}
         self.told: list[tuple[Node, str, int]] = []
         self.closed: list[Node] = []
+        #: What was told, and a node has reported as lost.
+        self.dead: set[int] = set()
+        self.watching = ExitStack()
         #: Nodes and keys that have not answered since all faults were over.
         self.pending: set[tuple[Node, str]] = set()
         self.ends: dict[str, list[int]] = {}
@@ -224,13 +228,27 @@ class EntityLife:
     def run(self) -> "EntityLife":
         """Live the life of this seed."""
         nodes = self.cluster(self.hosts + self.others, topology="mesh")
+        with ExitStack() as self.watching:
+            for node in nodes:
+                self.watching.enter_context(node.subscribed(self._happened))
+            self._live(nodes)
+        return self
+
+    def _live(self, nodes: list[Node]) -> None:
+        """Live it on these nodes."""
         for node in nodes[: self.hosts]:
             self._host(node)
         for _, chance in self.cluster.steps(self.steps, SPAN):
             self._act(chance)
         self._rest()
         self._check()
-        return self
+
+    def _happened(self, event: object) -> None:
+        """Take note of what a node says that it lost."""
+        if isinstance(event, DeadLetter):
+            message = getattr(event.message, "message", event.message)
+            if isinstance(message, Append):
+                self.dead.add(message.value)
 
     def _disturbed(self, fault: Fault, nodes: list[Any], begins: bool) -> None:
         """Take note of a fault."""
@@ -244,6 +262,7 @@ class EntityLife:
 
     def _started(self, node: Node) -> None:
         """Link a node that was started again, and let it host as before."""
+        self.watching.enter_context(node.subscribed(self._happened))
         for other in self.cluster.machines():
             if isinstance(other, Node) and other is not node:
                 for one, there in ((node, other), (other, node)):
@@ -441,7 +460,7 @@ class EntityLife:
             if found != [value for value in values if value in found]:
                 raise Violation(f"{key} has {found} of {sender}, which sent {values}")
         for node, key, value in self.told:
-            if node not in self.closed and value not in self.ends[key]:
+            if node not in self.closed and value not in {*self.ends[key], *self.dead}:
                 raise Violation(f"{key} was told {value} by {node.name}, and has not got it")
 
 
