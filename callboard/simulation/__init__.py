@@ -17,7 +17,6 @@ from callboard.simulation.disk import DiskFaults, SimulatedDisk
 from callboard.simulation.faults import (
     Fault,
     FaultKind,
-    Swarm,
     bad_fsync,
     clock_rate,
     clock_step,
@@ -39,7 +38,6 @@ from callboard.simulation.faults import (
     pause,
     slow_database,
     slow_disk,
-    swarm,
 )
 from callboard.simulation.history import History, HistoryViolation, Operation
 from callboard.simulation.linearizable import NotDecided, NotLinearizable, linearizable
@@ -66,6 +64,7 @@ from callboard.simulation.processes import NodeProcess, Processes
 from callboard.simulation.programs.host import HostEnded, SimulatedHost
 from callboard.simulation.programs.loop import NotSimulated
 from callboard.simulation.runner import TimeStandsStill
+from callboard.simulation.runs.swarm import Swarm, swarm
 from callboard.simulation.schedules.schedule_test import explore, schedule_test
 from callboard.simulation.schedules.search import Explored, NoSuchStep
 from callboard.simulation.schedules.steps import Deadlock

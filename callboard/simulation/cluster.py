@@ -227,6 +227,7 @@ class Cluster:
             self._note("restart", node)
             self.network.start_host(host)
             node.start()
+            self.moment("start", node)
             return node
         self._note("restart", node)
         self.network.start_host(host)
@@ -235,6 +236,7 @@ class Cluster:
         runner_of(made).go_on_with(before)
         if self.restarted is not None:
             self.restarted(made)
+        self.moment("start", made)
         return made
 
     def machines(self) -> list[Machine]:
@@ -351,7 +353,7 @@ class Cluster:
 
     def history(self) -> History:
         """Return an empty history whose times are those of the cluster."""
-        return History(lambda: self.clock.now)
+        return History(lambda: self.clock.now, partial(self.moment, "answer"))
 
     def steps(self, count: int, within: float = 20.0) -> Iterator[tuple[int, random.Random]]:
         """Yield the steps of a test: the number of each, and chance of its own.
@@ -379,11 +381,12 @@ class Cluster:
         self._watch = told
         self.network.sending = None if told is None else self._sending
 
-    def moment(self, what: str) -> None:
+    def moment(self, what: str, doer: Machine | None = None) -> None:
         """Tell who watches that the test, or the node that has its turn, does something."""
         if self._watch is not None:
-            runner = self._turning
-            self._watch(what, None if runner is None else self._of_runner(runner))
+            if doer is None and self._turning is not None:
+                doer = self._of_runner(self._turning)
+            self._watch(what, doer)
 
     def _of_runner(self, runner: SimulatedRunner | HostLoop) -> Machine | None:
         """Return the node of a runner, or the host of a loop."""

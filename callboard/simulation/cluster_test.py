@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors.errors import CallboardError
 from callboard.simulation.cluster import Cluster
-from callboard.simulation.faults import Fault, Swarm, Unrest, resolved
+from callboard.simulation.faults import Fault, Struck, Unrest, at_its_time, resolved
 from callboard.simulation.marks import marking, warn_of_missed
 from callboard.simulation.runs import environment
 from callboard.simulation.runs.scenario import (
@@ -37,6 +37,7 @@ from callboard.simulation.runs.scenario import (
 )
 from callboard.simulation.runs.shrinking import shrink
 from callboard.simulation.runs.suspects import watched
+from callboard.simulation.runs.swarm import Listener, Rhythm, Swarm
 from callboard.simulation.trace import first_difference
 
 if TYPE_CHECKING:
@@ -80,12 +81,21 @@ class ClusterTest:
             faults if isinstance(faults, Swarm) else checked_faults(faults, "cluster_test")
         )
         self.twice = twice
+        self._rhythm: Rhythm | None = None
         #: When `run` found a seed that fails, in seconds of `time.monotonic`.
         self.found_at = math.inf
 
     def faults_of(self, seed: int) -> list[Fault]:
         """Return the faults of a seed."""
-        return self.faults.draw(seed) if isinstance(self.faults, Swarm) else self.faults
+        if isinstance(self.faults, Swarm):
+            return self.faults.draw(seed, self._rhythm)
+        return self.faults
+
+    def listen(self, arguments: dict[str, Any]) -> None:
+        """Live a seed without faults, unless that was done, so that faults can be aimed."""
+        if self._rhythm is None and isinstance(self.faults, Swarm):
+            run = self.live(0, [], arguments, listens=True)
+            self._rhythm = Rhythm() if run.error is not None else Rhythm.of(run.times)
 
     def live(
         self,
@@ -93,6 +103,8 @@ class ClusterTest:
         faults: list[Fault],
         arguments: dict[str, Any],
         steps: list[int] | None = None,
+        *,
+        listens: bool = False,
     ) -> "Run":
         """Live a seed once, with all steps of the test, or some of them.
 
@@ -104,7 +116,9 @@ class ClusterTest:
                 with closing(Cluster(seed)) as run.cluster:
                     run.cluster.kept_steps = self.steps if steps is None else steps
                     met.strike = functools.partial(run.cluster.moment, "mark")
-                    Unrest(run.cluster, faults)
+                    run.struck = Unrest(run.cluster, faults).struck
+                    if listens:
+                        run.times = Listener(run.cluster).times
                     self.scenario(run.cluster, **arguments)
             except BaseException as error:
                 if not is_failure(error):
@@ -132,6 +146,7 @@ class ClusterTest:
             NotDeterministic: two runs of a seed differ.
         """
         seeds = [only] if only is not None else _planned(self.seeds, name, root)
+        self.listen(arguments)
         counted: Counter[str] = Counter()
         failed = _first_failure(self, seeds, arguments, counted)
         if failed is not None:
@@ -152,6 +167,7 @@ class ClusterTest:
 
     def only(self, seed: int, arguments: dict[str, Any], *, shrinks: bool = True) -> "Run":
         """Live one seed; a failed run has its smallest faults, if wanted."""
+        self.listen(arguments)
         run = self.live(seed, self.faults_of(seed), arguments)
         return self._small(run, arguments) if run.error is not None and shrinks else run
 
@@ -196,7 +212,12 @@ class ClusterTest:
         known = [resolved(fault, count) for fault in run.faults]
         all_steps = list(range(run.cluster.steps_had)) if self.steps is None else self.steps
         faults = known if fails(known, all_steps) else run.faults
-        run.smallest, steps = shrink(faults, all_steps, fails)
+
+        def timed(faults: list[Fault], steps: list[int]) -> list[Fault]:
+            struck = self.live(run.seed, faults, arguments, steps).struck
+            return [at_its_time(fault, struck) for fault in faults]
+
+        run.smallest, steps = shrink(faults, all_steps, fails, timed)
         if len(steps) < run.cluster.steps_had:
             run.steps = steps
         small = self.live(run.seed, run.smallest, arguments, steps)
@@ -217,6 +238,8 @@ class Run:
         smallest: the fewest faults with which it still fails.
         steps: the steps of the test that are needed for that; None for all.
         met: how often each mark was met.
+        struck: when, and at which places, faults began that waited for something.
+        times: when moments came for which faults can wait, if anybody listened.
     """
 
     seed: int
@@ -226,6 +249,8 @@ class Run:
     smallest: list[Fault] | None = None
     steps: list[int] | None = None
     met: Counter[str] = field(default_factory=Counter)
+    struck: Struck = field(default_factory=dict)
+    times: dict[str, list[float]] = field(default_factory=dict)
 
     def program(
         self, scenario: Callable[..., object], request: "pytest.FixtureRequest | None" = None

@@ -1,13 +1,14 @@
 """Faults of a simulated cluster, as values: when, to which machines, how long, how much.
 
 A kind of fault is called with the places of its machines, in the order in which they were made,
-and gives a `Fault`: `partition(0, 1, at=2.0, lasts=3.5)`. A swarm draws them from a seed, each
-seed another mix of kinds, since bugs need some faults to happen often and others not at all
-(Groce and others, "Swarm testing", ISSTA 2012).
+and gives a `Fault`: `partition(0, 1, at=2.0, lasts=3.5)`. A swarm draws them from a seed
+(`callboard.simulation.runs.swarm`).
 
 A fault begins at a time, or behind it when something happens: `crash(1, at=2.0, on="disk")`
 takes the power away in the middle of a handler, behind the first change of that disk from then
-on. Much of what goes wrong needs a moment that no time would hit by chance.
+on. Much of what goes wrong needs a moment that no time would hit by chance. Which machine comes
+to such a moment is not known before: `isolate("doer", on="mark", after=0.1)` cuts off the one
+that was elected, whichever it is, a tenth of a second later.
 
 When a fault ends, what it did is undone; others of the same machines that still last are done
 again. Machines keep their faults when their nodes start again.
@@ -29,39 +30,28 @@ from callboard.simulation.network import DELAY
 from callboard.simulation.programs.host import SimulatedHost
 from callboard.simulation.runner import runner_of
 
-#: Virtual seconds in which the faults of a swarm begin, unless it says otherwise.
-SPAN: Final = 20.0
+#: What a fault may wait for: its first machine sends bytes, changes its disk, comes to a mark
+#: (`reachable`, or `sometimes` with a condition that holds), or has started again.
+OWN_MOMENTS: Final = ("send", "disk", "mark", "start")
 
-#: What a fault may wait for: its first machine sends bytes, changes its disk, or comes to a
-#: mark (`reachable`, or `sometimes` with a condition that holds); or the test did something.
-MOMENTS: Final = ("send", "disk", "mark", "test")
+#: The same, and moments of no machine: a history notes an answer; the test did something.
+MOMENTS: Final = (*OWN_MOMENTS, "answer", "test")
 
-#: Part of the faults of a swarm that wait for one of these.
-_AIMED: Final = 0.3
+#: The place of the machine that comes to the moment for which a fault waits.
+DOER: Final = -1
 
-#: Part of the faults of a swarm that come within two seconds of another one.
-_TOGETHER: Final = 0.3
-
-#: Part of the faults of a swarm that are those of another one, on other machines: a rack loses
-#: its power, a switch its ports, all get the same bad date.
-_ALIKE: Final = 0.2
-
-#: Part of the seeds that have few kinds: what needs several faults of some kinds is rare where
-#: a few faults are of many kinds.
-_FEW: Final = 0.5
+#: What stands for that place in a program.
+_DOER_NAME: Final = "doer"
 
 #: Half of the faults begin between this time and the last, each order of magnitude as likely:
 #: tests may be over in less than a second.
-_SOONEST: Final = 0.002
+SOONEST: Final = 0.002
 
 #: Seconds that a fault of a swarm lasts at least, unless its kind says otherwise.
 SHORTEST: Final = 0.05
 
 #: Seconds until a node starts again that its disk did not let start, at least.
 _AGAIN: Final = 1.0
-
-#: Most faults that a swarm draws for a seed, unless it says otherwise.
-MOST: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +66,7 @@ class Fault:
         amount: how much, in the unit of the kind; 0 where there is nothing to say.
         on: what it waits for from then on, one of `MOMENTS`; empty for nothing.
         skip: how many of these it lets pass.
+        after: seconds between that moment and its begin.
     """
 
     kind: "FaultKind"
@@ -85,14 +76,17 @@ class Fault:
     amount: float = 0.0
     on: str = ""
     skip: int = 0
+    after: float = 0.0
 
     def __str__(self) -> str:
         """Return the call that makes this fault."""
-        places = "".join(f"{place}, " for place in self.machines)
+        names = (f'"{_DOER_NAME}"' if place == DOER else str(place) for place in self.machines)
+        places = "".join(f"{name}, " for name in names)
         amount = f", {self.kind.unit}={self.amount:g}" if self.kind.unit else ""
         on = f', on="{self.on}"' if self.on else ""
         skip = f", skip={self.skip}" if self.skip else ""
-        when = f"at={self.at:g}{on}{skip}, lasts={self.lasts:g}"
+        after = f", after={self.after:g}" if self.after else ""
+        when = f"at={self.at:g}{on}{skip}{after}, lasts={self.lasts:g}"
         return f"{self.kind.name}({places}{when}{amount})"
 
 
@@ -114,6 +108,7 @@ class FaultKind:
         most: float = 0.0,
         *,
         is_signed: bool = False,
+        often: float = 1.0,
     ) -> None:
         """Define a kind.
 
@@ -127,10 +122,12 @@ class FaultKind:
             least: the least amount that a swarm draws; small ones are as likely as large ones.
             most: the largest amount.
             is_signed: whether half of the amounts that a swarm draws are below 0.
+            often: how often a swarm draws it, beside others.
         """
         self.name = name
         self.machines = machines
         self.unit = unit
+        self.often = often
         self.is_lasting = end is not _nothing
         self._begin, self._end = begin, end
         self._least, self._most, self._is_signed = least, most, is_signed
@@ -138,21 +135,24 @@ class FaultKind:
 
     def __call__(
         self,
-        *machines: int,
+        *machines: int | str,
         at: float = 0.0,
         lasts: float = 1.0,
         on: str = "",
         skip: int = 0,
+        after: float = 0.0,
         **amount: float,
     ) -> Fault:
         """Make a fault of this kind.
 
         Args:
-            machines: their places.
+            machines: their places. The first may be "doer": the machine, whichever it is, that
+                comes to the moment for which the fault waits.
             at: when it begins, in virtual seconds.
             lasts: for how long.
             on: what it waits for behind that time, one of `MOMENTS`.
             skip: how many of these it lets pass.
+            after: seconds between that moment and its begin; 0 is in the middle of a turn.
             amount: how much, under the name of its unit.
 
         Raises:
@@ -167,7 +167,8 @@ class FaultKind:
             places = ", ".join("ij"[: self.machines])
             message = f"{self.name} is called as {self.name}({places}, at=…, lasts=…{unit})"
             raise ValueError(message)
-        return Fault(self, machines, at, lasts, amount.get(self.unit, 0.0), on, skip)
+        how_much = amount.get(self.unit, 0.0)
+        return Fault(self, _numbers(machines, on), at, lasts, how_much, on, skip, after)
 
     def __repr__(self) -> str:
         """Return its name."""
@@ -181,26 +182,38 @@ class FaultKind:
         """Return the hash of its name."""
         return hash(self.name)
 
-    def draw(self, rng: random.Random, machines: int, span: float) -> Fault:
-        """Draw a fault of this kind for so many machines."""
+    def draw(
+        self, rng: random.Random, machines: int, span: float, lasting: float | None = None
+    ) -> Fault:
+        """Draw a fault of this kind for so many machines.
+
+        Args:
+            rng: where chance comes from.
+            machines: how many there are.
+            span: seconds within which it begins.
+            lasting: seconds, half of which it lasts at most; the same by default.
+        """
         places = tuple(rng.sample(range(max(machines, self.machines)), self.machines))
-        longest = span / 2 if self._longest == math.inf else self._longest
-        lasts = round(_between(rng, self._shortest, longest), 3)
-        amount = float(f"{_between(rng, self._least, self._most):.3g}") if self.unit else 0.0
+        longest = (span if lasting is None else lasting) / 2
+        if self._longest < math.inf:
+            longest = self._longest
+        lasts = round(between(rng, self._shortest, longest), 3)
+        amount = float(f"{between(rng, self._least, self._most):.3g}") if self.unit else 0.0
         if self._is_signed and rng.random() < 0.5:
             amount = -amount
-        on, skip = "", 0
-        if rng.random() < _AIMED:
-            on, skip = rng.choice(MOMENTS), int(-math.log2(1.0 - rng.random()))
         is_soon = rng.random() < 0.5
-        at = _between(rng, _SOONEST, span) if is_soon else rng.uniform(0.0, span)
-        return Fault(self, places, round(at, 3), lasts, amount, on, skip)
+        at = between(rng, SOONEST, span) if is_soon else rng.uniform(0.0, span)
+        return Fault(self, places, round(at, 3), lasts, amount)
 
     def between(self, least: float, most: float) -> "FaultKind":
         """Return this kind with other bounds of what a swarm draws."""
         made = copy(self)
         made._least, made._most = least, most  # noqa: SLF001 - its own class
         return made
+
+    def bounded(self, seconds: float) -> float:
+        """Return how long it lasts if a swarm wants these seconds."""
+        return min(max(seconds, self._shortest), self._longest)
 
     def lasting(self, shortest: float, longest: float) -> "FaultKind":
         """Return this kind with other bounds of how long a swarm lets it last, in seconds.
@@ -227,7 +240,29 @@ class FaultKind:
         self._end(cluster, *nodes)
 
 
-def _between(rng: random.Random, least: float, most: float) -> float:
+def _numbers(machines: tuple[int | str, ...], on: str) -> tuple[int, ...]:
+    """Return places as numbers.
+
+    Raises:
+        ValueError: one is no place, or of a machine that does nothing.
+    """
+    numbers: list[int] = []
+    for place in machines:
+        if place == _DOER_NAME and not numbers and on in OWN_MOMENTS:
+            numbers.append(DOER)
+        elif isinstance(place, int) and place >= 0:
+            numbers.append(place)
+        else:
+            message = (
+                f"{place!r} is no machine: they are counted from 0 on, in the order in which "
+                f'the test makes them; the first one may be "{_DOER_NAME}", with on= one of '
+                f"{', '.join(OWN_MOMENTS)}"
+            )
+            raise ValueError(message)
+    return tuple(numbers)
+
+
+def between(rng: random.Random, least: float, most: float) -> float:
     """Draw a number of which each order of magnitude is as likely."""
     return float(least * (most / least) ** rng.random())
 
@@ -317,11 +352,11 @@ def _fail_over(cluster: Cluster) -> None:
 
 
 #: Nothing passes between two machines.
-partition: Final = FaultKind("partition", 2, Cluster.partition, Cluster.mend)
+partition: Final = FaultKind("partition", 2, Cluster.partition, Cluster.mend, often=1.5)
 #: Nothing passes from the first machine to the second.
 one_way: Final = FaultKind("one_way", 2, _one_way, Cluster.mend)
 #: Nothing passes between a machine and all others.
-isolate: Final = FaultKind("isolate", 1, _isolate, _rejoin)
+isolate: Final = FaultKind("isolate", 1, _isolate, _rejoin, often=1.5)
 #: The connections between two machines break.
 cut: Final = FaultKind("cut", 2, Cluster.cut, _nothing)
 #: Bytes between two machines are `seconds` under way.
@@ -342,7 +377,7 @@ narrow: Final = FaultKind(
     "narrow", 2, Cluster.bandwidth, lambda c, a, b: c.bandwidth(a, b, 0), "bytes", 500, 100_000
 )
 #: A machine stands still, as by SIGSTOP.
-pause: Final = FaultKind("pause", 1, Cluster.pause, Cluster.resume)
+pause: Final = FaultKind("pause", 1, Cluster.pause, Cluster.resume, often=2.0)
 #: The clock of a machine runs `rate` times as fast.
 clock_rate: Final = FaultKind(
     "clock_rate", 1, Cluster.clock_rate, lambda c, a: c.clock_rate(a, 1.0), "rate", 0.8, 1.25
@@ -354,9 +389,9 @@ clock_step: Final = FaultKind(
     is_signed=True,
 )
 #: The process on a machine is killed; it starts again if the test says how.
-kill: Final = FaultKind("kill", 1, Cluster.kill, _nothing)
+kill: Final = FaultKind("kill", 1, Cluster.kill, _nothing, often=2.0)
 #: A machine has a power failure: it is silent, and what was not synced may be lost.
-crash: Final = FaultKind("crash", 1, Cluster.crash, _nothing)
+crash: Final = FaultKind("crash", 1, Cluster.crash, _nothing, often=3.0)
 #: The disk of a machine takes no byte more.
 full_disk: Final = FaultKind("full_disk", 1, _fill, _empty)
 #: Each write and each fsync on a machine takes `seconds`.
@@ -392,59 +427,11 @@ KINDS: Final = (
     *(partition, one_way, isolate, cut, delay, loss, doubling, narrow),
     *(pause, clock_rate, clock_step, kill, crash, full_disk, slow_disk, bad_fsync),
 )
-_DEADLY: Final = (kill, crash)
+DEADLY: Final = (kill, crash)
 
 
-class Swarm:
-    """Draws the faults of each seed."""
-
-    def __init__(self, kinds: Sequence[FaultKind], span: float, most: int) -> None:
-        self.kinds = tuple(kinds) or KINDS
-        self.span = span
-        self.most = most
-
-    def draw(self, seed: int) -> list[Fault]:
-        """Return the faults of a seed, in the order of their begin.
-
-        Each seed has some of the kinds, each with its own weight, and any number of faults.
-        A part of them come soon after another one, often of the same kind: troubles come
-        together, and a second one matters most while a program still deals with the first.
-        """
-        rng = random.Random(f"swarm {seed}")
-        kinds = [kind for kind in self.kinds if rng.random() < 0.5] or [rng.choice(self.kinds)]
-        if rng.random() < _FEW:
-            kinds = rng.sample(kinds, min(len(kinds), rng.randint(1, 3)))
-        weights = [rng.random() + 0.1 for _ in kinds]
-        count = rng.randint(0, self.most)
-        faults: list[Fault] = []
-        for kind in rng.choices(kinds, weights, k=count):
-            fault = kind.draw(rng, MACHINES, self.span)
-            company = rng.random() if faults else 1.0
-            before = rng.choice(faults) if faults else fault
-            if company < _ALIKE:
-                other = before.kind.draw(rng, MACHINES, self.span)
-                fault = replace(before, machines=other.machines, lasts=other.lasts)
-            elif company < _ALIKE + _TOGETHER:
-                soon = round(min(before.at + _between(rng, _SOONEST, 2.0), self.span), 3)
-                again = rng.choice((kind, before.kind))
-                fault = replace(again.draw(rng, MACHINES, self.span), at=soon)
-            faults.append(fault)
-        return sorted(faults, key=lambda fault: fault.at)
-
-
-#: Places that a swarm draws from; a place beyond the last machine stands for one before.
-MACHINES: Final = 60
-
-
-def swarm(*kinds: FaultKind, span: float = SPAN, most: int = MOST) -> Swarm:
-    """Return a drawer of faults: each seed another mix of the kinds.
-
-    Args:
-        kinds: what may go wrong; everything by default.
-        span: virtual seconds in which faults begin. Each lasts up to half of that.
-        most: faults of one seed.
-    """
-    return Swarm(kinds, span, most)
+#: When faults began that had waited for something, and at which places.
+Struck = dict[Fault, tuple[float, tuple[int, ...]]]
 
 
 class Unrest:
@@ -458,6 +445,8 @@ class Unrest:
         self._gone: dict[Machine, Fault] = {}
         #: Faults that wait for something, and how many of these each has to let pass.
         self._armed: list[tuple[Fault, int]] = []
+        #: What waited for a moment has begun at these times, at these places.
+        self.struck: Struck = {}
         self._is_over = self._strikes = False
         cluster.calmed = self.end
         for fault in faults:
@@ -494,9 +483,7 @@ class Unrest:
         machines = self._cluster.machines()
         due, waiting = [], []
         for fault, skip in self._armed:
-            concerned = [machines[place % len(machines)] for place in fault.machines[:1]]
-            is_other = doer is not None and doer not in (concerned or [doer])
-            if fault.on != what or is_other:
+            if fault.on != what or not _concerns(fault, doer, machines):
                 waiting.append((fault, skip))
             elif skip:
                 waiting.append((fault, skip - 1))
@@ -505,22 +492,34 @@ class Unrest:
         self._arm_all(waiting)
         self._strikes = True  # what a fault does is no moment for another one
         for fault in due:
-            self.begin(fault)
+            place = machines.index(doer) if doer in machines else 0
+            if fault.after:
+                self._cluster.clock.plan(fault.after, self.begin, fault, place)
+            else:
+                self.begin(fault, place)
         self._strikes = False
 
-    def begin(self, fault: Fault) -> None:
-        """Let a fault happen now, if there are machines for it."""
+    def begin(self, fault: Fault, doer: int = 0) -> None:
+        """Let a fault happen now, if there are machines for it.
+
+        Args:
+            fault: which.
+            doer: the place of the machine that came to the moment for which it waited.
+        """
         if self._is_over:
             return
         if self._cluster.is_linking:
-            self._cluster.clock.plan(_SOONEST, self.begin, fault)
+            self._cluster.clock.plan(SOONEST, self.begin, fault, doer)
             return
         machines = self._cluster.machines()
         if len(machines) < len(fault.machines):
             return
-        places = _places(fault.machines, len(machines))
+        drawn = tuple(doer if place == DOER else place for place in fault.machines)
+        places = _places(drawn, len(machines))
+        if fault.on:
+            self.struck.setdefault(fault, (self._cluster.now, tuple(places)))
         nodes = [machines[place] for place in places]
-        if fault.kind in _DEADLY:
+        if fault.kind in DEADLY:
             self._end_node(fault, nodes[0])
             return
         if not all(map(self._cluster.is_running, nodes)):
@@ -596,9 +595,27 @@ class Unrest:
         self._tell(fault, nodes, begins=False)
 
 
+def _concerns(fault: Fault, doer: Machine | None, machines: list[Machine]) -> bool:
+    """Return whether a fault waits for what this machine does, or the test or a history."""
+    first = fault.machines[:1]
+    if first == (DOER,):
+        return doer in machines
+    if doer is None or not first or fault.on not in OWN_MOMENTS:
+        return True
+    return doer is machines[first[0] % len(machines)]
+
+
+def at_its_time(fault: Fault, struck: Struck) -> Fault:
+    """Return a fault that begins when, and where, this one began after it had waited."""
+    if fault not in struck:
+        return fault
+    at, places = struck[fault]
+    return replace(fault, machines=places, at=float(f"{at:.6g}"), on="", skip=0, after=0.0)
+
+
 def resolved(fault: Fault, count: int) -> Fault:
     """Return a fault with places of machines that there are."""
-    if count < len(fault.machines):
+    if count < len(fault.machines) or DOER in fault.machines:
         return fault
     return replace(fault, machines=tuple(_places(fault.machines, count)))
 

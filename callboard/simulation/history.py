@@ -99,14 +99,19 @@ class History:
     recorded where it arrives, so recorded operations are at least as long as the real ones.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        heard: Callable[[], object] | None = None,
+    ) -> None:
         """Begin an empty history.
 
         Args:
             now: the clock that its times come from; that of a cluster for `cluster.history()`.
+            heard: called when a client has heard of the success of an operation.
         """
         self.operations: list[Operation] = []
-        self._now = now
+        self._now, self._heard = now, heard
         self._moments = count()
 
     def __len__(self) -> int:
@@ -159,6 +164,12 @@ class History:
         operation.outcome, operation.answer = outcome, answer
         operation.end = self._now()
         operation.ended = next(self._moments)
+        self._tell(operation)
+
+    def _tell(self, operation: Operation) -> None:
+        """Tell who wants to know that a client has heard of a success."""
+        if self._heard is not None and operation.outcome == "answered":
+            self._heard()
 
     def operation(
         self,
@@ -245,6 +256,7 @@ class History:
             operation.outcome = "failed" if is_refused else "unknown"
         operation.end = self._now()
         operation.ended = next(self._moments)
+        self._tell(operation)
 
     def store(self, store: Store, client: object = "") -> "RecordedStore":
         """Return a store whose calls are recorded, each key for itself.

@@ -3,6 +3,7 @@
 from typing import Final
 
 from callboard.mqtt.router.wills import Wills
+from callboard.mqtt.router.window import Window
 from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.simulation import (
     AlwaysBroken,
@@ -10,10 +11,12 @@ from callboard.simulation import (
     NotLinearizable,
     OutOfOrder,
 )
-from tests.planted import raft, services
+from tests.planted import programs, raft, services, transfers
 from tests.planted.plant import Plant
+from tests.planted.programs import Cache, Hand, Jobs, Ledger, Origin, Payer
 from tests.planted.raft import Member
 from tests.planted.services import Bank, Candidate, Feed, Guard, Tally, Teller
+from tests.planted.transfers import Account, Clerk
 
 PLANTS: Final = (
     Plant(
@@ -142,5 +145,151 @@ PLANTS: Final = (
         " or not is_current",
         "",
         NotLinearizable,
+    ),
+    Plant(
+        "a refusal counted as a vote",
+        raft.scenario,
+        Member,
+        "on_canvass",
+        "elif granted and",
+        "elif term and",
+        NotLinearizable,
+    ),
+    Plant(
+        "committed by the leader alone",
+        raft.scenario,
+        Member,
+        "count",
+        "have[len(have) // 2]",
+        "have[-1]",
+        NotLinearizable,
+    ),
+    Plant(
+        "entries behind others than the leader's",
+        raft.scenario,
+        Member,
+        "on_append",
+        "msg.index and self.log[msg.index - 1][0] != msg.before",
+        "False",
+        NotLinearizable,
+    ),
+    Plant(
+        "a leader that hears of a later term and stays",
+        raft.scenario,
+        Member,
+        "on_append",
+        "if msg.term < self.term:",
+        "if False:",
+        NotLinearizable,
+    ),
+    Plant(
+        "forgotten fsync in a program",
+        programs.payments,
+        Ledger,
+        "pay",
+        "os.fsync(self.file.fileno())",
+        "pass",
+        NotLinearizable,
+    ),
+    Plant(
+        "a snapshot renamed before it is synced",
+        programs.payments,
+        Ledger,
+        "compact",
+        "os.fsync(file.fileno())",
+        "pass",
+        NotLinearizable,
+    ),
+    Plant(
+        "a file emptied before a rename is synced",
+        programs.payments,
+        Ledger,
+        "compact",
+        'os.rename(f"{SNAPSHOT}.new", SNAPSHOT)\n    sync_folder()',
+        'os.rename(f"{SNAPSHOT}.new", SNAPSHOT)',
+        NotLinearizable,
+    ),
+    Plant(
+        "said again under another name",
+        programs.payments,
+        Payer,
+        "ask",
+        'f"{request}\\n"',
+        "f\"{request.replace(' 1', f'.{time.time()} 1')}\\n\"",
+        NotLinearizable,
+    ),
+    Plant(
+        "a job acknowledged before it is done",
+        programs.queue,
+        Hand,
+        "work",
+        'await self.do(job)\n            writer.write(f"{job}\\n".encode())\n'
+        "            await reader.readline()",
+        'writer.write(f"{job}\\n".encode())\n'
+        "            await reader.readline()\n            await self.do(job)",
+        MessageLost,
+    ),
+    Plant(
+        "a job of a lost worker",
+        programs.queue,
+        Jobs,
+        "serve",
+        "if mine is not None:",
+        "if False:",
+        MessageLost,
+    ),
+    Plant(
+        "a cache that connects again and asks nothing",
+        programs.cache,
+        Origin,
+        "serve",
+        "self.tell(writer)\n",
+        "pass\n",
+        AlwaysBroken,
+    ),
+    Plant(
+        "an age by the date",
+        programs.cache,
+        Cache,
+        "clock",
+        "asyncio.get_running_loop().time()",
+        "time.time()",
+        AlwaysBroken,
+    ),
+    Plant(
+        "half a transfer after a restart",
+        transfers.scenario,
+        Clerk,
+        "resume",
+        "in self.open:",
+        "in ():",
+        AlwaysBroken,
+    ),
+    Plant(
+        "numbers that begin again",
+        transfers.scenario,
+        Clerk,
+        "__init__",
+        "max(self.last, int(number))",
+        "0",
+        AlwaysBroken,
+    ),
+    Plant(
+        "names forgotten at a restart",
+        transfers.scenario,
+        Account,
+        "__init__",
+        "{name for name, _ in self.pages.lines}",
+        "set()",
+        AlwaysBroken,
+    ),
+    Plant(
+        "not sent again behind a reconnect",
+        services.orders,
+        Window,
+        "connection_lost",
+        "{**self.inflight, **self.resend}",
+        "{**self.resend}",
+        MessageLost,
     ),
 )

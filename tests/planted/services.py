@@ -406,3 +406,37 @@ def wills(cluster):
         cluster.restart(hub)
     cluster.advance(20.0)
     history.check(NothingLost())
+
+
+# --- orders over a router ---
+
+
+def orders(cluster):
+    """Each order comes once, whatever ends; a router whose journal fails is begun again."""
+    hub, till, desk = cluster(3, topology="none")
+    history, ends, clients = cluster.history(), [], {}
+
+    def start(node):
+        if node.name == hub.name:
+            ports = (ListenerSettings("127.0.0.1:1883"),)
+            config = RouterConfig(ports, directory="/mqtt", sys_interval=0)
+            ends.append(node.monitor(Router(config, node=node).start().ref))
+
+    start(hub)
+    cluster.restarted = start
+    for node in (till, desk):
+        clients[node.name] = MqttClient(node, node.name, hub, history)
+    asked = clients[desk.name].subscribe("orders/#", qos=2)
+    cluster.run_until(lambda: asked.done(), 30.0)
+    for number, chance in cluster.steps(30):
+        if cluster.is_running(till):
+            clients[till.name].publish("orders/eu", b"%d" % number, qos=chance.choice((1, 2)))
+        if ends[-1].done() and cluster.is_running(cluster.machines()[0]):
+            cluster.kill(cluster.machines()[0])
+    cluster.calm()
+    if ends[-1].done():
+        cluster.kill(cluster.machines()[0])
+        cluster.restart(cluster.machines()[0])
+    cluster.advance(30.0)
+    if asked.done() and cluster.is_running(till) and cluster.is_running(desk):
+        history.check(NothingLost())

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors.errors import WrongArgument, WrongValue, require, wrong_argument
-from callboard.simulation.faults import Fault, FaultKind, swarm
+from callboard.simulation.faults import DOER, Fault, FaultKind
+from callboard.simulation.runs.swarm import swarm
 
 if TYPE_CHECKING:
     import pytest
@@ -346,6 +347,9 @@ def checked_faults(faults: object, decorator: str) -> list[Fault]:
         if isinstance(fault, FaultKind):
             raise _kind_alone(fault, needed, decorator)
         require(isinstance(fault, Fault), needed, fault)
+        if decorator != "cluster_test" and DOER in fault.machines:
+            message = f'{fault}: "doer" is for {swarm.__name__}s and lists of @cluster_test'
+            raise WrongArgument(message)
     return listed
 
 

@@ -12,9 +12,17 @@ T = TypeVar("T")
 #: Whether a run with these faults, and these steps of the test, still fails.
 Fails = Callable[[list[Fault], list[int]], bool]
 
+#: Faults with the times at which they began, in place of what they waited for.
+Timed = Callable[[list[Fault], list[int]], list[Fault]]
+
+
+def _as_they_are(faults: list[Fault], _: list[int]) -> list[Fault]:
+    """Return faults as they are: no other times are known."""
+    return faults
+
 
 def shrink(
-    faults: list[Fault], steps: list[int], fails: Fails
+    faults: list[Fault], steps: list[int], fails: Fails, timed: Timed = _as_they_are
 ) -> tuple[list[Fault], list[int]]:
     """Return as few and as simple faults and steps as can be found for a run that fails.
 
@@ -28,6 +36,10 @@ def shrink(
         faults = fewer(faults, partial(_with_steps, fails, steps))
         steps = fewer(steps, partial(fails, faults))
     for place in range(len(faults)):
+        if faults[place].on:  # a time and a machine tell more than what it waits for
+            tried = [*faults[:place], timed(faults, steps)[place], *faults[place + 1 :]]
+            if tried != faults and fails(tried, steps):
+                faults = tried
         for simpler in _simpler(faults[place]):
             tried = [*faults[:place], simpler(faults[place]), *faults[place + 1 :]]
             if tried != faults and fails(tried, steps):
@@ -59,10 +71,11 @@ def fewer(parts: list[T], fails: Callable[[list[T]], bool]) -> list[T]:
 def _simpler(fault: Fault) -> list[Callable[[Fault], Fault]]:
     """Return what may make a fault simpler: each is tried on what the one before left."""
     return [
-        lambda one: replace(one, on="", skip=0),
         lambda one: replace(one, skip=0),
+        lambda one: replace(one, after=0.0),
         lambda one: replace(one, at=float(f"{one.at:.1g}")),
         lambda one: replace(one, at=float(f"{fault.at:.2g}")),
+        lambda one: replace(one, after=float(f"{one.after:.1g}")),
         lambda one: replace(one, lasts=float(f"{one.lasts:.1g}")),
         lambda one: replace(one, amount=float(f"{one.amount:.1g}")),
     ]

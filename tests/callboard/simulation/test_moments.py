@@ -155,10 +155,79 @@ def test_what_is_busy_for_ever_at_one_moment_is_told(monkeypatch):
             cluster.advance(1.0)
 
 
+def test_a_fault_strikes_whichever_machine_comes_to_a_moment():
+    with closing(Cluster(3)) as cluster:
+        nodes = cluster(3, topology="mesh")
+        writers = [node.spawn(Writer, cluster.disk(node)) for node in nodes]
+        struck = Unrest(cluster, [pause("doer", at=1, on="disk", after=0.25, lasts=9)]).struck
+        cluster.advance(2.0)
+        writers[2].tell("one")
+        cluster.advance(0.2)
+        assert not any(map(cluster.is_paused, nodes))
+        writers[1].tell("two")
+        cluster.advance(0.2)
+
+        assert [cluster.is_paused(node) for node in nodes] == [False, False, True]
+        ((at, places),) = struck.values()
+        assert (round(at, 3), places) == (round(cluster.now - 0.15, 3), (2,))
+
+
+def test_a_machine_ends_again_soon_after_its_start():
+    with closing(Cluster(3)) as cluster:
+        cluster(2)
+        starts = []
+        cluster.restarted = lambda node: starts.append(cluster.now)
+        again = crash("doer", on="start", after=0.5, lasts=2)
+        Unrest(cluster, [kill(1, at=1, lasts=1), again])
+        cluster.advance(10.0)
+
+        first, second = starts
+        assert round(second - first, 3) == 2.5
+
+
+def test_a_fault_begins_when_a_client_has_its_answer():
+    with closing(Cluster(3)) as cluster:
+        a, b = cluster(2)
+        history = cluster.history()
+        writer = a.ref(str(b.spawn(Writer, cluster.disk(b))))
+        Unrest(cluster, [kill(1, on="answer", skip=1)])
+        for text in ("one", "two", "three"):
+            history.ask(writer, text, timeout=1.0)
+            cluster.advance(2.0)
+
+        outcomes = [each.outcome for each in history.operations]
+        assert outcomes == ["answered", "answered", "unknown"]
+
+
+def test_a_shrunk_fault_names_the_time_and_the_machine():
+    def scenario(cluster):
+        nodes = cluster(3, topology="mesh")
+        writer = nodes[1].spawn(Writer, cluster.disk(nodes[1]))
+        cluster.advance(1.0)
+        writer.tell("one")
+        cluster.advance(2.0)
+        assert not any(map(cluster.is_paused, nodes))
+
+    faults = [pause("doer", at=0.9, on="mark", after=0.7, lasts=9)]
+    run = ClusterTest(scenario, [1], faults, twice=False).run("here", {})
+
+    (small,) = run.smallest
+    assert (small.machines, small.on, small.lasts) == ((1,), "", 9)
+    assert 1.6 < small.at < 2.0
+
+
+@pytest.mark.parametrize(
+    ("places", "on"), [(("doer",), ""), (("doer",), "test"), (("a",), "send"), ((-1,), "send")]
+)
+def test_a_machine_is_a_number_or_whoever_does_something(places, on):
+    with pytest.raises(ValueError, match=r"no machine: they are counted from 0 on.* \"doer\""):
+        crash(*places, on=on)
+
+
 def test_a_fault_waits_for_what_is_known():
     with pytest.raises(ValueError, match="cannot wait for 'rain'; it waits for send, disk"):
         crash(0, on="rain")
-    fault = crash(0, at=2, on="disk", skip=3)
+    fault = crash("doer", at=2, on="disk", skip=3, after=0.5)
     assert eval(str(fault), {"crash": crash}) == fault
 
 
