@@ -27,6 +27,7 @@ from callboard.simulation.cluster import Cluster
 from callboard.simulation.faults import Fault, Struck, Unrest, at_its_time, resolved
 from callboard.simulation.marks import marking, warn_of_missed
 from callboard.simulation.runs import environment
+from callboard.simulation.runs.logs import unlogged
 from callboard.simulation.runs.scenario import (
     Scenario,
     checked_faults,
@@ -315,7 +316,8 @@ def cluster_test(
         request = told.fixtures(arguments)
         root = request.config.rootpath
         only = seed_of(request.config)
-        run = here.run(request.node.nodeid, arguments, only, root)
+        with unlogged(request):
+            run = here.run(request.node.nodeid, arguments, only, root)
         if run is None and only is not None:
             if request.config.getoption("--callboard-events") is not None:
                 cluster = here.live(only, here.faults_of(only), arguments).cluster
@@ -326,6 +328,8 @@ def cluster_test(
             assert run.cluster is not None
             request.node.stash[CLUSTER] = run.cluster
             program = run.program(scenario, request)
+            if run.smallest is not None:  # once more, for the log
+                here.live(run.seed, run.smallest, arguments, run.steps)
             run.error.add_note(f"seed {run.seed}; this test fails alike:\n\n{program}")
             raise run.error
 

@@ -77,5 +77,6 @@ def _simpler(fault: Fault) -> list[Callable[[Fault], Fault]]:
         lambda one: replace(one, at=float(f"{fault.at:.2g}")),
         lambda one: replace(one, after=float(f"{one.after:.1g}")),
         lambda one: replace(one, lasts=float(f"{one.lasts:.1g}")),
+        lambda one: replace(one, lasts=float(f"{fault.lasts:.2g}")),
         lambda one: replace(one, amount=float(f"{one.amount:.1g}")),
     ]

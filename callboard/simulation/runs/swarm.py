@@ -20,6 +20,7 @@ from callboard.simulation.faults import (
     KINDS,
     MOMENTS,
     OWN_MOMENTS,
+    SHORTEST,
     SOONEST,
     Fault,
     FaultKind,
@@ -62,7 +63,10 @@ _ALIKE: Final = 0.2
 _FEW: Final = 0.5
 
 #: Part of the seeds with a few faults of one kind, each at any moment of one kind.
-_EXACT: Final = 0.3
+_EXACT: Final = 0.1
+
+#: The same for tests that change disks: between two changes is where programs are weak.
+_EXACT_WITH_DISK: Final = 0.25
 
 #: Most faults of these seeds.
 _EXACT_MOST: Final = 4
@@ -81,6 +85,9 @@ _RACK: Final = 0.25
 
 #: Part of the series that strike the same machines each time.
 _SAME: Final = 0.25
+
+#: Part of the seeds whose faults are long: longer than leases and the patience of others.
+_LONG: Final = 0.25
 
 #: Part of the seeds whose faults begin while the test is busy, where that is a short time.
 _BUSY: Final = 0.75
@@ -142,7 +149,9 @@ class Swarm:
         a mixture, or one or two series of troubles. The others have a few faults of one kind.
         """
         rng = random.Random(f"swarm {seed}")
-        if rhythm is not None and rhythm.moments and self.most and rng.random() < _EXACT:
+        moments = {} if rhythm is None else rhythm.moments
+        part = _EXACT_WITH_DISK if "disk" in moments else _EXACT
+        if rhythm is not None and moments and self.most and rng.random() < part:
             often = [kind.often**2 for kind in self.kinds]
             kind = rng.choices(self.kinds, often)[0]
             draft = _Draft(self.span, rhythm, rng, starts=False)
@@ -174,6 +183,7 @@ class _Draft:
     ) -> None:
         self._rng = rng
         self._lasting = span
+        self._shortest = span / 8 if rng.random() < _LONG else SHORTEST
         self._span = min(span, rhythm.busy) if rng.random() < _BUSY else span
         self._moments = rhythm.moments
         known = {moment for moment in MOMENTS if not rhythm.moments or moment in rhythm.moments}
@@ -211,7 +221,7 @@ class _Draft:
         """
         rng = self._rng
         on = self._moment() if rng.random() < _AIMED_SERIES else ""
-        lasts = between(rng, 0.05, self._lasting / 4)
+        lasts = between(rng, self._shortest, self._lasting / 4)
         late = between(rng, SOONEST / 4, 1.0) if on and rng.random() < _LATER else 0.0
         in_turn = on not in ("send", "disk") and rng.random() < 0.5
         at_once = rng.randint(2, 3) if rng.random() < _RACK else 1
@@ -268,7 +278,11 @@ class _Draft:
 
     def _fault(self, kind: FaultKind) -> Fault:
         """Draw a fault that waits for nothing."""
-        return kind.draw(self._rng, MACHINES, self._span, self._lasting)
+        fault = kind.draw(self._rng, MACHINES, self._span, self._lasting)
+        if self._shortest == SHORTEST:
+            return fault
+        lasts = round(between(self._rng, self._shortest, self._lasting / 2), 3)
+        return replace(fault, lasts=kind.bounded(lasts))
 
     def _aimed(self, fault: Fault) -> Fault:
         """Let a part of the faults wait for something."""

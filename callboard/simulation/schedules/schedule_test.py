@@ -17,6 +17,7 @@ from callboard.actors.errors import WrongValue, require
 from callboard.simulation.faults import Fault
 from callboard.simulation.marks import warn_of_missed
 from callboard.simulation.runs import environment
+from callboard.simulation.runs.logs import unlogged
 from callboard.simulation.runs.scenario import Scenario, checked_faults, whole_numbers
 from callboard.simulation.schedules.search import (
     DEVIATIONS,
@@ -111,12 +112,14 @@ def schedule_test(
             _live_one(request, search, order)
             return
         kept = _kept(request.config.rootpath, name)
-        explored = search.run(kept)
+        with unlogged(request):
+            explored = search.run(kept)
         request.node.user_properties.append((SCHEDULES, str(explored)))
         if explored.failure is None:
             warn_of_missed(name, f"{explored.tried:,} schedules", function, search.met)
         if explored.failure is not None:
             _keep(request.config.rootpath, name, explored.failure.taken, kept)
+            search.live(explored.failure.taken)  # once more, for the log
             _fail(request, search, explored.failure, explored)
 
     lived.__signature__ = told.signature()  # type: ignore[attr-defined]

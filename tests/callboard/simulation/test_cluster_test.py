@@ -336,3 +336,34 @@ def test_a_kind_of_ones_own_is_drawn_and_printed():
     exec(compile(program, "printed.py", "exec"), there)
     kept = there[f"test_seed_{run.seed}"].test
     assert kept.live(run.seed, kept.faults, {}).error is not None
+
+
+def test_pytest_shows_the_log_of_the_last_run_only(pytester):
+    pytester.makepyfile(
+        """
+        import logging
+        from callboard.simulation import cluster_test, schedule_test
+
+        @cluster_test(seeds=20)
+        def test_seeds(cluster):
+            logging.warning("in a run of seed")
+            cluster(1)
+            assert [number for number, _ in cluster.steps(9)] == []
+
+        @schedule_test
+        def test_orders(cluster):
+            logging.warning("in a run of orders")
+            assert not cluster(1)
+
+        @cluster_test(seeds=3)
+        def test_that_looks_itself(cluster, caplog):
+            logging.warning("mine")
+            assert "mine" in caplog.text
+        """
+    )
+
+    done = pytester.runpytest_subprocess("-p", "no:randomly")
+
+    done.assert_outcomes(passed=1, failed=2)
+    for text in ("in a run of seed", "in a run of orders"):
+        assert sum(text in line and "WARNING" in line for line in done.outlines) == 1
