@@ -4,6 +4,7 @@
 that a few seeds show.
 """
 
+import re
 import sys
 
 import pytest
@@ -75,7 +76,8 @@ def replayed(program, scenario):
         seen.update(options)
         return lambda function: function
 
-    lines = program.replace(f"import {name}\n", "").replace("cluster_test, ", "", 1)
+    lines = program.replace(f"import {name}\n", "")
+    lines = re.sub(r"\bcluster_test, |, cluster_test\b", "", lines, count=1)
     lines = lines.replace("from callboard.simulation import cluster_test\n", "")
     names = {"cluster_test": kept, name.partition(".")[0]: sys.modules[name.partition(".")[0]]}
     exec(lines, names)

@@ -75,7 +75,7 @@ _EXACT_MOST: Final = 4
 _DISK_OF_DEADLY: Final = 4
 
 #: Part of the other seeds whose faults come in series.
-_IN_SERIES: Final = 0.5
+_IN_SERIES: Final = 0.35
 
 #: Part of the series that wait for something.
 _AIMED_SERIES: Final = 0.7
@@ -85,6 +85,9 @@ _RACK: Final = 0.25
 
 #: Part of the series that strike the same machines each time.
 _SAME: Final = 0.25
+
+#: Moments that are over in this part of a test are none to wait for: it only sets things up.
+_EARLY: Final = 0.1
 
 #: Part of the seeds whose faults are long: longer than leases and the patience of others.
 _LONG: Final = 0.25
@@ -116,7 +119,11 @@ class Rhythm:
             return cls()
         nearly_last = ordered[int(0.95 * (len(ordered) - 1))]
         busy = 2.0 ** math.ceil(math.log2(max(nearly_last, SOONEST)) + 0.1)
-        counts = {what: 1 << len(each).bit_length() for what, each in times.items() if each}
+        counts = {
+            what: 1 << len(each).bit_length()
+            for what, each in times.items()
+            if each and max(each) > busy * _EARLY
+        }
         return cls(busy, counts)
 
 
