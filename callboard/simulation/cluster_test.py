@@ -38,7 +38,7 @@ from callboard.simulation.runs.scenario import (
 )
 from callboard.simulation.runs.shrinking import shrink
 from callboard.simulation.runs.suspects import watched
-from callboard.simulation.runs.swarm import Listener, Rhythm, Swarm
+from callboard.simulation.runs.swarm import MomentRecorder, Rhythm, Swarm
 from callboard.simulation.trace import first_difference
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class ClusterTest:
                     met.strike = functools.partial(run.cluster.moment, "mark")
                     run.struck = Unrest(run.cluster, faults).struck
                     if listens:
-                        run.times = Listener(run.cluster).times
+                        run.times = MomentRecorder(run.cluster).times
                     self.scenario(run.cluster, **arguments)
             except BaseException as error:
                 if not is_failure(error):
@@ -272,6 +272,15 @@ class Run:
         title = f"test_seed_{self.seed}"
         return Scenario(scenario, "cluster_test").program(needs, options, title, request)
 
+    def told(
+        self, scenario: Callable[..., object], request: "pytest.FixtureRequest"
+    ) -> BaseException:
+        """Return its error with a note: the seed, and a test that fails alike."""
+        assert self.error is not None
+        program = self.program(scenario, request)
+        self.error.add_note(f"seed {self.seed}; this test fails alike:\n\n{program}")
+        return self.error
+
 
 def cluster_test(
     scenario: Callable[..., object] | None = None,
@@ -324,14 +333,11 @@ def cluster_test(
                 assert cluster is not None
                 request.node.stash[CLUSTER] = cluster
         elif run is not None:
-            assert run.error is not None
             assert run.cluster is not None
             request.node.stash[CLUSTER] = run.cluster
-            program = run.program(scenario, request)
             if run.smallest is not None:  # once more, for the log
                 here.live(run.seed, run.smallest, arguments, run.steps)
-            run.error.add_note(f"seed {run.seed}; this test fails alike:\n\n{program}")
-            raise run.error
+            raise run.told(scenario, request)
 
     lived.__signature__ = told.signature()  # type: ignore[attr-defined]
     lived.scenario = scenario  # type: ignore[attr-defined]

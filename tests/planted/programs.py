@@ -6,6 +6,8 @@ import time  # noqa: F401 - for what is planted
 
 from callboard.simulation import Counter, NothingLost, always, linearizable, reachable
 
+rest = asyncio.sleep  # in virtual time
+
 LEDGER, SNAPSHOT = "/var/lib/ledger", "/var/lib/snapshot"
 
 
@@ -91,7 +93,7 @@ class Payer:
             pay = {"name": "add", "value": 1, "key": "total", "client": self.name}
             with self.history.operation(**pay) as paying:
                 paying.answer = await self.ask(f"pay {self.name}{number} 1")
-            await asyncio.sleep(0.5)
+            await rest(0.5)
 
     async def ask(self, request):
         for _ in range(60):
@@ -105,7 +107,7 @@ class Payer:
                         return
             except OSError:
                 pass
-            await asyncio.sleep(0.5)
+            await rest(0.5)
         raise TimeoutError(request)
 
 
@@ -167,7 +169,7 @@ class Hand:
             try:
                 await self.work()
             except (OSError, ValueError):
-                await asyncio.sleep(0.3)
+                await rest(0.3)
 
     async def work(self):
         async with asyncio.timeout(2.0):
@@ -176,7 +178,7 @@ class Hand:
                 writer.write(b"take\n")
                 job = (await reader.readline()).decode().strip()
                 if job in ("", "None"):
-                    await asyncio.sleep(0.5)
+                    await rest(0.5)
                     return
                 await self.do(job)
                 writer.write(f"{job}\n".encode())
@@ -185,7 +187,7 @@ class Hand:
                 writer.close()
 
     async def do(self, job):
-        await asyncio.sleep(0.1)
+        await rest(0.1)
         reachable("a job is done")
         self.history.received(job, client="hands")
 
@@ -258,7 +260,7 @@ class Cache:
             try:
                 await self.follow()
             except OSError:
-                await asyncio.sleep(0.2)
+                await rest(0.2)
 
     async def follow(self):
         async with asyncio.timeout(2.0):
@@ -271,7 +273,7 @@ class Cache:
                     if not line:
                         raise ConnectionError
                     self.hear(line.decode().strip())
-                await asyncio.sleep(0.3)
+                await rest(0.3)
         finally:
             writer.close()
 

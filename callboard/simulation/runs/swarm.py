@@ -127,7 +127,7 @@ class Rhythm:
         return cls(busy, counts)
 
 
-class Listener:
+class MomentRecorder:
     """Takes down the moments of a run."""
 
     def __init__(self, cluster: Cluster) -> None:

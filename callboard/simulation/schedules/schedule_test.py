@@ -112,14 +112,11 @@ def schedule_test(
             _live_one(request, search, order)
             return
         kept = _kept(request.config.rootpath, name)
-        with unlogged(request):
-            explored = search.run(kept)
-        request.node.user_properties.append((SCHEDULES, str(explored)))
+        explored = _explore(request, search, kept)
         if explored.failure is None:
             warn_of_missed(name, f"{explored.tried:,} schedules", function, search.met)
         if explored.failure is not None:
             _keep(request.config.rootpath, name, explored.failure.taken, kept)
-            search.live(explored.failure.taken)  # once more, for the log
             _fail(request, search, explored.failure, explored)
 
     lived.__signature__ = told.signature()  # type: ignore[attr-defined]
@@ -195,6 +192,18 @@ def _checked_schedule(schedule: Iterable[Deviation]) -> list[Deviation]:
         kinds = [type(each) for each in deviation] if isinstance(deviation, Sequence) else []
         require(kinds == [int, str], needed, deviation)
     return [(number, who) for number, who in listed]
+
+
+def _explore(
+    request: "pytest.FixtureRequest", search: Search, kept: list[list[Deviation]]
+) -> Explored:
+    """Try the schedules of a test; pytest shows how many, and the log of a failed one."""
+    with unlogged(request):
+        explored = search.run(kept)
+    request.node.user_properties.append((SCHEDULES, str(explored)))
+    if explored.failure is not None:
+        search.live(explored.failure.taken)
+    return explored
 
 
 def _live_one(

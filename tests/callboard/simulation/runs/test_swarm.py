@@ -6,7 +6,7 @@ from callboard import Actor, handler
 from callboard.simulation import Cluster, crash, cut, delay, swarm
 from callboard.simulation.cluster_test import ClusterTest
 from callboard.simulation.faults import DOER, KINDS, MOMENTS, OWN_MOMENTS, Unrest
-from callboard.simulation.runs.swarm import Listener, Rhythm, Swarm
+from callboard.simulation.runs.swarm import MomentRecorder, Rhythm, Swarm
 
 NAMES = {kind.name: kind for kind in KINDS}
 
@@ -70,7 +70,7 @@ def test_nothing_waits_for_a_start_where_nothing_ends():
 def test_a_test_is_listened_to_until_it_is_calm():
     with closing(Cluster(1)) as cluster:
         Unrest(cluster, [])
-        listener = Listener(cluster)
+        listener = MomentRecorder(cluster)
         writes(cluster)
 
     rhythm = Rhythm.of(listener.times)
