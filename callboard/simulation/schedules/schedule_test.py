@@ -94,7 +94,7 @@ def schedule_test(
 
     @functools.wraps(scenario)
     def lived(*bound: object, **arguments: Any) -> None:
-        from callboard.simulation.plugin import SCHEDULES, seed_of
+        from callboard.simulation.plugin import seed_of
 
         __tracebackhide__ = True
         function = told.of(bound)
@@ -198,6 +198,8 @@ def _explore(
     request: "pytest.FixtureRequest", search: Search, kept: list[list[Deviation]]
 ) -> Explored:
     """Try the schedules of a test; pytest shows how many, and the log of a failed one."""
+    from callboard.simulation.plugin import SCHEDULES
+
     with unlogged(request):
         explored = search.run(kept)
     request.node.user_properties.append((SCHEDULES, str(explored)))
