@@ -94,6 +94,9 @@ SEARCHED: Final = 1_000
 #: Actors that may wait for one another before it counts as a circle.
 LONGEST_CHAIN: Final = 100
 
+#: Unanswered askers from which on it is looked which of them are answered.
+PROMISES_LOOKED_AT: Final = 64
+
 #: Guards the tables of watchers while actors end; held for a few operations.
 LIFE: Final = threading.Lock()
 
@@ -321,7 +324,7 @@ class Cell:
     # Most actors have none of these: each is made on first use.
     children: "dict[Cell, None] | None" = None
     _mailbox: deque[Item] | None = None
-    _promises: list[Asker] | None = None
+    _promises: "_Promises | None" = None
     _watchers: dict[object, Watcher] | None = None
     #: The actors linked with, and the key of the monitor of each.
     _links: dict[ActorRef[Any], object] | None = None
@@ -1002,11 +1005,13 @@ class Cell:
         sender.owed()
         if _wants_no_answer(sender):
             return
-        if self._promises is None:
-            self._promises = []
-        elif len(self._promises) >= 64:
-            self._promises = [asker for asker in self._promises if not _wants_no_answer(asker)]
-        self._promises.append(sender)
+        promises = self._promises
+        if promises is None:
+            promises = self._promises = _Promises()
+        elif len(promises) >= promises.look_at:
+            promises[:] = [asker for asker in promises if not _wants_no_answer(asker)]
+            promises.look_at = max(PROMISES_LOOKED_AT, 2 * len(promises))
+        promises.append(sender)
 
     # --- behavior ---
 
@@ -1310,6 +1315,18 @@ def _is_refused_call(error: TypeError, frames: int) -> bool:
     for _ in range(frames):
         trace = trace and trace.tb_next
     return trace is not None and trace.tb_next is None
+
+
+class _Promises(list[Asker]):
+    """Askers that are not answered yet; those that are, are dropped now and then."""
+
+    __slots__ = ("look_at",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: How many there are when it is looked which of them are answered: twice as many as
+        #: were left the last time, so looks cost each of them the same, however many there are.
+        self.look_at = PROMISES_LOOKED_AT
 
 
 def _wants_no_answer(sender: Asker) -> bool:

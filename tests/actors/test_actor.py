@@ -304,3 +304,32 @@ def test_an_error_of_a_promise_is_the_same_for_askers_on_any_node(runtime):
     with pytest.raises(RemoteError, match="not 3") as caught:
         runtime.start_actor(Refuser).ask(3).result(5)
     assert caught.value.type_name == "ValueError"
+
+
+class CountedAsker:
+    """An asker that counts how often it is looked whether it has its answer."""
+
+    looks = 0
+
+    def owed(self):
+        """Take note that the answer comes later."""
+
+    def set_exception(self, error):
+        """Be told that there will be none."""
+
+    @property
+    def done_(self):
+        CountedAsker.looks += 1
+        return False
+
+
+class Debtor(Actor):
+    @handler
+    def on_count(self, count: int) -> int:
+        for _ in range(count):
+            self._cell.owe(CountedAsker())
+        return CountedAsker.looks
+
+
+def test_an_actor_that_owes_many_answers_looks_at_each_a_few_times(runtime):
+    assert runtime.start_actor(Debtor).ask(4000).result(10) < 4 * 4000
