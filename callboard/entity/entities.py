@@ -44,14 +44,20 @@ from callboard.entity.messages import (
     NotOwner,
     StopEntity,
 )
-from callboard.entity.ownership import LOOK, Ownership, OwnershipHooks, called
+from callboard.entity.ownership import LOOK, Ownership, OwnershipHooks, called, wrong_state
 from callboard.entity.reference import EntityRef
 from callboard.entity.sending import TypeSender, Waiting
 from callboard.entity.state.client import StateClient, ThreadedStateClient
 from callboard.entity.state.interface import EntityState, StoredEvent
 from callboard.entity.state.opening import open_leases, open_state, open_view
 from callboard.lease.driver import LeaseDriver, LeaseLoop, LeaseNews, LeasePlace, LeaseThread
-from callboard.lease.errors import LeaseLost, OutcomeUnknown, StorageError
+from callboard.lease.errors import (
+    LeaseLost,
+    OutcomeUnknown,
+    StateCorrupt,
+    StateVersion,
+    StorageError,
+)
 from callboard.lease.machine.lease_machine import (
     HolderGone,
     LeaseHeld,
@@ -75,6 +81,9 @@ ROWS_OF_EVENTS: Final = 1_000
 
 #: Seconds that closing waits for commits under way, and for other members to be told.
 CLOSE_TIMEOUT: Final = 5.0
+
+#: Seconds that other nodes have to tell which table they know, before this one hosts.
+ASK_SECONDS: Final = 1.0
 
 #: Types that a node sends to for its leaves, which may name any that their rights match.
 TYPES_LIMIT: Final = 1_000
@@ -433,6 +442,7 @@ class Entities:
         if client is not None:
             shared = SharedState(*await called(client, EntityState.identity))
             host.reminders.set_clock(await called(client, EntityState.clock))
+        await self._refuse_other_state(name, shared)
         ask_vote = partial(self._ask_vote, name)
         hooks = OwnershipHooks(partial(self._adopted, name), sender.flush, ask_vote)
         assert leases is not None, "a register has a URL"
@@ -570,18 +580,39 @@ class Entities:
         Raises:
             NeedsLeases: another node does.
         """
-        for node in self.overlay.nodes():
-            ref = self.runtime.ref_of(node, ENTITIES)
+        if await self._tables_elsewhere(name):
+            msg = (
+                f"{name} is hosted by another node, and nothing decides between the two; "
+                'give both state="…", or leases="…"'
+            )
+            raise NeedsLeases(msg)
+
+    async def _refuse_other_state(self, name: str, own: SharedState) -> None:
+        """Refuse to host what nodes in reach host with another state, and another table.
+
+        Raises:
+            WrongState: one does.
+        """
+        for table in await self._tables_elsewhere(name):
+            if table.members and table.state[::2] != own[::2]:  # the id and the boot id
+                raise wrong_state(name, own, table)
+
+    async def _tables_elsewhere(self, name: str) -> list[Table]:
+        """Return the tables of a type that the nodes in reach have."""
+        asks = [
+            self.runtime.ref_of(node, ENTITIES).ask(AskEntityTable(name), timeout=ASK_SECONDS)
+            for node in self._tellers(name)()
+        ]
+        tables = []
+        for ask in asks:
             try:
-                found = await ref.ask(AskEntityTable(name), timeout=2.0)
+                found = await ask
             except Exception:  # noqa: BLE001, S112 - it has no entities
                 continue
-            if found is not None:
-                msg = (
-                    f"{name} is hosted by another node, and nothing decides between the two; "
-                    'give both state="…", or leases="…"'
-                )
-                raise NeedsLeases(msg)
+            if isinstance(found, EntityTable) and found.is_sound:
+                with suppress(StateCorrupt, StateVersion):
+                    tables.append(Table.read(found.text))
+        return tables
 
     def _tend(self, owned: Ownership) -> None:
         """Let a type's membership be looked after, again and again."""

@@ -401,15 +401,7 @@ class Ownership:
 
     def _refuse(self, table: Table) -> None:
         """Take note that the members have another state."""
-        others = ", ".join(sorted(node[:12] for node in table.nodes))
-        own, found = self._machine.state, table.state
-        what = "another state"
-        if own.id == found.id:
-            what = "this state on another machine, which SQLite cannot share"
-        error = WrongState(
-            f"{self._name} is hosted by {others} with {what}: {found.place or 'none'}"
-            f" ({found.id[:8]}), not {own.place or 'none'} ({own.id[:8]}); use one for all"
-        )
+        error = wrong_state(self._name, self._machine.state, table)
         if not self._settle(self._joining, error):
             self._warn(error)
 
@@ -434,6 +426,18 @@ class Ownership:
         """Tell what became of slots that were to come to rest."""
         if move == self._moves:
             self._step(event)
+
+
+def wrong_state(type_name: str, own: SharedState, table: Table) -> WrongState:
+    """Return the error of a node whose state is another than that of the members."""
+    others, found = ", ".join(sorted(node[:12] for node in table.nodes)), table.state
+    what = "another state"
+    if own.id == found.id:
+        what = "this state on another machine, which SQLite cannot share"
+    return WrongState(
+        f"{type_name} is hosted by {others} with {what}: {found.place or 'none'}"
+        f" ({found.id[:8]}), not {own.place or 'none'} ({own.id[:8]}); use one for all"
+    )
 
 
 class _Probe:

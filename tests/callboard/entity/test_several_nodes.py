@@ -199,6 +199,19 @@ def test_stop_puts_away_on_its_owner(make: Callable[..., list[Node]], state: str
     assert ref.ask(Put(1)).result(10) == 2
 
 
+def test_a_node_with_a_file_of_its_own_is_refused_and_told_of_both(
+    make: Callable[..., list[Node]], state: str, tmp_path: Path
+) -> None:
+    a, b = make(2)
+    a.host(Kept, state=state)
+    other = f"sqlite:{tmp_path}/elsewhere.db"
+    both = r"state\.db on .*elsewhere\.db on "
+    with pytest.raises(WrongState, match=both):
+        b.host(Kept, state=other)
+    b.host(Kept, state=state)
+    assert b.entity(Kept, "x").ask(Put(1)).result(10) == 1
+
+
 def test_a_node_that_drains_has_given_its_slots_away_before_it_closes(
     make: Callable[..., list[Node]], state: str
 ) -> None:
