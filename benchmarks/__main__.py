@@ -53,6 +53,7 @@ MEASURES = (
     "entity_commits",
     "entity_events",
     "entity_reads",
+    "entity_first",
     "entity_replay",
     "log_append",
     "log_receipts",

@@ -75,6 +75,7 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
     "mqtt_connect": {"mosquitto": 0.4, "amqtt": 5},
     "mqtt_idle": {"callboard": 12, "amqtt": 5},
     "entity_events": {"eventsourcing, SQLite": 8},
+    "entity_first": {"on this node": 2, "on another node": 4},
     "entity_replay": {"eventsourcing, SQLite": 5},
     "simulated_echo": {"callboard, actors, not recorded": 0.9, "detangle, at random": 1.0},
     "history_check": {"10,000 on 100 keys": 5, "300 on a key, 20 unknown": 10},

@@ -48,6 +48,7 @@ GROUPS: Final = {
         "entity_commits",
         "entity_events",
         "entity_reads",
+        "entity_first",
         "entity_replay",
     ),
     "logs": (
