@@ -34,7 +34,7 @@ def test_lives_with_a_hostile_leaf_break_no_rule(cluster):
     live_with_a_leaf.scenario(cluster)
 
 
-@cluster_test(seeds=range(12), faults=FAULTS)
+@cluster_test(seeds=range(8), faults=FAULTS)
 def test_lives_with_small_mailboxes_break_no_rule(cluster):
     live_credit.scenario(cluster)
 
