@@ -55,6 +55,7 @@ MEASURES = (
     "entity_reads",
     "entity_first",
     "entity_replay",
+    "work_queue",
     "log_append",
     "log_receipts",
     "log_read",

@@ -34,6 +34,7 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
         "callboard, credit 100": 40_000,
     },
     "log_append": {"callboard, runs of 100": 400_000},
+    "work_queue": {"callboard, SQLite": 5_000, "Celery, Redis": 3},
     "log_receipts": {"plain asks": 0.5},
     "log_read": {"callboard": 1_000_000},
     "log_table": {"pyarrow, Parquet of the same": 0.3},

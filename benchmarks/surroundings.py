@@ -49,6 +49,7 @@ def versions() -> dict[str, str]:
         "amqtt": environment.version("amqtt"),
         "detangle": environment.version("detangle"),
         "eventsourcing": environment.version("eventsourcing"),
+        "Celery": environment.version("celery"),
         "zeekpy": installed("zeekpy"),
     }
 

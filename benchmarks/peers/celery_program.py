@@ -1,0 +1,67 @@
+"""Celery on Redis doing what work queues are measured at; run by the peers' Python.
+
+    celery_program.py N FOLDER      N jobs put and done, by a worker with two processes
+
+It starts a Redis of its own that listens at a socket in the folder and appends to a file, synced
+each second, and prints its rate, after a tenth of the work as warm-up. A job is done when the
+worker has acknowledged it (`acks_late`).
+"""
+
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import redis
+from celery import Celery
+
+REDIS = "redis-server"
+
+app = Celery("celery_program")
+app.conf.task_acks_late = True
+app.conf.task_ignore_result = True
+
+
+@app.task
+def send(to: str, number: int) -> None:
+    """Do nothing with a job."""
+
+
+def started(folder: Path) -> redis.Redis:
+    """Start Redis, and return a connection once it answers."""
+    socket = folder / "redis.sock"
+    options = ["--port", "0", "--unixsocket", str(socket), "--dir", str(folder)]
+    options += ["--appendonly", "yes", "--appendfsync", "everysec", "--save", ""]
+    subprocess.Popen([REDIS, *options], stdout=subprocess.DEVNULL)
+    connection = redis.Redis(unix_socket_path=str(socket))
+    while True:
+        with suppress(redis.ConnectionError):
+            connection.ping()
+            return connection
+        time.sleep(0.01)
+
+
+def measure(connection: redis.Redis, count: int) -> float:
+    """Return the seconds that so many jobs take."""
+    begun = time.perf_counter()
+    for number in range(count):
+        send.delay("ann", number)
+    while connection.llen("celery") or connection.hlen("unacked"):
+        time.sleep(0.002)
+    return time.perf_counter() - begun
+
+
+def main(count: int, folder: Path) -> None:
+    """Measure and print."""
+    connection = started(folder)
+    app.conf.broker_url = url = f"redis+socket://{folder}/redis.sock"
+    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "error"]
+    command = [sys.executable, "-m", "celery", "-A", "celery_program", "-b", url, "worker"]
+    subprocess.Popen([*command, "-c", "2", *quiet], cwd=Path(__file__).parent)
+    measure(connection, max(1, count // 10))
+    print("rate", count / measure(connection, count), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))
