@@ -2,9 +2,9 @@
 
     celery_program.py N FOLDER      N jobs put and done, by a worker with two processes
 
-It starts a Redis of its own that listens at a socket in the folder, and appends to a file that is
-synced each second; prints its rate, after a tenth of the work as warm-up. A job is done when the
-worker has acknowledged it (`acks_late`).
+It starts a Redis of its own that listens at a socket in the folder, and appends to a file that
+is synced each second; prints its rate, after a tenth of the work as warm-up. A job is done when
+the worker has acknowledged it (`acks_late`).
 """
 
 import subprocess
