@@ -370,7 +370,8 @@ class Node(node.Node):
             InvalidAddress: the text is no `basp://HOST:PORT/ID@NODE`, `basp:///ID@NODE` or
                 `basp:///TYPE/KEY`.
         """
-        if str(text).startswith("basp:///") and "/" in text[8:]:
+        given: object = text
+        if isinstance(given, str) and given.startswith("basp:///") and "/" in given[8:]:
             from callboard.entity.reference import entity_parts
 
             parts = entity_parts(text)
