@@ -24,6 +24,9 @@ SOON = (
     "lost will",
     "unbounded retry",
     "missed monitor",
+    "said again under another name",
+    "a snapshot renamed before it is synced",
+    "half a transfer after a restart",
 )
 
 
