@@ -7,7 +7,7 @@ What JSON has is written as it is. A registered message inside is an object with
 import base64
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -76,6 +76,14 @@ class EventForm:
         """Return the registered type of a name; None for one that this program lacks."""
         registry = self._codec.registry
         return registry.by_name.get(name) or registry.type_named(name)
+
+    def kinds_below(self, classes: Iterable[type]) -> list[str]:
+        """Return the names of the registered types whose values are of some classes."""
+        bases = tuple(classes)
+        registry = self._codec.registry
+        found = {registry.type_of(cls) for cls in bases}
+        found |= {kind for cls, kind in registry.by_class.items() if issubclass(cls, bases)}
+        return sorted(kind.name for kind in found if kind is not None)
 
     def write(self, value: object) -> str:
         """Return a value as JSON.

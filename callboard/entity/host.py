@@ -112,6 +112,9 @@ class EntityHost:
         self.route: Callable[..., object] = lambda *_, **__: None
         #: Whether the node's lease is valid, where that proves what answers show.
         self.is_leased: Callable[[], bool] | None = None
+        #: Kinds and versions of events that were written here, and who is told of each once.
+        self._kinds: set[tuple[str, int]] = set()
+        self.on_kind: Callable[[tuple[str, int]], object] = lambda _: None
         #: Told of a slot, and the epoch it was served with, whose fence another claim has.
         self.on_lost: Callable[[int, int], object] = lambda *_: None
         idle = kind.cls.idle
@@ -125,6 +128,12 @@ class EntityHost:
     def ref(self, key: str) -> ActorRef[Any]:
         """Return the ref of a key."""
         return self._make_ref(self.type.name, key)
+
+    @property
+    def reads(self) -> tuple[tuple[str, int], ...]:
+        """The kinds of events that the class reads, with the highest version of each."""
+        kinds = self.form.kinds_below(self.type.appliers)
+        return tuple((kind, self.type.version_of(kind)) for kind in kinds)
 
     # --- messages ---
 
@@ -433,6 +442,11 @@ class EntityHost:
 
         epoch = self.epochs.get(cell.slot, 0)
         assert self.state is not None
+        for event in batch.events:
+            kind = event.kind, event.version
+            if kind not in self._kinds:
+                self._kinds.add(kind)
+                self.on_kind(kind)
         made = SlotBatch(slot, epoch, batch.events, snapshots, forget, batch.rows)
         self.state.commit(made, take)
 

@@ -33,6 +33,7 @@ from callboard.entity.machine.ownership_machine import (
     Joined,
     JoinRefused,
     KeepSlots,
+    KindsSeen,
     Left,
     LookDue,
     MemberGone,
@@ -143,7 +144,7 @@ class Ownership:
         self._register = f"entities/{self._name}"
         self._machine = OwnershipMachine(
             host.writer,
-            TableMember(runtime.node_id.hex(), version=host.type.cls.version),
+            TableMember(runtime.node_id.hex(), version=host.type.cls.version, reads=host.reads),
             has_fences=host.state is not None,
         )
         self._machine.step(TermEnded())
@@ -154,6 +155,7 @@ class Ownership:
         if not is_fast:
             host.is_leased = lease.is_valid
         host.on_lost = self._lost
+        host.on_kind = partial(runtime.post, self._wrote)
         self._writes = 0
         self._looks = 0
         #: Counts moves: a late answer is told from one to the move under way.
@@ -185,6 +187,8 @@ class Ownership:
             await self._joining
         finally:
             self._joining = None
+        if self._host.state is not None:
+            self._host.state.submit(self._kinds_done, EntityState.kinds, self._name)
 
     async def leave(self) -> None:
         """Be no member any more: what this node had goes to the others.
@@ -293,6 +297,17 @@ class Ownership:
             msg = f"node {node[:12]} does not host {self._name}; there are {shown}"
             raise WrongValue(msg)
         self._step(MoveAsked(dict.fromkeys(slots, writers[-1] if node else "")))
+
+    def _wrote(self, kind: tuple[str, int]) -> None:
+        """Take note of a kind of events that is written here for the first time."""
+        self._step(KindsSeen(frozenset({kind})))
+
+    def _kinds_done(self, outcome: Any) -> None:
+        """Take the kinds of events that are in the state."""
+        if isinstance(outcome, BaseException):
+            self._warn(outcome)
+        elif outcome:
+            self._step(KindsSeen(frozenset(outcome)))
 
     def _lost(self, slot: int, epoch: int) -> None:
         """Take note that a fence was seen to be another's."""

@@ -29,6 +29,12 @@ class Put:
     number: int
 
 
+@message("entities-tests.Noted")
+@dataclass(frozen=True)
+class Noted:
+    text: str
+
+
 class Kept(Entity):
     name = "entities-tests.Kept"
 
@@ -251,3 +257,36 @@ def test_what_a_drained_node_did_not_answer_may_have_happened(
     sent.set_exception(NodeClosed("no path leads to node a any more (closing)"))
     sender._done(waiting, a.node_id, sent)
     assert isinstance(asked.exception(), OutcomeUnknown)
+
+
+class Older(Kept):
+    """The same type in a program that does not know `Noted` yet."""
+
+
+class Newer(Kept):
+    @handler
+    def on_note(self, msg: bytes) -> None:
+        self.persist(Noted(msg.decode()))
+
+    @event
+    def on_noted(self, event: Noted) -> None:
+        self.numbers.append(-1)
+
+
+Older.name = Newer.name = "entities-tests.Rolling"
+
+
+def test_slots_move_only_to_members_that_read_what_was_written(
+    make: Callable[..., list[Node]], state: str
+) -> None:
+    a, b, c = make(3)
+    a.host(Older, state=state)
+    b.host(Newer, state=state)
+    refs = [c.entity(Newer, f"k-{i}") for i in range(20)]
+    assert [ref.ask(Put(1)).result(10) for ref in refs] == [1] * 20
+    newer = next(ref for ref in refs if ref.node_id == b.node_id)
+    newer.ask(b"x").result(10)
+    eventually(lambda: {ref.node_id for ref in refs} == {b.node_id})
+    assert [ref.ask(Put(2)).result(10) for ref in refs] == [
+        3 if ref == newer else 2 for ref in refs
+    ]
