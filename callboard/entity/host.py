@@ -110,12 +110,9 @@ class EntityHost:
         self.forward_marker: Callable[[int, Callable[[], object]], object]
         #: Brings a message to whoever owns its slot.
         self.route: Callable[..., object] = lambda *_, **__: None
-        #: Whether the node's lease is valid, where that proves what answers show.
         self.is_leased: Callable[[], bool] | None = None
-        #: Kinds and versions of events that were written here, and who is told of each once.
-        self._kinds: set[tuple[str, int]] = set()
         self.on_kind: Callable[[tuple[str, int]], object] = lambda _: None
-        #: Told of a slot, and the epoch it was served with, whose fence another claim has.
+        #: Told of a slot, and its epoch, whose fence another claim has; and of kinds written.
         self.on_lost: Callable[[int, int], object] = lambda *_: None
         idle = kind.cls.idle
         if idle is None and state is not None:
@@ -443,10 +440,7 @@ class EntityHost:
         epoch = self.epochs.get(cell.slot, 0)
         assert self.state is not None
         for event in batch.events:
-            kind = event.kind, event.version
-            if kind not in self._kinds:
-                self._kinds.add(kind)
-                self.on_kind(kind)
+            self.on_kind((event.kind, event.version))
         made = SlotBatch(slot, epoch, batch.events, snapshots, forget, batch.rows)
         self.state.commit(made, take)
 
@@ -464,7 +458,9 @@ class EntityHost:
 
     def prove(self, slot: int, emission: Emission) -> None:
         """Let an answer go once it is proven that this node has the slot; needs the lock."""
-        if self.is_leased is not None:  # nobody else has it while the lease is valid
+        if (
+            self.is_leased is not None
+        ):  # it proves what answers show: nobody else has it while the lease is valid
             go, fail = emission
             name = self.type.name
             text = f"the lease of {self.runtime.name} for {name} has run out; repeat it"

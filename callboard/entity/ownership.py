@@ -155,7 +155,9 @@ class Ownership:
         if not is_fast:
             host.is_leased = lease.is_valid
         host.on_lost = self._lost
-        host.on_kind = partial(runtime.post, self._wrote)
+        host.on_kind = self._wrote
+        #: Kinds and versions of events that were written here.
+        self._kinds: set[tuple[str, int]] = set()
         self._writes = 0
         self._looks = 0
         #: Counts moves: a late answer is told from one to the move under way.
@@ -299,8 +301,10 @@ class Ownership:
         self._step(MoveAsked(dict.fromkeys(slots, writers[-1] if node else "")))
 
     def _wrote(self, kind: tuple[str, int]) -> None:
-        """Take note of a kind of events that is written here for the first time."""
-        self._step(KindsSeen(frozenset({kind})))
+        """Take note of a kind of events that is written here; from any thread."""
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            self._runtime.post(self._step, KindsSeen(frozenset({kind})))
 
     def _kinds_done(self, outcome: Any) -> None:
         """Take the kinds of events that are in the state."""
