@@ -35,12 +35,14 @@ def test_each_event_is_in_the_log_once_whenever_the_copy_is_killed(tmp_path: Pat
         for number in range(KILLS):
             copy = start_command(*command)
             end = end_of(log)
-            asked = [carts[i % 7].ask(f"{number}-{i}") for i in range(EACH)]
-            # Killed some time after it began to append, in the middle of what comes meanwhile.
-            aim = end + rng.randrange(1, EACH)
-            eventually(lambda aim=aim: end_of(log) >= aim, 60.0)
-            copy.kill()
-            copy.communicate()
+            try:
+                asked = [carts[i % 7].ask(f"{number}-{i}") for i in range(EACH)]
+                # Killed after it began to append, in the middle of what comes meanwhile.
+                aim = end + rng.randrange(1, EACH)
+                eventually(lambda aim=aim: end_of(log) >= aim, 60.0)
+            finally:
+                copy.kill()
+                copy.communicate()
             for each in asked:
                 each.result(30)
         node.journal(Cart).to_log(log)
