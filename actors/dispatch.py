@@ -21,6 +21,10 @@ from callboard.dataclass import dataclass
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__callboard_handler__"
+
+#: The attribute of a class that simulations put in the place of another one: which one.
+STANDS_FOR: Final = "_callboard_stands_for"
+
 _DOOR: Final = "__callboard_door__"
 
 
@@ -357,7 +361,7 @@ def types_of(annotation: Any, where: str) -> typing.Iterator[type]:
     elif isinstance(origin, type):
         yield origin
     elif isinstance(annotation, type):
-        yield annotation
+        yield vars(annotation).get(STANDS_FOR, annotation)
     else:
         msg = f"{where}: {annotation!r} is not a class; annotate with a message class"
         raise InvalidHandler(msg)

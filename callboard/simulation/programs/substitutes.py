@@ -420,6 +420,8 @@ class MapOfHost(mmap.mmap, metaclass=_RealOrOurs):
 class DateOfHost(datetime_module.date, metaclass=_RealOrOurs):
     """`datetime.date` with the today of the host or node that has its turn."""
 
+    _callboard_stands_for = datetime_module.date  # to a handler that is annotated with it
+
     @classmethod
     def today(cls) -> Any:
         """Return the day of the host's wall clock."""
@@ -435,6 +437,8 @@ class DateOfHost(datetime_module.date, metaclass=_RealOrOurs):
 
 class DatetimeOfHost(datetime_module.datetime, metaclass=_RealOrOurs):
     """`datetime.datetime` with the now of the host or node that has its turn."""
+
+    _callboard_stands_for = datetime_module.datetime
 
     @classmethod
     def now(cls, tz: datetime_module.tzinfo | None = None) -> Any:

@@ -4,13 +4,14 @@
 
 import datetime
 import time
+from dataclasses import dataclass
 from datetime import UTC, date, timedelta, timezone
 from datetime import datetime as moment
 from time import monotonic, perf_counter, time_ns
 
 import pytest
 
-from callboard import Actor, handler
+from callboard import Actor, handler, message
 from callboard.simulation import Cluster
 from callboard.simulation.clock import EPOCH
 
@@ -123,3 +124,30 @@ def test_callboard_measures_real_durations(cluster):
 
     assert found[0] >= real
     assert found[1] == pytest.approx(cluster.now, abs=1e-6)
+
+
+def test_messages_may_be_dates_where_classes_are_made_while_a_cluster_is_open(cluster):
+    @message("test_dates.Appointment")
+    @dataclass(frozen=True)
+    class Appointment:
+        at: moment
+
+    class Diary(Actor):
+        @handler
+        def on_moment(self, at: moment) -> str:
+            return f"moment {at:%F}"
+
+        @handler
+        def on_day(self, day: date | None) -> str:
+            return f"day {day}"
+
+        @handler
+        def on_appointment(self, appointment: Appointment) -> moment:
+            return appointment.at
+
+    one, other = cluster(2)
+    diary = one.ref(str(other.spawn(Diary)))
+
+    assert diary.ask(BEGIN).result(5) == "moment 2026-01-01"
+    assert diary.ask(BEGIN.date()).result(5) == "day 2026-01-01"
+    assert diary.ask(Appointment(BEGIN)).result(5) == BEGIN
