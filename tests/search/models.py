@@ -7,6 +7,7 @@ from tests.basp.wire import A, B
 from tests.search.explorer import Model
 from tests.search.handshake import Handshake
 from tests.search.lifetimes import Budget, Lifetimes
+from tests.search.ownership import Owners, OwnershipBudget
 from tests.search.routing import LINE, RING, TAILED, Routing, failures
 
 
@@ -62,5 +63,18 @@ SEARCHES = {
         "routing updates after the failure of each link and node of a line and two rings",
         tuple(Routing(*case) for edges in (LINE, RING) for case in failures(edges)),
         tuple(Routing(*case) for edges in (LINE, RING, TAILED) for case in failures(edges)),
+    ),
+    "ownership": Search(
+        "who owns two slots of entities on three nodes, with the register and fences",
+        (Owners(OwnershipBudget()), Owners(OwnershipBudget(kills=1))),
+        (
+            Owners(OwnershipBudget()),
+            Owners(OwnershipBudget(kills=1)),
+            Owners(OwnershipBudget(suspicions=1)),
+            Owners(OwnershipBudget(losses=1)),
+            Owners(OwnershipBudget(terms=1)),
+            Owners(OwnershipBudget(kills=1, losses=1)),
+            Owners(OwnershipBudget(kills=1, suspicions=1)),
+        ),
     ),
 }

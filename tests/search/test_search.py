@@ -3,11 +3,13 @@
 import pytest
 
 from callboard.basp.link import LinkPairs
+from callboard.entity.machine.ownership_machine import OwnershipMachine
 from callboard.proxies.ledger.registry import HolderRegistry
 from tests.search.explorer import Model, Violation, explore
 from tests.search.handshake import Handshake
 from tests.search.lifetimes import Budget, Lifetimes
 from tests.search.models import CROSSING, SEARCHES
+from tests.search.ownership import Owners, OwnershipBudget
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -135,3 +137,43 @@ def test_links_that_do_not_wait_for_each_other_are_found_out(monkeypatch):
 
     with pytest.raises((Violation, KeyError)):
         explore(Handshake(CROSSING[0]))
+
+
+class ServesBeforeTheFence(OwnershipMachine):
+    def _claim(self, effects):
+        owned = self.table.owned(self.writer).items()
+        self._serve({s: e for s, e in owned if self.served.get(s) != e}, effects)
+
+
+class LeavesTheDead(OwnershipMachine):
+    def _probed(self, event, _):
+        self.probing, self.is_probed = None, True
+
+
+class KeepsWhatMoved(OwnershipMachine):
+    def _take(self, table, effects):
+        served = self.served
+        super()._take(table, effects)
+        self.served = served
+
+
+def planted(machine):
+    """Let a machine take events by its own methods: they stand in a table."""
+    machine._takes = {
+        kind: vars(machine).get(take.__name__, take)
+        for kind, take in OwnershipMachine._takes.items()
+    }
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("machine", "budget"),
+    [
+        (ServesBeforeTheFence, OwnershipBudget()),
+        (LeavesTheDead, OwnershipBudget(kills=1)),
+        (KeepsWhatMoved, OwnershipBudget()),
+    ],
+)
+def test_an_owner_that_is_wrong_is_found_out(machine, budget):
+    with pytest.raises(Violation):
+        explore(Owners(budget, planted(machine)))

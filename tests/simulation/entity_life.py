@@ -56,14 +56,14 @@ SPAN: Final = 8.0
 
 FAULTS = swarm(
     *(partition, one_way, isolate, cut, pause, kill, crash, doubling),
-    *(delay.between(0.0001, 0.4), narrow.between(5_000, 100_000), loss),
+    *(delay.between(0.0001, 0.4), narrow.between(50_000, 200_000), loss),
     *(database_cut, database_down, slow_database.between(0.002, 0.1), lost_answers, fail_over),
     clock_rate.between(0.95, 1.05),
     span=SPAN,
 )
 
 CALM_FAULTS = swarm(
-    *(delay.between(0.0001, 0.1), narrow.between(20_000, 100_000), loss.between(0.01, 0.1)),
+    *(delay.between(0.0001, 0.1), narrow.between(50_000, 200_000), loss.between(0.01, 0.1)),
     *(slow_database.between(0.002, 0.01), lost_answers.between(0.02, 0.3)),
     span=SPAN,
 )
