@@ -183,7 +183,7 @@ def an_attempt_forgets_its_timer(plant):
 @pytest.mark.parametrize(
     ("bug", "words"),
     [
-        (ask_never_expires, ("hangs for",)),
+        (ask_never_expires, ("hangs for", "is open")),
         (ask_is_answered_twice, ("answers more than",)),
         (ask_gets_the_answer_of_another, ("was answered with",)),
         (ask_fails_with_an_error_of_python, ("failed with KeyError",)),
