@@ -100,9 +100,9 @@ def test_everything_is_put_back_with_the_last_cluster():
     before = (time.time, time.monotonic, datetime.datetime, datetime.date, moment, monotonic)
     outer, inner = Cluster(1), Cluster(2)
     assert time.time is not before[0]
-    outer.close()
-    assert time.time is not before[0], "one is open"
     inner.close()
+    assert time.time is not before[0], "one is open"
+    outer.close()  # in this order: the one that was made first is what asks waited for before
 
     now = (time.time, time.monotonic, datetime.datetime, datetime.date, moment, monotonic)
     assert all(map(lambda one, other: one is other, before, now))
