@@ -52,16 +52,29 @@ def measure(connection: redis.Redis, count: int) -> float:
     return time.perf_counter() - begun
 
 
+def connect(folder: Path) -> None:
+    """Use the Redis of a folder."""
+    app.conf.broker_url = f"redis+socket://{folder}/redis.sock"
+
+
+def work(folder: Path) -> None:
+    """Be the worker."""
+    connect(folder)
+    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "error"]
+    app.worker_main(["worker", "-c", "2", *quiet])
+
+
 def main(count: int, folder: Path) -> None:
     """Measure and print."""
     connection = started(folder)
-    app.conf.broker_url = url = f"redis+socket://{folder}/redis.sock"
-    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "error"]
-    command = [sys.executable, "-m", "celery", "-A", "celery_program", "-b", url, "worker"]
-    subprocess.Popen([*command, "-c", "2", *quiet], cwd=Path(__file__).parent)
+    connect(folder)
+    subprocess.Popen([sys.executable, "-P", __file__, "worker", str(folder)])
     measure(connection, max(1, count // 10))
     print("rate", count / measure(connection, count), flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    if sys.argv[1] == "worker":
+        work(Path(sys.argv[2]))
+    else:
+        main(int(sys.argv[1]), Path(sys.argv[2]))
