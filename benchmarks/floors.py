@@ -75,7 +75,7 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
     "mqtt_pairs": {"mosquitto, 50 pairs": 0.6, "amqtt, 50 pairs": 5},
     "mqtt_connect": {"mosquitto": 0.4, "amqtt": 5},
     "mqtt_idle": {"callboard": 12, "amqtt": 5},
-    "entity_events": {"eventsourcing, SQLite": 8},
+    "entity_events": {"eventsourcing, SQLite": 2},
     "entity_first": {"on this node": 2, "on another node": 4},
     "entity_replay": {"eventsourcing, SQLite": 5},
     "simulated_echo": {"callboard, actors, not recorded": 0.9, "detangle, at random": 1.0},
