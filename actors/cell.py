@@ -48,7 +48,7 @@ from callboard.actors.dispatch import (
     callable_methods,
     why_not_callable,
 )
-from callboard.actors.envelope import COMPANY, Envelope, traced, traced_as
+from callboard.actors.envelope import COMPANY, Envelope, accompanied, traced_as
 from callboard.actors.events import Expired, Unexpected
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import OVER, Future, Pause
@@ -760,10 +760,10 @@ class Cell:
             sender = self.runtime.kept.admit(self.number, key, sender, deadline)  # type: ignore[arg-type]
             if sender is None:
                 return
-        if envelope.trace is None:
+        if envelope.trace is None and not envelope.chain:
             self.dispatch(envelope.message, sender)
         else:
-            with traced(*envelope.trace):
+            with accompanied(envelope):
                 self.dispatch(envelope.message, sender)
 
     def _call(self, call: Call, sender: Sender | None) -> None:
@@ -1098,6 +1098,11 @@ class Cell:
     def may_block_here(self) -> bool:
         """Return whether this is the actor's own thread, which it may block."""
         return self.runner.may_block and self.runner.is_runner_thread()
+
+    @property
+    def entity_name(self) -> str:
+        """Empty: this is not an entity."""
+        return ""
 
     def refuse_wait(self, asked: object) -> bool:
         """Raise if waiting on this thread would never end; returns whether it may block.

@@ -53,6 +53,7 @@ class Envelope:
     Attributes:
         deadline: when an ask's time is over, on the clock of the node's runner.
         key: names an ask that may come again; its answer is kept for that.
+        chain: the entities that wait for the answer of an ask, directly or by others.
     """
 
     message: Any
@@ -60,6 +61,7 @@ class Envelope:
     deadline: float | None = None
     is_urgent: bool = False
     key: bytes | None = None
+    chain: tuple[str, ...] = ()
 
 
 class SpanMaker(Protocol):
@@ -77,6 +79,9 @@ class Begun(NamedTuple):
 
     trace: TraceContext | None
     end: Callable[[Any], object]
+
+
+_CHAIN: Final[ContextVar[tuple[str, ...]]] = ContextVar("callboard_chain", default=())
 
 
 @dataclass(slots=True)
@@ -99,6 +104,8 @@ class Company:
     used: bool = False
     spans: SpanMaker | None = None
     hold: Callable[[Callable[..., Any], Any, Any], bool] | None = None
+    #: The entities that wait for the running code.
+    chain: ContextVar[tuple[str, ...]] = _CHAIN
 
     def make_spans(
         self, spans: SpanMaker | None, current: Callable[[], TraceContext | None] | None = None
@@ -145,6 +152,17 @@ def traced_as(message: object) -> contextlib.AbstractContextManager[None]:
     """Return a block that belongs to the trace of a message, if it came with one."""
     trace = message.trace if type(message) is Envelope else None
     return contextlib.nullcontext() if trace is None else traced(*trace)
+
+
+@contextlib.contextmanager
+def accompanied(envelope: Envelope) -> Iterator[None]:
+    """Handle what came in an envelope: its trace and its chain hold for a block."""
+    token = COMPANY.chain.set(envelope.chain)
+    try:
+        with traced_as(envelope):
+            yield
+    finally:
+        COMPANY.chain.reset(token)
 
 
 def traceparent() -> str | None:

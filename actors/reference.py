@@ -200,6 +200,10 @@ class Running(Teller, Awaited, Protocol):
     def sender(self) -> "Sender | None":
         """The sender of the message that is handled."""
 
+    @property
+    def entity_name(self) -> str:
+        """`TYPE/KEY` of an entity; empty for other actors."""
+
     def refuse_wait(self, asked: object, /) -> bool:
         """Raise if waiting on this thread would never end; returns whether it may block.
 
@@ -510,7 +514,12 @@ class ActorRef(Callee[A_co], ActorAddress):
             sender = None if cell is None else cell.sender
             limit = None if sender is None else sender.deadline
             is_limited = limit is not None and limit < deadline - LIMIT_MARGIN
-            if is_limited or COMPANY.hold is not None or COMPANY.looks() is not None:
+            if (
+                is_limited
+                or COMPANY.hold is not None
+                or COMPANY.looks() is not None
+                or COMPANY.chain.get()
+            ):
                 return self._ask_in_company(message, timeout, priority)
         future: Future[Any] = Future(self, deadline)
         future.timeout = DEFAULT_TIMEOUT
@@ -541,9 +550,10 @@ class ActorRef(Callee[A_co], ActorAddress):
         trace = COMPANY.current() if begun is None else begun.trace
         if begun is not None:
             future.on_done(begun.end)
-        if trace is not None:
+        chain = waiting_entities()
+        if trace is not None or chain:
             plain = message.message if isinstance(message, Envelope) else message
-            message = Envelope(plain, trace, future.deadline)
+            message = Envelope(plain, trace, future.deadline, chain=chain)
         post = self.target.post_urgent if priority == "high" else self.target.post
         if COMPANY.hold is None or not COMPANY.hold(post, message, future):
             post(message, future)
@@ -571,7 +581,7 @@ class ActorRef(Callee[A_co], ActorAddress):
         COMPANY.used = True
         begun = COMPANY.begin_ask(self, message)
         trace = COMPANY.current() if begun is None else begun.trace
-        future = RetriedAsk(self, message, trace, plan, post)
+        future = RetriedAsk(self, message, trace, plan, post, waiting_entities())
         if begun is not None:
             future.on_done(begun.end)
         return future
@@ -637,6 +647,12 @@ class ActorRef(Callee[A_co], ActorAddress):
     def __reduce__(self) -> str:
         msg = "an ActorRef is bound to its node; send str(ref) and use node.ref(text)"
         raise TypeError(msg)
+
+
+def waiting_entities() -> tuple[str, ...]:
+    """Return the entities that wait for what the running code asks."""
+    chain, cell = COMPANY.chain.get(), current_cell.get()
+    return (*chain, cell.entity_name) if cell is not None and cell.entity_name else chain
 
 
 def _post_when_held(

@@ -6,6 +6,7 @@ key name             value
 1   deadline         milliseconds that were left when the dispatch was sent
 2   trace context    W3C ``traceparent``, or ``[traceparent, tracestate]``
 3   idempotency key  text or bytes that name one request, however often it is sent
+4   chain            texts ``TYPE/KEY`` of the entities that wait for the answer of an ask
 === ================ ===========================================================
 
 Unknown keys are ignored and kept, so that they can be sent on. A trace context that is not
@@ -36,9 +37,14 @@ from callboard.dataclass import dataclass
 DEADLINE_MS: Final = 1
 TRACE_CONTEXT: Final = 2
 IDEMPOTENCY_KEY: Final = 3
+CHAIN: Final = 4
 
 #: Characters or bytes of an idempotency key: receivers remember many of them.
 KEY_LIMIT: Final = 255
+
+#: Entities in the chain of an ask, and characters of each: what is longer is no chain.
+CHAIN_LIMIT: Final = 100
+CHAIN_TEXT_LIMIT: Final = 512
 
 NO_OPTIONS: Final[Mapping[int, object]] = MappingProxyType({})
 
@@ -68,6 +74,7 @@ class DispatchOptions:
         trace_parent: W3C ``traceparent``; "" for none.
         trace_state: W3C ``tracestate`` that goes with it.
         idempotency_key: names the request, 1 to ``KEY_LIMIT`` long; None for none.
+        chain: the entities that wait for the answer of an ask, as ``TYPE/KEY``.
         others: options that this release does not know, by their keys.
     """
 
@@ -75,6 +82,7 @@ class DispatchOptions:
     trace_parent: str = ""
     trace_state: str = ""
     idempotency_key: str | bytes | None = None
+    chain: tuple[str, ...] = ()
     others: Mapping[int, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -108,6 +116,8 @@ class DispatchOptions:
             made[TRACE_CONTEXT] = self.trace_parent
         if self.idempotency_key is not None:
             made[IDEMPOTENCY_KEY] = self.idempotency_key
+        if self.chain:
+            made[CHAIN] = list(self.chain)
         return made
 
 
@@ -120,11 +130,22 @@ def read_options(options: Mapping[int, object]) -> DispatchOptions:
     others = dict(options)
     deadline = others.pop(DEADLINE_MS, None)
     parent, state = _read_trace(others.pop(TRACE_CONTEXT, None))
-    key = others.pop(IDEMPOTENCY_KEY, None)
+    key, chain = others.pop(IDEMPOTENCY_KEY, None), _read_chain(others.pop(CHAIN, None))
     try:
-        return DispatchOptions(deadline, parent, state, key, others)  # type: ignore[arg-type]
+        return DispatchOptions(deadline, parent, state, key, chain, others)  # type: ignore[arg-type]
     except ValueError as cause:
         raise MalformedPayload(str(cause)) from None
+
+
+def _read_chain(chain: object) -> tuple[str, ...]:
+    """Return the entities of a chain; none where it is not well-formed."""
+    if (
+        isinstance(chain, list | tuple)
+        and len(chain) <= CHAIN_LIMIT
+        and all(type(each) is str and len(each) <= CHAIN_TEXT_LIMIT for each in chain)
+    ):
+        return tuple(chain)
+    return ()
 
 
 def _read_trace(context: object) -> tuple[str, str]:

@@ -98,7 +98,13 @@ class RetriedAsk(Future[Any]):
     """The future of an ask that is repeated."""
 
     def __init__(
-        self, asked: Any, message: Any, trace: TraceContext | None, retries: Retries, post: Post
+        self,
+        asked: Any,
+        message: Any,
+        trace: TraceContext | None,
+        retries: Retries,
+        post: Post,
+        chain: tuple[str, ...] = (),
     ) -> None:
         """Ask for the first time.
 
@@ -108,6 +114,7 @@ class RetriedAsk(Future[Any]):
             trace: what travels with it.
             retries: how often, and when.
             post: sends it: (message, asker).
+            chain: the entities that wait for the answer.
         """
         super().__init__(asked)
         self._home: RetryHost = asked.home
@@ -118,7 +125,7 @@ class RetriedAsk(Future[Any]):
         #: All of them: any may be the one that is worked on.
         self._attempts: list[AskAttempt] = []
         key, end = self._home.random.randbytes(_KEY_SIZE), retries.ends(self._home.now())
-        self._message = Envelope(message, trace, end, key=key)
+        self._message = Envelope(message, trace, end, key=key, chain=chain)
         self._target: RetryTarget = asked.target
         self._target.keeps_answers()  # so that its node has said it when it matters
         self._try()

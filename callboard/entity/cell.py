@@ -19,6 +19,7 @@ answer to it, and there the stretch ends.
 
 import math
 from collections.abc import Callable, Coroutine, Generator, Iterable
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from callboard.actors import errors
@@ -360,6 +361,11 @@ class EntityCell(Cell):
             self.post(message)
 
     @property
+    def entity_name(self) -> str:
+        """What names it in the chain of an ask."""
+        return f"{self.type.name}/{self.key}"
+
+    @property
     def is_paused(self) -> bool:
         """Whether no message may be handled: the state is being read."""
         if self.actor is None and self._recovered is None:
@@ -390,7 +396,9 @@ class EntityCell(Cell):
             inner = self.runtime.kept.admit(self.number, key, inner, envelope.deadline)
             if inner is None:
                 return
-        plain = Envelope(envelope.message, envelope.trace, envelope.deadline)
+        plain = Envelope(
+            envelope.message, envelope.trace, envelope.deadline, chain=envelope.chain
+        )
         super().handle_other(plain, _Held(self, inner))
 
     def _take_reminder(self, ticket: ReminderTicket, sender: Any) -> None:
@@ -630,9 +638,7 @@ class EntityCell(Cell):
         copy = self.host.form.copy
         if type(message) is Envelope:
             plain = copy(message.message)
-            copied: Any = Envelope(
-                plain, message.trace, message.deadline, message.is_urgent, message.key
-            )
+            copied: Any = replace(message, message=plain)
         else:
             copied = copy(message)
         fail = sender.set_exception if sender is not None and sender.expects else _nothing

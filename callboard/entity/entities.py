@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from callboard.actors.dispatch import handler
-from callboard.actors.envelope import COMPANY
-from callboard.actors.errors import WrongValue, require
+from callboard.actors.envelope import COMPANY, Envelope
+from callboard.actors.errors import WouldDeadlock, WrongValue, require
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Home, Sender, current_cell
 from callboard.actors.runner.slow_handlers import handler_frame
@@ -19,6 +19,7 @@ from callboard.actors.seconds import count as checked_count
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.entity_name import KEY_LIMIT, QUEUE_PREFIX, is_key, is_type_name
 from callboard.basp.header import ENTITIES
+from callboard.basp.options import CHAIN_LIMIT
 from callboard.basp.payload import PayloadCodec
 from callboard.entity.cell import EntityCell
 from callboard.entity.entity import Entity, EntityType, checked_key, type_name
@@ -85,6 +86,9 @@ CLOSE_TIMEOUT: Final = 5.0
 #: Seconds that other nodes have to tell which table they know, before this one hosts.
 ASK_SECONDS: Final = 1.0
 
+#: Entities that are shown of those which wait for one another.
+_WAY_SHOWN: Final = 8
+
 #: Types that a node sends to for its leaves, which may name any that their rights match.
 TYPES_LIMIT: Final = 1_000
 
@@ -96,6 +100,18 @@ def _hold(post: Callable[..., Any], message: Any, sender: Sender | None) -> bool
     """Hold back what an entity emits until it may go; False if that is now."""
     cell = current_cell.get()
     return isinstance(cell, EntityCell) and cell.emit_message(post, message, sender)
+
+
+def would_deadlock(chain: Sequence[str], name: str) -> WouldDeadlock:
+    """Return the error of an ask to an entity that waits for its answer, or of a long chain."""
+    way = [*chain[chain.index(name) :], name] if name in chain else [*chain[-3:], name]
+    if len(way) > _WAY_SHOWN:
+        way = [*way[: _WAY_SHOWN - 2], "…", *way[-2:]]
+    shown_way = " asks ".join(way)
+    if name in chain:
+        return WouldDeadlock(f"these entities would wait for one another: {shown_way}")
+    text = f"{len(chain)} entities wait for this answer, the limit; the last ones: {shown_way}"
+    return WouldDeadlock(text)
 
 
 class _Teller:
@@ -653,7 +669,16 @@ class Entities:
     def route(
         self, type_name: str, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
-        """Bring a message to an entity; from any thread, never blocks."""
+        """Bring a message to an entity; from any thread, never blocks.
+
+        An ask that comes back to an entity which waits for its answer fails at once.
+        """
+        chain = message.chain if type(message) is Envelope else ()
+        if chain and sender is not None and sender.expects:
+            name = f"{type_name}/{key}"
+            if name in chain or len(chain) >= CHAIN_LIMIT:
+                sender.set_exception(would_deadlock(chain, name))
+                return
         slot = slot_of(key)
         host, sending = self._hosts.get(type_name), self._sender(type_name)
         if sending.is_waiting(slot):
@@ -700,13 +725,15 @@ class Entities:
         What a leaf sends goes on to the owner.
         """
         name, key = msg.type_name, msg.key
+        trace, chain = COMPANY.current(), COMPANY.chain.get()
+        message = Envelope(msg.message, trace, chain=chain) if trace or chain else msg.message
         told_by = msg.sender if isinstance(msg.sender, ActorRef) else None
         sender: Any = asker if msg.is_asked is True else _Teller(told_by)
         is_urgent = msg.is_urgent is True
         if is_leaf:
             if name not in self._senders and len(self._senders) >= TYPES_LIMIT:
                 return NotOwner()
-            self.route(name, key, msg.message, sender, is_urgent=is_urgent)
+            self.route(name, key, message, sender, is_urgent=is_urgent)
             return None
         host, slot = self._hosts.get(name), slot_of(key)
         way = (bytes(getattr(asker, "node", b"")), name, slot)
@@ -716,7 +743,7 @@ class Entities:
             host is not None
             and not host.is_closed
             and not is_late
-            and host.deliver(key, msg.message, sender, is_urgent=is_urgent)
+            and host.deliver(key, message, sender, is_urgent=is_urgent)
         ):
             self._refused.pop(way, None)
             return None

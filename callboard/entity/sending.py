@@ -13,6 +13,7 @@ sender's for a slot refuses all of that attempt; the next attempt begins behind 
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -259,7 +260,7 @@ class TypeSender:
             waiting.attempt,
         )
         if envelope is not None:
-            wrapped = Envelope(wrapped, envelope.trace, envelope.deadline, key=envelope.key)
+            wrapped = replace(envelope, message=wrapped, is_urgent=False)
         ref = self._runtime.ref_of(node, ENTITIES)
         future: Future[Any] = Future(ref)
         deadline = sender.deadline if is_asked and sender is not None else None

@@ -234,10 +234,10 @@ class Outgoing:
         left, key = None, envelope.key
         if envelope.deadline is not None:
             left = max(0, round(1000 * (envelope.deadline - self._runtime.now())))
-            if envelope.trace is None and key is None:
+            if envelope.trace is None and key is None and not envelope.chain:
                 return {DEADLINE_MS: left}
         parent, state = envelope.trace or ("", "")
-        return DispatchOptions(left, parent, state, key).to_map()
+        return DispatchOptions(left, parent, state, key, envelope.chain).to_map()
 
     def _open_options(self, message: object, options: Mapping[int, object]) -> object:
         """Make an envelope of what came with a message; a strange trace is left out."""
@@ -257,9 +257,10 @@ class Outgoing:
             COMPANY.used = True
         if is_traceparent(parent):
             trace = TraceContext(parent, state if is_tracestate(state) else "")
-        if trace is None and deadline is None and key is None:
+        if trace is None and deadline is None and key is None and not found.chain:
             return message
-        return Envelope(message, trace, deadline, key=key)
+        COMPANY.used = True
+        return Envelope(message, trace, deadline, key=key, chain=found.chain)
 
     def _expect(self, asker: Any, node: bytes) -> int:
         """Note an ask that waits for an answer; returns its message id."""

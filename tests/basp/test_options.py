@@ -29,8 +29,9 @@ options = st.builds(
     deadline_ms=st.none() | st.integers(0, 2**53),
     trace_parent=st.just(PARENT),
     trace_state=st.sampled_from(["", "vendor=1"]),
+    chain=st.lists(st.text(max_size=20), max_size=5).map(tuple),
     idempotency_key=st.none() | st.text(min_size=1, max_size=9) | st.binary(min_size=1),
-    others=st.dictionaries(st.integers(4, 99), st.integers() | st.text(), max_size=3),
+    others=st.dictionaries(st.integers(5, 99), st.integers() | st.text(), max_size=3),
 )
 
 
@@ -175,3 +176,10 @@ def test_a_trace_context_that_is_not_well_formed_is_not_sent():
 def test_options_are_a_map_by_integers(body):
     with pytest.raises(MalformedPayload):
         CODEC.decode(b"\x82\x01" + body)
+
+
+@pytest.mark.parametrize(
+    "chain", ["Cart/1", [1], ["x" * 600], ["x"] * 101, {"Cart/1": 1}, [["Cart/1"]], None]
+)
+def test_a_chain_of_another_form_is_ignored(chain):
+    assert read_options({1: 5, 4: chain}) == DispatchOptions(5)
