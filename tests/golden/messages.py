@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import callboard.convention.messages as convention
 import callboard.demo.aggregator as demo
+import callboard.demo.entities.daily_peak as peaks
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import Call, Down
 from callboard.actors.signals import Exit, Restarted
@@ -162,6 +163,8 @@ VALUES: tuple[Any, ...] = (
     demo.Receipt(10**18),
     demo.SensorReading("A.cpu", 1),
     demo.UseAggregator(REF, OTHER),
+    peaks.Level(0.5),
+    peaks.AskPeak(),
     NodeCall("method", (1,), {"k": "v"}),
     logs.ListLogs(),
     logs.ListLogFiles("cpu"),
