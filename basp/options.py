@@ -74,16 +74,16 @@ class DispatchOptions:
         trace_parent: W3C ``traceparent``; "" for none.
         trace_state: W3C ``tracestate`` that goes with it.
         idempotency_key: names the request, 1 to ``KEY_LIMIT`` long; None for none.
-        chain: the entities that wait for the answer of an ask, as ``TYPE/KEY``.
         others: options that this release does not know, by their keys.
+        chain: the entities that wait for the answer of an ask, as ``TYPE/KEY``.
     """
 
     deadline_ms: int | None = None
     trace_parent: str = ""
     trace_state: str = ""
     idempotency_key: str | bytes | None = None
-    chain: tuple[str, ...] = ()
     others: Mapping[int, object] = field(default_factory=dict)
+    chain: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -132,7 +132,7 @@ def read_options(options: Mapping[int, object]) -> DispatchOptions:
     parent, state = _read_trace(others.pop(TRACE_CONTEXT, None))
     key, chain = others.pop(IDEMPOTENCY_KEY, None), _read_chain(others.pop(CHAIN, None))
     try:
-        return DispatchOptions(deadline, parent, state, key, chain, others)  # type: ignore[arg-type]
+        return DispatchOptions(deadline, parent, state, key, others, chain)  # type: ignore[arg-type]
     except ValueError as cause:
         raise MalformedPayload(str(cause)) from None
 

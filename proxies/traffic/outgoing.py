@@ -237,7 +237,7 @@ class Outgoing:
             if envelope.trace is None and key is None and not envelope.chain:
                 return {DEADLINE_MS: left}
         parent, state = envelope.trace or ("", "")
-        return DispatchOptions(left, parent, state, key, envelope.chain).to_map()
+        return DispatchOptions(left, parent, state, key, chain=envelope.chain).to_map()
 
     def _open_options(self, message: object, options: Mapping[int, object]) -> object:
         """Make an envelope of what came with a message; a strange trace is left out."""
