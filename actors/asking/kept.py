@@ -27,7 +27,8 @@ KEPT_OVERHEAD: Final = 512
 #: Repeats that wait for one answer; an asker waits for its latest alone.
 JOINED_LIMIT: Final = 100
 
-#: The message was not handled, or not to its end: a repeat may be.
+#: The message was not handled, or not to its end: a repeat may be. Outcomes of rooms above say
+#: so by an attribute `nothing_happened`.
 _NOT_KEPT: Final = (ActorDown, AskTimeout, MailboxFull)
 
 #: An actor's number, the node that asks (empty for this one), and its key.
@@ -94,7 +95,9 @@ class KeptAnswer:
             self._outcome = value, error
             askers, self._askers = self._askers, deque()
             self.size = KEPT_OVERHEAD + size_of(value)
-            self._keeper.settled(self, is_kept=not isinstance(error, _NOT_KEPT))
+            outcome = value if error is None else error
+            is_handled = not getattr(outcome, "nothing_happened", False)
+            self._keeper.settled(self, is_kept=is_handled and not isinstance(error, _NOT_KEPT))
         for asker in askers:
             _give(asker, value, error)
         return True

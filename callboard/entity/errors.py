@@ -12,11 +12,16 @@
     └── DuplicateEntityType       two classes of one name are hosted by a node
 """
 
+from typing import ClassVar
+
 from callboard.actors.errors import CallboardError
 
 
 class EntityUnavailable(CallboardError, ConnectionError):
     """No owner could take the message, or its events were not stored; repeat it."""
+
+    #: An ask that comes again is handled.
+    nothing_happened: ClassVar[bool] = True
 
 
 class NotPersistable(CallboardError, TypeError):

@@ -1,6 +1,6 @@
 """What nodes tell each other about entities."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from callboard.actors.reference import ActorRef
 from callboard.entity.errors import EntityUnavailable
@@ -60,6 +60,9 @@ class NotOwner:
 
     With the table that it knows, if it hosts the type.
     """
+
+    #: An ask that comes again may find the owner here.
+    nothing_happened: ClassVar[bool] = True
 
     table: EntityTable | None = None
 
