@@ -78,11 +78,8 @@ LOOKS_A_READ: Final = 10
 #: connections of a process that ends before it lets go of its locks.
 _SOON: Final = 0.02
 
-#: Seconds that slots may take to come to rest before they move; else they stay for now, and
-#: have twice as long the next time. What comes for them waits meanwhile, and a handler may wait
-#: for the answer of an entity in another one of these slots: so the first time is short.
-STOP_TIMEOUT: Final = 0.05
-LONGEST_STOP_TIMEOUT: Final = 5.0
+#: Seconds that slots may take to come to rest before they move; else they stay for now.
+STOP_TIMEOUT: Final = 5.0
 
 
 class Calls(Protocol):
@@ -168,7 +165,6 @@ class Ownership:
         self._joining: Future[None] | None = None
         self._leaving: Future[None] | None = None
         self._draining: Future[None] | None = None
-        self._stop_timeout = STOP_TIMEOUT
 
     @property
     def table(self) -> Table:
@@ -437,12 +433,10 @@ class Ownership:
         """Let slots come to rest, in time."""
         self._moves += 1
         answer = partial(self._stopped, self._moves)
-        late = self._runtime.call_later(self._stop_timeout, answer, SlotsBusy())
-        self._stop_timeout = min(2 * self._stop_timeout, LONGEST_STOP_TIMEOUT)
+        late = self._runtime.call_later(STOP_TIMEOUT, answer, SlotsBusy())
 
         def emptied() -> None:
             late.cancel()
-            self._stop_timeout = STOP_TIMEOUT
             answer(SlotsEmptied())
 
         self._host.stop_slots(slots, partial(self._runtime.post, emptied))

@@ -44,7 +44,7 @@ MOVED_AT_ONCE: Final = 8
 
 #: Looks at the membership until a move is tried again whose slots did not come to rest: while
 #: it is tried, messages for them are held.
-LOOKS_AFTER_BUSY: Final = 10
+LOOKS_AFTER_BUSY: Final = 50
 
 # --- what happened ---
 

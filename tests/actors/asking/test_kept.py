@@ -143,3 +143,17 @@ def test_an_actor_that_ended_has_answered(answers):
     assert answers.repeats(17, b"k", repeat)
     assert repeat.result(0) == 5
     assert not answers.repeats(17, b"other", asker())
+
+
+class Refusal(RemoteError):
+    nothing_happened = True
+
+
+@pytest.mark.parametrize("is_raised", [False, True])
+def test_a_refusal_is_not_kept(answers, is_raised):
+    first, refusal = asker(), Refusal("Refusal", "not here")
+    taken = answers.admit(17, b"k", first)
+    (taken.set_exception if is_raised else taken.set_result)(refusal)
+
+    assert first.done()
+    assert answers.admit(17, b"k", asker()) is not None
