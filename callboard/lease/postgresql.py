@@ -206,6 +206,20 @@ class Connected:
 
         return self.run(run)
 
+    def read(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of one statement that only reads.
+
+        The server may have been started again since the connection was used: where it turns
+        out to be lost the statement is put once more, on another one.
+        """
+        is_fresh = self._connection is None
+        try:
+            return self.query(sql, parameters)
+        except StateUnavailable:
+            if is_fresh:
+                raise
+            return self.query(sql, parameters)
+
     def _drop(self) -> None:
         """Throw the connection away."""
         if self._connection is not None:

@@ -232,7 +232,7 @@ class PostgresqlState(SqlState):
         """Return the rows of a query; a commit of unknown outcome is settled before."""
         if not self._is_settled:
             self._settle()
-        return self._reading.query(sql.replace("?", "%s"), parameters)
+        return self._reading.read(sql.replace("?", "%s"), parameters)
 
     def clock(self) -> int:
         """Return the server's clock, in milliseconds since 1970."""
@@ -547,7 +547,7 @@ class PostgresqlView(SqlView):
 
     def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
-        return self._reading.query(sql.replace("?", "%s"), parameters)
+        return self._reading.read(sql.replace("?", "%s"), parameters)
 
     def clock(self) -> int:
         """Return the server's clock, in milliseconds since 1970."""
