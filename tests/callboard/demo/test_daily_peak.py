@@ -38,14 +38,17 @@ def test_peaks_of_a_lost_node_are_noted_when_they_answer_again(nodes) -> None:
     for number in range(20):
         sensors.runtime.post(writer.keep, f"A.{number}", float(number + 1))
     eventually(lambda: len(writer.keys) == 40)
-    lost, owned = (
-        other.node_id,
-        sum(sensors.entity(DailyPeak, key).node_id == other.node_id for key in writer.keys),
-    )
+    lost = other.node_id
 
+    def owned() -> int:
+        return sum(sensors.entity(DailyPeak, key).node_id == lost for key in writer.keys)
+
+    before = owned()  # slots may still move there
     sensors.runtime.post(watch.lost, lost, "C")
     eventually(lambda: notes)
-    assert notes == [("peaks_back", {"name": "C", "count": owned, "lower": 0})]
+    ((kind, fields),) = notes
+    assert before <= fields.pop("count") <= owned()
+    assert (kind, fields) == ("peaks_back", {"name": "C", "lower": 0})
     sensors.runtime.post(watch.lost, lost, "D")  # hosts none
     writer.is_resting = True
     sensors.runtime.post(watch.lost, lost, "C")
