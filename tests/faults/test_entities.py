@@ -292,8 +292,8 @@ def test_no_reminder_is_missed_and_no_acknowledged_job_comes_again_under_kills(
             hosts.append(client.host("rows"))
     time.sleep(0.5)
     reminders, jobs = load.check()
-    assert reminders > 100
-    assert jobs > 100
+    assert reminders > 20
+    assert jobs > 20
     where = client.url.partition(":")[0]
     figure(
         f"{where}: {KILLS} kills, {reminders} reminders, 0 missed; {jobs} jobs acknowledged, "
