@@ -15,7 +15,7 @@ E = TypeVar("E", covariant=True)
 PREFIX = "basp:///"
 
 
-class Router(Protocol):
+class EntityRouter(Protocol):
     """What brings messages to entities, wherever they are."""
 
     runtime: Home
@@ -44,7 +44,7 @@ class EntityTarget(NoActor):
 
     __slots__ = ("key", "router", "type_name")
 
-    def __init__(self, router: Router, type_name: str, key: str) -> None:
+    def __init__(self, router: EntityRouter, type_name: str, key: str) -> None:
         self.router = router
         self.type_name, self.key = type_name, key
 
@@ -91,7 +91,7 @@ class EntityRef(ActorRef[E]):
 
     target: EntityTarget
 
-    def __init__(self, home: Home, router: Router, type_name: str, key: str) -> None:
+    def __init__(self, home: Home, router: EntityRouter, type_name: str, key: str) -> None:
         """Only nodes make them: `node.entity(Cart, "u-17")`."""
         super().__init__(home, b"", 0, EntityTarget(router, type_name, key))
         # Compared with the keys of other refs, whose first part is a node's 18 bytes.

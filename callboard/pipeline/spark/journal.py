@@ -147,7 +147,7 @@ class Staged(NamedTuple):
     records: int
 
 
-class Journal:
+class FolderJournal:
     """A log into which queries publish, each batch once."""
 
     def __init__(

@@ -23,7 +23,7 @@ from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.checkpoint import local_path, sync_checkpoint
 from callboard.pipeline.spark.cluster import DRIVER, SHARED, check_folder
 from callboard.pipeline.spark.encode import RowEncoder
-from callboard.pipeline.spark.journal import Journal, Staged
+from callboard.pipeline.spark.journal import FolderJournal, Staged
 from callboard.pipeline.spark.options import lowered, retention_of, storage_of
 from callboard.pipeline.spark.store_journal import StoreJournal, journal_at
 
@@ -85,7 +85,7 @@ class SinkOptions:
         )
 
     @property
-    def journal(self) -> Journal | StoreJournal:
+    def journal(self) -> FolderJournal | StoreJournal:
         """The log, to publish in it.
 
         Raises:
@@ -94,7 +94,7 @@ class SinkOptions:
         if "://" in self.path:
             options = json.loads(self.storage) if self.storage else None
             return journal_at(self.path, options, retain=self.retain)
-        return Journal(self.path, is_durable=self.is_durable, retain=self.retain)
+        return FolderJournal(self.path, is_durable=self.is_durable, retain=self.retain)
 
 
 def _is_sent(given: Mapping[str, str]) -> bool:

@@ -13,7 +13,7 @@ from callboard.commitlog.retention import SegmentLimits
 from callboard.commitlog.verify import verify
 from callboard.pipeline import PublishFailed
 from callboard.pipeline.spark import journal as module
-from callboard.pipeline.spark.journal import PUBLISHED, PUBLISHING, STAGED, Journal
+from callboard.pipeline.spark.journal import PUBLISHED, PUBLISHING, STAGED, FolderJournal
 from callboard.pipeline.spark.segments import MANY, merge_small
 
 NO_LIMITS = SegmentLimits.fitting(Retention(), None)
@@ -21,7 +21,7 @@ NO_LIMITS = SegmentLimits.fitting(Retention(), None)
 
 @pytest.fixture
 def journal(folder):
-    return Journal(folder)
+    return FolderJournal(folder)
 
 
 def stage(journal, *payloads):
@@ -141,7 +141,7 @@ def test_whenever_the_process_dies_each_record_is_there_once_after_a_replay(
             assert len(seen) <= dies_at
     between = payloads(folder)
 
-    again = Journal(folder)
+    again = FolderJournal(folder)
     again.publish("q", 1, [stage(again, "b"), stage(again, "c")])
     again.publish("q", 2, [stage(again, "d")])
 
@@ -180,7 +180,7 @@ def test_names_are_given_to_what_is_on_the_disk_and_made_durable_in_turn(journal
 
 def test_without_that_promise_nothing_is_synced(folder, monkeypatch):
     seen = steps(monkeypatch, None)
-    journal = Journal(folder, is_durable=False)
+    journal = FolderJournal(folder, is_durable=False)
 
     journal.publish("q", 0, [stage(journal, "a")])
 
@@ -192,7 +192,7 @@ def segments(folder):
 
 
 def test_many_small_segments_become_one_and_nothing_else_changes(folder):
-    journal = Journal(folder, is_durable=False)
+    journal = FolderJournal(folder, is_durable=False)
     for batch in range(MANY + 2):
         journal.publish("q", batch, [stage(journal, batch)])
     follower = LogReader(folder).follow(0)
@@ -212,7 +212,7 @@ def test_many_small_segments_become_one_and_nothing_else_changes(folder):
 def test_whenever_a_merge_dies_all_is_there_once_and_the_next_one_cleans_up(
     folder, monkeypatch, dies_at
 ):
-    journal = Journal(folder, is_durable=False)
+    journal = FolderJournal(folder, is_durable=False)
     count, log = MANY + 1, open_folder(folder, None)
     for batch in range(count):
         journal.publish("q", batch, [stage(journal, batch)])
@@ -233,7 +233,7 @@ def test_whenever_a_merge_dies_all_is_there_once_and_the_next_one_cleans_up(
 
 
 def test_old_results_go_by_batches_and_the_newest_one_stays(folder):
-    journal = Journal(folder, is_durable=False, retain=Retention(records=10))
+    journal = FolderJournal(folder, is_durable=False, retain=Retention(records=10))
     for batch in range(20):
         journal.publish("q", batch, [stage(journal, batch, batch)])
     assert [value for _, value in payloads(folder)] == [15, 15, 16, 16, 17, 17, 18, 18, 19, 19]
@@ -248,7 +248,7 @@ def test_old_results_go_by_batches_and_the_newest_one_stays(folder):
 
 
 def test_results_that_were_merged_go_in_small_steps_too(folder):
-    journal = Journal(folder, is_durable=False, retain=Retention(records=1000))
+    journal = FolderJournal(folder, is_durable=False, retain=Retention(records=1000))
 
     kept = []
     for batch in range(250):
@@ -262,7 +262,7 @@ def test_results_that_were_merged_go_in_small_steps_too(folder):
 
 
 def test_the_age_of_results_is_that_of_their_publishing(folder):
-    journal = Journal(folder, is_durable=False, retain=Retention(seconds=3600))
+    journal = FolderJournal(folder, is_durable=False, retain=Retention(seconds=3600))
     for batch in range(3):
         journal.publish("q", batch, [stage(journal, batch)])
     for path in list(Path(folder).glob("*.log"))[:2]:
@@ -279,7 +279,7 @@ def test_the_age_of_results_is_that_of_their_publishing(folder):
 def test_a_batch_whose_results_are_gone_already_is_not_published_again(journal, folder, limit):
     """Another query, and a program with limits of its own, have published since."""
     journal.publish("q", 7, [stage(journal, "a")])
-    other = Journal(folder, retain=limit)
+    other = FolderJournal(folder, retain=limit)
     other.publish("other", 0, [stage(other, "b")])
     assert payloads(folder) == [(1, "b")]
     assert not journal.publish("q", 7, [stage(journal, "a")])
@@ -297,7 +297,7 @@ def test_a_batch_whose_results_are_gone_already_is_not_published_again(journal, 
 def test_whenever_the_process_dies_that_removes_old_results_none_comes_again(
     folder, monkeypatch, dies_at
 ):
-    journal = Journal(folder, retain=Retention(records=2))
+    journal = FolderJournal(folder, retain=Retention(records=2))
     for batch in range(3):
         journal.publish("q", batch, [stage(journal, batch)])
     with monkeypatch.context() as patch:
@@ -307,7 +307,7 @@ def test_whenever_the_process_dies_that_removes_old_results_none_comes_again(
         except Death:
             pass
 
-    again = Journal(folder, retain=Retention(records=2))
+    again = FolderJournal(folder, retain=Retention(records=2))
     again.publish("q", 3, [stage(again, 3, "3")])
 
     assert payloads(folder)[-2:] == [(3, 3), (4, "3")]
@@ -317,7 +317,7 @@ def test_whenever_the_process_dies_that_removes_old_results_none_comes_again(
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "unlink"])
 def test_damage_of_the_segment_published_last_is_told(tmp_path, damage):
-    journal = Journal(str(tmp_path / "log"))
+    journal = FolderJournal(str(tmp_path / "log"))
     for batch in range(3):
         journal.publish("q", batch, [stage(journal, 1, 2, 3)])
     last = max((tmp_path / "log").glob("*.log"))
