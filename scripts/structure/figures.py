@@ -69,6 +69,7 @@ def measure(source: Sequence[SourceFile], tests: Sequence[SourceFile]) -> list[F
         _runtime_reaches(source),
         _private_reaches(source),
         _sleeps(tests),
+        _missing_names(source, tests),
     ]
 
 
@@ -331,3 +332,34 @@ def _matching_lines(file: SourceFile, pattern: re.Pattern[str]) -> Iterator[str]
     for number, line in enumerate(file.text.split("\n"), 1):
         for _ in pattern.findall(line):
             yield f"{file.path}:{number} {line.strip()}"
+
+
+# ---------------------------------------------------------------------------- names of tests
+
+
+def _missing_names(source: Sequence[SourceFile], tests: Sequence[SourceFile]) -> Figure:
+    """Return the names that tests import of a module which has none of that name.
+
+    The type checker does not read the tests, and an import inside a test runs with it only.
+    """
+    files = {file.module: file for file in (*source, *tests)}
+    found = [
+        f"{file.path}:{node.lineno}: {module} has no {alias.name}"
+        for file in tests
+        for node in file.nodes
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level
+        if (module := canonical(node.module)) in files
+        for alias in node.names
+        if f"{module}.{alias.name}" not in files and not _has(files[module], alias.name)
+    ]
+    return Figure("missing_names", len(found), "imports of names that are gone", found=found)
+
+
+def _has(file: SourceFile, name: str) -> bool:
+    """Return whether a module binds a name, or makes up names by itself."""
+    return any(
+        (isinstance(node, ast.ClassDef | Function) and node.name in (name, "__getattr__"))
+        or (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store))
+        or (isinstance(node, ast.alias) and (node.asname or node.name) in (name, "*"))
+        for node in file.nodes
+    )

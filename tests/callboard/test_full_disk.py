@@ -210,14 +210,14 @@ def test_results_are_published_whole_or_not_at_all(tmp_path):
     pytest.importorskip("pyarrow")
     from callboard.commitlog.batch import encode_batch
     from callboard.commitlog.columns import one_record
-    from callboard.pipeline.spark.journal import Journal
+    from callboard.pipeline.spark.journal import FolderJournal
 
     def batches(count):
         for number in range(count):
             data, _ = encode_batch(number, 1, one_record("/t", TEXT, None, None, ""))
             yield data, 1
 
-    journal = Journal(str(tmp_path / "results"))
+    journal = FolderJournal(str(tmp_path / "results"))
     assert journal.publish("q", 0, [journal.stage(batches(5))])
     with no_room(), pytest.raises(PublishFailed):
         journal.publish("q", 1, [journal.stage(batches(100))])

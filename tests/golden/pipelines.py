@@ -20,7 +20,7 @@ from callboard.pipeline.progress import (
 )
 from callboard.pipeline.spark.dead_letters import DeadLetter, Origin, bury
 from callboard.pipeline.spark.encode import RowEncoder
-from callboard.pipeline.spark.journal import Journal, Staged
+from callboard.pipeline.spark.journal import FolderJournal, Staged
 from tests.golden.sample import Folder, Sample
 
 NOW = 1_700_000_000_000_000_000
@@ -46,12 +46,12 @@ def encode(rows: pa.RecordBatch) -> list[tuple[bytes, int]]:
     return [(data, rows.num_rows) for data in encoder.encode(rows, 0, NOW)]
 
 
-def staged(journal: Journal, name: str) -> Staged:
+def staged(journal: FolderJournal, name: str) -> Staged:
     return journal.stage(encode(ROWS[name]))
 
 
 def make_results(path: Path) -> None:
-    journal = Journal(str(path))
+    journal = FolderJournal(str(path))
     assert journal.publish("first", 0, [staged(journal, "fields"), staged(journal, "bytes")])
     assert journal.publish("second", 5, [staged(journal, "columns")])
     assert journal.publish("first", 1, [staged(journal, "bytes")])
@@ -67,7 +67,7 @@ def records(path: Path) -> list[tuple[Any, ...]]:
 
 
 def look_at_results(path: Path) -> tuple[Any, ...]:
-    journal = Journal(str(path))
+    journal = FolderJournal(str(path))
     return records(path), journal.published()
 
 
@@ -86,7 +86,7 @@ RESULTS = [*FIELDS, *BYTES, *COLUMNS, *BYTES]
 
 def publish_more(path: Path) -> tuple[Any, ...]:
     """Publish a batch that is there already, and one that is not."""
-    journal = Journal(str(path))
+    journal = FolderJournal(str(path))
     assert not journal.publish("second", 5, [staged(journal, "fields")])
     assert journal.publish("second", 6, [staged(journal, "fields")])
     return [*RESULTS, *FIELDS], {"first": 1, "second": 6}

@@ -172,6 +172,22 @@ def test_sleeps_count_that_wait_for_time():
     assert figure("sleeps", tests=[file("tests/a.py", text)]).value == 2
 
 
+def test_a_name_that_is_gone_is_found_where_a_test_imports_it():
+    source = [
+        file(
+            "callboard/a.py",
+            "class A: ...\nif B:\n    from callboard.c import d as D\nE: int = 1",
+        ),
+        file("callboard/b.py", "def __getattr__(name): ..."),
+        file("actors/a.py", ""),
+        file("actors/__init__.py", ""),
+    ]
+    held = "from callboard.a import A, D, E\nfrom callboard.b import X\nfrom callboard.actors import a"
+    gone = "def f():\n    from callboard.a import B, d\n    from callboard.actors.a import c"
+    assert figure("missing_names", source, [file("tests/a.py", held)]).value == 0
+    assert figure("missing_names", source, [file("tests/a.py", gone)]).value == 3
+
+
 def test_templates_and_faults_are_left_out():
     files = [
         file("callboard/cli/project/a.py"),
