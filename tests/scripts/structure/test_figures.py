@@ -182,7 +182,7 @@ def test_a_name_that_is_gone_is_found_where_a_test_imports_it():
         file("actors/a.py", ""),
         file("actors/__init__.py", ""),
     ]
-    held = "from callboard.a import A, D, E\nfrom callboard.b import X\nfrom callboard.actors import a"
+    held = "from callboard.a import A, D, E\nfrom callboard.b import X\nfrom actors import a"
     gone = "def f():\n    from callboard.a import B, d\n    from callboard.actors.a import c"
     assert figure("missing_names", source, [file("tests/a.py", held)]).value == 0
     assert figure("missing_names", source, [file("tests/a.py", gone)]).value == 3
