@@ -20,6 +20,7 @@ answer to it, and there the stretch ends.
 import math
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Literal
 
 from callboard.actors import errors
@@ -286,8 +287,8 @@ class EntityCell(Cell):
     __slots__ = (
         "_broken", "_events", "_has_begun", "_in_flight", "_is_leaving", "_next", "_outbox",
         "_recovered", "_saved", "_since", "after_commits", "host", "is_put_away", "is_reading",
-        "_batches", "_rows", "_writing", "durable", "key", "last_used", "slot", "type",
-        "type_is_kept", "written",
+        "_batches", "_half_made", "_reads", "_rows", "_writing", "durable", "key", "last_used",
+        "slot", "type", "type_is_kept", "written",
     )  # fmt: skip
 
     def __init__(self, host: Any, number: int, key: str, slot: int) -> None:
@@ -320,8 +321,12 @@ class EntityCell(Cell):
         self._broken: BaseException | None = None
         self._next: EntityBatch | None = None
         self._in_flight: EntityBatch | None = None
-        #: What it is to be made of; None while that is read.
+        #: The page of what it is made of that is applied next; None while that is read.
         self._recovered: Recovered | None = None
+        #: What the pages before have made.
+        self._half_made: Entity | None = None
+        #: How often its state was read: a page of an earlier time is left out.
+        self._reads = 0
         self._has_begun = self._is_leaving = False
         #: Called when an activation that has ended has committed all.
         self.after_commits: Callable[[], object] | None = None
@@ -427,13 +432,14 @@ class EntityCell(Cell):
     def read_state(self) -> None:
         """Forget the activation, and read what was stored; messages wait."""
         self.actor, self._recovered, self._broken = None, None, None
-        self._has_begun = False
+        self._half_made, self._has_begun = None, False
         self.attention = True
-        self.host.recover(self, self._take_state)
+        self._reads += 1
+        self.host.recover(self, partial(self._take_state, self._reads))
 
-    def _take_state(self, recovered: Recovered | BaseException) -> None:
-        """Take what was read; on the node's thread."""
-        if self.reason is not None:
+    def _take_state(self, read: int, recovered: Recovered | BaseException) -> None:
+        """Take a page of what was read; on the node's thread."""
+        if self.reason is not None or read != self._reads:
             return
         if isinstance(recovered, BaseException):
             self._cannot_read(recovered)
@@ -461,29 +467,43 @@ class EntityCell(Cell):
         self.terminate(ExitReason.ERROR, why)
 
     def _begin(self) -> None:
-        """Make the activation of what was read, and begin."""
+        """Apply the page that was read, and begin behind the last one.
+
+        Others have their turns between two pages, and none is kept: however many events there
+        are, they take the memory of a page.
+        """
         recovered, self._recovered = self._recovered, None
         if recovered is None:
             return
         try:
-            actor = self.type.cls.attach(self, *self.host.arguments)
-            snapshot = recovered.snapshot
-            self.written = 0 if snapshot is None else snapshot.number
-            self._since = len(recovered.events)
-            if snapshot is not None:
-                self.host.restore(actor, snapshot)
+            actor = self._half_made or self._made_of(recovered.snapshot)
             for stored in recovered.events:
                 self.replay(actor, stored)
         except BaseException as error:  # noqa: BLE001 - what was stored cannot be read by the class
             wrong = isinstance(error, StateCorrupt | StateVersion)
             self._cannot_read(error if wrong else StateCorrupt(_unread(self, error)))
             return
+        self._since += len(recovered.events)
+        if recovered.has_more:
+            self._half_made, self.attention = actor, True
+            self.host.recover_more(self, self.written, partial(self._take_state, self._reads))
+            return
+        self._half_made = None
         self.actor = actor
         self._has_begun = self.attention = True  # the turn goes on with the actor
         self.host.begun(self)
         if type(actor).activated is not Entity.activated:
             self.sender = _HeldStart(self, None)  # if it raises at once
             self.start_task(actor.activated(), self.sender, None)
+
+    def _made_of(self, snapshot: EntitySnapshot | None) -> Entity:
+        """Return the entity of a snapshot, before the events behind it."""
+        actor: Entity = self.type.cls.attach(self, *self.host.arguments)
+        self.written = 0 if snapshot is None else snapshot.number
+        self._since = 0
+        if snapshot is not None:
+            self.host.restore(actor, snapshot)
+        return actor
 
     def replay(self, actor: Entity, stored: StoredEvent) -> None:
         """Apply a stored event.

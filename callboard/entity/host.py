@@ -33,9 +33,10 @@ from callboard.entity.state.interface import (
     Slot,
     SlotBatch,
     StoredEvent,
+    check_numbers,
 )
 from callboard.histogram import Histogram
-from callboard.lease.errors import Fenced
+from callboard.lease.errors import Fenced, StateCorrupt
 from callboard.text import said
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 
 #: Seconds between looks for idle entities at most.
 _LOOK_AT_MOST: Final = 5.0
+
+#: Events that an entity is read with at once; in between others have their turns.
+REPLAYED_AT_ONCE: Final = 2_000
 
 #: Messages that may wait for one key while its former activation ends.
 WAITING_LIMIT: Final = 1_000
@@ -370,33 +374,37 @@ class EntityHost:
     def recover(
         self, cell: EntityCell, done: Callable[[Recovered | BaseException], object]
     ) -> None:
-        """Read what an entity is made of, all of its events."""
-        state = self.state
-        if state is None:
+        """Read what an entity is made of: its snapshot, and the first page of events."""
+        if self.state is None:
             self.runtime.post(done, Recovered(None, (), has_more=False))
             return
+        version = self.type.snapshot_version
         name, key = self.type.name, cell.key
-        found: list[StoredEvent] = []
+        self.state.submit(done, EntityState.recover, name, key, version, REPLAYED_AT_ONCE)
 
-        def take(page: "Recovered | BaseException") -> None:
-            if isinstance(page, BaseException):
-                done(page)
+    def recover_more(
+        self,
+        cell: EntityCell,
+        after: int,
+        done: Callable[[Recovered | BaseException], object],
+    ) -> None:
+        """Read the page of an entity's events behind a number."""
+        name, key = self.type.name, cell.key
+
+        def take(events: "Sequence[StoredEvent] | BaseException") -> None:
+            if isinstance(events, BaseException):
+                done(events)
                 return
-            found.extend(page.events)
-            if not page.has_more:
-                done(Recovered(page.snapshot, found, has_more=False))
-                return
+            has_more = len(events) == REPLAYED_AT_ONCE
+            try:
+                check_numbers(name, key, events, after)
+            except StateCorrupt as error:
+                done(error)
+            else:
+                done(Recovered(None, events, has_more))
 
-            def go_on(events: "Sequence[StoredEvent] | BaseException") -> None:
-                if isinstance(events, BaseException):
-                    done(events)
-                else:
-                    take(Recovered(page.snapshot, events, has_more=bool(events)))
-
-            after = found[-1].number
-            state.submit(go_on, EntityState.events, name, key, after)
-
-        state.submit(take, EntityState.recover, name, key, self.type.snapshot_version)
+        assert self.state is not None, "there is a page before it"
+        self.state.submit(take, EntityState.events, name, key, after, REPLAYED_AT_ONCE)
 
     def commit(
         self,

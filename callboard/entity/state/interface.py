@@ -342,14 +342,7 @@ def recovered(
         StateVersion: all snapshots are of other versions, and there are no events.
         StateCorrupt: the numbers of the events have a gap.
     """
-    after = snapshot.number if snapshot else 0
-    for number, event in enumerate(events, after + 1):
-        if event.number != number:
-            message = (
-                f"{type_name} {key!r} has event {event.number} where {number} has to be:"
-                " rows were deleted, or events were forgotten and the class reads no snapshot"
-            )
-            raise StateCorrupt(message)
+    check_numbers(type_name, key, events, snapshot.number if snapshot else 0)
     if snapshot is None and has_others and not events:
         message = (
             f"{type_name} {key!r} has snapshots of other versions of the class only, and no"
@@ -357,3 +350,18 @@ def recovered(
         )
         raise StateVersion(message)
     return Recovered(snapshot, events[:limit], len(events) > limit)
+
+
+def check_numbers(type_name: str, key: str, events: Sequence[StoredEvent], after: int) -> None:
+    """Refuse the events of a key behind a number if one is missing.
+
+    Raises:
+        StateCorrupt: the numbers have a gap.
+    """
+    for number, event in enumerate(events, after + 1):
+        if event.number != number:
+            message = (
+                f"{type_name} {key!r} has event {event.number} where {number} has to be:"
+                " rows were deleted, or events were forgotten and the class reads no snapshot"
+            )
+            raise StateCorrupt(message)
