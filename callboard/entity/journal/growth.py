@@ -13,7 +13,7 @@ from callboard.actors.runtime import Runtime
 from callboard.basp.header import ENTITIES
 from callboard.entity.machine.table import Table
 from callboard.entity.messages import EntityTable, FollowJournal, JournalGrew
-from callboard.lease.errors import StateCorrupt
+from callboard.lease.errors import StateCorrupt, StateVersion
 
 #: Seconds between requests to be told, and after which a host forgets the last one.
 RENEWAL: Final = 2.0
@@ -95,9 +95,9 @@ class JournalGrowth:
         if not isinstance(table, EntityTable) or not table.is_sound:
             return
         try:
-            members = Table.read(table.text, table.version).members.values()
+            members = Table.read(table.text).members.values()
             self._members[table.type_name] = {bytes.fromhex(each.node) for each in members}
-        except (StateCorrupt, ValueError):
+        except (StateCorrupt, StateVersion):
             return
         self.wake(table.type_name)
 

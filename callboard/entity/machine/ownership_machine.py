@@ -560,9 +560,12 @@ class OwnershipMachine:
         """Raise the fences of slots that fell to this node."""
         if self.claiming is not None or self.aim == "none" or not self.is_current:
             return
+        owned = self.table.owned(self.writer)
+        if owned == self.served:  # as nearly always
+            return
         fresh = {
             slot: epoch
-            for slot, epoch in self.table.owned(self.writer).items()
+            for slot, epoch in owned.items()
             if self.served.get(slot) != epoch and self.beyond.get(slot, 0) <= epoch
         }
         if not fresh:

@@ -23,8 +23,9 @@ SLOTS: Final = 256
 #: No epoch is so large: databases have 63 bits for one.
 _BEYOND: Final = 2**62
 
-#: Of the text of a table; a newer callboard may write a higher one.
-_FORMAT: Final = 1
+#: Of the text of a table; a newer callboard may write a higher one. In the first one each slot
+#: has the name of its owner; since then there are the names once, and their numbers.
+_FORMAT: Final = 2
 
 #: What reading something else raises.
 _NOT_A_TABLE: Final = (
@@ -99,6 +100,13 @@ class Table:
     slots: tuple[SlotOwner, ...] = (NOBODY,) * SLOTS
     #: Slots that somebody has moved by hand, with the member that each is wished to since.
     pins: tuple[tuple[int, str], ...] = ()
+    #: What was counted of the slots, by member: it is looked at many times a second.
+    _owned: dict[str, Mapping[int, int]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _unwished: dict[str, list[int]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __hash__(self) -> int:
         return hash((self.version, self.at, frozenset(self.members.items()), self.slots))
@@ -122,7 +130,7 @@ class Table:
                 )
                 raise StateVersion(msg)
             slots = tuple(
-                SlotOwner(str(writer), _number(epoch)) for writer, epoch in found["slots"]
+                SlotOwner(str(writer), _number(epoch)) for writer, epoch in _slots(found)
             )
             members = {str(each): _member(about) for each, about in found["members"].items()}
             if len(slots) != count:
@@ -138,6 +146,9 @@ class Table:
 
     def text(self) -> str:
         """Return the table as JSON."""
+        numbers: dict[str, int] = {}
+        for each in self.slots:
+            numbers.setdefault(each.writer, len(numbers))
         content = {
             "format": _FORMAT,
             "version": self.version,
@@ -145,7 +156,8 @@ class Table:
             "state": self.state._asdict(),
             "members": {each: member._asdict() for each, member in self.members.items()},
             "written": self.written,
-            "slots": self.slots,
+            "owners": list(numbers),
+            "slots": [(numbers[writer], epoch) for writer, epoch in self.slots],
             "pins": self.pins,
         }
         return json.dumps(content, separators=(",", ":"))
@@ -160,10 +172,14 @@ class Table:
         """The memberships: writers, each with the version in which it became a member."""
         return frozenset((each, about.joined) for each, about in self.members.items())
 
-    def owned(self, writer: str) -> dict[int, int]:
+    def owned(self, writer: str) -> Mapping[int, int]:
         """Return the slots of a member, with their epochs."""
-        slots = enumerate(self.slots)
-        return {slot: each.epoch for slot, each in slots if each.writer == writer}
+        found = self._owned.get(writer)
+        if found is None:
+            slots = enumerate(self.slots)
+            found = {slot: each.epoch for slot, each in slots if each.writer == writer}
+            self._owned[writer] = found
+        return found
 
     def node_of(self, slot: int) -> bytes:
         """Return the node that owns a slot; empty if none does."""
@@ -230,8 +246,12 @@ class Table:
 
     def unwished(self, writer: str) -> list[int]:
         """Return the slots of a member that are wished to another one."""
-        wished = self.wished()
-        return [slot for slot in self.owned(writer) if wished[slot] not in ("", writer)]
+        found = self._unwished.get(writer)
+        if found is None:
+            wished = self.wished()
+            found = [slot for slot in self.owned(writer) if wished[slot] not in ("", writer)]
+            self._unwished[writer] = found
+        return found
 
     def wished(self) -> tuple[str, ...]:
         """Return the member that each slot is wished to; nobody where there is no member.
@@ -267,6 +287,14 @@ class Table:
 def _given(slot: SlotOwner, writer: str) -> SlotOwner:
     """Return a slot with another owner; its epoch rises only when somebody has it."""
     return SlotOwner(writer, slot.epoch + 1 if writer else slot.epoch)
+
+
+def _slots(found: Mapping[str, Any]) -> Iterable[tuple[object, object]]:
+    """Return the owner and the epoch of each slot of a table that was read."""
+    if found["format"] < _FORMAT:
+        return [(writer, epoch) for writer, epoch in found["slots"]]
+    owners = found["owners"]
+    return [(owners[_slot(number, len(owners))], epoch) for number, epoch in found["slots"]]
 
 
 def _slot(found: object, count: int) -> int:

@@ -1,5 +1,7 @@
 """Ownership: who serves a slot, whatever is lost, late or wrongly suspected."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +28,7 @@ from callboard.entity.machine.ownership_machine import (
 )
 from callboard.entity.machine.table import SharedState, Table, TableMember
 from callboard.entity.state.interface import Fence
+from callboard.lease.errors import StateCorrupt
 from tests.callboard.entity.machine.ownership_cluster import STATE, OwnershipCluster
 
 WRITERS = "abc"
@@ -233,6 +236,28 @@ def test_a_table_is_read_as_it_was_written() -> None:
     table = members(3).table
     assert Table.read(table.text(), 4) == table
     assert table.state == STATE
+
+
+def test_a_table_of_256_slots_is_short() -> None:
+    table = Table()
+    for writer in WRITERS:
+        table = table.with_member(writer * 44, TableMember("00" * 18), STATE)
+    assert len(table.text()) < 4_000
+
+
+def test_a_table_of_the_first_format_is_read() -> None:
+    table = members(3).table
+    first = json.loads(table.text())
+    del first["owners"]
+    first |= {"format": 1, "slots": [[*each] for each in table.slots]}
+    assert Table.read(json.dumps(first), 4) == table
+
+
+@pytest.mark.parametrize("slots", [[[9, 1]] * 4, [[-1, 1]] * 4, [["0", 1]] * 4, [[0]] * 4, 7])
+def test_a_table_with_wrong_owners_is_refused(slots: object) -> None:
+    wrong = json.loads(members(3).table.text()) | {"slots": slots}
+    with pytest.raises(StateCorrupt):
+        Table.read(json.dumps(wrong), 4)
 
 
 MOVES = st.one_of(
