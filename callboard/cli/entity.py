@@ -51,7 +51,11 @@ class StateOptions(JsonOptions):
         from callboard.lease.errors import StorageError
 
         with explained((StorageError, ValueError), "give the --state that nodes host with"):
-            view = open_view(self.state)
+            try:
+                view = open_view(self.state)
+            except ModuleNotFoundError as error:
+                step = "install it: pip install 'callboard[postgresql]'"
+                raise Problem(why=f"the package {error.name} is missing", step=step) from error
             try:
                 yield view
             finally:
@@ -154,7 +158,12 @@ _CELLS: Final = ("node", "type", "key", "slot", "number", "depth", "idle")
 def _list_rows(
     options: LsOptions, address: str, part: str, head: tuple[str, ...], what: str
 ) -> None:
-    """Print rows that the nodes tell."""
+    """Print rows that the nodes tell.
+
+    Raises:
+        Misuse: no node hosts the type.
+    """
+    from callboard.cli.work.entity_move import hosted_type
     from callboard.proxies.inspection import ReadPart
 
     told = options.ask(address, ReadPart(part, options.type, limit=options.limit))
@@ -170,6 +179,8 @@ def _list_rows(
     numbers = [i for i, name in enumerate(head) if found and type(found[0][name]) is not str]
     lines = [columns([name.upper() for name in head], rows, right=numbers)] if rows else []
     if not rows:
+        if options.type and not silent:
+            hosted_type(address, "", options, options.type, is_key=False)
         lines.append(f"no entity of {options.type} {what}" if options.type else f"none {what}")
     if count > len(found):
         lines.append(f"… {count - len(found):,} more; --limit shows them")
@@ -281,7 +292,9 @@ class MoveOptions(WhereOptions):
     """What moves, and where to."""
 
     to: str = option("", "The host that gets them: its name or id.", metavar="NODE")
-    back: bool = flag("Undo such moves: they go to whom they would be without.", "--back")
+    back: bool = flag(
+        "Undo such moves: the nodes spread the slots as if nobody had moved them.", "--back"
+    )
     slots: str = option("", "Slots instead of keys: 3,17,40-59.", metavar="SLOTS")
 
 
@@ -314,8 +327,10 @@ def move(
     slots = None if keys else parse_slots(options.slots)
     wanted = Wanted(options.type, keys or [], slots, options.to)
     moved = move_slots(address, wanted, options)
-    where = f"are on {moved['node']}" if options.to else "go to whom they would be"
-    options.say(moved, f"{len(moved['slots'])} slots of {moved['type']} {where}")
+    where = f"now on {moved['node']}" if options.to else "no longer bound to a node"
+    count = len(moved["slots"])
+    verb = "slot is" if count == 1 else "slots are"
+    options.say(moved, f"{moved['type']}: {count} {verb} {where}")
 
 
 def parse_slots(text: str) -> list[int]:

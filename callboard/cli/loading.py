@@ -50,10 +50,12 @@ def load_app(path: Path) -> ModuleType:
 def spawnable_classes(module: ModuleType) -> "dict[str, type[Actor]]":
     """Return what other nodes may spawn: the module's `spawnable`, or its public actor classes.
 
+    Entities are not among the latter: they are hosted, and cannot be spawned.
+
     Raises:
         Problem: `spawnable` is something else than a mapping of names to actor classes.
     """
-    from callboard import Actor
+    from callboard import Actor, Entity
 
     given: Any = getattr(module, "spawnable", None)
     if given is None:
@@ -62,6 +64,7 @@ def spawnable_classes(module: ModuleType) -> "dict[str, type[Actor]]":
             for name, value in vars(module).items()
             if inspect.isclass(value)
             and issubclass(value, Actor)
+            and not issubclass(value, Entity)
             and value.__module__ == module.__name__
             and not name.startswith("_")
         }

@@ -196,20 +196,24 @@ def _introduce(
     """Tell how the node is reached."""
     where = None if health is None else health.url
     logs = node.logs_address if node.serves_by_flight else None
+    entities = sorted(each.type for each in node.entity_stats())
+    example = "entity ls {}" if entities and not classes else "actor call {}/NAME METHOD"
     about = {
         "address": node.address,
         "name": node.name,
         "node_id": node.node_id.hex(),
         "spawnable": classes,
+        "entities": entities,
         "health": where,
         "logs": logs,
     }
     lines = [
         f"{node.name} listens on {node.address}",
         f"  spawnable: {', '.join(classes) or 'nothing'}",
+        *([f"  entities: {', '.join(entities)}"] if entities else []),
         *([f"  health: {where}/readyz, {where}/metrics"] if where else []),
         *([f"  logs: {logs}/NAME"] if logs else []),
-        f"  try: callboard actor call {node.address}/NAME METHOD   (Ctrl-C stops the node)",
+        f"  try: callboard {example.format(node.address)}   (Ctrl-C stops the node)",
     ]
     options.say(about, "\n".join(lines))
 

@@ -93,6 +93,34 @@ def test_node_run_says_how_it_is_reached_and_stops_at_a_signal(app, number):
     assert (err, process.returncode) == ("", 0)
 
 
+CART = """
+from callboard import Entity
+
+class Cart(Entity):
+    pass
+
+def setup(node):
+    node.host(Cart)
+"""
+
+
+def test_node_run_lists_the_entities_that_it_hosts(tmp_path):
+    file = tmp_path / "carts.py"
+    file.write_text(CART)
+    process = run_node(file)
+    lines = [process.stdout.readline() for _ in range(4)]
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+
+    address = lines[0].split()[-1]
+    assert lines[1:] == [
+        "  spawnable: nothing\n",
+        "  entities: Cart\n",
+        f"  try: callboard entity ls {address}   (Ctrl-C stops the node)\n",
+    ]
+    assert (err, process.returncode) == ("", 0)
+
+
 SLOW_ACTOR = """
 from callboard import Actor
 

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -159,6 +160,7 @@ def test_the_journal_is_printed_and_copied(
         (2, ("at", "u-1", "1", "--state", "{url}", "--code", "/none.py"), "no file"),
         (2, ("journal", "Crat", "--state", "{url}"), "no type 'Crat'"),
         (2, ("where", "{address}", "u-1", "--type", "Crat"), "say --type, one of"),
+        (2, ("ls", "{address}", "--type", "Crat"), "no node in reach hosts 'Crat'"),
         (2, ("where", "{address}", ""), "a key has 1 to 256 bytes"),
         (
             2,
@@ -175,6 +177,14 @@ def test_mistakes_are_told_in_one_line(
     assert (found, out) == (code, "")
     assert text in err
     assert err.count("\n") == 1
+
+
+def test_a_missing_driver_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.delitem(sys.modules, "callboard.entity.state.postgresql", raising=False)
+    found, out, err = run("ls", "--state", "postgresql://db/shop")
+    assert (found, out) == (1, "")
+    assert "psycopg is missing; install it: pip install 'callboard[postgresql]'" in err
 
 
 def test_a_class_that_cannot_be_replayed_is_told(
@@ -198,7 +208,7 @@ def test_slots_move_to_another_host_and_back(node: Node, run: Run, url: str) -> 
         for target in (node, bank):
             code, out, err = run("move", node.address, "u-1", "u-2", "--to", target.name)
             assert (code, err) == (0, "")
-            assert out == f"2 slots of {Cart.name} are on {target.name}\n"
+            assert out == f"{Cart.name}: 2 slots are now on {target.name}\n"
             for key in ("u-1", "u-2"):
                 _, out, _ = run("where", node.address, key, "--json")
                 assert json.loads(out)["node_id"] == target.node_id.hex()
@@ -209,7 +219,7 @@ def test_slots_move_to_another_host_and_back(node: Node, run: Run, url: str) -> 
         assert node.entity_stats()[0].slots == 0
 
         code, out, _ = run("move", node.address, "--slots", "0-255", "--back")
-        assert out == f"256 slots of {Cart.name} go to whom they would be\n"
+        assert out == f"{Cart.name}: 256 slots are no longer bound to a node\n"
         eventually(lambda: 64 < node.entity_stats()[0].slots < 192)
 
 

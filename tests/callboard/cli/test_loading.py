@@ -22,9 +22,10 @@ def write(tmp_path, monkeypatch):
 
 
 ACTORS = """
-from callboard import Actor, Supervisor
+from callboard import Actor, Entity, Supervisor
 
 class Counter(Actor): pass
+class Cart(Entity): pass
 class _Hidden(Actor): pass
 class Other: pass
 """
