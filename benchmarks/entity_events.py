@@ -1,13 +1,15 @@
 """Events of 80 bytes that entities persist, each durable before its ask is answered.
 
 1,000 entities in two processes, one event for each handler; a third process asks: 8 actors with
-100 asks outstanding each. The state is a file of SQLite with synchronous=FULL. The peer saves
-an aggregate for each event in a process of its own, in SQLite with the same mode.
+100 asks outstanding each. The state is a file of SQLite with synchronous=FULL, or a database
+of PostgreSQL with its defaults. The peer saves an aggregate for each event in a process of its
+own, in SQLite with the same mode.
 """
 
 import tempfile
 import time
 
+from benchmarks import postgresql
 from benchmarks.entity_hosts import LIMIT, TEXT, Count, Note, Sender, hosting, ref_of
 from benchmarks.log_append import check
 from benchmarks.measure import Measure, Subject
@@ -24,6 +26,12 @@ def persisted(share: float = 1.0) -> float:
     """Return events for each second."""
     with tempfile.TemporaryDirectory() as folder:
         return asked(f"sqlite:{folder}/state.db", Note(TEXT), 2, int(EVENTS * share))
+
+
+def on_postgresql(share: float = 1.0) -> float:
+    """Return events for each second."""
+    with postgresql.database() as url:
+        return asked(url, Note(TEXT), 2, int(EVENTS * share))
 
 
 def asked(state: str, question: Note | Count, hosts: int, times: int) -> float:
@@ -55,6 +63,7 @@ MEASURE = Measure(
     unit="events/s",
     subjects=(
         Subject("callboard, SQLite", persisted),
+        Subject("callboard, PostgreSQL", on_postgresql, postgresql.prepare),
         Subject(
             "eventsourcing, SQLite",
             lambda share: eventsourcing.saved(max(100, int(ALONE * share))),

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from benchmarks.entity_hosts import LIMIT, Count, Tally, fill, hosting, ref_of
+from benchmarks.entity_hosts import LIMIT, Count, Tally, copy_filled, hosting, ref_of
 from benchmarks.log_append import check
 from benchmarks.measure import Measure, Subject
 from callboard import Node
@@ -25,11 +25,10 @@ def first(share: float = 1.0, *, is_local: bool) -> float:
     """Return the median in milliseconds."""
     keys = [f"k-{number}" for number in range(max(10_000, int(KEYS * share)))]
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "state.db")
-        fill(file, dict.fromkeys(keys, 1))
-        with hosting(f"sqlite:{file}", 1) as (address,), Node() as node:
+        state = copy_filled(Path(folder), len(keys))
+        with hosting(state, 1) as (address,), Node() as node:
             node.connect(address)
-            node.host(Tally.with_options(takeover="fast"), state=f"sqlite:{file}")
+            node.host(Tally.with_options(takeover="fast"), state=state)
             while not 0 < sum(ref_of(node, key).is_local for key in keys[:1000]) < 1000:
                 time.sleep(0.05)  # the slots are still moving
             step = len(keys) // (3 * (WARM_UP + ASKED))

@@ -5,7 +5,9 @@ the type on a node until stdin closes, and prints the node's address once it is 
 """
 
 import argparse
+import shutil
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
-from benchmarks.processes import serving
+from benchmarks.processes import BUILD, serving
 from callboard import Actor, ActorRef, Entity, Node, Query, event, handler, message
 from callboard.entity.machine.table import slot_of
-from callboard.entity.state.interface import NewEvent, SlotBatch
+from callboard.entity.state.interface import EntityState, NewEvent, SlotBatch
+from callboard.entity.state.schema import STEPS
 from callboard.entity.state.sqlite import SqliteState
 
 LIMIT = 120.0
@@ -104,6 +107,11 @@ class Sender(Actor):
         return times
 
 
+def host_program(state: str, *options: str) -> list[str]:
+    """Return the command of a process that hosts the type."""
+    return [sys.executable, "-c", PROGRAM, state, *options]
+
+
 @contextmanager
 def hosting(state: str, count: int, takeover: str = "fast") -> Iterator[list[str]]:
     """Start so many processes that host the type; give their addresses."""
@@ -111,15 +119,35 @@ def hosting(state: str, count: int, takeover: str = "fast") -> Iterator[list[str
         addresses: list[str] = []
         for _ in range(count):
             joins = [part for address in addresses for part in ("--join", address)]
-            program = [sys.executable, "-c", PROGRAM, state, *joins, "--takeover", takeover]
+            program = host_program(state, *joins, "--takeover", takeover)
             _, address = stack.enter_context(serving(program))
             addresses.append(address)
         yield addresses
 
 
+def copy_filled(folder: Path, keys: int) -> str:
+    """Put a file there with an event of each key, `k-0` and so on; return the state's URL.
+
+    It is written once, in the folder of what benchmarks build: a million take a while.
+    """
+    made = BUILD.parent / f"entities-{len(STEPS)}-{keys}.db"
+    if not made.exists():
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=made.parent) as beside:
+            new = Path(beside, "state.db")
+            fill(new, {f"k-{number}": 1 for number in range(keys)})
+            new.rename(made)
+    shutil.copyfile(made, folder / "state.db")
+    return f"sqlite:{folder}/state.db"
+
+
 def fill(file: Path, events: dict[str, int]) -> None:
     """Write a file that holds so many events of each key, as an earlier life left them."""
-    state = SqliteState(file, "filler")
+    fill_state(SqliteState(file, "filler"), events)
+
+
+def fill_state(state: EntityState, events: dict[str, int]) -> None:
+    """Write so many events of each key to a state, and close it."""
     state.claim(NAME, dict.fromkeys({slot_of(key) for key in events}, 0))
     body = f'{{"text":"{TEXT}"}}'
     batches: dict[int, list[NewEvent]] = {}
@@ -135,7 +163,7 @@ def fill(file: Path, events: dict[str, int]) -> None:
     state.close()
 
 
-def commit(state: SqliteState, batches: dict[int, list[NewEvent]]) -> None:
+def commit(state: EntityState, batches: dict[int, list[NewEvent]]) -> None:
     """Write what was gathered."""
     done = state.commit([SlotBatch((NAME, slot), 0, each) for slot, each in batches.items()])
     assert not done.fenced, done

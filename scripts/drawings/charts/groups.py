@@ -50,6 +50,9 @@ GROUPS: Final = {
         "entity_reads",
         "entity_first",
         "entity_replay",
+        "entity_memory",
+        "entity_recovery",
+        "entity_moves",
     ),
     "logs": (
         "log_append",
