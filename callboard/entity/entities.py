@@ -198,7 +198,8 @@ class EntityServer(SystemActor):
         if msg.is_refused is True:
             promise.set_result(None)
             return
-        self._entities.marker(msg, partial(promise.set_result, None))
+        passed = partial(promise.set_result, None)
+        self._entities.marker(msg, passed, is_leaf=self._rights() is not None)
 
     @handler
     def on_follow(self, msg: FollowJournal) -> EntityTable | None:
@@ -441,10 +442,10 @@ class Entities:
         client = await self._open(self._states, state, open_state)
         host = EntityHost(self.runtime, self.form, kind, arguments, client, self._ref)
         host.runner = self._runner
-        host.writer, host.route = self.writer, self.route
+        host.writer, host.send_back = self.writer, self._send_back
         sender = self._sender(name)
-        host.forward = partial(sender.send, is_forwarded=True)
-        host.forward_marker = sender.send_marker
+        host.pass_on, host.pass_marker = sender.pass_on, sender.pass_marker
+        host.end_passing = sender.end_passing
         host.grew = partial(self.growth.grew, name)
         self._urls[name] = state
         register = await self._open(self._leases, leases, self._open_leases)
@@ -460,7 +461,8 @@ class Entities:
             host.reminders.set_clock(await called(client, EntityState.clock))
         await self._refuse_other_state(name, shared)
         ask_vote = partial(self._ask_vote, name)
-        hooks = OwnershipHooks(partial(self._adopted, name), sender.flush, ask_vote)
+        settle = partial(self._settle, name)
+        hooks = OwnershipHooks(partial(self._adopted, name), sender.flush, ask_vote, settle)
         assert leases is not None, "a register has a URL"
         owned = Ownership(host, register, self._held[leases], self.runtime, hooks)
         self._hosts[name], self._owned[name] = host, owned
@@ -584,6 +586,13 @@ class Entities:
             AskVote(name, writer), timeout=BALLOT_SECONDS
         )
         return answer
+
+    def _settle(self, name: str, slots: Iterable[int], settled: Callable[[], object]) -> None:
+        """Call back when all that other members passed on for some slots has come here."""
+        nodes = {bytes.fromhex(node) for node in self._owned[name].table.nodes}
+        nodes.discard(self.runtime.node_id)
+        reached = [node for node in nodes if self.runtime.remote.is_reachable(node)]
+        self._sender(name).ask_markers(slots, reached, settled)
 
     def vote(self, name: str, writer: str) -> bool | None:
         """Return whether a member of a type is out of reach; None where nobody can tell."""
@@ -710,10 +719,10 @@ class Entities:
     def _deliver_here(self, name: str, waiting: Waiting) -> bool:
         """Give a message that waited to this node's host, if it serves the slot."""
         host = self._hosts.get(name)
-        if host is None or (waiting.is_forwarded and waiting.slot not in host.epochs):
+        if host is None or (waiting.is_passing and waiting.slot not in host.epochs):
             return False  # the host would hold again what it has just let go
         if not waiting.key:
-            return host.pass_marker(waiting.slot, waiting.message)
+            return host.take_marker(waiting.slot, waiting.message)
         sender, is_urgent = waiting.sender, waiting.is_urgent
         return host.deliver(waiting.key, waiting.message, sender, is_urgent=is_urgent)
 
@@ -757,13 +766,24 @@ class Entities:
         table = Table(1, members=members).filled()
         return EntityTable(name, table.version, table.text())
 
-    def marker(self, msg: EntityMarker, passed: Callable[[], object]) -> None:
+    def _send_back(self, name: str, sender: Any) -> bool:
+        """Tell a node that asked that this one is no owner; False if it was none that asked."""
+        if sender is None or not sender.expects or not getattr(sender, "node", b""):
+            return False
+        sender.set_result(NotOwner(self.table(name)))
+        return True
+
+    def marker(
+        self, msg: EntityMarker, passed: Callable[[], object], *, is_leaf: bool = False
+    ) -> None:
         """Call back once what was sent here before is taken, by this node or a newer owner."""
         host = self._hosts.get(msg.type_name)
-        if host is None:
-            passed()
-        elif not host.pass_marker(msg.slot, passed):
+        if is_leaf:  # its messages are among those that this node sends
             self._sender(msg.type_name).send_marker(msg.slot, passed)
+        elif host is None:
+            passed()
+        elif not host.take_marker(msg.slot, passed):
+            self._sender(msg.type_name).pass_marker(msg.slot, passed)
 
     def table(self, name: str, asker: Any = None) -> EntityTable | None:
         """Return the table of a type that this node hosts; who asks is told of newer ones."""
@@ -984,10 +1004,17 @@ class Entities:
     async def drain(self, timeout: float) -> None:
         """Move all slots to the other members, type by type, while there is time."""
         begun, late = self.runtime.now(), OutcomeUnknown("slots are left")
-        for owned in list(self._owned.values()):
+
+        async def in_time(what: Future[None]) -> None:
             left = timeout - (self.runtime.now() - begun)
             with suppress(StorageError):  # what is left goes when the node closes
-                await self.runtime.in_time(owned.start_drain(), max(0.0, left), late)
+                await self.runtime.in_time(what, max(0.0, left), late)
+
+        for name, owned in list(self._owned.items()):
+            await in_time(owned.start_drain())
+            passed_on: Future[None] = Future()
+            self._sender(name).when_idle(partial(passed_on.set_result, None))
+            await in_time(passed_on)
 
     async def close(self) -> None:
         """Commit what is under way, and give all slots to the other members."""

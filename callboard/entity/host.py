@@ -5,7 +5,7 @@ Its lock guards what handlers on other threads touch as well.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors.dispatch import DispatchTable
@@ -109,11 +109,12 @@ class EntityHost:
         self._when_stopped: Callable[[], object] | None = None
         self._held: list[tuple[str, Any, Sender | None, bool]] = []
         self._markers: list[tuple[int, Callable[[], object]]] = []
-        #: Bring a message, or a marker, to another owner.
-        self.forward: Callable[..., object] = lambda *_, **__: None
-        self.forward_marker: Callable[[int, Callable[[], object]], object]
-        #: Brings a message to whoever owns its slot.
-        self.route: Callable[..., object] = lambda *_, **__: None
+        #: Bring a message, or a marker, to another owner, and tell that there are no more.
+        self.pass_on: Callable[..., object] = lambda *_, **__: None
+        self.pass_marker: Callable[[int, Callable[[], object]], object]
+        self.end_passing: Callable[[Iterable[int]], object] = lambda _: None
+        #: Refuses a message of another node that was not handled; False for others.
+        self.send_back: Callable[[str, Sender | None], bool] = lambda *_: False
         self.is_leased: Callable[[], bool] | None = None
         self.on_kind: Callable[[tuple[str, int]], object] = lambda _: None
         #: Told of a slot, and its epoch, whose fence another claim has; and of kinds written.
@@ -265,14 +266,15 @@ class EntityHost:
                 markers, self._markers = self._markers, []
                 if not held and not markers:
                     self._stopped.difference_update(slots)
-                    return
+                    break
             for key, message, sender, is_urgent in held:
-                self.forward(key, slot_of(key), message, sender, is_urgent=is_urgent)
+                self.pass_on(key, slot_of(key), message, sender, is_urgent=is_urgent)
             for slot, passed in markers:
-                self.forward_marker(slot, passed)
+                self.pass_marker(slot, passed)
+        self.end_passing(slots)
 
-    def pass_marker(self, slot: int, passed: Callable[[], object]) -> bool:
-        """Call back once what was sent for a slot before is taken here, or by its new owner.
+    def take_marker(self, slot: int, passed: Callable[[], object]) -> bool:
+        """Call back once what was sent for a slot before is taken here, or is passed on.
 
         Returns:
             False if this node does not serve the slot: nothing will happen.
@@ -323,8 +325,7 @@ class EntityHost:
                     self.deliver(cell.key, message, sender)
                 waiting = ()
             is_empty = not self.cells
-        for message, sender in waiting:
-            self.route(self.type.name, cell.key, message, sender, is_urgent=False)
+        self._bring_elsewhere(cell, waiting)
         self._tell_stopped()
         if is_empty:
             for told in self._when_empty:
@@ -336,8 +337,20 @@ class EntityHost:
             if self.cells.get(cell.key) is cell:
                 self._waiting.setdefault(cell.key, [])[:0] = mail
                 return
+        self._bring_elsewhere(cell, mail)
+
+    def _bring_elsewhere(
+        self, cell: EntityCell, mail: "Iterable[tuple[Any, Sender | None]]"
+    ) -> None:
+        """Bring mail of a slot that was lost to its owner.
+
+        Nodes that asked are told, and ask again if they have not given up meanwhile: after a
+        pause, that may be so.
+        """
         for message, sender in mail:
-            self.route(self.type.name, cell.key, message, sender, is_urgent=False)
+            if not self.send_back(self.type.name, sender):
+                self.pass_on(cell.key, cell.slot, message, sender, is_urgent=False)
+                self.end_passing((cell.slot,))
 
     def put_away(self, cell: EntityCell) -> None:
         """Let an activation end behind its mail; what comes from here on goes to the next."""

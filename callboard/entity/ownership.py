@@ -78,7 +78,9 @@ LOOKS_A_READ: Final = 10
 #: connections of a process that ends before it lets go of its locks.
 _SOON: Final = 0.02
 
-#: Seconds that slots may take to come to rest before they move; else they stay for now.
+#: Seconds that slots may take to come to rest before they move, at first and at most; else they
+#: stay for now. They may wait for one another, as what comes for them is held.
+FIRST_STOP: Final = 0.25
 STOP_TIMEOUT: Final = 5.0
 
 
@@ -116,6 +118,8 @@ class OwnershipHooks:
     served: Callable[[], object]
     #: Asks a node whether a writer's node is out of its reach.
     ask_vote: Callable[[bytes, str], Future[Any]]
+    #: Calls back when all that other members passed on for some slots has come here.
+    settle: Callable[[Iterable[int], Callable[[], object]], object]
 
 
 class Ownership:
@@ -162,6 +166,7 @@ class Ownership:
         self._looks = 0
         #: Counts moves: a late answer is told from one to the move under way.
         self._moves = 0
+        self._stop_seconds = FIRST_STOP
         self._joining: Future[None] | None = None
         self._leaving: Future[None] | None = None
         self._draining: Future[None] | None = None
@@ -432,19 +437,29 @@ class Ownership:
     def _stop(self, slots: tuple[int, ...]) -> None:
         """Let slots come to rest, in time."""
         self._moves += 1
-        answer = partial(self._stopped, self._moves)
-        late = self._runtime.call_later(STOP_TIMEOUT, answer, SlotsBusy())
+        move = self._moves
+        answer = partial(self._stopped, move)
+        late = self._runtime.call_later(self._stop_seconds, answer, SlotsBusy())
 
         def emptied() -> None:
             late.cancel()
             answer(SlotsEmptied())
 
-        self._host.stop_slots(slots, partial(self._runtime.post, emptied))
+        def settled() -> None:
+            if move == self._moves:
+                self._host.stop_slots(slots, partial(self._runtime.post, emptied))
+
+        self._hooks.settle(slots, settled)
 
     def _stopped(self, move: int, event: OwnershipEvent) -> None:
         """Tell what became of slots that were to come to rest."""
-        if move == self._moves:
-            self._step(event)
+        if move != self._moves:
+            return
+        if isinstance(event, SlotsBusy):
+            self._stop_seconds = min(2 * self._stop_seconds, STOP_TIMEOUT)
+        else:
+            self._stop_seconds = FIRST_STOP
+        self._step(event)
 
 
 def wrong_state(type_name: str, own: SharedState, table: Table) -> WrongState:

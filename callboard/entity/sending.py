@@ -3,7 +3,12 @@
 Messages of a slot keep their order. One that is refused by a node which is no owner, or that
 finds no owner, waits with all behind it until a newer table is known. When a slot has another
 owner, a marker goes the old way first: what was sent there has been taken or refused by then.
-What a former owner held while it gave the slot away goes before all that is sent there later.
+
+A node that gives a slot away passes on what it held meanwhile. These messages have a line of
+their own, which waits for nothing but the new owner, and goes before what the node itself
+sends. Markers of others wait behind that line only. So a marker waits for lines of passing
+messages, these wait for an owner that serves the slot, and nothing waits in a circle. A slot is
+given on only when all that its former owner passed on has come: one line at a time is enough.
 
 A node may become the owner while messages are on their way to it: then it would refuse the
 first ones and take the later. So each says which **attempt** it is of. Who refuses one of a
@@ -66,7 +71,7 @@ class Waiting:
     is_urgent: bool
     since: float
     #: Whether this node's host held it while it gave the slot away.
-    is_forwarded: bool = False
+    is_passing: bool = False
     #: The attempt in which it was sent.
     attempt: int = 0
 
@@ -99,10 +104,17 @@ class TypeSender:
         self.table = Table()
         self._lock = threading.RLock()
         self._queues: dict[int, deque[Waiting]] = {}
+        #: What the host held while it gave a slot away, and cannot go yet.
+        self._passing: dict[int, deque[Waiting]] = {}
+        #: The node that such messages went to, and has not said yet that it has them all.
+        self._handing: dict[int, bytes] = {}
+        self._when_idle: list[Callable[[], object]] = []
         #: The node that the last message of a slot went to: it may still be on its way there.
         self._former: dict[int, bytes] = {}
         #: Slots whose marker goes the old way.
         self._marked: set[int] = set()
+        #: Nodes that refused messages of a slot, and may have more of these on their way.
+        self._refusing: dict[int, set[bytes]] = {}
         #: By slot, how often its messages were refused.
         self._attempts: dict[int, int] = {}
         self._number = 0
@@ -111,62 +123,108 @@ class TypeSender:
 
     def is_waiting(self, slot: int) -> bool:
         """Return whether something for a slot may still be on its way, so that others wait."""
-        return slot in self._queues or slot in self._former
+        return slot in self._queues or slot in self._former or slot in self._passing
 
     @property
     def waiting(self) -> int:
         """How many messages wait for their owners."""
         with self._lock:
-            return sum(map(len, self._queues.values()))
+            return sum(
+                len(q) for lines in (self._queues, self._passing) for q in lines.values()
+            )
 
     def send(
-        self,
-        key: str,
-        slot: int,
-        message: Any,
-        sender: Sender | None,
-        *,
-        is_urgent: bool,
-        is_forwarded: bool = False,
+        self, key: str, slot: int, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
         """Send a message, or let it wait for its owner; from any thread."""
         with self._lock:
-            self._number += 1
-            now = self._runtime.now()
-            waiting = Waiting(
-                self._number, key, slot, message, sender, is_urgent, now, is_forwarded
-            )
-            queue = self._queues.get(slot)
-            if queue is None and self._go(waiting):
+            waiting = self._numbered(key, slot, message, sender, is_urgent=is_urgent)
+            if slot not in self._queues and self._go(waiting):
                 return
-            if queue is None:
-                queue = self._queues[slot] = deque()
-            if len(queue) < WAITING_LIMIT:
-                queue.append(waiting)
-                self._look()
+            if self._wait(waiting, self._queues):
                 return
         self._refuse(waiting, f"{WAITING_LIMIT:,} messages wait for its owner, the limit")
 
     def send_marker(self, slot: int, passed: Callable[[], object]) -> None:
-        """Call back once all that was sent for a slot has been taken by its owner."""
+        """Call back once all that this node has sent for a slot is with its owner."""
         with self._lock:
-            self._number += 1
-            now = self._runtime.now()
-            waiting = Waiting(
-                self._number,
-                "",
-                slot,
-                passed,
-                None,
-                is_urgent=False,
-                since=now,
-                is_forwarded=True,
+            marker = self._numbered("", slot, passed)
+            if slot in self._queues or not self._go(marker):
+                self._wait(marker, self._queues)
+
+    def pass_on(
+        self, key: str, slot: int, message: Any, sender: Sender | None, *, is_urgent: bool
+    ) -> None:
+        """Send what the host held, before all that this node sends itself."""
+        with self._lock:
+            waiting = self._numbered(
+                key, slot, message, sender, is_urgent=is_urgent, is_passing=True
             )
-            if slot in self._queues:
-                self._queues[slot].append(waiting)
-            elif not self._go(waiting):
-                self._queues[slot] = deque([waiting])
-                self._look()
+            if slot in self._passing or not self._pass(waiting):
+                self._wait(waiting, self._passing)
+
+    def pass_marker(self, slot: int, passed: Callable[[], object]) -> None:
+        """Call back once all that this node passes on for a slot is with its owner."""
+        with self._lock:
+            if slot in self._passing or slot in self._handing:
+                marker = self._numbered("", slot, passed, is_passing=True)
+                if slot in self._passing or not self._pass(marker):
+                    self._wait(marker, self._passing)
+                return
+        passed()
+
+    def end_passing(self, slots: Iterable[int]) -> None:
+        """Take note that nothing more of some slots is to be passed on."""
+        with self._lock:
+            for slot in slots:
+                if slot in self._handing or slot in self._passing:
+                    self.pass_marker(slot, partial(self._handed_over, slot))
+
+    def when_idle(self, told: Callable[[], object]) -> None:
+        """Call back, once, when nothing waits here and what was passed on has come."""
+        with self._lock:
+            self._when_idle.append(told)
+        self._tell_idle()
+
+    def ask_markers(
+        self, slots: Iterable[int], nodes: Iterable[bytes], passed: Callable[[], object]
+    ) -> None:
+        """Call back once some nodes have passed on all that they had for some slots."""
+        asked = {(slot, node) for slot in slots for node in nodes}
+        if not asked:
+            passed()
+
+        def answered(way: tuple[int, bytes]) -> None:
+            asked.discard(way)
+            if not asked:
+                passed()
+
+        for way in sorted(asked):
+            self._ask_marker(*way, partial(self._runtime.post, answered, way))
+
+    def _numbered(
+        self,
+        key: str,
+        slot: int,
+        message: Any,
+        sender: Sender | None = None,
+        *,
+        is_urgent: bool = False,
+        is_passing: bool = False,
+    ) -> Waiting:
+        """Return what is to be sent, with its place in the order; needs the lock."""
+        self._number += 1
+        now = self._runtime.now()
+        return Waiting(self._number, key, slot, message, sender, is_urgent, now, is_passing)
+
+    def _wait(self, waiting: Waiting, lines: dict[int, deque[Waiting]]) -> bool:
+        """Let something wait in its line; False if that is full. Needs the lock."""
+        line = lines.setdefault(waiting.slot, deque())
+        if waiting.key and not waiting.is_passing and len(line) >= WAITING_LIMIT:
+            return False
+        line.append(waiting)
+        self._look()
+        return True
 
     def adopt(self, table: Table) -> None:
         """Take a newer table, and send what waited for it."""
@@ -181,26 +239,33 @@ class TypeSender:
     def flush(self) -> None:
         """Send what waits and can go."""
         with self._lock:
-            for slot in list(self._queues):
-                if slot in self._marked:
-                    self._pass_markers(slot)
-                queue = self._queues[slot]
-                while queue and (self._is_stale(queue[0]) or self._go(queue[0])):
-                    queue.popleft()
-                if not queue:
-                    del self._queues[slot]
+            self._flush(self._passing, self._pass)
+            self._flush(self._queues, self._go)
+        self._tell_idle()
 
-    def _pass_markers(self, slot: int) -> None:
-        """Let markers of others pass which wait behind messages of this node only.
+    def _flush(self, lines: dict[int, deque[Waiting]], go: Callable[[Waiting], bool]) -> None:
+        """Send what can go of all lines of a kind; needs the lock."""
+        for slot in list(lines):
+            line = lines[slot]
+            while line:
+                first = line.popleft()
+                if self._is_stale(first):
+                    continue
+                if not go(first):
+                    line.appendleft(first)
+                if line and line[0] is first:  # or it never left this node
+                    break
+            if not line:
+                del lines[slot]
 
-        They may come from the node that this one's own marker waits for.
-        """
-        kept: deque[Waiting] = deque()
-        for waiting in self._queues[slot]:
-            is_behind = any(each.key and each.is_forwarded for each in kept)
-            if waiting.key or is_behind or not self._here(waiting):
-                kept.append(waiting)
-        self._queues[slot] = kept
+    def _tell_idle(self) -> None:
+        """Tell who waits for that when nothing waits and what was passed on has come."""
+        with self._lock:
+            if self._queues or self._passing or self._handing:
+                return
+            told, self._when_idle = self._when_idle, []
+        for each in told:
+            each()
 
     def _is_stale(self, waiting: Waiting) -> bool:
         """Return whether a message has waited for too long; it is refused then."""
@@ -218,13 +283,16 @@ class TypeSender:
         return False
 
     def _go(self, waiting: Waiting) -> bool:
-        """Send a message to its owner; False if it has to wait. Needs the lock."""
+        """Send a message of this node to its owner; False if it has to wait.
+
+        Needs the lock.
+        """
         slot = waiting.slot
-        if slot in self._marked:
+        if slot in self._marked or slot in self._refusing or slot in self._passing:
             return False
         former = self._former.get(slot)
         # Our host may hold what comes for a slot that it gives away, whatever the table.
-        if former is None and not waiting.is_forwarded and self._here(waiting):
+        if former is None and self._here(waiting):
             return True
         node = self.table.node_of(slot)
         if former is not None and former != node:
@@ -235,9 +303,30 @@ class TypeSender:
         if not self._runtime.remote.is_reachable(node):
             return False
         if not waiting.key:
-            self._ask_marker(slot, node, lambda: self._marker_came(waiting))
+            self._ask_marker(slot, node, partial(self._marker_came, waiting))
             return True
         self._former[slot] = node
+        return self._dispatch(waiting, node)
+
+    def _pass(self, waiting: Waiting) -> bool:
+        """Pass a message, or a marker, on to the owner; False if it has to wait.
+
+        Needs the lock.
+        """
+        slot = waiting.slot
+        if slot in self._refusing:
+            return False
+        node = self.table.node_of(slot)
+        if node == self._runtime.node_id or not node:
+            return self._here(waiting)
+        if not self._runtime.remote.is_reachable(node):
+            return False
+        if not waiting.key:
+            self._ask_marker(slot, node, partial(self._marker_came, waiting))
+            return True
+        self._handing[slot] = node
+        # Messages of this node may be among them.
+        self._former.setdefault(slot, node)
         return self._dispatch(waiting, node)
 
     def _dispatch(self, waiting: Waiting, node: bytes) -> bool:
@@ -313,10 +402,10 @@ class TypeSender:
     def _wait_again(self, waiting: Waiting) -> None:
         """Put a message that was refused where it was, before what was sent later."""
         with self._lock:
-            queue = self._queues.setdefault(waiting.slot, deque())
-            later = [each for each in queue if each.number > waiting.number]
-            before = [each for each in queue if each.number < waiting.number]
-            self._queues[waiting.slot] = deque([*before, waiting, *later])
+            lines = self._passing if waiting.is_passing else self._queues
+            line = lines.setdefault(waiting.slot, deque())
+            place = sum(each.number < waiting.number for each in line)
+            line.insert(place, waiting)
             self._look()
 
     def _refused(self, waiting: Waiting, node: bytes) -> None:
@@ -325,20 +414,29 @@ class TypeSender:
         with self._lock:
             if waiting.attempt == self._attempts.get(slot, 0):
                 self._attempts[slot] = waiting.attempt + 1
-                if slot not in self._marked:
-                    self._marked.add(slot)
-                    taken = partial(self._refusals_came, slot)
-                    self._ask_marker(slot, node, taken, is_refused=True)
+            refusing = self._refusing.setdefault(slot, set())
+            if node not in refusing:
+                refusing.add(node)
+                taken = partial(self._refusals_came, slot, node)
+                self._ask_marker(slot, node, taken, is_refused=True)
             self._wait_again(waiting)
 
     def _marker_came(self, waiting: Waiting) -> None:
         """Take a marker's answer; one that overtook what was refused meanwhile goes again."""
         with self._lock:
-            queue = self._queues.get(waiting.slot, ())
-            if any(each.number < waiting.number for each in queue):
+            lines = self._passing if waiting.is_passing else self._queues
+            line = lines.get(waiting.slot, ())
+            if any(each.number < waiting.number for each in line):
                 self._wait_again(waiting)
                 return
         waiting.message()
+
+    def _handed_over(self, slot: int) -> None:
+        """Take note that the owner of a slot has all that was passed on."""
+        with self._lock:
+            if slot not in self._passing:
+                self._handing.pop(slot, None)
+        self._runtime.post(self.flush)
 
     def _mark(self, slot: int, node: bytes) -> None:
         """Wait until a former owner has taken or refused all that was sent to it."""
@@ -351,8 +449,11 @@ class TypeSender:
             return
         with self._lock:
             slots = [slot for slot, former in self._former.items() if former == node]
+            for slot in [slot for slot, owner in self._handing.items() if owner == node]:
+                del self._handing[slot]
         for slot in slots:
             self._marker_passed(slot, node)
+        self._tell_idle()
 
     def _marker_passed(self, slot: int, node: bytes) -> None:
         """Send to the owner of a slot what waited for the former one."""
@@ -363,10 +464,13 @@ class TypeSender:
             del self._former[slot]
         self._runtime.post(self.flush)
 
-    def _refusals_came(self, slot: int) -> None:
+    def _refusals_came(self, slot: int, node: bytes) -> None:
         """Send again what was refused, all of it, soon."""
         with self._lock:
-            self._marked.discard(slot)
+            refusing = self._refusing.get(slot, set())
+            refusing.discard(node)
+            if not refusing:
+                self._refusing.pop(slot, None)
         self._runtime.call_later(RETRY_SECONDS, self.flush)
 
     def _ask_marker(
@@ -394,8 +498,8 @@ class TypeSender:
         """Ask the nodes in reach for the table, and come again while something waits."""
         self.flush()
         with self._lock:
-            self._is_looking = bool(self._queues)
-            if not self._queues or self._runtime.is_closed:
+            self._is_looking = bool(self._queues or self._passing)
+            if not self._is_looking or self._runtime.is_closed:
                 return
             pause = self._pause
             self._pause = min(2 * pause, LONGEST_LOOK)

@@ -39,11 +39,12 @@ from callboard.entity.machine.table import (
 )
 from callboard.entity.state.interface import Fence
 
-#: Slots that are given away at once.
+#: Slots that are given away at once, at most. Entities of slots that go together may wait for
+#: one another, as messages for them are held: after such a move it is one slot at a time.
 MOVED_AT_ONCE: Final = 8
 
 #: Looks at the membership until a move is tried again whose slots did not come to rest: while
-#: it is tried, messages for them are held.
+#: it is tried, messages for them are held. It begins with one, and doubles up to this.
 LOOKS_AFTER_BUSY: Final = 50
 
 # --- what happened ---
@@ -320,8 +321,9 @@ class OwnershipMachine:
             member: what the table says about it.
             has_fences: False where nothing is kept: there are no fences to be raised.
             count: slots of the type.
-            portion: slots that are given away at once.
-            looks_after_busy: looks until a move is tried again that found its slots busy.
+            portion: slots that are given away at once, at most.
+            looks_after_busy: looks until a move is tried again that found its slots busy, at
+                most.
         """
         self.writer, self.member = writer, member
         self.has_fences, self.portion = has_fences, portion
@@ -353,8 +355,11 @@ class OwnershipMachine:
         #: Slots on their way to others, and whether they have come to rest.
         self.giving: tuple[int, ...] = ()
         self.are_at_rest = False
-        #: Looks until the next move may begin.
-        self.patience = 0
+        #: How many may go next, and those that did not come to rest before: they go last.
+        self.at_once = portion
+        self.busy: tuple[int, ...] = ()
+        #: Looks until the next move may begin, and how many it will be after one that fails.
+        self.patience, self.pause = 0, 1
         self.has_joined = self.has_drained = self.has_left = False
 
     def copy(self) -> "OwnershipMachine":
@@ -489,6 +494,8 @@ class OwnershipMachine:
         self.served = kept
         effects += (KeepSlots(kept), TableChanged(table))
         if self.giving and not any(slot in kept for slot in self.giving):
+            self.busy, self.pause = (), 1
+            self.at_once = min(2 * self.at_once, self.portion)
             self._release(effects)
 
     def _claimed(self, event: Claimed, effects: Effects) -> None:
@@ -520,8 +527,10 @@ class OwnershipMachine:
 
     def _busy(self, _: SlotsBusy, effects: Effects) -> None:
         """Keep slots for now that did not come to rest."""
+        self.busy, self.at_once = self.giving, 1
+        self.patience = self.pause
+        self.pause = min(2 * self.pause, self.looks_after_busy)
         self._release(effects)
-        self.patience = self.looks_after_busy
 
     def _slot_lost(self, event: SlotLost, _: Effects) -> None:
         """Serve a slot no more."""
@@ -581,7 +590,8 @@ class OwnershipMachine:
         if self.giving or self.aim == "none" or self.patience:
             return
         wished_away = [slot for slot in self.table.unwished(self.writer) if slot in self.served]
-        self.giving = tuple(wished_away[: self.portion])
+        wished_away.sort(key=self.busy.__contains__)
+        self.giving = tuple(wished_away[: self.at_once])
         if self.giving:
             effects.append(StopSlots(self.giving))
 

@@ -317,7 +317,9 @@ class PostgresqlState(SqlState):
                 if is_last:
                     raise
             except BaseException:
-                self._settle()  # a division by zero: another server, or an earlier commit
+                # A division by zero: another server. Behind other errors, too, it may be there.
+                if self._settle():
+                    return self._committed_before(batches)
                 raise
             else:
                 self._is_settled = True

@@ -1,0 +1,132 @@
+"""Slots that move by hand, to and fro, under messages of all nodes."""
+
+import itertools
+import random
+from collections import defaultdict
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from callboard import Entity, Node, event, handler, message
+from callboard.actors.events import DeadLetter
+from callboard.basp.header import ENTITIES
+from callboard.entity.machine.table import slot_of
+from callboard.entity.messages import MoveSlots
+from callboard.simulation import Cluster
+
+STATE = "postgresql://moves/shop"
+
+
+@message("entities-moves.Put")
+@dataclass(frozen=True)
+class Put:
+    sender: str
+    number: int
+    #: The key that is asked the same before the handler returns; empty for none.
+    next: str = ""
+
+
+class Kept(Entity):
+    name = "entities-moves.Kept"
+
+    def __init__(self) -> None:
+        self.numbers: list[tuple[str, int]] = []
+
+    @handler
+    async def on_put(self, msg: Put) -> None:
+        self.persist(msg)
+        if msg.next:
+            await self.node.entity(Kept, msg.next).ask(Put(f"from {self.key}", msg.number))
+
+    @event
+    def on_put_down(self, event: Put) -> None:
+        self.numbers.append((event.sender, event.number))
+
+    @handler(read_only=True)
+    def on_text(self, msg: str) -> list[tuple[str, int]]:
+        return list(self.numbers)
+
+
+def move(node: Node, member: Node, slots: list[int], to: Node) -> None:
+    """Let slots move from any member to another one."""
+    order = MoveSlots(Kept.name, slots, to.node_id.hex())
+    target: Any = node.runtime.ref_of(member.node_id, ENTITIES)
+    target.tell(order)
+
+
+def sent_while_moving(cluster: Cluster, chance: random.Random) -> dict[tuple[str, str], int]:
+    """Send keys numbers from all nodes while their slots move; returns the last ones."""
+    nodes, keys = cluster.nodes, [f"k-{number}" for number in range(4)]
+    last: dict[tuple[str, str], int] = defaultdict(int)
+    asks = []
+    for _ in range(400):
+        node, key = chance.choice(nodes), chance.choice(keys)
+        last[node.name, key] += 1
+        put, ref = Put(node.name, last[node.name, key]), node.entity(Kept, key)
+        if chance.random() < 0.5:
+            ref.tell(put)
+        else:
+            asks.append(ref.ask(put, timeout=20.0))
+        if chance.random() < 0.15:
+            slots = [slot_of(chance.choice(keys))]
+            move(nodes[0], chance.choice(nodes[:3]), slots, chance.choice(nodes[:3]))
+        if chance.random() < 0.5:
+            cluster.advance(chance.choice((0.001, 0.005, 0.03)))
+    assert [each.result(20.0) for each in asks] == [None] * len(asks)
+    return last
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_each_node_sends_keeps_its_order_while_slots_go_to_and_fro(seed: int) -> None:
+    chance = random.Random(seed)
+    with closing(Cluster(seed)) as cluster:
+        nodes = cluster(4, topology="mesh")
+        lost: list[object] = []
+        for node in nodes:
+            node.subscribed(lambda it: lost.append(it) if isinstance(it, DeadLetter) else None)
+        for node in nodes[:3]:
+            node.host(Kept, state=STATE)
+        cluster.database(STATE).latency = 0.002
+        for one, other in itertools.permutations(nodes, 2):
+            cluster.delay(one, other, chance.choice((0.0002, 0.003, 0.02)))
+        last = sent_while_moving(cluster, chance)
+        cluster.advance(12.0)
+        assert lost == []
+        came: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for key in {key for _, key in last}:
+            for sender, number in nodes[3].entity(Kept, key).ask("all").result(5):
+                came[sender, key].append(number)
+        assert came == {way: list(range(1, number + 1)) for way, number in last.items()}
+
+
+def test_entities_that_ask_each_other_move_in_a_moment() -> None:
+    with closing(Cluster(1)) as cluster:
+        one, other, asker = cluster(3, topology="mesh")
+        for node in (one, other):
+            node.host(Kept, state=STATE)
+        cluster.database(STATE).latency = 0.002
+        owned = lambda key: asker.entity(Kept, key).node_id == one.node_id  # noqa: E731
+        asker.entity(Kept, "k-0").ask("all").result(5)
+        keys = [key for number in range(60) if owned(key := f"k-{number}")][:8]
+        slots = [slot_of(key) for key in keys]
+        worst = 0.0
+        asked = []
+        for number in range(200):
+            key, then = keys[number % 4], keys[4 + number % 3]
+            begun = cluster.now
+            ask = asker.entity(Kept, key).ask(Put("asker", number, next=then), timeout=20.0)
+
+            def done(_: object, begun: float = begun) -> None:
+                nonlocal worst
+                worst = max(worst, cluster.now - begun)
+
+            ask.on_done(done)
+            asked.append(ask)
+            if number == 100:
+                move(asker, one, slots, other)
+            cluster.advance(0.015 if number % 10 else 0.0)  # now and then, two wait
+        assert [each.result(20.0) for each in asked] == [None] * len(asked)
+        assert {asker.entity(Kept, key).node_id for key in keys} == {other.node_id}
+        assert worst < 1.0
