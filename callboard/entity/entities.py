@@ -443,9 +443,7 @@ class Entities:
         host = EntityHost(self.runtime, self.form, kind, arguments, client, self._ref)
         host.runner = self._runner
         host.writer, host.send_back = self.writer, self._send_back
-        sender = self._sender(name)
-        host.pass_on, host.pass_marker = sender.pass_on, sender.pass_marker
-        host.end_passing = sender.end_passing
+        host.sending = sender = self._sender(name)
         host.grew = partial(self.growth.grew, name)
         self._urls[name] = state
         register = await self._open(self._leases, leases, self._open_leases)

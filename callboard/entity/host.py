@@ -21,6 +21,7 @@ from callboard.entity.inspection.events import SlotFenced, SlotsMoved
 from callboard.entity.inspection.figures import TIMED, EntityCounters
 from callboard.entity.machine.table import slot_of
 from callboard.entity.reminders import Reminders, ReminderTicket
+from callboard.entity.sending import TypeSender
 from callboard.entity.singletons import Singletons
 from callboard.entity.state.client import StateClient
 from callboard.entity.state.interface import (
@@ -109,10 +110,8 @@ class EntityHost:
         self._when_stopped: Callable[[], object] | None = None
         self._held: list[tuple[str, Any, Sender | None, bool]] = []
         self._markers: list[tuple[int, Callable[[], object]]] = []
-        #: Bring a message, or a marker, to another owner, and tell that there are no more.
-        self.pass_on: Callable[..., object] = lambda *_, **__: None
-        self.pass_marker: Callable[[int, Callable[[], object]], object]
-        self.end_passing: Callable[[Iterable[int]], object] = lambda _: None
+        #: Passes on what was held for slots that others have.
+        self.sending: TypeSender
         #: Refuses a message of another node that was not handled; False for others.
         self.send_back: Callable[[str, Sender | None], bool] = lambda *_: False
         self.is_leased: Callable[[], bool] | None = None
@@ -268,10 +267,10 @@ class EntityHost:
                     self._stopped.difference_update(slots)
                     break
             for key, message, sender, is_urgent in held:
-                self.pass_on(key, slot_of(key), message, sender, is_urgent=is_urgent)
+                self.sending.pass_on(key, slot_of(key), message, sender, is_urgent=is_urgent)
             for slot, passed in markers:
-                self.pass_marker(slot, passed)
-        self.end_passing(slots)
+                self.sending.pass_marker(slot, passed)
+        self.sending.end_passing(slots)
 
     def take_marker(self, slot: int, passed: Callable[[], object]) -> bool:
         """Call back once what was sent for a slot before is taken here, or is passed on.
@@ -349,8 +348,8 @@ class EntityHost:
         """
         for message, sender in mail:
             if not self.send_back(self.type.name, sender):
-                self.pass_on(cell.key, cell.slot, message, sender, is_urgent=False)
-                self.end_passing((cell.slot,))
+                self.sending.pass_on(cell.key, cell.slot, message, sender, is_urgent=False)
+                self.sending.end_passing((cell.slot,))
 
     def put_away(self, cell: EntityCell) -> None:
         """Let an activation end behind its mail; what comes from here on goes to the next."""
