@@ -3,7 +3,9 @@
 1,000 entities in two processes, one event for each handler; a third process asks: 8 actors with
 100 asks outstanding each. The state is a file of SQLite with synchronous=FULL, or a database
 of PostgreSQL with its defaults. The peer saves an aggregate for each event in a process of its
-own, in SQLite with the same mode.
+own, in SQLite with the same mode. casty does it with actors in two processes and a client, and
+stores no events: once it keeps only the newest state, in a file of SQLite that all share, and
+once it keeps that in the memory of both processes, which no crash of both survives.
 """
 
 import tempfile
@@ -13,13 +15,14 @@ from benchmarks import postgresql
 from benchmarks.entity_hosts import LIMIT, TEXT, Count, Note, Sender, hosting, ref_of
 from benchmarks.log_append import check
 from benchmarks.measure import Measure, Subject
-from benchmarks.peers import eventsourcing
+from benchmarks.peers import casty, eventsourcing
 from callboard import Node
 
 EVENTS = 100_000
 ENTITIES = 1_000
 SENDERS = 8
 ALONE = 5_000
+FEWER = 20_000
 
 
 def persisted(share: float = 1.0) -> float:
@@ -68,6 +71,18 @@ MEASURE = Measure(
             "eventsourcing, SQLite",
             lambda share: eventsourcing.saved(max(100, int(ALONE * share))),
             eventsourcing.prepare,
+            against="callboard, SQLite",
+        ),
+        Subject(
+            "casty, SQLite",
+            lambda share: casty.asked("note-durable", 2, max(800, int(FEWER * share))),
+            casty.prepare,
+            against="callboard, SQLite",
+        ),
+        Subject(
+            "casty, in memory",
+            lambda share: casty.asked("note", 2, max(1_600, int(EVENTS * share))),
+            casty.prepare,
             against="callboard, SQLite",
         ),
     ),

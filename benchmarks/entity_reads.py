@@ -2,6 +2,8 @@
 
 A fifth process asks: one actor with 100 asks outstanding. Each answer waits for a look at the
 fence of its slot that began behind it, so that it is not one of a former owner.
+
+casty does the same with its actors and a client; a read there may be one of a former owner.
 """
 
 import tempfile
@@ -9,6 +11,7 @@ import time
 
 from benchmarks.entity_hosts import LIMIT, TEXT, Count, Note, Sender, hosting, ref_of
 from benchmarks.measure import Measure, Subject
+from benchmarks.peers import casty
 from callboard import Node
 
 ASKS = 100_000
@@ -38,6 +41,14 @@ def asked(share: float = 1.0) -> float:
 MEASURE = Measure(
     title="read-only asks of entities in four processes",
     unit="asks/s",
-    subjects=(Subject("callboard, 100 outstanding", asked),),
+    subjects=(
+        Subject("callboard, 100 outstanding", asked),
+        Subject(
+            "casty, client",
+            lambda share: casty.asked("count", NODES, max(1_000, int(ASKS * share))),
+            casty.prepare,
+            against="callboard, 100 outstanding",
+        ),
+    ),
     limit=180.0,
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.peers import caf, environment, mqtt_brokers, pykka, xoscar, zeek_broker
+from benchmarks.peers import caf, casty, environment, mqtt_brokers, pykka, xoscar, zeek_broker
 from benchmarks.processes import ROOT
 
 
@@ -49,6 +49,7 @@ def versions() -> dict[str, str]:
         "amqtt": environment.version("amqtt"),
         "detangle": environment.version("detangle"),
         "eventsourcing": environment.version("eventsourcing"),
+        "casty": casty.version(),
         "Celery": environment.version("celery"),
         "zeekpy": installed("zeekpy"),
     }

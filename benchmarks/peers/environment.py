@@ -21,13 +21,23 @@ def prepare() -> None:
     Raises:
         PeerMissingError: One could not be installed (no network, no wheel).
     """
-    stamp = ENVIRONMENT / "lock.txt"
-    if stamp.exists() and stamp.read_bytes() == LOCK.read_bytes():
+    install(ENVIRONMENT, LOCK, sys.executable)
+
+
+def install(folder: Path, lock: Path, python: str) -> None:
+    """Make an environment of a Python with what a lock holds, if it is not installed there.
+
+    Raises:
+        PeerMissingError: One could not be installed (no network, no wheel).
+    """
+    stamp = folder / "lock.txt"
+    if stamp.exists() and stamp.read_bytes() == lock.read_bytes():
         return
-    shutil.rmtree(ENVIRONMENT, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
     steps = (
-        [sys.executable, "-m", "venv", "--without-pip", str(ENVIRONMENT)],
-        [*pip(), "install", "--quiet", "--require-hashes", "-r", str(LOCK)],
+        [python, "-m", "venv", "--without-pip", str(folder)],
+        [*pip, "install", "--quiet", "--require-hashes", "-r", str(lock)],
     )
     try:
         for step in steps:
@@ -35,25 +45,20 @@ def prepare() -> None:
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         message = "not installed: pip could not get it"
         raise PeerMissingError(message) from error
-    stamp.write_bytes(LOCK.read_bytes())
+    stamp.write_bytes(lock.read_bytes())
 
 
-def pip() -> list[str]:
-    """Give the command that installs into that environment with the pip of ours."""
-    return [sys.executable, "-m", "pip", "--python", str(ENVIRONMENT / "bin" / "python")]
-
-
-def version(name: str) -> str:
+def version(name: str, folder: Path = ENVIRONMENT) -> str:
     """Tell the version of a peer that is installed there."""
-    found = sorted(ENVIRONMENT.glob(f"lib/*/site-packages/{name}-*.dist-info"))
+    found = sorted(folder.glob(f"lib/*/site-packages/{name}-*.dist-info"))
     return (
         found[0].name.removeprefix(f"{name}-").removesuffix(".dist-info") if found else "none"
     )
 
 
-def program(script: str, *arguments: str) -> list[str]:
+def program(script: str, *arguments: str, folder: Path = ENVIRONMENT) -> list[str]:
     """Build the command line of a program that stands beside this file.
 
     -P keeps this folder off its path: there `xoscar` and `pykka` are files of ours.
     """
-    return [str(ENVIRONMENT / "bin" / "python"), "-P", str(FOLDER / script), *arguments]
+    return [str(folder / "bin" / "python"), "-P", str(FOLDER / script), *arguments]
