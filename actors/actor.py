@@ -215,7 +215,7 @@ class Actor(ThespianActor):
                 function of the message.
 
         Raises:
-            InvalidHandler: there are no handlers in it.
+            InvalidHandler: it has no handlers.
         """
         self._cell.become(handlers)
 

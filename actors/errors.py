@@ -18,10 +18,10 @@ CallboardError                    everything a user of callboard has to catch
 ├── WrongArgument                 an argument of another kind than the call takes (TypeError)
 ├── WrongValue                    an argument whose value cannot be meant  (ValueError)
 ├── NotSpawnable                  the target node does not offer that class
-├── NotRegistered                 nobody has that name                       (LookupError)
+├── NotRegistered                 no actor has that name                    (LookupError)
 ├── NodeClosed                    the node was closed already
-├── InvalidAddress                a text that is no actor or node address    (ValueError)
-└── InvalidSeconds                a time that is no number of seconds        (ValueError)
+├── InvalidAddress                not the address of an actor or node       (ValueError)
+└── InvalidSeconds                a time that is not a number of seconds    (ValueError)
 """
 
 from callboard.text import class_name, said, shown, trace_of
@@ -146,8 +146,8 @@ class NodeClosed(CallboardError, RuntimeError):
 
 
 class InvalidAddress(CallboardError, ValueError):
-    """The text is no address of an actor or node."""
+    """The text is not the address of an actor or node."""
 
 
 class InvalidSeconds(CallboardError, ValueError):
-    """A timeout, delay or period is no number of seconds."""
+    """A timeout, delay or period is not a number of seconds."""

@@ -65,7 +65,7 @@ class RestartsExhausted:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message came to an actor that had ended."""
+    """A message arrived at an actor that had ended."""
 
     ref: ActorRef[Any]
     message: Any
@@ -73,7 +73,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Unexpected:
-    """A message came to an actor that has no handler for it."""
+    """A message arrived at an actor that has no handler for it."""
 
     ref: ActorRef[Any]
     message: Any
@@ -81,7 +81,7 @@ class Unexpected:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The time of an ask was over before its message was handled, so it was not."""
+    """The time of an ask was over before its turn, so its message was not handled."""
 
     ref: ActorRef[Any]
     message: Any
@@ -89,7 +89,7 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class SlowHandler:
-    """A handler holds its thread for long; the other actors go on.
+    """A handler holds its thread for long; the other actors continue.
 
     Attributes:
         handler: the function, with its class.

@@ -339,7 +339,7 @@ class Callee(Generic[A_co]):
         one member; with routing `hash`, use `at(key).call(…)`.
 
         Raises:
-            TypeError: `method` is no function of a class.
+            TypeError: `method` is not a function of a class.
         """
         if not hasattr(method, "__name__"):
             msg = f"call() takes a method such as Counter.add, not {method!r}; by its name: "
@@ -367,7 +367,7 @@ def checked_ref(ref: object, call: str) -> "ActorRef[Any]":
         call: that it was given to, for the error.
 
     Raises:
-        WrongArgument: it is no ref.
+        WrongArgument: it is not a ref.
     """
     if isinstance(ref, ActorRef):
         return ref
@@ -498,7 +498,7 @@ class ActorRef(Callee[A_co], ActorAddress):
 
         Raises:
             InvalidSeconds: the timeout or backoff is not a time.
-            WrongArgument: `retries` is no number of repeats.
+            WrongArgument: `retries` is not a number of repeats.
 
         The future fails with `ActorDown`, `AskTimeout`, `MailboxFull`, `NodeUnreachable`,
         `UnexpectedMessage` or `RemoteError`.

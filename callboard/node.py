@@ -132,7 +132,7 @@ class Node(node.Node):
             self._flight.close()
 
     def drain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
-        """As any node; before that, entities move to the other members, portion by portion."""
+        """Drain the node, after its entities have moved to other members in small portions."""
         begun = self.runtime.now()
         if self._entities is not None and not self._closed:
             self._wait(self._entities.drain(checked(timeout)))
@@ -177,11 +177,11 @@ class Node(node.Node):
         leases: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """Let entities of a class run on this node; returns when it is a member.
+        """Host entities of a class on this node; returns when the node is a member.
 
         Args:
             entity_class: a subclass of `Entity`.
-            args: for its `__init__`, whatever the key.
+            args: arguments of its `__init__`, the same for every key.
             state: where events are kept: `sqlite:FILE` or `postgresql://…`; None for nowhere.
             leases: what decides between nodes that host the class; the database of `state`
                 unless it is given.
@@ -216,7 +216,7 @@ class Node(node.Node):
         leases: str | None = None,
         **kwargs: Any,
     ) -> ActorRef[A]:
-        """Host a class, and let one entity of it run for ever: on one node at a time.
+        """Host a class, and keep one entity of it active, on one node at a time.
 
         It is activated as soon as a node owns its slot, not only when a message comes, and is
         never put away for want of messages. When its node is gone, another one that called
@@ -238,7 +238,7 @@ class Node(node.Node):
             NeedsLeases: another node hosts it, and neither state nor leases are given.
             StorageError: the database cannot be used; or, as `WrongState`, it is another one
                 than that of the members.
-            WrongArgument: that is no entity class, or no text.
+            WrongArgument: that is not an entity class, or not a string.
             WrongValue: the key is empty or too long.
         """
         return self._wait(
@@ -275,13 +275,14 @@ class Node(node.Node):
                 own the queue. None uses one that other nodes own.
             leases: what decides between these nodes; the database of `state` unless given.
             attempts: how often a job may be taken before it is dead.
-            limit: jobs that the queue may have; `put` fails with `QueueFull` behind them.
+            limit: jobs that the queue may have; beyond that `put` fails with `QueueFull`.
 
         Raises:
             DuplicateEntityType: it is owned here with another state, or other limits.
             StorageError: the database cannot be used; or, as `WrongState`, it is another one
                 than that of the other nodes.
-            WrongArgument: the name is no text, a number is none, or leases come without state.
+            WrongArgument: the name is not a string, a number is not one, or `leases` comes
+                without `state`.
             WrongValue: the name is empty, too long, or has spaces or `/`; a number is below 1.
         """
         if state is None and leases is None:  # waits for nothing: also in handlers
@@ -309,14 +310,14 @@ class Node(node.Node):
         return self._all_entities.queue(name)
 
     def entity(self, entity_class: "type[A] | str", key: str) -> ActorRef[A]:
-        """Return the ref of an entity, which is made when a message comes to it.
+        """Return the ref of an entity, which its first message activates.
 
         Args:
             entity_class: its class, or the name of its type.
             key: a text of 1 to 256 bytes.
 
         Raises:
-            WrongArgument: that is no entity class, or no text.
+            WrongArgument: that is not an entity class, or not a string.
             WrongValue: the key is empty or too long.
         """
         return self._all_entities.entity(entity_class, key)
@@ -329,7 +330,7 @@ class Node(node.Node):
             raise MalformedPayload(str(error)) from None
 
     def entity_stats(self) -> "list[EntityStats]":
-        """Return what there is to say of each type of entities that this node hosts."""
+        """Return the statistics of each entity type that this node hosts."""
         return [] if self._entities is None else self._entities.stats()
 
     def journal(
@@ -356,7 +357,7 @@ class Node(node.Node):
             raw: whether events are given as `RawEvent`, without their classes.
 
         Raises:
-            WrongArgument: that is no entity class, or an argument is of another kind.
+            WrongArgument: that is not an entity class, or an argument is of another kind.
             WrongValue: this node does not know where the events of the type are.
         """
         return self._all_entities.journal(
@@ -367,7 +368,7 @@ class Node(node.Node):
         """Return the ref that a text stands for, an entity's too. Never blocks or dials.
 
         Raises:
-            InvalidAddress: the text is no `basp://HOST:PORT/ID@NODE`, `basp:///ID@NODE` or
+            InvalidAddress: the text is not `basp://HOST:PORT/ID@NODE`, `basp:///ID@NODE` or
                 `basp:///TYPE/KEY`.
         """
         given: object = text
@@ -443,6 +444,6 @@ class Node(node.Node):
         return self._flight.address
 
     def served_logs(self) -> "list[ServedLog]":
-        """Return the logs that others may read here, and how far who reads them is."""
+        """Return the logs that other nodes may read here, and the progress of their readers."""
         cell = self.runtime.contexts.get(LOG_SERVICE)
         return [] if cell is None else cell.actor.served()

@@ -53,7 +53,7 @@ class LinkFull(CallboardError, BufferError):
 
 
 class NoMembers(CallboardError, LookupError):
-    """Nobody is in the group, as far as this node can see."""
+    """The group has no members that this node knows."""
 
 
 class PublicAddress(CallboardError, ValueError):

@@ -87,7 +87,7 @@ class FramesRefused:
 
 @dataclass(frozen=True, slots=True)
 class PermissionRefused:
-    """A peer asked for what its rights do not include; told at most once a second.
+    """A peer requested something without the right; reported at most once a second.
 
     Attributes:
         identity: what the peer has proven to be.
@@ -140,7 +140,7 @@ class ForeignLinkDown:
 
 @dataclass(frozen=True, slots=True)
 class ForeignDialFailed:
-    """Nobody was admitted at an address that is dialed on a foreign wire."""
+    """A dial on a foreign wire failed."""
 
     wire: str
     address: tuple[str, int]

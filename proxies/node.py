@@ -130,8 +130,8 @@ class Node(Closing):
 
         Raises:
             InvalidAddress: an address in `join` has another form than `basp://HOST:PORT`.
-            TlsError: a file of `tls` is missing or of no use.
-            TypeError: `join` is one text, or `secrets` or `permissions` are no such maps.
+            TlsError: a file of `tls` is missing or unusable.
+            TypeError: `join` is a string, or `secrets` or `permissions` are not such maps.
             ValueError: a secret is empty or there twice, or the name has characters that
                 cannot be printed.
         """
@@ -236,7 +236,7 @@ class Node(Closing):
         """Return the ref that a text stands for. Never blocks or dials.
 
         Raises:
-            InvalidAddress: the text is no `basp://HOST:PORT/ID@NODE` or `basp:///ID@NODE`.
+            InvalidAddress: the text is not `basp://HOST:PORT/ID@NODE` or `basp:///ID@NODE`.
         """
         address = parse_address(text)
         if address.number is None or address.node is None:
@@ -423,31 +423,31 @@ class Node(Closing):
             self.runtime.warn_once(("register", name), text)
 
     def unregister(self, name: str) -> bool:
-        """Take a name back; False when nobody had it."""
+        """Remove a name; returns False if no actor had it."""
         return self._names.withdraw(check_name(name))
 
     def find(self, name: str, timeout: float = CONNECT_TIMEOUT) -> Future[ActorRef[Any]]:
-        """Look a name up on this node and on all that are in reach.
+        """Look up a name on this node and on all reachable nodes.
 
-        The future fails with `NotRegistered` when nobody has the name.
+        The future fails with `NotRegistered` if no actor has the name.
         """
         return self._start(self._reach.first(check_name(name), checked(timeout)))
 
     def find_all(
         self, name: str, timeout: float = CONNECT_TIMEOUT
     ) -> Future[list[ActorRef[Any]]]:
-        """Return all actors of that name in reach, this node's first."""
+        """Return all reachable actors of that name, those of this node first."""
         return self._start(self._reach.all(check_name(name), checked(timeout)))
 
     async def watch(self, name: str) -> AsyncGenerator[NameChange, None]:
-        """Iterate over who has a name in reach: those that have it, then each change.
+        """Iterate over the reachable holders of a name: the present ones, then each change.
 
         `NameAdded` and `NameRemoved` come in the order in which this node learns of them; a
         holder whose node is lost is removed with reason `unreachable`. The iteration ends when
         the node is closed.
 
         Raises:
-            InvalidAddress: nobody could have such a name.
+            InvalidAddress: no actor can have such a name.
         """
         check_name(name)
         loop = asyncio.get_running_loop()
@@ -475,7 +475,7 @@ class Node(Closing):
         """Return the group of that name: actors of all nodes in reach that joined it.
 
         Args:
-            name: as for `register`; names of groups and of actors do not meet.
+            name: as for `register`; names of groups and names of actors are separate.
             routing: who gets a message: `round_robin`, `random`, `least_busy` (by the asks of
                 this node that are outstanding) or `hash` (by a key, consistently).
             key: for `hash`: an attribute of the message, or a function of it.
@@ -521,9 +521,9 @@ class Node(Closing):
             insecure: allow a public address that nothing guards.
 
         Raises:
-            PublicAddress: anybody could reach the port.
-            TlsError: a file of `tls` is missing or of no use.
-            ValueError: there is no such port.
+            PublicAddress: other machines can reach the port, and nothing guards it.
+            TlsError: a file of `tls` is missing or unusable.
+            ValueError: the port number is invalid.
             PortUnavailable: the address is not ours or the port is taken.
         """
         self._refuse_closed()
@@ -544,7 +544,7 @@ class Node(Closing):
     def connect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
         """Link with the node at an address and stay linked; returns its id.
 
-        When the link is lost it is made again, by this side, until the node is closed. Of a
+        This side restores a lost link until the node is closed. Of a
         source (`dns://NAME:PORT`, `srv://NAME`, `file:PATH`) all addresses are dialed, also
         those that it has later; the id is that of the first node that answers.
 
@@ -580,7 +580,7 @@ class Node(Closing):
 
     @property
     def is_alone(self) -> bool:
-        """Whether it was to find others by name or file, and they name no other node."""
+        """Whether the node looks for others by name or file, and these name no other node."""
         return self._discovery.is_alone
 
     def remote_actor(self, address: str, timeout: float = CONNECT_TIMEOUT) -> ActorRef[Any]:
@@ -630,7 +630,7 @@ class Node(Closing):
     # --- figures and events ---
 
     def nodes(self) -> list[ReachableNode]:
-        """List the nodes in reach, nearest first; tools, such as commands, are none."""
+        """List the reachable nodes, nearest first, without tools such as commands."""
         tools = self._routes.tools
         return [node for node in self._routes.nodes() if node.node_id not in tools]
 
@@ -653,7 +653,7 @@ class Node(Closing):
         ]
 
     def accounts(self) -> dict[bytes, AccountInfo]:
-        """Return what was sent to each other node, and what became of it."""
+        """Return the numbers of messages sent to each other node, and their outcome."""
         accounts = dict(self._routes.accounts.accounts)
         waiting = self._broker.unrouted.waiting_by_node()
         names = self._routes.names
@@ -665,7 +665,7 @@ class Node(Closing):
         }
 
     def report_now(self) -> None:
-        """Tell the other nodes at once what arrived from them, instead of within the second."""
+        """Confirm received messages to the other nodes at once, instead of within a second."""
         self.runtime.post(self._broker.report)
 
     def passages(self) -> list[Passage]:
@@ -717,7 +717,7 @@ class Node(Closing):
         return self.runtime.subscribed(tell)
 
     async def events(self) -> AsyncIterator[object]:
-        """Iterate over what happens: dead letters, downs, links, restarts, as dataclasses."""
+        """Iterate over the node's events, dataclasses: dead letters, downs, links, restarts."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[object] = asyncio.Queue()
 

@@ -139,7 +139,7 @@ class Endpoint(Closing):
         Raises:
             TypeError: secrets or permissions are no such maps.
             ValueError: a secret is empty or there twice.
-            TlsError: a file is missing or of no use.
+            TlsError: a file is missing or unusable.
             InvalidOption: `broker.conf` or a variable of the environment means nothing.
             OSError: `broker.conf` cannot be read, or the log cannot be written.
         """
@@ -257,7 +257,7 @@ class Endpoint(Closing):
 
         Raises:
             InvalidOption: there is no such wire.
-            TlsError: a file for TLS is of no use.
+            TlsError: a file for TLS is unusable.
         """
         self._refuse_shut()
         if wire not in self._peerings:
@@ -308,7 +308,7 @@ class Endpoint(Closing):
         Raises:
             PublicAddress: other machines reach the address, and nothing guards it.
             PortUnavailable: the address is not ours or the port is taken.
-            TlsError: a file for TLS is of no use.
+            TlsError: a file for TLS is unusable.
             InvalidOption: a token is empty, or there twice; or a package is not installed.
         """
         self._refuse_shut()
@@ -363,7 +363,7 @@ class Endpoint(Closing):
         Raises:
             NodeUnreachable: no acknowledgment came in time; the text says why.
             InvalidOption: that is no such address or name, or a package is not installed.
-            TlsError: a file for TLS is of no use.
+            TlsError: a file for TLS is unusable.
             WouldBlock: called on the thread of a running event loop.
         """
         limit = None if timeout is None else _seconds(timeout)
@@ -830,7 +830,7 @@ class Endpoint(Closing):
     # --- the end ---
 
     def shutdown(self) -> None:
-        """Send what was published, close subscribers and publishers, and end. Idempotent.
+        """Send waiting messages, close subscribers and publishers, and end. Idempotent.
 
         A node that was given to the endpoint goes on.
 

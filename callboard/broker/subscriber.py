@@ -89,7 +89,7 @@ class QueueReader(Closing, Generic[T]):
         return found
 
     def poll(self) -> list[T]:
-        """Return what is there, without waiting."""
+        """Return the messages that have arrived, without waiting."""
         return [self._shown(item) for item in self._queue.poll()]
 
     def available(self) -> int:
@@ -125,7 +125,7 @@ class QueueReader(Closing, Generic[T]):
     # --- the end ---
 
     def close(self) -> None:
-        """Take no more messages; what is there can still be read. Idempotent."""
+        """Take no more messages; those that have arrived can still be read. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._detach()
@@ -206,7 +206,7 @@ class Subscriber(QueueReader[Item]):
             await done
 
     def remove_topic(self, topic: str | Topic, block: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Take messages of a topic no more; what is there already stays.
+        """Unsubscribe from a topic; messages that have arrived stay.
 
         Raises:
             WouldBlock: `block` on the thread of a running event loop.

@@ -33,7 +33,7 @@ class BrokerTls:
         """Return the context of ports.
 
         Raises:
-            TlsError: a file is missing or of no use.
+            TlsError: a file is missing or unusable.
         """
         return _context(self.configuration, listens=True)
 
@@ -41,7 +41,7 @@ class BrokerTls:
         """Return the context of connections that we make.
 
         Raises:
-            TlsError: a file is missing or of no use.
+            TlsError: a file is missing or unusable.
         """
         return _context(self.configuration, listens=False)
 

@@ -109,7 +109,7 @@ class CommitLog(LogReader):
             clock: Nanoseconds since 1970, for the times of records.
 
         Raises:
-            LogLocked: somebody else writes this log.
+            LogLocked: another writer has this log open.
             LogFailed: the disk refuses.
             ExtraMissing: `columns` without pyarrow, or "zstd" without Zstandard.
             ValueError: an option makes no sense.
@@ -355,7 +355,7 @@ class CommitLog(LogReader):
 
     @property
     def recovery(self) -> LogRecovery:
-        """What was found when the log was opened."""
+        """The state in which the log was found when it was opened."""
         return self._writer.recovery
 
     @property
@@ -384,7 +384,7 @@ class CommitLog(LogReader):
 
     @property
     def holds_lock(self) -> bool:
-        """Whether this holds a writer's lock: nobody else writes its folder."""
+        """Whether this object holds the writer's lock, so that no other writes its folder."""
         return self._lock is not None
 
     def writes(self, place: Path) -> bool:

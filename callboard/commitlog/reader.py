@@ -248,7 +248,7 @@ class LogReader:
             timeout: Seconds without a record after which an iteration ends; None is never.
 
         Raises:
-            LogLocked: somebody else has this name open.
+            LogLocked: another reader has this name open.
             LogCorrupt: its place is damaged.
             LogFailed: the disk refuses; a log in memory has no named readers.
             ValueError: the name or the offset makes no sense.

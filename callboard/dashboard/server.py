@@ -153,7 +153,7 @@ def _certificates(folder: Path | None) -> Certificates | None:
     """Return the certificates in a folder, which are read again when they are renewed.
 
     Raises:
-        DashboardError: a file is missing or of no use.
+        DashboardError: a file is missing or unusable.
     """
     if folder is None:
         return None

@@ -128,7 +128,7 @@ class BrokerPeering(Closing):
 
         Raises:
             PublicAddress: other machines reach the address, and nothing guards it.
-            TlsError: a file for TLS is of no use.
+            TlsError: a file for TLS is unusable.
             PortUnavailable: the address is not ours or the port is taken.
         """
         if not insecure:  # TLS without certificates keeps nobody out

@@ -54,7 +54,7 @@ REPORT_INTERVAL: Final = 1.0
 
 @frozen_message("callboard.TopicMessage")
 class TopicMessage:
-    """What was published, as an actor that is subscribed gets it.
+    """A published message, as a subscribed actor gets it.
 
     Attributes:
         topic: that it was published on.
@@ -131,7 +131,7 @@ class ActorSubscription(Closing, RunReceiver):
         return len(self._queue)
 
     def close(self) -> None:
-        """Take no more; what waits is dropped. From any thread, never waits. Idempotent."""
+        """End the subscription; waiting messages are dropped. From any thread; never blocks."""
         if not self.is_closed:
             self.is_closed = True
             self._leave()
@@ -306,7 +306,7 @@ class ActorSubscription(Closing, RunReceiver):
 def topic(
     *topics: str | Topic, limit: int = QUEUE_LIMIT, on_full: OnFull = "drop_oldest"
 ) -> Callable[[F], F]:
-    """Let a method of an actor class take what is published on topics: `@topic("/home")`.
+    """Subscribe a method of an actor class to topics: `@topic("/home")`.
 
     It takes the value, `(self, value)`; or `(self, topic, value)`; or the whole, where its
     parameter is annotated with `TopicMessage`. A value that is not of the annotated type is

@@ -180,7 +180,7 @@ class Gateway(Closing):
         return await on_a_thread(self.settle, timeout)
 
     def close(self) -> None:
-        """Remove all modules, each after it received what waits for it, and end. Idempotent.
+        """Remove all modules, each after its waiting messages, and end. Idempotent.
 
         Raises:
             WouldBlock: called on the thread of a running event loop; nothing was closed.
@@ -203,7 +203,7 @@ class Gateway(Closing):
     # --- modules ---
 
     def modules(self) -> tuple[ModuleStatus, ...]:
-        """Return what there is to know of all modules."""
+        """Return the state and the counters of all modules."""
         found = []
         for handle in self._all():
             sources = tuple(map(_name, self.broker.sources_of(handle)))

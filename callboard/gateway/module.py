@@ -56,7 +56,7 @@ class Module:
     def create(self, args: Mapping[str, Any]) -> None:
         """Make ready with the configuration; what this raises, the gateway's user gets.
 
-        Links do not exist yet: what is published here is not received.
+        Links do not exist yet: messages published here are not received.
         """
 
     def start(self) -> None:

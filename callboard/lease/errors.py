@@ -25,7 +25,7 @@ class StorageError(CallboardError):
 
 
 class StateUnavailable(StorageError, ConnectionError):
-    """The database could not be reached or refused; nothing happened: repeat it."""
+    """The database could not be reached, or refused; nothing happened: repeat it."""
 
 
 class StateBusy(StateUnavailable):
@@ -41,7 +41,7 @@ class OutcomeUnknown(StorageError):
 
 
 class StateCorrupt(StorageError):
-    """What is stored cannot be right: a damaged file, or a number that is missing."""
+    """The stored data is invalid: a damaged file, or a missing number."""
 
 
 class StateVersion(StorageError):
@@ -53,19 +53,19 @@ class WrongState(StorageError):
 
 
 class DatabaseReplaced(StorageError):
-    """Another server answers, or one that failed over: what was acknowledged may be lost."""
+    """Another server answers, or it failed over: acknowledged commits may be lost."""
 
 
 class UnsafeDatabase(StorageError, ValueError):
-    """The database is set up or placed so that it could lose what it acknowledges."""
+    """With its settings or its place the database could lose acknowledged commits."""
 
 
 class Fenced(StorageError):
-    """Another owner claimed the slot: whatever this one writes is left out."""
+    """Another owner claimed the slot: writes of this one are left out."""
 
 
 class LeaseLost(StorageError):
-    """This process did not raise its lease in time; `handler` names what ran meanwhile."""
+    """This process did not renew its lease in time; `handler` names what ran meanwhile."""
 
     def __init__(self, message: str, handler: str = "") -> None:
         super().__init__(message)

@@ -41,8 +41,8 @@ class DataOverflow(EndpointError, OverflowError):
 
 
 class InvalidOption(EndpointError, TypeError, ValueError):
-    """An option of an endpoint has a value that means nothing."""
+    """An option of an endpoint has an invalid value."""
 
 
 class MalformedMessage(EndpointError, ValueError):
-    """Bytes of another endpoint are no message; nothing of it was taken."""
+    """Bytes of another endpoint are not a message; none of them were used."""

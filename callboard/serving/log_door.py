@@ -48,7 +48,7 @@ class LogDoor:
             tls: Where its certificate is; None speaks plainly.
 
         Raises:
-            TlsError: a file is missing or of no use.
+            TlsError: a file is missing or unusable.
             OSError: the address cannot be used.
         """
         self._logs, self._readers, self._tls = logs, readers, tls

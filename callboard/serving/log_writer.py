@@ -122,7 +122,7 @@ class LogWriter:
         timeout: float = TIMEOUT,
         window: int = WINDOW,
     ) -> None:
-        """Open a producer of a log; who opened it before may append no more.
+        """Open a producer of a log; an earlier instance of it may append no more.
 
         Args:
             address: `basp://HOST:PORT/NAME` of a node with `serve_logs`.
@@ -136,7 +136,7 @@ class LogWriter:
             window: Appends that may wait for receipts; further ones wait for room.
 
         Raises:
-            LogFailed: nobody answers, or the node refuses.
+            LogFailed: no node answers, or the node refuses.
             InvalidOption: an argument makes no sense.
         """
         checked_seconds(timeout, "timeout")

@@ -64,7 +64,7 @@ class RequestTimeout(StoreError, TimeoutError):
 
 
 class BackendFailure(StoreError, OSError):
-    """What keeps the values of a master failed; nothing is acknowledged any more."""
+    """The backend of a master failed; no further write is acknowledged."""
 
     code = EC.BackendFailure
 

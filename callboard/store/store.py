@@ -115,7 +115,7 @@ class Store(Closing):
         return set(map(key_of, list(await self._aentries())))
 
     def get_index_from_value(self, key: Any, index: Any) -> Any:
-        """Return what the value of a key has at an index.
+        """Return the element at an index of a key's value.
 
         That is whether a set holds it, what a table has under it, or the element of a vector;
         None if there is no such key or index.
@@ -127,7 +127,7 @@ class Store(Closing):
         return _element(self._entries(), key, index)
 
     async def aget_index_from_value(self, key: Any, index: Any) -> Any:
-        """Return what the value of a key has at an index."""
+        """Return the element at an index of a key's value."""
         return _element(await self._aentries(), key, index)
 
     def __len__(self) -> int:
@@ -607,7 +607,7 @@ class StoreProxy:
         return self._read(self._store.keys)
 
     def get_index_from_value(self, key: Any, index: Any) -> int:
-        """Ask for what the value of a key has at an index."""
+        """Request the element at an index of a key's value."""
         return self._read(lambda: self._store.get_index_from_value(key, index))
 
     def put_unique(self, key: Any, value: Any, expiry: Expiry = None) -> int:

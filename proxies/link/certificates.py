@@ -112,7 +112,7 @@ class Certificates:
         """Return TLS for connections that we make, if any.
 
         Raises:
-            TlsError: a file is missing or of no use, or the context can only listen.
+            TlsError: a file is missing or unusable, or the context can only listen.
         """
         if tls is None:
             return None
@@ -126,7 +126,7 @@ class Certificates:
         """Return the context for a connection that was accepted.
 
         Raises:
-            TlsError: a file is missing or of no use, the first time.
+            TlsError: a file is missing or unusable, the first time.
         """
         return self._context(listens=True)
 
@@ -134,7 +134,7 @@ class Certificates:
         """Return the context for a connection that we make.
 
         Raises:
-            TlsError: a file is missing or of no use, the first time.
+            TlsError: a file is missing or unusable, the first time.
         """
         return self._context(listens=False)
 

@@ -68,7 +68,7 @@ class Tls:
         """Return the context of a port.
 
         Raises:
-            TlsError: a file is missing or of no use.
+            TlsError: a file is missing or unusable.
         """
         if self.certificate is None:
             msg = "listening with TLS needs a certificate; pass Tls(certificate=…, key=…)"
@@ -89,7 +89,7 @@ class Tls:
         """Return the context of the connections that we make.
 
         Raises:
-            TlsError: a file is missing or of no use.
+            TlsError: a file is missing or unusable.
         """
         context = self._context(ssl.PROTOCOL_TLS_CLIENT)  # checks the name of the host
         if self.authority is None:

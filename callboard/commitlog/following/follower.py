@@ -106,7 +106,7 @@ class Follower:
         self._timeout = timeout
 
     def poll(self, max_records: int = 1000) -> list[Record]:
-        """Return what is there, perhaps nothing, without waiting.
+        """Return the records that are there, perhaps none, without waiting.
 
         Raises:
             LogCorrupt: the next record is damaged.
@@ -117,7 +117,7 @@ class Follower:
         return run.records
 
     def read(self, max_records: int = 1000, timeout: float | None = None) -> list[Record]:
-        """Return what is there, or wait for it; an empty list after `timeout` seconds.
+        """Return the next records, or wait for them; an empty list after `timeout` seconds.
 
         Raises:
             LogCorrupt: the next record is damaged.
@@ -140,7 +140,7 @@ class Follower:
     async def aread(
         self, max_records: int = 1000, timeout: float | None = None
     ) -> list[Record]:
-        """Return what is there, or wait for it without blocking the loop."""
+        """Return the next records, or wait for them without blocking the loop."""
         from asyncio import Event, get_running_loop, to_thread  # who only reads starts sooner
 
         async def poll() -> list[Record]:

@@ -120,7 +120,7 @@ class NamedReader(Follower):
         return max(0, self._log.end - max(self.committed, self._log.start))
 
     def poll(self, max_records: int = 1000) -> list[Record]:
-        """Return what is there, perhaps nothing, without waiting.
+        """Return the records that are there, perhaps none, without waiting.
 
         Raises:
             LogCorrupt: the next record is damaged.
@@ -167,7 +167,7 @@ class NamedReader(Follower):
         return place
 
     def close(self) -> None:
-        """Let others use the name; what was not committed comes again. Twice is once."""
+        """Let others use the name; uncommitted records come again. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._lock.release()

@@ -125,7 +125,7 @@ def record_of(
 
 
 class Producer:
-    """Appends records with numbers: what returns is durable, what is tried again is no double.
+    """Appends numbered records: durable on return, and repeated without duplicates.
 
     The log keeps the last number of each producer, for 7 days after its last record, or while
     there are no more than 100,000. Methods may be called from any thread; those of several

@@ -76,6 +76,6 @@ class PasswordHash:
 
 
 def hash_password(password: bytes, cost: int = COST) -> PasswordHash:
-    """Return the hash of a password with a salt of its own."""
+    """Return the salted hash of a password."""
     bare = PasswordHash(cost, _BLOCK, _PARALLEL, secrets.token_bytes(_SALT), b"")
     return replace(bare, digest=bare._derive(password, _LENGTH))  # noqa: SLF001

@@ -54,7 +54,7 @@ class Edge:
         Raises:
             ListenError: one cannot be opened, or other machines reach it and nothing says which
                 clients may come.
-            TlsError: a file for TLS is of no use.
+            TlsError: a file for TLS is unusable.
         """
         try:
             for settings in listeners:

@@ -122,7 +122,7 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
 
     Raises:
         ListenError: it cannot be opened, or the package for it is missing.
-        TlsError: a file for TLS is of no use.
+        TlsError: a file for TLS is unusable.
     """
     scheme, where, port = settings.parse()
     if runner.machine is not None and scheme != "tcp":

@@ -136,7 +136,7 @@ class LocalLink(Closing):
         return future
 
     def unsubscribe(self, topic_filter: str) -> Answered:
-        """Unsubscribe; what is on its way already still comes."""
+        """Unsubscribe; messages in flight still arrive."""
         packet_id, future = self._expect()
         self._send(encode(packets.Unsubscribe(packet_id, (topic_filter,)), V5))
         return future

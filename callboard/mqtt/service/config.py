@@ -86,7 +86,7 @@ class RouterConfig:
         object.__setattr__(self, "sys_interval", seconds(self.sys_interval, "sys_interval"))
 
     def network_limits(self) -> NetworkLimits:
-        """Return the limits of connections, with what the router tells its clients of them."""
+        """Return the limits of connections, as far as the router tells its clients."""
         return replace(
             self.network,
             packet_size=self.limits.packet_size,
