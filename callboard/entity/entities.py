@@ -45,7 +45,14 @@ from callboard.entity.messages import (
     NotOwner,
     StopEntity,
 )
-from callboard.entity.ownership import LOOK, Ownership, OwnershipHooks, called, wrong_state
+from callboard.entity.ownership import (
+    LOOK,
+    MoveTurns,
+    Ownership,
+    OwnershipHooks,
+    called,
+    wrong_state,
+)
 from callboard.entity.reference import EntityRef
 from callboard.entity.sending import TypeSender, Waiting
 from callboard.entity.state.client import StateClient, ThreadedStateClient
@@ -295,6 +302,7 @@ class Entities:
         self._hosts: dict[str, EntityHost] = {}
         self._owned: dict[str, Ownership] = {}
         self._senders: dict[str, TypeSender] = {}
+        self._turns = MoveTurns()
         #: Nodes that asked for a table, by type.
         self._askers: dict[str, set[bytes]] = {}
         #: States and leases by URL.
@@ -460,7 +468,8 @@ class Entities:
         await self._refuse_other_state(name, shared)
         ask_vote = partial(self._ask_vote, name)
         settle = partial(self._settle, name)
-        hooks = OwnershipHooks(partial(self._adopted, name), sender.flush, ask_vote, settle)
+        adopted = partial(self._adopted, name)
+        hooks = OwnershipHooks(adopted, sender.flush, ask_vote, settle, self._turns)
         assert leases is not None, "a register has a URL"
         owned = Ownership(host, register, self._held[leases], self.runtime, hooks)
         self._hosts[name], self._owned[name] = host, owned

@@ -120,6 +120,36 @@ class OwnershipHooks:
     ask_vote: Callable[[bytes, str], Future[Any]]
     #: Calls back when all that other members passed on for some slots has come here.
     settle: Callable[[Iterable[int], Callable[[], object]], object]
+    #: Lets one type of the node move slots at a time.
+    turns: "MoveTurns"
+
+
+class MoveTurns:
+    """Lets the types of a node move slots one after the other.
+
+    Entities of one type wait for those of another one, which may be held by a move as well.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing that moves."""
+        self._moving = ""
+        self._waiting: dict[str, Callable[[], object]] = {}
+
+    def take(self, type_name: str, begin: Callable[[], object]) -> None:
+        """Call back when a type may move slots, until its `give_back`."""
+        if self._moving:
+            self._waiting[type_name] = begin
+        else:
+            self._moving = type_name
+            begin()
+
+    def give_back(self, type_name: str) -> None:
+        """Take note that a move of a type has ended, or is not wanted any more."""
+        self._waiting.pop(type_name, None)
+        if self._moving == type_name:
+            self._moving = next(iter(self._waiting), "")
+            if self._moving:
+                self._waiting.pop(self._moving)()
 
 
 class Ownership:
@@ -345,6 +375,7 @@ class Ownership:
             case ReleaseSlots(slots):
                 self._moves += 1
                 host.slots_moved(slots)
+                self._hooks.turns.give_back(self._name)
             case TableChanged(table):
                 self._hooks.adopted(table)
             case Joined() | Left() | SlotsDrained():
@@ -435,9 +466,13 @@ class Ownership:
         self._runtime.warn_once(("entities", self._name, type(error)), text)
 
     def _stop(self, slots: tuple[int, ...]) -> None:
-        """Let slots come to rest, in time."""
+        """Let slots come to rest, in time, when it is this type's turn."""
         self._moves += 1
-        move = self._moves
+        turn = partial(self._stop_now, slots, self._moves)
+        self._hooks.turns.take(self._name, turn)
+
+    def _stop_now(self, slots: tuple[int, ...], move: int) -> None:
+        """Let slots come to rest, in time."""
         answer = partial(self._stopped, move)
         late = self._runtime.call_later(self._stop_seconds, answer, SlotsBusy())
 

@@ -5,6 +5,7 @@ import random
 from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from callboard.actors.events import DeadLetter
 from callboard.basp.header import ENTITIES
 from callboard.entity.machine.table import slot_of
 from callboard.entity.messages import MoveSlots
+from callboard.entity.ownership import MoveTurns
 from callboard.simulation import Cluster
 
 STATE = "postgresql://moves/shop"
@@ -130,3 +132,21 @@ def test_entities_that_ask_each_other_move_in_a_moment() -> None:
         assert [each.result(20.0) for each in asked] == [None] * len(asked)
         assert {asker.entity(Kept, key).node_id for key in keys} == {other.node_id}
         assert worst < 1.0
+
+
+def test_types_of_a_node_move_one_after_the_other() -> None:
+    turns, begun = MoveTurns(), []
+    for name in "abc":
+        turns.take(name, partial(begun.append, name))
+    assert begun == ["a"]
+    turns.give_back("b")  # it does not want to any more
+    assert begun == ["a"]
+    turns.give_back("a")
+    assert begun == ["a", "c"]
+    turns.give_back("a")  # it had none
+    turns.take("b", partial(begun.append, "b"))
+    turns.give_back("c")
+    assert begun == ["a", "c", "b"]
+    turns.give_back("b")
+    turns.take("a", partial(begun.append, "a"))
+    assert begun[3:] == ["a"]
