@@ -80,6 +80,37 @@ class Alarm(Entity):
         return self.rung
 
 
+@message("faults.Ticket")
+@dataclass(frozen=True)
+class Ticket:
+    sender: int
+    number: int
+
+
+class Tickets(Entity):
+    """Counts tickets, and keeps who sent which."""
+
+    name = "faults.Tickets"
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.kept: list[list[int]] = []
+
+    @handler
+    def on_ticket(self, msg: Ticket) -> int:
+        self.persist(msg)
+        return self.count
+
+    @event
+    def on_taken(self, event: Ticket) -> None:
+        self.count += 1
+        self.kept.append([event.sender, event.number])
+
+    @handler(read_only=True)
+    def on_text(self, msg: str) -> list[list[int]] | int:
+        return self.kept if msg == "all" else self.count
+
+
 def _stop_inside_commits() -> None:
     """Let SIGUSR1 stop this process inside its next commit on PostgreSQL."""
     from callboard.entity.state.postgresql import PostgresqlState
@@ -105,6 +136,7 @@ def main() -> None:
     with Node() as node:
         node.connect(client)
         node.host(Ledger, state=state)
+        node.host(Tickets, state=state)
         if "rows" in options:
             node.host(Alarm, state=state)
             node.queue("faults", state=state)
