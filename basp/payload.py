@@ -8,8 +8,8 @@ offset, and attributes that are not fields of a dataclass stay behind.
 
 What options there are: :mod:`callboard.basp.options`.
 
-There is a short cut for the commonest message, one registered record whose fields are scalars.
-Our own encoder always writes a record the same way: tag, name, fields in order. Bytes that look
+There is a short cut for the commonest message, one registered record whose fields are scalars,
+or such records. Our own encoder always writes a record the same way: tag, name, fields in order. Bytes that look
 exactly so are read in one pass, at half the cost of the general decoder and its callbacks;
 whatever else comes (another order, another release, nested values, anything broken) is left
 to it.
@@ -78,7 +78,9 @@ _ONE_BYTE: Final[Mapping[int, object]] = {
 _UNSIGNED_WIDTHS: Final[Mapping[int, int]] = {0x18: 1, 0x19: 2, 0x1A: 4, 0x1B: 8}
 
 _RECORD_PREFIX: Final = b"\x81\xd9" + tags.REGISTERED.to_bytes(2, "big") + b"\x82"
-_NAME_AT: Final = len(_RECORD_PREFIX)
+#: What a record begins with behind the first byte of its tag, and bytes before its name.
+_INNER_PREFIX: Final = _RECORD_PREFIX[2:]
+_RECORD_HEAD: Final = len(_RECORD_PREFIX) - 1
 _read_float = Struct(">d").unpack_from
 _REGISTERED_TAG: Final = 0xD9
 #: Bytes of a payload from which on saving a copy is worth comparing lengths.
@@ -130,15 +132,15 @@ def _reference_reader(
     return read
 
 
-# One loop with one branch for each scalar: calls would cost what the short cut saves.
-def read_flat_record(  # noqa: C901
-    payload: bytes, kinds: Mapping[bytes, RecordType]
+def read_flat_record(
+    payload: bytes, kinds: Mapping[bytes, RecordType], levels: int = 2
 ) -> object:
     """Read a whole payload, or return ``_NOT_FLAT``.
 
     Args:
         payload: ``[message]`` without options.
         kinds: positional records by the CBOR of their name.
+        levels: records inside each other, at most.
 
     Raises:
         RemoteProtocolError: the constructor of the record refused its fields.
@@ -146,50 +148,77 @@ def read_flat_record(  # noqa: C901
     if not payload.startswith(_RECORD_PREFIX):
         return _NOT_FLAT
     try:
-        first = payload[_NAME_AT]
-        at = _NAME_AT + (first - 0x5F if first < 0x78 else 2 + payload[_NAME_AT + 1])
-        kind = kinds.get(payload[_NAME_AT:at])
-        if kind is None:
-            return _NOT_FLAT
-        values: list[object] = []
-        for key in kind.wire_keys:
-            if not payload.startswith(key, at):
-                return _NOT_FLAT
-            at += len(key)
-            first = payload[at]
-            at += 1
-            if first in _ONE_BYTE:
-                values.append(_ONE_BYTE[first])
-            elif 0x60 < first < 0x79:
-                if first == 0x78:
-                    end = at + 1 + payload[at]
-                    at += 1
-                else:
-                    end = at + first - 0x60
-                values.append(payload[at:end].decode())
-                at = end
-            elif first in _UNSIGNED_WIDTHS:
-                end = at + _UNSIGNED_WIDTHS[first]
-                values.append(int.from_bytes(payload[at:end], "big"))
-                at = end
-            elif first == 0xFB:
-                values.append(_read_float(payload, at)[0])
-                at += 8
-            elif 0x58 <= first <= 0x5B:  # long bytes, such as many things in one message
-                start = at + (1 << (first - 0x58))
-                at = start + int.from_bytes(payload[at:start], "big")
-                values.append(payload[start:at])
-            else:
-                return _NOT_FLAT
+        found = _read_fields(payload, 1, kinds, levels)
     except Exception:  # noqa: BLE001  (cut short, or no UTF-8: the general decoder tells)
         return _NOT_FLAT
     # A slice that runs over the end is short, and its end shows it here.
-    if at != len(payload):
+    if found is None or found[2] != len(payload):
         return _NOT_FLAT
+    kind, values, _ = found
     try:
         return kind.cls(*values)
     except BaseException as cause:  # a constructor of the user
         raise refused(kind.name, cause) from cause
+
+
+# One loop with one branch for each scalar: calls would cost what the short cut saves.
+def _read_fields(  # noqa: C901
+    payload: bytes, at: int, kinds: Mapping[bytes, RecordType], levels: int
+) -> tuple[RecordType, list[object], int] | None:
+    """Read the record that begins at a place: its kind, its fields, and where it ends.
+
+    Returns:
+        None where the general decoder has to read it; `IndexError` and the like say the same.
+    """
+    at += _RECORD_HEAD
+    first = payload[at]
+    end = at + (first - 0x5F if first < 0x78 else 2 + payload[at + 1])
+    kind = kinds.get(payload[at:end])
+    if kind is None or not levels:
+        return None
+    at = end
+    values: list[object] = []
+    for key in kind.wire_keys:
+        if not payload.startswith(key, at):
+            return None
+        at += len(key)
+        if not kind.field_names:
+            break
+        first = payload[at]
+        at += 1
+        if first in _ONE_BYTE:
+            values.append(_ONE_BYTE[first])
+        elif 0x60 < first < 0x79:
+            if first == 0x78:
+                end = at + 1 + payload[at]
+                at += 1
+            else:
+                end = at + first - 0x60
+            values.append(payload[at:end].decode())
+            at = end
+        elif first in _UNSIGNED_WIDTHS:
+            end = at + _UNSIGNED_WIDTHS[first]
+            values.append(int.from_bytes(payload[at:end], "big"))
+            at = end
+        elif first == _FLOAT:
+            values.append(_read_float(payload, at)[0])
+            at += 8
+        elif 0x58 <= first <= 0x5B:  # long bytes, such as many things in one message
+            start = at + (1 << (first - 0x58))
+            at = start + int.from_bytes(payload[at:start], "big")
+            values.append(payload[start:at])
+        elif first == _REGISTERED_TAG and payload.startswith(_INNER_PREFIX, at):
+            inner = _read_fields(payload, at - 1, kinds, levels - 1)
+            if inner is None:
+                return None
+            try:
+                values.append(inner[0].cls(*inner[1]))
+            except BaseException:  # noqa: BLE001  (the general decoder tells)
+                return None
+            at = inner[2]
+        else:
+            return None
+    return kind, values, at
 
 
 class LargePayload(Exception):  # it tells the caller what to do, nothing is wrong
@@ -235,6 +264,7 @@ class PayloadCodec:
         self._in_pieces_from = sys.maxsize if max_items is None else _IN_PIECES
         self.registry = registry
         self.depth_limit = depth_limit
+        self._flat_levels = min(2, depth_limit)
         #: Makes references of entities; a node that can reach some sets it.
         self.names_to_ref: NamesHook | None = None
         self._encoders = EncoderTable(depth_limit, self._find_encoder)
@@ -378,7 +408,7 @@ class PayloadCodec:
             if size == 10:
                 return _read_float(payload, 2)[0]
         elif first == _REGISTERED_TAG:
-            record = read_flat_record(payload, self.registry.flat)
+            record = read_flat_record(payload, self.registry.flat, self._flat_levels)
             if record is not _NOT_FLAT:
                 return record
         elif 0x40 <= first < 0x58 and size == first - 0x3E:

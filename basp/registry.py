@@ -163,7 +163,7 @@ class RecordType(MessageType):
 
     Attributes:
         wire_keys: CBOR of the field names; the map's head is in front of the first.
-        is_flat: whether there are fields, and the constructor takes exactly them, in order.
+        is_flat: whether the constructor takes exactly the fields, in order.
     """
 
     def __init__(self, name: str, cls: type) -> None:
@@ -190,7 +190,7 @@ class RecordType(MessageType):
         self.shape = self.field_names or ("record",)
         keys = [encode_text(field) for field in self.field_names]
         self.wire_keys = (head(0xA0, len(keys)) + b"".join(keys[:1]), *keys[1:])
-        self.is_flat = bool(keys) and all(
+        self.is_flat = all(
             parameter.kind is Parameter.POSITIONAL_OR_KEYWORD for parameter in self._parameters
         )
         self.is_flat &= self.field_names == tuple(each.name for each in self._parameters)

@@ -33,6 +33,7 @@ from callboard.actors.signals import Resume, Stop, Urgent
 from callboard.dataclass import dataclass
 from callboard.entity.entity import Entity
 from callboard.entity.errors import EntityUnavailable, NotPersistable
+from callboard.entity.form import IMMUTABLE
 from callboard.entity.reminders import ReminderTicket
 from callboard.entity.state.interface import (
     EntitySnapshot,
@@ -141,13 +142,13 @@ class _Held:
             cell.close_stretch()
             return True
         if cell.type_is_kept and not self.done_:
-            try:
-                value = cell.host.form.copy(value)
-            except BaseException as error:  # noqa: BLE001 - as if the handler had raised it
-                cell.failed(error, self)
-                return True
-            cell.emit_answer(lambda: inner.set_result(value), self._refuse)
-            cell.close_stretch()
+            if value.__class__ not in IMMUTABLE:
+                try:
+                    value = cell.host.form.copy(value)
+                except BaseException as error:  # noqa: BLE001 - as if the handler had raised it
+                    cell.failed(error, self)
+                    return True
+            cell.end_stretch((partial(inner.set_result, value), self._refuse))
             return True
         cell.close_stretch()
         return inner.set_result(value)
@@ -339,8 +340,17 @@ class EntityCell(Cell):
 
     def post(self, message: Any, sender: Sender | None = None) -> None:
         """Append a message to the mailbox; from any thread, never blocks."""
-        self.last_used = self.runner.now()
-        Cell.post(self, message, _Held(self, sender))
+        runner = self.runner
+        self.last_used = runner.now()
+        mailbox = self._mailbox  # from here on as any cell does, without the call
+        if mailbox is None:
+            mailbox = self.open_mailbox()
+        mailbox.append((message, _Held(self, sender)))
+        if not self.scheduled:
+            self.scheduled = True
+            runner.ready.append(self)
+            if runner.sleeping:
+                runner.wake()
 
     def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
         """Take a message that goes before all normal ones, behind earlier urgent ones."""
@@ -518,11 +528,12 @@ class EntityCell(Cell):
     def persist(self, event: object) -> None:
         """Apply an event, and store it when the stretch ends."""
         self._check_writing("persist")
-        apply = self.type.applier(event)
+        kept = self.type
+        apply = kept.appliers.get(event.__class__) or kept.applier(event)
         form = self.host.form
         kind = form.kind_of(event)
         body = form.write_fields(kind, event)
-        version = self.type.version_of(kind.name)
+        version = kept.version_of(kind.name)
         self.written += 1
         self._since += 1
         if self.type_is_kept:
@@ -674,6 +685,32 @@ class EntityCell(Cell):
             emissions.append((lambda: post(copied, sender), fail))
         return True
 
+    def end_stretch(self, answer: Emission) -> None:
+        """Let an answer go when it may, and end the stretch behind it."""
+        events, every = self._events, self.type.cls.snapshot_every
+        if (
+            events
+            and self._in_flight is None
+            and self._next is None
+            and self._saved is None
+            and self._rows is None
+            and self._broken is None
+            and (self._since < every or not every)
+        ):  # as nearly always where a handler has persisted something
+            with self.host.lock:
+                self._events = []
+                self._batches += 1
+                batch = self._in_flight = EntityBatch(self._batches)
+                batch.events, batch.emissions = events, self._outbox
+                batch.emissions.append(answer)
+                self._outbox = []
+                if isinstance(self._writing, _Held) and not self._writing.batch:
+                    self._writing.batch = batch.number
+                self.host.commit(self, batch)
+            return
+        self.emit_answer(*answer)
+        self.close_stretch()
+
     def close_stretch(self) -> None:
         """End a stretch: what it persisted is committed as soon as that can be."""
         if not self._has_written and self._next is None:
@@ -709,9 +746,9 @@ class EntityCell(Cell):
         batch, self._next = self._next, None
         assert batch is not None
         self._in_flight = batch
-        self.host.commit(self, batch, self._committed)
+        self.host.commit(self, batch)
 
-    def _committed(self, error: BaseException | None) -> None:
+    def committed(self, error: BaseException | None) -> None:
         """Take the outcome of a commit; on the node's thread."""
         with self.host.lock:
             batch, self._in_flight = self._in_flight, None

@@ -22,7 +22,7 @@ from callboard.proxies.errors import NotSerializable
 from callboard.text import shown
 
 #: What is never changed by anybody, so that it needs no copy.
-_IMMUTABLE: Final = frozenset({int, str, bytes, bool, float, type(None)})
+IMMUTABLE: Final = frozenset({int, str, bytes, bool, float, type(None)})
 
 #: What other software has as well, where JSON does not.
 _ANYWHERE: Final = frozenset({int, float, bytes, datetime, Decimal, UUID})
@@ -33,7 +33,19 @@ _EXACT: Final = 2**53
 #: What other values are in.
 _NESTING: Final = frozenset({dict, list})
 
-_Encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+def _encoder() -> Callable[[Any], str]:
+    """Return what writes JSON; each event goes there, so nothing is made anew for one."""
+    make, join = vars(json.encoder)["c_make_encoder"], "".join
+    if make is None:  # another Python
+        return json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+    escaped = vars(json.encoder)["encode_basestring"]
+    # No look for cycles: what is written was made of the value, and has none.
+    parts = make(None, None, escaped, None, ":", ",", False, False, True)  # noqa: FBT003
+    return lambda value: join(parts(value, 0))
+
+
+_Encode: Final = _encoder()
 _DECODER: Final = json.JSONDecoder()
 _SCAN: Final[Callable[[str, int], tuple[Any, int]]] = vars(_DECODER)["scan_once"]
 
@@ -99,9 +111,9 @@ class EventForm:
 
     def write_fields(self, kind: RecordType, value: object) -> str:
         """Return the fields of a registered record as a JSON object."""
-        fields = {name: getattr(value, name) for name in kind.names_of(value)}
+        plain, names = self._plain, kind.names_of(value)
         try:
-            return _Encode({name: self._plain(field) for name, field in fields.items()})
+            return _Encode({name: plain(getattr(value, name)) for name in names})
         except (CannotTravel, ValueError) as error:  # also a text that UTF-8 cannot express
             msg = f"{kind.name} cannot be stored: {error}"
             raise NotSerializable(msg) from None
@@ -153,7 +165,7 @@ class EventForm:
         Raises:
             NotSerializable: it has no form on the wire.
         """
-        if type(value) in _IMMUTABLE:
+        if type(value) in IMMUTABLE:
             return value
         try:
             return self._codec.decode_message(self._codec.encode(value))
@@ -171,8 +183,10 @@ class EventForm:
         """Return what JSON has for a value."""
         kind = type(value)
         if kind is str:
-            value.encode()
-        if value is None or kind is str or kind is bool:
+            if not value.isascii():
+                value.encode()
+            return value
+        if value is None or kind is bool:
             return value
         if kind is int and -_EXACT <= value <= _EXACT:
             return value

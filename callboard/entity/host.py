@@ -6,6 +6,8 @@ Its lock guards what handlers on other threads touch as well.
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors.dispatch import DispatchTable
@@ -42,6 +44,9 @@ from callboard.text import said
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+#: Of a batch that lets no events be forgotten.
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 #: Seconds between looks for idle entities at most.
 _LOOK_AT_MOST: Final = 5.0
@@ -90,6 +95,8 @@ class EntityHost:
         #: Told of the position that a commit of this node gave the type.
         self.grew: Callable[[int], object] = lambda _: None
         self._position = 0
+        #: Kinds and versions of events that were written here.
+        self._kinds: set[tuple[str, int]] = set()
         #: What happened here, and how long commits took.
         self.counters = EntityCounters()
         self.commit_seconds = Histogram()
@@ -418,51 +425,58 @@ class EntityHost:
         assert self.state is not None, "there is a page before it"
         self.state.submit(take, EntityState.events, name, key, after, REPLAYED_AT_ONCE)
 
-    def commit(
+    def commit(self, cell: EntityCell, batch: EntityBatch) -> None:
+        """Commit a batch of an entity in the next transaction; the entity is told of it."""
+        slot: Slot = self.type.name, cell.slot
+        began = None if self.counters.commits % TIMED else self.runtime.now()
+        snapshots: tuple[EntitySnapshot, ...] = ()
+        forget = _NOTHING
+        if batch.snapshot is not None:
+            snapshots, keep = (batch.snapshot,), self.type.cls.keep
+            if keep != "all" and self.type.appliers:
+                last = batch.snapshot.number - keep
+                forget = {cell.key: last} if last > 0 else _NOTHING
+        assert self.state is not None
+        for _, _, kind, version, _ in batch.events:
+            if (kind, version) not in self._kinds:
+                self._kinds.add((kind, version))
+                self.on_kind((kind, version))
+        epoch = self.epochs.get(cell.slot, 0)
+        made = SlotBatch(slot, epoch, batch.events, snapshots, forget, batch.rows)
+        self.state.commit(made, partial(self._committed, cell, slot, len(batch.events), began))
+
+    def _committed(
         self,
         cell: EntityCell,
-        batch: EntityBatch,
-        done: Callable[[BaseException | None], object],
+        slot: Slot,
+        events: int,
+        began: float | None,
+        outcome: Committed | BaseException,
     ) -> None:
-        """Commit a batch of an entity in the next transaction."""
-        slot: Slot = self.type.name, cell.slot
+        """Take the outcome of a transaction that held a batch of an entity."""
         counters = self.counters
-        began = None if counters.commits % TIMED else self.runtime.now()
-        snapshots = () if batch.snapshot is None else (batch.snapshot,)
-        forget: dict[str, int] = {}
-        keep = self.type.cls.keep
-        if batch.snapshot is not None and keep != "all" and self.type.appliers:
-            last = batch.snapshot.number - keep
-            forget = {cell.key: last} if last > 0 else {}
-
-        def take(outcome: Committed | BaseException) -> None:
-            if began is not None:
-                self.commit_seconds.add(self.runtime.now() - began)
-            if isinstance(outcome, BaseException):
-                counters.failures += 1
-                done(outcome)
-                return
-            position = outcome.positions.get(slot[0], 0)
-            if position > self._position:  # each batch of a transaction is told the same
-                self._position = position
-                self.grew(position)
-            if slot in outcome.fenced or slot in outcome.failed:
-                counters.failures += 1
-            else:
-                counters.commits += 1
-                counters.events += len(batch.events)
-            if slot in outcome.fenced:
-                done(self._fenced(cell.slot, outcome.fenced[slot]))
-                self.lost(cell.slot, outcome.fenced[slot])
-            else:
-                done(outcome.failed.get(slot))
-
-        epoch = self.epochs.get(cell.slot, 0)
-        assert self.state is not None
-        for event in batch.events:
-            self.on_kind((event.kind, event.version))
-        made = SlotBatch(slot, epoch, batch.events, snapshots, forget, batch.rows)
-        self.state.commit(made, take)
+        if began is not None:
+            self.commit_seconds.add(self.runtime.now() - began)
+        if isinstance(outcome, BaseException):
+            counters.failures += 1
+            cell.committed(outcome)
+            return
+        fenced, failed, positions = outcome
+        position = positions.get(slot[0], 0)
+        if position > self._position:  # each batch of a transaction is told the same
+            self._position = position
+            self.grew(position)
+        if slot in fenced:
+            counters.failures += 1
+            cell.committed(self._fenced(cell.slot, fenced[slot]))
+            self.lost(cell.slot, fenced[slot])
+        elif slot in failed:
+            counters.failures += 1
+            cell.committed(failed[slot])
+        else:
+            counters.commits += 1
+            counters.events += events
+            cell.committed(None)
 
     def rows_committed(self, rows: RowChanges) -> None:
         """Take note of reminders that were set or went."""

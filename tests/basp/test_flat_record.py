@@ -45,13 +45,35 @@ def test_both_decoders_agree_about_broken_bytes(x, y, data):
     assert is_same(outcome(CODEC.decode_message, broken), outcome(general, broken))
 
 
-@pytest.mark.parametrize("message", [Point(1, "a" * 200), Point(2**40, 0.5), Pair(None, True)])
+@given(scalars, scalars, st.integers(), st.data())
+def test_both_decoders_agree_about_a_record_in_a_record(x, y, z, data):
+    message = Point(Point(x, y), z)
+    payload = bytearray(CODEC.encode(message))
+
+    assert is_same(CODEC.decode_message(bytes(payload)), message)
+    assert is_same(general(bytes(payload)), message)
+    payload[data.draw(st.integers(1, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    broken = bytes(payload[: data.draw(st.integers(2, len(payload)))])
+    assert is_same(outcome(CODEC.decode_message, broken), outcome(general, broken))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Point(1, "a" * 200),
+        Point(2**40, 0.5),
+        Pair(None, True),
+        Empty(),
+        Point(Empty(), Pair("b", 3)),
+    ],
+)
 def test_flat_records_are_read(message):
     assert read_flat_record(CODEC.encode(message), FLAT) == message
 
 
 @pytest.mark.parametrize(
-    "message", [5, Empty(), Derived(1), Point(1, [2]), Box(1), Point(-99, 1)]
+    "message",
+    [5, Derived(1), Point(1, [2]), Box(1), Point(-99, 1), Point(1, Point(1, Empty()))],
 )
 def test_the_rest_is_left_to_the_general_decoder(message):
     payload = CODEC.encode(message)
@@ -105,3 +127,15 @@ def test_a_constructor_that_refuses_is_the_peers_error():
 
     with pytest.raises(MalformedPayload, match="ArithmeticError: odd"):
         codec.decode_message(payload)
+    registry.register("pair", Pair)
+    inner = codec.encode(Pair(Even(2), 1)).replace(b"\x61a\x02", b"\x61a\x03")
+    with pytest.raises(MalformedPayload, match="ArithmeticError: odd"):
+        codec.decode_message(inner)
+
+
+def test_no_record_is_read_inside_more_than_may_be():
+    codec = PayloadCodec(make_registry(), depth_limit=1)
+    payload = CODEC.encode(Point(Empty(), 1))
+
+    assert read_flat_record(payload, codec.registry.flat, 1) is NOT_FLAT
+    assert outcome(codec.decode_message, payload) == outcome(codec._reader.read, payload[1:])

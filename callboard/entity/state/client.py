@@ -63,38 +63,42 @@ class GroupedCommits:
 
     def begin(self) -> tuple[list[SlotBatch], list[Done[Committed]]]:
         """Take what the next transaction holds: the batches of a slot become one."""
-        batches: dict[object, SlotBatch] = {}
+        batches: dict[object, list[SlotBatch]] = {}
         waiters: list[Done[Committed]] = []
         later: deque[tuple[SlotBatch, Done[Committed]]] = deque()
-        while self._waiting and len(batches) < _MOST_BATCHES:
-            batch, done = self._waiting.popleft()
+        waiting = self._waiting
+        while waiting and len(batches) < _MOST_BATCHES:
+            batch, done = waiting.popleft()
             before = batches.get(batch.slot)
             if before is None:
-                batches[batch.slot] = batch
-            elif before.epoch == batch.epoch:
-                batches[batch.slot] = _joined(before, batch)
+                batches[batch.slot] = [batch]
+            elif before[0].epoch == batch.epoch:
+                before.append(batch)
             else:
                 later.append((batch, done))
                 continue
             waiters.append(done)
-        self._waiting.extendleft(reversed(later))
+        waiting.extendleft(reversed(later))
         self.is_under_way = bool(batches)
-        return list(batches.values()), waiters
+        return [_joined(each) if len(each) > 1 else each[0] for each in batches.values()], waiters
 
 
-def _joined(first: SlotBatch, second: SlotBatch) -> SlotBatch:
-    """Return two batches of one slot and epoch as one."""
-    rows = first.rows or second.rows
-    if first.rows is not None and second.rows is not None:
-        rows = RowChanges()
-        rows.include(first.rows)
-        rows.include(second.rows)
+def _joined(batches: Sequence[SlotBatch]) -> SlotBatch:
+    """Return batches of one slot and epoch as one."""
+    rows, snapshots, forget = None, {}, {}
+    for batch in batches:
+        snapshots.update({each.key: each for each in batch.snapshots})
+        forget.update(batch.forget)
+        if batch.rows is not None:
+            if rows is None:
+                rows = RowChanges()
+            rows.include(batch.rows)
     return SlotBatch(
-        first.slot,
-        first.epoch,
-        [*first.events, *second.events],
-        list({each.key: each for each in (*first.snapshots, *second.snapshots)}.values()),
-        {**first.forget, **second.forget},
+        batches[0].slot,
+        batches[0].epoch,
+        [event for batch in batches for event in batch.events],
+        list(snapshots.values()),
+        forget,
         rows,
     )
 
@@ -108,7 +112,10 @@ class ThreadedStateClient:
         self._post = post
         self._calls: deque[Callable[[], None]] = deque()
         self._commits = GroupedCommits()
-        self._changed = threading.Condition()
+        # What waits is told of by a condition each: a thread that is woken for nothing takes
+        # the interpreter from the node's thread.
+        self._calls_come, self._commits_come = threading.Condition(), threading.Condition()
+        self._is_committing = False
         self._is_closing = False
         self._threads = [
             threading.Thread(target=run, name=f"callboard-state-{name}", daemon=True)
@@ -126,21 +133,23 @@ class ThreadedStateClient:
     ) -> None:
         """Call a method of the state on the thread for reads and claims."""
         bound: Callable[..., T] = getattr(self._state, method.__name__)
-        with self._changed:
+        with self._calls_come:
             self._calls.append(partial(self._answer, done, partial(bound, *args, **kwargs)))
-            self._changed.notify_all()
+            self._calls_come.notify()
 
     def commit(self, batch: SlotBatch, done: Done[Committed]) -> None:
         """Commit the batch of a slot in the next transaction."""
-        with self._changed:
+        with self._commits_come:
             self._commits.add(batch, done)
-            self._changed.notify_all()
+            if not self._is_committing:  # else its thread looks before it waits
+                self._commits_come.notify()
 
     def close(self) -> None:
         """Finish what was handed over, and close the state."""
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify_all()
+        self._is_closing = True
+        for come in (self._calls_come, self._commits_come):
+            with come:
+                come.notify()
         for thread in self._threads:
             thread.join()
         self._state.close()
@@ -152,9 +161,9 @@ class ThreadedStateClient:
     def _run_calls(self) -> None:
         """Make calls until the state is closed: the thread of reads and claims."""
         while True:
-            with self._changed:
+            with self._calls_come:
                 while not self._calls and not self._is_closing:
-                    self._changed.wait()
+                    self._calls_come.wait()
                 if not self._calls:
                     return
                 call = self._calls.popleft()
@@ -163,11 +172,13 @@ class ThreadedStateClient:
     def _run_commits(self) -> None:
         """Commit what waits until the state is closed: the thread of commits."""
         while True:
-            with self._changed:
+            with self._commits_come:
                 batches, waiters = self._commits.begin()
                 while not batches and not self._is_closing:
-                    self._changed.wait()
+                    self._is_committing = False
+                    self._commits_come.wait()
                     batches, waiters = self._commits.begin()
+                self._is_committing = True
             if not batches:
                 return
             self._post(_tell_all, waiters, _outcome(partial(self._state.commit, batches)))

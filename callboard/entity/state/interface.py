@@ -12,6 +12,7 @@ they rise in the order of commits, for each type by itself, without gaps.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from enum import IntEnum
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from callboard.dataclass import dataclass
@@ -194,8 +195,7 @@ class Identity(NamedTuple):
     boot_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SlotBatch:
+class SlotBatch(NamedTuple):
     """What one slot of a type has to commit."""
 
     slot: Slot
@@ -205,7 +205,7 @@ class SlotBatch:
     #: At most one for each key; the last two of a key are kept.
     snapshots: Sequence[EntitySnapshot] = ()
     #: Events to forget: by key, the last number that goes.
-    forget: Mapping[str, int] = field(default_factory=dict)
+    forget: Mapping[str, int] = MappingProxyType({})
     #: Reminders and jobs; None where there are none.
     rows: RowChanges | None = None
 
