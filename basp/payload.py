@@ -9,10 +9,10 @@ offset, and attributes that are not fields of a dataclass stay behind.
 What options there are: :mod:`callboard.basp.options`.
 
 There is a short cut for the commonest message, one registered record whose fields are scalars,
-or such records. Our own encoder always writes a record the same way: tag, name, fields in order. Bytes that look
-exactly so are read in one pass, at half the cost of the general decoder and its callbacks;
-whatever else comes (another order, another release, nested values, anything broken) is left
-to it.
+or such records. Our own encoder always writes a record the same way: tag, name, fields in
+order. Bytes that look exactly so are read in one pass, at half the cost of the general decoder
+and its callbacks; whatever else comes (another order, another release, other nested values,
+anything broken) is left to it.
 """
 
 import sys

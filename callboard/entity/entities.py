@@ -152,19 +152,25 @@ class EntityServer(SystemActor):
     @handler
     def on_message(self, msg: EntityMessage) -> NotOwner | None:
         """Give a message to its entity, or say who is not the owner."""
-        asker: Any = self.context.sender
-        if self._refuses(msg.type_name, ("entities",)):
-            return None
-        if not is_key(msg.key):
-            what = f"a key has 1 to {KEY_LIMIT} bytes in UTF-8 and no NUL"
-            self._refuse(WrongValue(f"{what}; {shown(msg.key):.80} has not"))
-            return None
+        cell: Any = self.context
+        entities, key, asker = self._entities, msg.key, cell.sender
+        is_leaf = entities.overlay.rights(getattr(asker, "node", b"")) is not None
+        # What lives here has a name and a key that can be meant.
+        if is_leaf or not entities.has_active(msg.type_name, key):
+            if self._refuses(msg.type_name, ("entities",)):
+                return None
+            if not is_key(key):
+                what = f"a key has 1 to {KEY_LIMIT} bytes in UTF-8 and no NUL"
+                self._refuse(WrongValue(f"{what}; {shown(key):.80} has not"))
+                return None
         is_asked = msg.is_asked is True
         if is_asked:
             if asker is None or not asker.expects:
                 return None
-            self.promise()
-        refusal = self._entities.deliver(msg, asker, is_leaf=self._rights() is not None)
+            # Not kept as a promise: who handles it answers, also when this actor has ended.
+            cell.promised = asker
+            asker.owed()
+        refusal = entities.deliver(msg, asker, is_leaf=is_leaf)
         if refusal is not None and is_asked:
             asker.set_result(refusal)
         return refusal
@@ -733,6 +739,11 @@ class Entities:
         sender, is_urgent = waiting.sender, waiting.is_urgent
         return host.deliver(waiting.key, waiting.message, sender, is_urgent=is_urgent)
 
+    def has_active(self, name: object, key: object) -> bool:
+        """Return whether an entity lives here, by what may be no names at all."""
+        host = self._hosts.get(name) if isinstance(name, str) else None
+        return host is not None and isinstance(key, str) and key in host.cells
+
     def deliver(
         self, msg: EntityMessage, asker: Any, *, is_leaf: bool = False
     ) -> NotOwner | None:
@@ -743,15 +754,24 @@ class Entities:
         name, key = msg.type_name, msg.key
         trace, chain = COMPANY.current(), COMPANY.chain.get()
         message = Envelope(msg.message, trace, chain=chain) if trace or chain else msg.message
-        told_by = msg.sender if isinstance(msg.sender, ActorRef) else None
-        sender: Any = asker if msg.is_asked is True else _Teller(told_by)
+        sender: Any = asker
+        if msg.is_asked is not True:
+            sender = _Teller(msg.sender if isinstance(msg.sender, ActorRef) else None)
         is_urgent = msg.is_urgent is True
         if is_leaf:
             if name not in self._senders and len(self._senders) >= TYPES_LIMIT:
                 return NotOwner()
             self.route(name, key, message, sender, is_urgent=is_urgent)
             return None
-        host, slot = self._hosts.get(name), slot_of(key)
+        host = self._hosts.get(name)
+        if (
+            host is not None
+            and not self._refused  # as nearly always
+            and not host.is_closed
+            and host.deliver(key, message, sender, is_urgent=is_urgent)
+        ):
+            return None
+        slot = slot_of(key)
         way = (bytes(getattr(asker, "node", b"")), name, slot)
         attempt = msg.attempt if type(msg.attempt) is int else 0
         is_late = attempt <= self._refused.get(way, -1)  # one before it was refused

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from callboard.actors.reference import ActorRef
+from callboard.dataclass import dataclass
 from callboard.entity.errors import EntityUnavailable
 from callboard.lease.errors import (
     DatabaseReplaced,
@@ -11,14 +12,15 @@ from callboard.lease.errors import (
     StateVersion,
     WrongState,
 )
-from callboard.proxies.messages import errors_travel, frozen_message
+from callboard.proxies.messages import errors_travel, frozen_message, message
 
 errors_travel(
     EntityUnavailable, OutcomeUnknown, StateCorrupt, StateVersion, WrongState, DatabaseReplaced
 )
 
 
-@frozen_message("callboard.EntityMessage")
+@message("callboard.EntityMessage")
+@dataclass(slots=True)  # not frozen, for one is made for each message: see `Envelope`
 class EntityMessage:
     """To the owner of a key: a message for it. Answered, or refused with `NotOwner`.
 

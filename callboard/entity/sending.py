@@ -18,14 +18,13 @@ sender's for a slot refuses all of that attempt; the next attempt begins behind 
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, CallboardError, NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
-from callboard.actors.reference import Sender
+from callboard.actors.reference import ActorRef, Home, Sender
 from callboard.actors.runtime import Runtime
 from callboard.basp.header import ENTITIES
 from callboard.dataclass import dataclass
@@ -81,6 +80,59 @@ class Waiting:
         return self.sender is not None and bool(getattr(self.sender, "done_", False))
 
 
+class _Dispatched:
+    """Stands for an asker where its message goes to an owner, who may be another by then.
+
+    It has no time of its own: when that of the ask is over, nobody waits for this either.
+    """
+
+    __slots__ = ("_is_done", "_node", "_sending", "_waiting", "expects", "message_id")
+
+    expects: Literal[True]
+    message_id: int
+
+    #: The asker's own is looked after where it was made.
+    deadline: Final = None
+
+    def __init__(self, sending: "TypeSender", waiting: Waiting, node: bytes) -> None:
+        self._sending, self._waiting, self._node = sending, waiting, node
+        self.expects = True
+        self._is_done = False
+
+    @property
+    def done_(self) -> bool:
+        """Whether there was an answer, or nobody waits for one."""
+        return self._is_done or bool(getattr(self._waiting.sender, "done_", False))
+
+    def set_result(self, value: Any) -> bool:
+        """Answer, unless the message was refused."""
+        if self._is_done:
+            return False
+        self._is_done = True
+        sender = self._waiting.sender
+        if value.__class__ is not NotOwner and sender is not None and sender.expects:
+            sender.set_result(value)
+        else:
+            self._sending.done(self._waiting, self._node, value, None, has_left=True)
+        return True
+
+    def set_exception(self, error: BaseException) -> bool:
+        """Let the ask fail, or the message go again."""
+        if self._is_done:
+            return False
+        self._is_done = True
+        has_left = hasattr(self, "message_id")
+        self._sending.done(self._waiting, self._node, None, error, has_left=has_left)
+        return True
+
+    def owed(self) -> None:
+        """The answer will come later: nothing to note here."""
+
+    def reference(self, runtime: Home) -> ActorRef[Any]:
+        """Return a one-shot address that answers this."""
+        return runtime.reply_ref(self)
+
+
 class TypeSender:
     """Messages of one node to the entities of a type."""
 
@@ -120,6 +172,8 @@ class TypeSender:
         self._number = 0
         self._pause = FIRST_LOOK
         self._is_looking = False
+        #: The refs of the entities of nodes, while the table stays.
+        self._refs: dict[bytes, ActorRef[Any]] = {}
 
     def is_waiting(self, slot: int) -> bool:
         """Return whether something for a slot may still be on its way, so that others wait."""
@@ -231,6 +285,7 @@ class TypeSender:
         with self._lock:
             if table.version > self.table.version:
                 before, self.table = self.table.nodes, table
+                self._refs.clear()
                 for node in sorted(before - table.nodes):
                     forget = self._forget_owner
                     self._runtime.call_later(GONE_SECONDS, forget, bytes.fromhex(node))
@@ -349,25 +404,41 @@ class TypeSender:
             waiting.attempt,
         )
         if envelope is not None:
-            wrapped = replace(envelope, message=wrapped, is_urgent=False)
-        ref = self._runtime.ref_of(node, ENTITIES)
-        future: Future[Any] = Future(ref)
-        deadline = sender.deadline if is_asked and sender is not None else None
-        if deadline is None and not is_asked:
-            deadline = self._runtime.now() + TOLD_SECONDS
-        if deadline is not None:
-            self._runtime.set_deadline(future, max(0.0, deadline - self._runtime.now()))
-        future.on_done(lambda done: self._done(waiting, node, done))
+            trace, deadline = envelope.trace, envelope.deadline
+            key, chain = envelope.key, envelope.chain
+            wrapped = Envelope(wrapped, trace, deadline, key=key, chain=chain)
+        ref = self._refs.get(node)
+        if ref is None:
+            ref = self._refs[node] = self._runtime.ref_of(node, ENTITIES)
+        asker: _Dispatched | Future[Any]
+        if is_asked:
+            asker = _Dispatched(self, waiting, node)
+        else:
+            asker = Future(ref)
+            self._runtime.set_deadline(asker, TOLD_SECONDS)
+            asker.on_done(partial(self._told, waiting, node))
         try:
-            ref.target.post(wrapped, future)
+            ref.target.post(wrapped, asker)
         except Exception as error:  # noqa: BLE001 - it cannot travel: the sender's matter
-            future.set_exception(error)
+            asker.set_exception(error)
         return True
 
-    def _done(self, waiting: Waiting, node: bytes, future: Future[Any]) -> None:
-        """Take the outcome of a message that was sent to an owner."""
+    def _told(self, waiting: Waiting, node: bytes, future: Future[Any]) -> None:
+        """Take the outcome of what was told."""
         error = future.exception()
         value = None if error is not None else future.result()
+        self.done(waiting, node, value, error, has_left=hasattr(future, "message_id"))
+
+    def done(
+        self,
+        waiting: Waiting,
+        node: bytes,
+        value: Any,
+        error: BaseException | None,
+        *,
+        has_left: bool,
+    ) -> None:
+        """Take the outcome of a message that was sent to an owner."""
         # A node that drained, too, may have taken what it did not answer.
         is_lost = isinstance(error, NodeUnreachable | NodeClosed)
         if is_lost:
@@ -378,7 +449,7 @@ class TypeSender:
                 self.take(value.table)
         elif isinstance(error, ActorDown) or str(error).endswith(TAKES_NO_MORE):
             self._wait_again(waiting)  # the node has no entities (any more): nothing happened
-        elif is_lost and not hasattr(future, "message_id"):
+        elif is_lost and not has_left:
             self._wait_again(waiting)  # it never left this node
         elif waiting.sender is None or not waiting.sender.expects:
             if error is not None:

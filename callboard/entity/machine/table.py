@@ -36,6 +36,7 @@ _NOT_A_TABLE: Final = (
 DRAINING: Final = 0.0
 
 
+@lru_cache(maxsize=8192)
 def slot_of(key: str) -> int:
     """Return the slot of a key: it never changes."""
     return int.from_bytes(blake2b(key.encode()).digest()[:8], "big") % SLOTS
@@ -104,6 +105,7 @@ class Table:
     _owned: dict[str, Mapping[int, int]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _nodes: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
     _unwished: dict[str, list[int]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -183,8 +185,10 @@ class Table:
 
     def node_of(self, slot: int) -> bytes:
         """Return the node that owns a slot; empty if none does."""
-        owner = self.members.get(self.slots[slot].writer)
-        return b"" if owner is None else bytes.fromhex(owner.node)
+        if not self._nodes:
+            ids = {each: bytes.fromhex(about.node) for each, about in self.members.items()}
+            self._nodes.extend([ids.get(each.writer, b"") for each in self.slots])
+        return self._nodes[slot]
 
     def with_member(self, writer: str, member: TableMember, state: SharedState) -> "Table":
         """Return it with one more member, which takes what nobody has."""

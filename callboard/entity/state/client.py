@@ -11,7 +11,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from callboard.entity.state.interface import Committed, EntityState, RowChanges, SlotBatch
+from callboard.entity.state.interface import (
+    Committed,
+    EntitySnapshot,
+    EntityState,
+    RowChanges,
+    SlotBatch,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,12 +86,16 @@ class GroupedCommits:
             waiters.append(done)
         waiting.extendleft(reversed(later))
         self.is_under_way = bool(batches)
-        return [_joined(each) if len(each) > 1 else each[0] for each in batches.values()], waiters
+        return [
+            _joined(each) if len(each) > 1 else each[0] for each in batches.values()
+        ], waiters
 
 
 def _joined(batches: Sequence[SlotBatch]) -> SlotBatch:
     """Return batches of one slot and epoch as one."""
-    rows, snapshots, forget = None, {}, {}
+    rows: RowChanges | None = None
+    snapshots: dict[str, EntitySnapshot] = {}
+    forget: dict[str, int] = {}
     for batch in batches:
         snapshots.update({each.key: each for each in batch.snapshots})
         forget.update(batch.forget)

@@ -252,10 +252,8 @@ def test_what_a_drained_node_did_not_answer_may_have_happened(
     sender = b._entities._senders["entities-tests.Kept"]
     asked: Future[Any] = Future()
     waiting = Waiting(1, "x", slot_of("x"), Put(2), asked, is_urgent=False, since=0.0)
-    sent: Any = Future()
-    sent.message_id = 7
-    sent.set_exception(NodeClosed("no path leads to node a any more (closing)"))
-    sender._done(waiting, a.node_id, sent)
+    error = NodeClosed("no path leads to node a any more (closing)")
+    sender.done(waiting, a.node_id, None, error, has_left=True)
     assert isinstance(asked.exception(), OutcomeUnknown)
 
 
