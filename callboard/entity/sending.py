@@ -50,6 +50,9 @@ TOLD_SECONDS: Final = 10.0
 #: dead, and then nothing comes back.
 GONE_SECONDS: Final = 0.5
 
+#: Seconds until a marker is sent again that has no answer.
+MARKER_SECONDS: Final = 0.5
+
 #: Seconds until a node is tried again that refused a message: it may be about to own the slot.
 RETRY_SECONDS: Final = 0.005
 
@@ -552,12 +555,31 @@ class TypeSender:
         *,
         is_refused: bool = False,
     ) -> None:
-        """Send a marker to a node, behind all that was sent there."""
+        """Send a marker to a node, behind all that was sent there.
+
+        It is sent again while there is no answer: it may have been on a way that broke off,
+        and the messages before it, too.
+        """
+        came: Future[None] = Future()
+        came.on_done(lambda _: passed())
+        self._send_marker(EntityMarker(self.type_name, slot, is_refused), node, came)
+
+    def _send_marker(
+        self, marker: EntityMarker, node: bytes, came: Future[None], waited: float = 0.0
+    ) -> None:
+        """Send a marker, and later again unless an answer to one of them came."""
+        if came.done() or self._runtime.is_closed:
+            return
+
         ref = self._runtime.ref_of(node, ENTITIES)
         future: Future[Any] = Future(ref)
-        self._runtime.set_deadline(future, TOLD_SECONDS)
-        future.on_done(lambda _: passed())
-        ref.target.post(EntityMarker(self.type_name, slot, is_refused), future)
+        self._runtime.set_deadline(future, TOLD_SECONDS - waited)
+        future.on_done(lambda _: came.set_result(None))
+        ref.target.post(marker, future)
+        waited += MARKER_SECONDS
+        if waited < TOLD_SECONDS:
+            again = self._send_marker
+            self._runtime.call_later(MARKER_SECONDS, again, marker, node, came, waited)
 
     def _look(self) -> None:
         """Look for owners until nothing waits; needs the lock."""

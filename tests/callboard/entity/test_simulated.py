@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from callboard import Entity, Node, event, handler, message
+from callboard.basp.header import ENTITIES
+from callboard.entity.machine.table import slot_of
+from callboard.entity.messages import MoveSlots
 from callboard.errors import CallboardError, EntityUnavailable, OutcomeUnknown
 from callboard.simulation import Cluster
 
@@ -222,6 +225,22 @@ def test_a_commit_whose_answer_breaks_off_on_its_way_is_asked_for(cluster: Clust
     database.mend(one.runner)  # type: ignore[arg-type]
 
     assert asked.result(5) == 1
+
+
+def test_a_marker_that_was_lost_on_its_way_is_sent_again(cluster: Cluster) -> None:
+    one, other, asker = hosts(cluster, SERVER)
+    (key,) = keys_of(asker, one, 1)
+    asker.entity(Account, key).ask(Add(1)).result(5)
+    cluster.partition(asker, one, both=False)
+    order = MoveSlots(Account.name, [slot_of(key)], other.node_id.hex())
+    asker.runtime.ref_of(other.node_id, ENTITIES).ask(order).result(5)
+    while asker.entity(Account, key).node_id != other.node_id:
+        cluster.advance(0.1)
+    asker.entity(Account, key).tell(Add(0))  # behind a marker to the former owner
+    cluster.advance(3.5)  # the link is silent, and ends with all that it had
+    cluster.mend(asker, one)
+
+    assert answered_within(cluster, asker, [key], 2.0) < 2.0
 
 
 def test_a_seed_gives_the_same_run() -> None:
