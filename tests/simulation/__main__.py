@@ -41,7 +41,7 @@ RECORDS = {
 }
 """Files of `docs/reliability` that hold the seeds of each kind of life."""
 
-MEANINGS = dict.fromkeys(RECORDS.keys() - {"entities", "moves"}, 2)
+MEANINGS = dict.fromkeys(RECORDS, 2)
 """What the seeds of lives mean, where they have meant something else: see `Record`."""
 
 BATCH = 20

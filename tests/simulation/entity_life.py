@@ -5,6 +5,8 @@ Two to four hosts, and perhaps a node that only asks, over one model database. W
 - asks of each key are linearizable: those that ended `EntityUnavailable` or with the error of
   their handler did not happen, others that failed may have;
 - what was acknowledged is stored, nothing is stored twice, epochs of a key's events never fall;
+- who follows the journal gets every event, once and in order; nobody finds a state corrupt;
+- only members vote whose leases were seen to rise;
 - a message that a handler sent behind `persist` leaves only if that was stored;
 - while no node is lost, what a node tells a key comes in order, or is reported as lost;
 - when all faults are over, each key answers each node within `PATIENCE` virtual seconds.
@@ -20,7 +22,11 @@ from typing import Any, Final
 from callboard import CallboardError, Entity, Node, event, handler, message
 from callboard.actors.events import DeadLetter
 from callboard.actors.future import Future
-from callboard.errors import EntityUnavailable
+from callboard.basp.header import ENTITIES
+from callboard.entity.inspection.events import SlotsMoved
+from callboard.entity.machine.table import slot_of
+from callboard.entity.messages import MoveSlots
+from callboard.errors import EntityUnavailable, StateCorrupt
 from callboard.simulation import (
     Cluster,
     Fault,
@@ -41,11 +47,13 @@ from callboard.simulation import (
     one_way,
     partition,
     pause,
+    reachable,
     slow_database,
     swarm,
 )
-from callboard.simulation.faults import clock_rate
+from callboard.simulation.faults import FaultKind, clock_rate
 from callboard.simulation.models import NEVER
+from tests.simulation.entity_rules import Ballots, Follower, check_journal
 from tests.simulation.rules import Violation
 
 PATIENCE: Final = 3.0
@@ -54,8 +62,20 @@ PATIENCE: Final = 3.0
 SPAN: Final = 8.0
 """Virtual seconds of clients and faults: some four times what a takeover needs."""
 
+
+def _stall(cluster: Cluster, part: float) -> None:
+    """Let a part of the statements of commits stall in all databases."""
+    for database in cluster.databases():
+        database.stalls = part
+
+
+#: A `part` of the statements of commits stall, with the locks that they hold.
+stalls: Final = FaultKind(
+    *("stalls", 0, _stall, lambda c: _stall(c, 0.0)), *("part", 0.05, 0.7), often=2.0
+)
+
 FAULTS = swarm(
-    *(partition, one_way, isolate, cut, pause, kill, crash, doubling),
+    *(partition, one_way, isolate, cut, pause, kill, crash, doubling, stalls),
     *(delay.between(0.0001, 0.4), narrow.between(50_000, 200_000), loss),
     *(database_cut, database_down, slow_database.between(0.002, 0.1), lost_answers, fail_over),
     clock_rate.between(0.95, 1.05),
@@ -64,7 +84,7 @@ FAULTS = swarm(
 
 CALM_FAULTS = swarm(
     *(delay.between(0.0001, 0.1), narrow.between(50_000, 200_000), loss.between(0.01, 0.1)),
-    *(slow_database.between(0.002, 0.01), lost_answers.between(0.02, 0.3)),
+    *(slow_database.between(0.002, 0.01), lost_answers.between(0.02, 0.3), stalls),
     span=SPAN,
 )
 """Faults by which no node is lost, nor taken for lost."""
@@ -200,10 +220,13 @@ class EntityLife:
         chance = random.Random(f"entities {cluster.seed}")
         self.url = chance.choice(("sqlite:life.db", "postgresql://life/shop"))
         self.cls = chance.choice((Journaled, Journaled, Saved))
-        self.kind = self.cls.with_options(keep=chance.choice(("all", 3)))
+        self.keep = chance.choice(("all", "all", 3))
+        self.kind = self.cls.with_options(keep=self.keep)
         self.hosts = chance.choice((2, 3, 3, 3, 4))
         self.others = chance.choice((0, 0, 1))
-        self.keys = [f"k-{n}" for n in range(chance.randint(1, 6))]
+        self.keys = [f"k-{n}" for n in range(chance.choice((1, 1, 2, 3, 6)))]
+        #: How often everybody wants the same key at once, and how often slots move.
+        self.crowds, self.moves = chance.choice((0, 3, 12)), chance.choice((0, 2, 8))
         self.steps = chance.randint(10, 60)
         #: What was told waits for an owner for ten seconds; most lives do not wait to see.
         self.aftermath = 11.0 if is_calm else chance.choice((0.5, 0.5, 0.5, 0.5, 11.0))
@@ -221,6 +244,10 @@ class EntityLife:
         self.ends: dict[str, list[int]] = {}
         #: What failing handlers persisted: nothing of it may be seen.
         self.failing: set[int] = set()
+        self.follower = Follower(self.cls, self.url)
+        self.ballots = Ballots(cluster)
+        #: What nobody may be told.
+        self.corrupt: list[str] = []
         cluster.restarted = self._started
         cluster.on_fault = self._disturbed
         self.seconds = 0.0
@@ -228,7 +255,7 @@ class EntityLife:
     def run(self) -> "EntityLife":
         """Live the life of this seed."""
         nodes = self.cluster(self.hosts + self.others, topology="mesh")
-        with ExitStack() as self.watching:
+        with ExitStack() as self.watching, self.ballots.watched():
             for node in nodes:
                 self.watching.enter_context(node.subscribed(self._happened))
             self._live(nodes)
@@ -238,6 +265,7 @@ class EntityLife:
         """Live it on these nodes."""
         for node in nodes[: self.hosts]:
             self._host(node)
+        self.follower.begin(nodes[-1])
         for _, chance in self.cluster.steps(self.steps, SPAN):
             self._act(chance)
         self._rest()
@@ -249,6 +277,8 @@ class EntityLife:
             message = getattr(event.message, "message", event.message)
             if isinstance(message, Append):
                 self.dead.add(message.value)
+        elif isinstance(event, SlotsMoved) and event.gained:
+            reachable("a node gains slots")
 
     def _disturbed(self, fault: Fault, nodes: list[Any], begins: bool) -> None:
         """Take note of a fault."""
@@ -271,6 +301,8 @@ class EntityLife:
         places = [made.address for made in self.cluster.machines()]
         if places.index(node.address) < self.hosts:
             self._host(node)
+        if places.index(node.address) == len(places) - 1:
+            self.follower.begin(node)
 
     def _host(self, node: Node) -> None:
         """Let a node host, tried again while the database is away."""
@@ -310,6 +342,8 @@ class EntityLife:
             self._tell: 5,
             self._fail: 2,
             self._burst: 3,
+            self._crowd: self.crowds,
+            self._move: self.moves,
             self._stop: 1,
             self._close: 1,
         }
@@ -326,13 +360,21 @@ class EntityLife:
         return self.values
 
     def _append(self, node: Node, key: str, chance: random.Random) -> None:
+        # What waits for a key that everybody wants would not be over in time.
+        longest = 0.3 if len(self.keys) > 2 and not self.crowds else 0.02
+        choice = (0.0, 0.0, 0.0, 0.02, longest, -0.02, -longest)
+        self._store(node, key, chance, chance.choice(choice))
+
+    def _append_at_once(self, node: Node, key: str, chance: random.Random) -> None:
+        self._store(node, key, chance, 0.0)
+
+    def _store(self, node: Node, key: str, chance: random.Random, wait: float) -> None:
         value = self._next(node, key)
         relay = chance.choice((*self.keys, "", "", "")) if self.cls is Journaled else ""
-        wait = chance.choice((0.0, 0.0, 0.0, 0.02, 0.3, -0.02, -0.3))
         sent = Append(value, wait, relay=relay if relay != key else "")
         if sent.relay:
             self._unknown(sent.relay, -value)
-        self.history.ask(
+        asked = self.history.ask(
             *(self._ref(node, key), sent),
             key=key,
             operation="append",
@@ -340,9 +382,15 @@ class EntityLife:
             timeout=chance.choice((0.5, 5.0, 20.0)),
             refused=EntityUnavailable,
         )
+        asked.on_done(self._told)
+
+    def _told(self, asked: Future[Any]) -> None:
+        """Take note of an answer that is never right."""
+        if isinstance(asked.exception(), StateCorrupt):
+            self.corrupt.append(str(asked.exception()))
 
     def _read(self, node: Node, key: str, chance: random.Random) -> None:
-        self.history.ask(
+        asked = self.history.ask(
             *(self._ref(node, key), "read"),
             key=key,
             operation="read",
@@ -350,6 +398,7 @@ class EntityLife:
             timeout=chance.choice((0.5, 5.0, 20.0)),
             refused=EntityUnavailable,
         )
+        asked.on_done(self._told)
 
     def _tell(self, node: Node, key: str, _: random.Random) -> None:
         value = self._next(node, key)
@@ -373,6 +422,41 @@ class EntityLife:
         for _ in range(chance.randint(2, 6)):
             action = chance.choice((self._append, self._tell, self._tell, self._read))
             action(node, key, chance)
+
+    def _crowd(self, _: Node, key: str, chance: random.Random) -> None:
+        """Let every node want the same key, for a while."""
+        seconds = chance.choice((0.0, 0.05, 0.5))
+        for node in self._running():
+            for _ in range(chance.randint(1, 4)):
+                action = chance.choice((self._append_at_once, self._read, self._read))
+                self._soon(chance.uniform(0.0, seconds), node, key, action, chance)
+
+    def _soon(
+        self, seconds: float, node: Node, key: str, action: Any, chance: random.Random
+    ) -> None:
+        """Let a node do something in a moment, if it runs then."""
+        seed = chance.random()
+
+        def act() -> None:
+            if self.cluster.is_running(node) and not self.cluster.is_paused(node):
+                action(node, key, random.Random(seed))
+
+        self.cluster.clock.plan(seconds, act)
+
+    def _move(self, node: Node, key: str, chance: random.Random) -> None:
+        """Let the slot of a key move, while every node tells it a series."""
+        hosts = self.cluster.machines()[: self.hosts]
+        target = chance.choice([each for each in hosts if isinstance(each, Node)])
+        order = MoveSlots(self.cls.name, [slot_of(key)], target.node_id.hex())
+        for sender in self._running():
+            for _ in range(chance.randint(2, 8)):
+                self._soon(chance.uniform(0.0, 0.2), sender, key, self._tell, chance)
+
+        def move(node: Node, *_: object) -> None:
+            ref = node.runtime.ref_of(chance.choice(self._running()).node_id, ENTITIES)
+            ref.ask(order, timeout=1.0).on_done(lambda done: done.exception())
+
+        self._soon(chance.uniform(0.0, 0.1), node, key, move, chance)
 
     def _stop(self, node: Node, key: str, _: random.Random) -> None:
         self._ref(node, key).stop()
@@ -405,6 +489,9 @@ class EntityLife:
             left = ", ".join(sorted(f"{key} at {node.name}" for node, key in self.pending))
             raise Violation(f"{PATIENCE} s after the last fault no answer of {left}")
         self.cluster.advance(self.aftermath)
+        tables = self.cluster.database(self.url).tables
+        last = partial(tables.positions.get, self.cls.name, 0)
+        self.cluster.run_until(lambda: self.follower.position >= last(), PATIENCE)
         self.ends = {
             key: self._ref(node, key).ask("read").result(3.0)
             for node in self._running()[:1]
@@ -445,10 +532,12 @@ class EntityLife:
                     raise Violation(f"{key} has {value}, whose handler raised")
                 if value < 0 and -value not in everything:
                     raise Violation(f"{key} was told of {-value}, which was never stored")
-        for (name, key), events in self.cluster.database(self.url).tables.events.items():
-            epochs = [each.epoch for each in events]
-            if epochs != sorted(epochs):
-                raise Violation(f"{name}/{key} has events of epochs {epochs}")
+        tables = self.cluster.database(self.url).tables
+        is_whole = self.keep == "all" or self.cls is Saved
+        check_journal(tables, self.cls.name, self.follower.seen, is_whole=is_whole)
+        self.ballots.check()
+        if self.corrupt:
+            raise Violation(f"somebody was told: {self.corrupt[0]}")
         if self.is_calm:
             self._check_order()
 

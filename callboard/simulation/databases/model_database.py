@@ -38,6 +38,9 @@ LATENCY: Final = 0.001
 #: Virtual seconds that a server waits: for a lock, and for a client inside a transaction.
 SERVER_WAITS: Final = 1.0
 
+#: Virtual seconds that a statement takes which stalls, at least and at most.
+STALL: Final = (0.01, 0.7)
+
 #: Virtual seconds for which a commit whose answer was lost is asked for.
 SETTLING: Final = 6.0
 
@@ -50,6 +53,8 @@ class RowLock(NamedTuple):
 
     row: object
     is_shared: bool = False
+    #: Whether the statement behind it may stall: one of a commit, which waits for a disk.
+    may_stall: bool = False
 
 
 #: A transaction: yields the locks that its statements need, and returns what it writes and
@@ -102,6 +107,8 @@ class ModelDatabase:
         self.latency = LATENCY
         #: The part of COMMITs whose answer is lost.
         self.lost_answers = 0.0
+        #: The part of the statements of commits that stall, with the locks they have.
+        self.stalls = 0.0
         self.is_down = False
         #: How often it failed over.
         self.timeline = 1
@@ -215,7 +222,9 @@ class ModelDatabase:
             self._end(transaction)
             transaction.answer(error)
             return
-        transaction.wanted = RowLock("file") if self.is_file else wanted
+        transaction.wanted = wanted._replace(row="file", is_shared=False)
+        if not self.is_file:
+            transaction.wanted = wanted
         if not self._grant(transaction):
             lost = partial(self._fail, transaction, "", transaction.wanted)
             self.clock.plan(SERVER_WAITS, lost)
@@ -231,7 +240,11 @@ class ModelDatabase:
                 return False
         transaction.locks[wanted.row] = wanted.is_shared
         transaction.wanted = None
-        self.clock.plan(self.latency, self._step, transaction)
+        stalled = 0.0
+        if wanted.may_stall and self.stalls and self.random.random() < self.stalls:
+            least, most = STALL
+            stalled = least * (most / least) ** self.random.random()
+        self.clock.plan(self.latency + stalled, self._step, transaction)
         return True
 
     def _end(self, transaction: _Transaction) -> None:
@@ -418,7 +431,17 @@ class ModelClient:
     def _commit_script(self, batches: Sequence[SlotBatch]) -> Script:
         """Check the fences under shared locks, write, and take positions last."""
         for batch in batches:
-            yield RowLock(("fence", *batch.slot), is_shared=True)
+            yield RowLock(("fence", *batch.slot), is_shared=True, may_stall=True)
+        good, fenced, failed = self.sorted_out(batches)
+        for type_name in types_of(good):
+            yield RowLock(("type", type_name), may_stall=True)
+        write, positions = self.written(good)
+        return write, Committed(fenced, failed, positions)
+
+    def sorted_out(
+        self, batches: Sequence[SlotBatch]
+    ) -> tuple[list[SlotBatch], dict[Slot, Fence], dict[Slot, Exception]]:
+        """Return the batches that may be written, and the slots which may not with the why."""
         tables = self.database.tables
         fenced: dict[Slot, Fence] = {}
         failed: dict[Slot, Exception] = {}
@@ -432,17 +455,19 @@ class ModelClient:
                 failed[batch.slot] = StateCorrupt(message)
             else:
                 good.append(batch)
-        types = sorted({batch.slot[0] for batch in good if batch.events})
-        for type_name in types:
-            yield RowLock(("type", type_name))
+        return good, fenced, failed
+
+    def written(
+        self, good: Sequence[SlotBatch]
+    ) -> tuple[Callable[[_Contents], Any], dict[str, int]]:
+        """Return what writes batches behind the last positions, and the positions then."""
         tables = self.database.tables
         positions = {
             name: tables.positions.get(name, 0)
             + sum(len(batch.events) for batch in good if batch.slot[0] == name)
-            for name in types
+            for name in types_of(good)
         }
-        now_ms = self.database.now_ms()
-        return partial(_written, good, now_ms), Committed(fenced, failed, positions)
+        return partial(_written, good, self.database.now_ms()), positions
 
     def _server_committed(self, answer: Committed | BaseException) -> None:
         """Send the answer of COMMIT, which may be lost: then it is asked for until known."""
@@ -480,6 +505,11 @@ class ModelClient:
         self._next_commit()
         while waiters:
             waiters.popleft()(outcome)
+
+
+def types_of(batches: Sequence[SlotBatch]) -> list[str]:
+    """Return the types of which batches have events."""
+    return sorted({batch.slot[0] for batch in batches if batch.events})
 
 
 def _read_lease(name: str, contents: _Contents) -> tuple[LeaseValue | None, int]:
