@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors.dispatch import DispatchTable
+from callboard.actors.envelope import Envelope
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Sender
 from callboard.actors.runtime import Runtime
@@ -53,6 +54,9 @@ _LOOK_AT_MOST: Final = 5.0
 
 #: Events that an entity is read with at once; in between others have their turns.
 REPLAYED_AT_ONCE: Final = 2_000
+
+#: Seconds that an ask of a handler is held for a slot that comes to rest.
+NESTED_SECONDS: Final = 0.02
 
 #: Messages that may wait for one key while its former activation ends.
 WAITING_LIMIT: Final = 1_000
@@ -116,6 +120,7 @@ class EntityHost:
         self._stopped: set[int] = set()
         self._when_stopped: Callable[[], object] | None = None
         self._held: list[tuple[str, Any, Sender | None, bool]] = []
+        self._lets_in = False
         self._markers: list[tuple[int, Callable[[], object]]] = []
         #: Passes on what was held for slots that others have.
         self.sending: TypeSender
@@ -155,6 +160,8 @@ class EntityHost:
             cell = self.cells.get(key)
             if self._stopped and slot_of(key) in self._stopped and not self.is_closed:
                 self._held.append((key, message, sender, is_urgent))
+                if is_nested(message):
+                    self._plan_to_let_in()
                 return True
             if cell is None:
                 if not self.serves(slot_of(key)):
@@ -244,6 +251,38 @@ class EntityHost:
                 self.put_away(cell)
         self._tell_stopped()
 
+    def _plan_to_let_in(self) -> None:
+        """Let in soon what handlers ask, unless all has come to rest; needs the lock."""
+        if self._when_stopped is not None and not self._lets_in:
+            self._lets_in = True
+            self.runtime.post(self.runtime.call_later, NESTED_SECONDS, self._let_in)
+
+    def _let_in(self) -> None:
+        """Let entities handle what handlers ask of them, and put them away again.
+
+        A handler that the slots wait for may wait for one of these answers, also by way of
+        others. All that is held for such a key goes in, so that it keeps its order.
+        """
+        with self.lock:
+            self._lets_in = False
+            if self._when_stopped is None or self.is_closed:
+                return
+            nested = {key for key, message, *_ in self._held if is_nested(message)}
+            at_rest = {
+                key for key in nested if key not in self.cells and slot_of(key) in self.epochs
+            }
+            held, self._held = self._held, []
+            for key, message, sender, is_urgent in held:
+                if key in at_rest:
+                    cell = self.cells.get(key) or self._activate(key)
+                    (cell.post_urgent if is_urgent else cell.post)(message, sender)
+                else:
+                    self._held.append((key, message, sender, is_urgent))
+            for key in at_rest:
+                self.put_away(self.cells[key])
+            if nested - at_rest:  # their former activations have not ended yet
+                self._plan_to_let_in()
+
     def _tell_stopped(self) -> None:
         """Call back once nothing runs in the slots that are given away."""
         with self.lock:
@@ -323,6 +362,8 @@ class EntityHost:
             waiting = self._waiting.pop(cell.key, ())
             if cell.slot in self._stopped:  # they came before what is held
                 self._held[:0] = [(cell.key, *item, False) for item in waiting]
+                if any(is_nested(message) for message, _ in waiting):
+                    self._plan_to_let_in()
                 waiting = ()
             elif self.serves(cell.slot) and not self.is_closed:
                 for message, sender in waiting:  # before anything that comes from now on
@@ -572,6 +613,11 @@ class EntityHost:
             StateVersion: a newer version of the class wrote it, or one that knew more events.
         """
         apply_stored(self.form, self.type, actor, stored)
+
+
+def is_nested(message: object) -> bool:
+    """Return whether a handler of an entity waits for the answer, directly or by others."""
+    return type(message) is Envelope and bool(message.chain)
 
 
 def _table_of(cls: type[Entity]) -> DispatchTable:
