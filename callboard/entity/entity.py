@@ -264,6 +264,8 @@ class EntityType:
                     named, version = getattr(function, _UPCAST)
                     self._upcasts[named, version] = getattr(cls, name)
                     self._latest[named] = max(version, self._latest.get(named, 0))
+        #: By kind, the latest version, and what makes an event of its fields; filled by use.
+        self.builders: dict[str, tuple[int, Callable[[Any], object]]] = {}
         #: Of snapshots: the simple form changes by defaults of fields, as messages do.
         self.snapshot_version = cls.version if self.appliers else 0
 
@@ -273,6 +275,9 @@ class EntityType:
         Raises:
             NotPersistable: there is none.
         """
+        found = self.appliers.get(type(event))
+        if found is not None:
+            return found
         for kind in type(event).__mro__:
             if kind in self.appliers:
                 return self.appliers[kind]
