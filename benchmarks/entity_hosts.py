@@ -32,7 +32,7 @@ TEXT = "x" * 68
 """With it the JSON of an event has 80 bytes."""
 
 NAME, KIND = "bench.Tally", "bench.Noted"
-FILLED_AT_ONCE = 10_000
+FILLED_AT_ONCE = 2_000
 
 PROGRAM = "from benchmarks.entity_hosts import main; main()"
 

@@ -18,7 +18,7 @@ from callboard.errors import EntityUnavailable, StateCorrupt
 from callboard.simulation import Cluster
 from tests.callboard.entity.state.postgresql_server import running_server
 
-PAGES = 12
+PAGES, AT_ONCE = 12, 1_000
 URL = "postgresql://simulated/shop"
 
 
@@ -63,9 +63,11 @@ def fill(url: str, counts: dict[str, int]) -> None:
     with closing(open_state(url, "filler")) as state:
         state.claim(Count.name, dict.fromkeys(map(slot_of, counts), 0))
         for key, count in counts.items():
-            done = state.commit([batch(key, range(1, count + 1))])
-            assert not done.fenced
-            assert not done.failed
+            for first in range(1, count + 1, AT_ONCE):
+                numbers = range(first, min(first + AT_ONCE, count + 1))
+                done = state.commit([batch(key, numbers)])
+                assert not done.fenced
+                assert not done.failed
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
