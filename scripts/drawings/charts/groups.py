@@ -45,6 +45,8 @@ GROUPS: Final = {
         "store_round",
         "store_sqlite",
         "store_snapshot",
+    ),
+    "entities": (
         "entity_commits",
         "entity_events",
         "entity_reads",
