@@ -29,6 +29,7 @@ from callboard.simulation.faults import (
     fail_over,
     full_disk,
     isolate,
+    jitter,
     kill,
     loss,
     lost_answers,
@@ -38,6 +39,7 @@ from callboard.simulation.faults import (
     pause,
     slow_database,
     slow_disk,
+    split,
 )
 from callboard.simulation.history import History, HistoryViolation, Operation
 from callboard.simulation.linearizable import NotDecided, NotLinearizable, linearizable
@@ -130,6 +132,7 @@ __all__ = [
     "full_disk",
     "in_order",
     "isolate",
+    "jitter",
     "kill",
     "linearizable",
     "loss",
@@ -141,6 +144,7 @@ __all__ = [
     "reachable",
     "slow_database",
     "slow_disk",
+    "split",
     "schedule_test",
     "sometimes",
     "swarm",

@@ -444,6 +444,20 @@ class Cluster:
         for way in self._ways(one, other):
             way.delay = seconds
 
+    def jitter(self, seconds: float) -> None:
+        """Let each packet between any two machines be up to `seconds` late, drawn for each.
+
+        A stream keeps its order; packets of several connections overtake each other.
+
+        Raises:
+            ValueError: the seconds are negative.
+        """
+        if not 0.0 <= seconds < math.inf:
+            msg = f"packets are late by a number of seconds from 0 on, not {seconds!r}"
+            raise ValueError(msg)
+        self._note("jitter", seconds)
+        self.network.jitter = seconds
+
     def bandwidth(self, one: Machine, other: Machine, bytes_per_second: float) -> None:
         """Set how many bytes pass between two nodes in a second, each way; 0 is no limit."""
         self._note("bandwidth", one, other, bytes_per_second)

@@ -26,6 +26,7 @@ from callboard.actors.errors import CallboardError
 from callboard.simulation.cluster import Cluster
 from callboard.simulation.faults import Fault, Struck, Unrest, at_its_time, resolved
 from callboard.simulation.marks import marking, warn_of_missed
+from callboard.simulation.programs.host import SimulatedHost
 from callboard.simulation.runs import environment
 from callboard.simulation.runs.logs import unlogged
 from callboard.simulation.runs.scenario import (
@@ -96,7 +97,15 @@ class ClusterTest:
         """Live a seed without faults, unless that was done, so that faults can be aimed."""
         if self._rhythm is None and isinstance(self.faults, Swarm):
             run = self.live(0, [], arguments, listens=True)
-            self._rhythm = Rhythm() if run.error is not None else Rhythm.of(run.times)
+            assert run.cluster is not None
+            machines = run.cluster.machines()
+            mortal = tuple(
+                place
+                for place, machine in enumerate(machines)
+                if not isinstance(machine, SimulatedHost) or machine.mortal
+            )
+            times = run.times if run.error is None else {}
+            self._rhythm = Rhythm.of(times, len(machines), mortal)
 
     def live(
         self,

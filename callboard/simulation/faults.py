@@ -279,6 +279,28 @@ def _isolate(cluster: Cluster, node: Machine) -> None:
             cluster.partition(node, other)
 
 
+def _colleagues(cluster: Cluster, node: Machine) -> list[Machine]:
+    """Return the other machines that faults may end: clients of a test are not among them."""
+    return [
+        other
+        for other in cluster.machines()
+        if other.address != node.address
+        and (not isinstance(other, SimulatedHost) or other.mortal)
+    ]
+
+
+def _split(cluster: Cluster, node: Machine) -> None:
+    """Let nothing pass between a machine and others that faults may end."""
+    for other in _colleagues(cluster, node):
+        cluster.partition(node, other)
+
+
+def _unite(cluster: Cluster, node: Machine) -> None:
+    """Let it pass again."""
+    for other in _colleagues(cluster, node):
+        cluster.mend(node, other)
+
+
 def _rejoin(cluster: Cluster, node: Machine) -> None:
     """Let it pass again."""
     for other in cluster.machines():
@@ -357,12 +379,19 @@ partition: Final = FaultKind("partition", 2, Cluster.partition, Cluster.mend, of
 one_way: Final = FaultKind("one_way", 2, _one_way, Cluster.mend)
 #: Nothing passes between a machine and all others.
 isolate: Final = FaultKind("isolate", 1, _isolate, _rejoin, often=1.5)
+#: Nothing passes between a machine and others that faults may end; clients still reach it.
+split: Final = FaultKind("split", 1, _split, _unite, often=0.7)
 #: The connections between two machines break.
 cut: Final = FaultKind("cut", 2, Cluster.cut, _nothing)
 #: Bytes between two machines are `seconds` under way.
 delay: Final = FaultKind(
     "delay", 2, Cluster.delay, lambda c, a, b: c.delay(a, b, DELAY), "seconds", 0.005, 3.0
 )
+#: Each packet is up to `seconds` late, whichever machines it is between: what several send at
+#: once, such as candidates of an election, arrives in any order.
+jitter: Final = FaultKind(
+    "jitter", 0, Cluster.jitter, lambda c: c.jitter(0.0), "seconds", 0.002, 0.5
+).lasting(1.0, 10.0)
 #: A `part` of the packets between two machines is lost, and sent again.
 loss: Final = FaultKind(
     "loss", 2, Cluster.loss, lambda c, a, b: c.loss(a, b, 0.0), "part", 0.02, 0.5
@@ -424,10 +453,14 @@ fail_over: Final = FaultKind("fail_over", 0, _fail_over, _nothing)
 DATABASE_KINDS: Final = (database_cut, database_down, slow_database, lost_answers, fail_over)
 
 KINDS: Final = (
-    *(partition, one_way, isolate, cut, delay, loss, doubling, narrow),
+    *(partition, one_way, isolate, split, cut, delay, jitter, loss),
+    *(doubling, narrow),
     *(pause, clock_rate, clock_step, kill, crash, full_disk, slow_disk, bad_fsync),
 )
 DEADLY: Final = (kill, crash)
+
+#: What takes one machine away from the others for a time.
+OUTAGES: Final = (kill, crash, isolate, split, pause)
 
 
 #: When faults began that had waited for something, and at which places.

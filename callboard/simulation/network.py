@@ -325,6 +325,8 @@ class SimulatedNetwork:
         self.datagram_sockets: dict[Address, SimulatedSocket] = {}
         #: The addresses of hosts by their names.
         self.names: dict[str, str] = {}
+        #: Up to so many seconds more is each packet under way, drawn for each.
+        self.jitter = 0.0
         self._ways: defaultdict[tuple[str, str], Way] = defaultdict(Way)
         self._sockets: dict[SimulatedSocket, None] = {}
         #: What stands before a cut way: socket, size, and what happens when it gets through.
@@ -395,6 +397,8 @@ class SimulatedNetwork:
         is_lost = bool(way.loss) and self._random.random() < way.loss
         if not (way.is_cut or is_lost):
             late = way.delay * (1.0 + JITTER * self._random.random())
+            if self.jitter and host != to[0]:
+                late += self.jitter * self._random.random()
             if way.bytes_per_second:
                 way.free_at = (
                     max(way.free_at, self._clock.now) + len(data) / way.bytes_per_second
@@ -425,6 +429,8 @@ class SimulatedNetwork:
         if self.busy:
             now = max(now, self.busy.get(one, 0.0))
         due = now + way.delay * (1.0 + JITTER * self._random.random())
+        if self.jitter and one != other:
+            due += self.jitter * self._random.random()
         if way.bytes_per_second:
             way.free_at = max(way.free_at, now) + size / way.bytes_per_second
             due += way.free_at - now

@@ -19,12 +19,15 @@ from callboard.simulation.faults import (
     DOER,
     KINDS,
     MOMENTS,
+    OUTAGES,
     OWN_MOMENTS,
     SHORTEST,
     SOONEST,
     Fault,
     FaultKind,
     between,
+    crash,
+    partition,
 )
 
 #: Virtual seconds in which the faults of a swarm begin, unless it says otherwise.
@@ -86,6 +89,34 @@ _RACK: Final = 0.25
 #: Part of the series that strike the same machines each time.
 _SAME: Final = 0.25
 
+#: Part of the other seeds in which all machines lose their power at one moment: nothing is left
+#: of what only some of them have in memory.
+_BLACKOUT: Final = 0.08
+
+#: The same for tests that change disks.
+_BLACKOUT_WITH_DISK: Final = 0.12
+
+#: Part of the other seeds in which partitions go through the whole cluster, each machine with
+#: its neighbors of that moment on one side or the other, as behind a switch that fails.
+_HALVES: Final = 0.12
+
+#: Most machines of these: so many partitions are one such trouble.
+_HALVES_MOST: Final = 6
+
+#: Part of the faults of one machine that strike a machine which faults may end: programs are
+#: tested, not their clients.
+_ON_MORTALS: Final = 0.7
+
+#: Part of the other seeds in which one machine after the other is away, where a swarm has
+#: such kinds: programs that hand over what they do show there whether it is handed over whole.
+_IN_RELAY: Final = 0.15
+
+#: Most outages of these seeds.
+_RELAY_MOST: Final = 6
+
+#: Part of the outages in a relay that wait for a moment.
+_AIMED_RELAY: Final = 0.4
+
 #: Moments that are over in this part of a test are none to wait for: it only sets things up.
 _EARLY: Final = 0.1
 
@@ -103,28 +134,43 @@ class Rhythm:
     Attributes:
         busy: virtual seconds in which nearly all of it is done.
         moments: how many there are of each kind, for all machines together; empty if unknown.
+        machines: how many there are; 0 if unknown.
+        mortal: the places of those that faults may end; empty if unknown.
     """
 
     busy: float = math.inf
     moments: Mapping[str, int] = field(default_factory=dict)
+    machines: int = 0
+    mortal: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, times: Mapping[str, Sequence[float]]) -> "Rhythm":
+    def of(
+        cls,
+        times: Mapping[str, Sequence[float]],
+        machines: int = 0,
+        mortal: tuple[int, ...] = (),
+    ) -> "Rhythm":
         """Return the rhythm of moments at these times, in rough numbers.
 
         Small changes of a test leave them as they are, and so its seeds.
         """
         ordered = sorted(time for each in times.values() for time in each)
         if not ordered:
-            return cls()
+            return cls(machines=machines, mortal=mortal)
         nearly_last = ordered[int(0.95 * (len(ordered) - 1))]
         busy = 2.0 ** math.ceil(math.log2(max(nearly_last, SOONEST)) + 0.1)
         counts = {
-            what: 1 << len(each).bit_length()
+            what: _rough(len(each))
             for what, each in times.items()
             if each and max(each) > busy * _EARLY
         }
-        return cls(busy, counts)
+        return cls(busy, counts, machines, mortal)
+
+
+def _rough(count: int) -> int:
+    """Return the next number of two bits and zeros: 4, 6, 8, 12, 16, and so on."""
+    unit = 1 << max(0, count.bit_length() - 2)
+    return (count // unit + 1) * unit
 
 
 class MomentRecorder:
@@ -150,12 +196,21 @@ class Swarm:
         self.most = most
 
     def draw(self, seed: int, rhythm: Rhythm | None = None) -> list[Fault]:
-        """Return the faults of a seed, in the order of their begin.
+        """Return the faults of a seed, in the order of their begin."""
+        rng = random.Random(f"swarm {seed}")
+        faults = self._draw(rng, rhythm)
+        mortal = () if rhythm is None else rhythm.mortal
+        if mortal and rhythm is not None and len(mortal) < rhythm.machines:
+            faults = [_on_mortals(fault, mortal, rng) for fault in faults]
+        return sorted(faults, key=lambda fault: fault.at)
+
+    def _draw(self, rng: random.Random, rhythm: Rhythm | None) -> list[Fault]:
+        """Draw the faults of a seed.
 
         Most seeds have some of the kinds, each with its own weight, and any number of faults:
-        a mixture, or one or two series of troubles. The others have a few faults of one kind.
+        a mixture, or one or two series of troubles. The others have a few faults of one kind,
+        power failures or partitions of the whole cluster, or one outage after the other.
         """
-        rng = random.Random(f"swarm {seed}")
         moments = {} if rhythm is None else rhythm.moments
         part = _EXACT_WITH_DISK if "disk" in moments else _EXACT
         if rhythm is not None and moments and self.most and rng.random() < part:
@@ -163,6 +218,20 @@ class Swarm:
             kind = rng.choices(self.kinds, often)[0]
             draft = _Draft(self.span, rhythm, rng, starts=False)
             return draft.exact(kind, rng.randint(1, min(_EXACT_MOST, self.most)))
+        part = _BLACKOUT_WITH_DISK if "disk" in moments else _BLACKOUT
+        known = rhythm or Rhythm()
+        count, doomed = known.machines or 3, len(known.mortal) or 3
+        if crash in self.kinds and 1 < doomed <= self.most and rng.random() < part:
+            draft = _Draft(self.span, known, rng, starts=True)
+            return draft.blackouts(crash, doomed, rng.randint(1, min(2, self.most // doomed)))
+        is_whole = 2 < count <= _HALVES_MOST and self.most > 2
+        if partition in self.kinds and is_whole and rng.random() < _HALVES:
+            draft = _Draft(self.span, rhythm or Rhythm(), rng, starts=False)
+            return draft.halves(partition, count, self.most)
+        outages = [kind for kind in self.kinds if kind in OUTAGES]
+        if outages and self.most > 1 and rng.random() < _IN_RELAY:
+            draft = _Draft(self.span, rhythm or Rhythm(), rng, starts=True)
+            return draft.relay(outages, rng.randint(2, min(_RELAY_MOST, self.most)))
         kinds = [kind for kind in self.kinds if rng.random() < 0.5] or [rng.choice(self.kinds)]
         if rng.random() < _FEW:
             often = [kind.often for kind in kinds]
@@ -179,7 +248,16 @@ class Swarm:
         else:
             count = rng.randint(0, self.most)
             faults = draft.mixture(rng.choices(kinds, weights, k=count))
-        return sorted(faults, key=lambda fault: fault.at)
+        return faults
+
+
+def _on_mortals(fault: Fault, mortal: tuple[int, ...], rng: random.Random) -> Fault:
+    """Return a fault of machines that faults may end, if it is to end one, or often."""
+    if len(fault.machines) != 1 or fault.machines == (DOER,):
+        return fault
+    if fault.kind not in DEADLY and rng.random() >= _ON_MORTALS:
+        return fault
+    return replace(fault, machines=(mortal[fault.machines[0] % len(mortal)],))
 
 
 class _Draft:
@@ -281,6 +359,90 @@ class _Draft:
             machines = (DOER, *fault.machines[1:]) if is_doer else fault.machines
             fault = replace(fault, machines=machines, at=0.0, on=on, skip=skip, after=after)
             faults.append(fault)
+        return faults
+
+    def blackouts(self, kind: FaultKind, count: int, times: int) -> list[Fault]:
+        """Draw power failures of all machines at once, mostly when a client had an answer.
+
+        A client's answer is a promise, and what holds it now is on the disks alone.
+        """
+        rng = self._rng
+        faults: list[Fault] = []
+        for _ in range(times):
+            first = self._fault(kind)
+            at, on, skip, after = first.at, "", 0, 0.0
+            known = [each for each in ("answer", "test") if self._moments.get(each)]
+            if known and rng.random() < 0.75:
+                on = known[0] if rng.random() < 0.75 else known[-1]
+                at, skip = 0.0, rng.randrange(self._moments[on])
+            if on and rng.random() < _LATER / 2:
+                after = float(f"{between(rng, SOONEST / 4, 1.0):.3g}")
+            lasts = between(rng, self._shortest, self._lasting / 4)
+            for place in range(count):
+                length = round(between(rng, lasts / 2, lasts * 2), 3)
+                lasts_here = kind.bounded(length)
+                faults.append(Fault(kind, (place,), at, lasts_here, 0.0, on, skip, after))
+        return faults
+
+    def halves(self, kind: FaultKind, count: int, most: int) -> list[Fault]:
+        """Draw partitions of all machines into two parts, one after the other."""
+        rng = self._rng
+        shared = [each for each in ("answer", "test") if self._moments.get(each)]
+        lasts = between(rng, 0.2, self._lasting / 4)
+        faults: list[Fault] = []
+        for _ in range(rng.randint(1, 3)):
+            first = self._fault(kind)
+            if shared and rng.random() < _AIMED:
+                on = rng.choice(shared)
+                first = replace(first, at=0.0, on=on, skip=rng.randrange(self._moments[on]))
+            sides = [rng.random() < 0.5 for _ in range(count)]
+            if len(set(sides)) == 1:
+                sides[rng.randrange(count)] ^= True
+            length = kind.bounded(round(between(rng, lasts / 2, lasts * 2), 3))
+            faults += [
+                replace(first, machines=(one, other), lasts=length)
+                for one in range(count)
+                for other in range(one + 1, count)
+                if sides[one] != sides[other]
+            ]
+        return faults[:most]
+
+    def relay(self, kinds: list[FaultKind], size: int) -> list[Fault]:
+        """Draw outages of one machine after the other.
+
+        The next one begins shortly before or after the machine before is back, or at a moment
+        while it is away: so those that are there are others each time.
+        """
+        rng = self._rng
+        if rng.random() < 0.5:
+            kinds = [rng.choices(kinds, [kind.often for kind in kinds])[0]]
+        lasts = between(rng, 0.2, self._lasting / 4)
+        faults: list[Fault] = []
+        begin = self._fault(kinds[0]).at
+        place = rng.randrange(MACHINES)
+        for _ in range(size):
+            kind = rng.choices(kinds, [kind.often for kind in kinds])[0]
+            length = between(rng, lasts / 4, lasts * 2)
+            fault = Fault(kind, (place,), round(begin, 3), kind.bounded(round(length, 3)))
+            if faults and rng.random() < _AIMED_RELAY:
+                on = self._moment()
+                machines = (DOER,) if on in OWN_MOMENTS and rng.random() < 0.5 else (place,)
+                late = between(rng, SOONEST / 4, 1.0) if rng.random() < _LATER else 0.0
+                fault = replace(
+                    fault,
+                    machines=machines,
+                    on=on,
+                    skip=self._few(),
+                    after=float(f"{late:.3g}"),
+                )
+            faults.append(fault)
+            begin = fault.at
+            if rng.random() < 0.7:
+                begin += fault.lasts + between(rng, SOONEST, 1.0) * rng.choice((-1, 1))
+            else:
+                begin += rng.random() * fault.lasts
+            begin = min(max(begin, fault.at), self._lasting)
+            place += rng.choice((1, 1, 2))
         return faults
 
     def _fault(self, kind: FaultKind) -> Fault:

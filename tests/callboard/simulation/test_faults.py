@@ -1,5 +1,6 @@
 """What faults of a simulated cluster do, and what nodes notice of them."""
 
+import asyncio
 import random
 import time
 from contextlib import closing
@@ -19,10 +20,12 @@ from callboard.simulation import (
     doubling,
     full_disk,
     isolate,
+    jitter,
     kill,
     one_way,
     partition,
     slow_disk,
+    split,
 )
 from callboard.simulation.clock import EPOCH
 from callboard.simulation.faults import KINDS, Unrest
@@ -482,6 +485,54 @@ def test_a_partition_outlives_the_isolation_of_one_of_its_machines(cluster, pair
     assert a.links() == []
     assert cluster.run_until(lambda: bool(a.links()), 30.0)
     assert echo.ask("x").result(5) == "x"
+
+
+def test_jitter_lets_one_connection_overtake_another(cluster):
+    a, b, c = cluster(3, topology="star")
+    got = []
+    refs = [node.ref(str(a.spawn(Echo))) for node in (b, c)]
+    Unrest(cluster, [jitter(at=0.0, lasts=20.0, seconds=0.5)])
+    cluster.advance(0.1)
+    for _ in range(20):
+        for place, ref in enumerate(refs):
+            ref.ask("x").on_done(lambda _, place=place: got.append(place))
+        cluster.advance(3.0 if cluster.now < 20.0 else 0.1)
+    late, soon = got[:10], got[-10:]
+    assert late != [0, 1] * 5
+    assert soon == [0, 1] * 5 or set(soon) == {0, 1}
+    assert took(cluster, lambda: refs[0].ask("x").result(5)) < 0.1
+
+    with pytest.raises(ValueError, match="a number of seconds from 0 on"):
+        cluster.jitter(-1.0)
+
+
+def test_a_machine_is_split_from_others_and_clients_reach_it(cluster):
+    async def server():
+        async def serve(reader, writer):
+            writer.write(await reader.readline())
+            writer.close()
+
+        async with await asyncio.start_server(serve, "0.0.0.0", 80) as serving:
+            await serving.serve_forever()
+
+    async def ask(name):
+        reader, writer = await asyncio.open_connection(name, 80)
+        writer.write(b"x\n")
+        answer = await reader.readline()
+        writer.close()
+        return answer
+
+    one, other = (cluster.host(name, server) for name in ("one", "other"))
+    client = cluster.host("client", asyncio.Event().wait, mortal=False)
+    Unrest(cluster, [split(0, at=0.0, lasts=20.0)])
+    cluster.advance(1.0)
+
+    assert client.run(ask, "one").result(5) == client.run(ask, "other").result(5) == b"x\n"
+    waiting = other.run(ask, "one")
+    cluster.advance(10.0)
+    assert not waiting.done()
+    cluster.advance(10.0)
+    assert waiting.result(5) == one.run(ask, "other").result(5) == b"x\n"
 
 
 def test_a_node_that_the_test_starts_again_is_not_started_twice(cluster, pair):

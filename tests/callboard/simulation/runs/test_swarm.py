@@ -3,7 +3,7 @@
 from contextlib import closing
 
 from callboard import Actor, handler
-from callboard.simulation import Cluster, crash, cut, delay, swarm
+from callboard.simulation import Cluster, crash, cut, delay, partition, pause, swarm
 from callboard.simulation.cluster_test import ClusterTest
 from callboard.simulation.faults import DOER, KINDS, MOMENTS, OWN_MOMENTS, Unrest
 from callboard.simulation.runs.swarm import MomentRecorder, Rhythm, Swarm
@@ -75,14 +75,14 @@ def test_a_test_is_listened_to_until_it_is_calm():
 
     rhythm = Rhythm.of(listener.times)
     assert len(listener.times["disk"]) == 5
-    assert rhythm.moments["disk"] == 8
+    assert rhythm.moments["disk"] == 6
     assert 1.0 <= rhythm.busy <= 2.0
     assert "mark" not in rhythm.moments
     assert Rhythm.of({"send": []}) == Rhythm()
 
 
 def test_a_small_change_of_a_test_leaves_its_rhythm():
-    times = [0.1 * number for number in range(100)]
+    times = [0.1 * number for number in range(110)]
     assert (
         Rhythm.of({"send": times})
         == Rhythm.of({"send": times[:-5]})
@@ -106,3 +106,53 @@ def test_a_replay_draws_what_the_run_drew():
         ClusterTest(scenario, 50, swarm(crash), twice=False).only(found.seed, {}).faults
         == found.faults
     )
+
+
+# --- what strikes a whole cluster ---
+
+
+def test_all_machines_that_faults_may_end_lose_their_power_at_one_moment():
+    rhythm = Rhythm(4.0, {"answer": 12}, machines=5, mortal=(1, 2, 4))
+    draws = [swarm(crash).draw(seed, rhythm) for seed in range(300)]
+    moments = [
+        {(fault.at, fault.on, fault.skip, fault.after) for fault in one} for one in draws
+    ]
+    dark = [
+        faults
+        for faults, when in zip(draws, moments, strict=True)
+        if len(when) == 1 and {fault.machines for fault in faults} == {(1,), (2,), (4,)}
+    ]
+    assert len(dark) >= 3
+    assert any(faults[0].on == "answer" for faults in dark)
+
+
+def test_partitions_divide_a_whole_cluster():
+    rhythm = Rhythm(4.0, {"answer": 12}, machines=4, mortal=(0, 1, 2, 3))
+    whole = [
+        faults
+        for faults in (swarm(partition).draw(seed, rhythm) for seed in range(300))
+        if len({(fault.at, fault.skip) for fault in faults}) == 1
+        and {place for fault in faults for place in fault.machines} == {0, 1, 2, 3}
+        and len({fault.lasts for fault in faults}) == 1
+    ]
+    assert {len(faults) for faults in whole} >= {3, 4}  # one and three, or two and two
+
+
+def test_one_machine_after_the_other_is_away():
+    draws = [swarm(pause).draw(seed, Rhythm(16.0)) for seed in range(300)]
+    relays = [
+        faults
+        for faults in draws
+        if len(faults) > 2
+        and all(
+            later.at >= fault.at and later.machines != fault.machines and not later.on
+            for fault, later in zip(faults, faults[1:], strict=False)
+        )
+    ]
+    assert relays
+
+
+def test_faults_that_end_machines_strike_none_that_they_may_not_end():
+    rhythm = Rhythm(4.0, {"send": 12}, machines=5, mortal=(1, 3))
+    faults = [fault for seed in range(100) for fault in swarm(crash).draw(seed, rhythm)]
+    assert {fault.machines for fault in faults} == {(DOER,), (1,), (3,)}
