@@ -353,6 +353,10 @@ class Runtime:
         cell.reason, cell.attention = ExitReason.NOT_FOUND, True
         return cell.ref
 
+    def takes(self, number: int) -> bool:
+        """Return whether something takes what is sent to an actor's number."""
+        return number in self.contexts or self.succession.heir(number) is not None
+
     def reply_ref(self, asker: Asker) -> ActorRef[Any]:
         """Return the one-shot address of an asker."""
         return ReplyRef(self, self.node_id, next(self._reply_numbers), ReplyTarget(self, asker))

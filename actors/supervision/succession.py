@@ -3,16 +3,22 @@
 What belongs to an actor and not to one incarnation of it, such as a subscription, follows it:
 it is told the ref of the next one. The supervisor says which refs it supervises, and what
 became of each; followers may come before or after.
+
+What other nodes send to the number of an actor that has ended may have an heir, too: activations
+of an entity come and go, and an answer to what one of them told is for the next one.
 """
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from callboard.actors.reference import ActorRef
 
 #: Told the ref that takes the place; None when none will.
 Follower = Callable[[ActorRef[Any] | None], object]
+
+#: Actors that have ended of which it is known what takes their messages: the latest ones.
+HEIRS_LIMIT: Final = 10_000
 
 
 class Succession:
@@ -22,6 +28,20 @@ class Succession:
         self._lock = threading.Lock()
         self._supervised: set[ActorRef[Any] | None] = set()
         self._followers: dict[ActorRef[Any], list[Follower]] = {}
+        self._heirs: dict[int, ActorRef[Any]] = {}
+
+    # --- for what comes late ---
+
+    def leave_to(self, number: int, heir: ActorRef[Any]) -> None:
+        """Let another ref take what other nodes still send to an actor that has ended."""
+        with self._lock:
+            self._heirs[number] = heir
+            if len(self._heirs) > HEIRS_LIMIT:
+                del self._heirs[next(iter(self._heirs))]
+
+    def heir(self, number: int) -> ActorRef[Any] | None:
+        """Return what takes messages for an actor that has ended, if anything does."""
+        return self._heirs.get(number)
 
     # --- for what follows ---
 

@@ -795,7 +795,8 @@ class Entities:
 
     def _send_back(self, name: str, sender: Any) -> bool:
         """Tell a node that asked that this one is no owner; False if it was none that asked."""
-        if sender is None or not sender.expects or not getattr(sender, "node", b""):
+        is_asked = sender is not None and sender.expects
+        if not is_asked or not getattr(sender, "node", b"") or _only_counts(sender):
             return False
         sender.set_result(NotOwner(self.table(name)))
         return True
@@ -1063,6 +1064,11 @@ class Entities:
             for client in opened.values():
                 client.close()
             opened.clear()
+
+
+def _only_counts(sender: Any) -> bool:
+    """Return whether a sender on another node told something and did not ask."""
+    return bool(getattr(sender, "only_counts", False))
 
 
 def _may_look(permits: Rights | None, type_name: str) -> bool:

@@ -109,8 +109,8 @@ class EntityHost:
         self._waiting: dict[str, list[tuple[Any, Sender | None]]] = {}
         #: The reminders that are due soon in the slots of this node.
         self.reminders = Reminders(self)
-        #: Told of each activation that has ended.
-        self.when_left: Callable[[EntityCell], object] | None = None
+        #: Told of each activation that has ended, if anybody is.
+        self.when_left: Callable[[EntityCell], object] = lambda _: None
         self.singletons = Singletons(self)
         self._proofs: list[tuple[int, Emission]] = []
         self._is_proving = False
@@ -353,8 +353,8 @@ class EntityHost:
         with self.lock:
             if self.cells.get(cell.key) is not cell:
                 return
-            if self.when_left is not None:
-                self.when_left(cell)
+            self.runtime.succession.leave_to(cell.number, self.ref(cell.key))
+            self.when_left(cell)
             if not cell.is_clean:  # what is being committed comes first
                 cell.after_commits = lambda: self.left(cell)
                 return

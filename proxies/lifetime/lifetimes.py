@@ -105,7 +105,7 @@ class Lifetimes:
         self._pace = pace
         self._holdings = Holdings(pace.make)
         self._holdings.sightings = KNOWS_CREDIT
-        self.holders = HolderRegistry(runtime.contexts.__contains__)
+        self.holders = HolderRegistry(runtime.takes)
         self.held_numbers: Container[int] = self.holders.numbers
         #: What nodes are being told again.
         self._owed: dict[bytes, Generator[tuple[int, ExitReason, str], None, None]] = {}
@@ -276,7 +276,7 @@ class Lifetimes:
 
     def _announce_end(self, number: int, down: Down) -> None:
         """Tell the holders of an actor that it ended."""
-        if number not in self.held_numbers:
+        if number not in self.held_numbers or self._runtime.takes(number):
             return
         reason = ExitReason(down.reason)
         for node in self.holders.ended(number, reason, down.detail):

@@ -558,6 +558,10 @@ class Incoming:
         key = message.key if isinstance(message, Envelope) else None
         if key is not None and self._runtime.kept.repeats(number, key, sender):
             return  # the actor has answered before it ended
+        heir = self._runtime.succession.heir(number)
+        if heir is not None:
+            heir.target.post(message, sender)
+            return
         ref = self._runtime.ended_ref(number)
         if number == NOT_PERMITTED:
             sender.set_exception(NotPermitted(str(message)))

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from callboard import Entity, Node, event, handler, message
+from callboard import Actor, ActorRef, Entity, Node, event, handler, message
 from callboard.actors.future import Future
+from callboard.basp.header import ENTITIES
 from callboard.entity.machine.table import slot_of
+from callboard.entity.messages import MoveSlots
 from callboard.entity.sending import Waiting
 from callboard.errors import (
     AskTimeout,
@@ -60,6 +62,28 @@ class Kept(Entity):
     async def on_refs(self, msg: list) -> object:
         other = self.node.entity(Kept, msg[0])
         return await other.ask(Put(1))
+
+
+class Asks(Kept):
+    """Tells an actor that it wants to be told something."""
+
+    name = "entities-tests.Asks"
+
+    @handler
+    def on_ref(self, msg: ActorRef) -> None:
+        msg.tell("please")
+
+
+class Answers(Actor):
+    """Answers who told it something when that is asked for, by whatever ref it has."""
+
+    @handler
+    def on_wish(self, msg: str) -> None:
+        self.asked = self.sender
+
+    @handler
+    def on_number(self, msg: int) -> None:
+        self.asked.tell(Put(msg))
 
 
 class Passive(Kept):
@@ -144,6 +168,27 @@ def test_errors_cross_nodes(make: Callable[..., list[Node]], state: str) -> None
     with pytest.raises(RemoteError, match="ValueError"):
         b.entity(Kept, "x").ask(Put(-1)).result(10)
     assert b.entity(Kept, "x").ask("all").result(10) == []
+
+
+def test_what_answers_a_message_of_an_entity_finds_its_next_activation(
+    make: Callable[..., list[Node]], state: str
+) -> None:
+    a, b, c = make(3)
+    a.host(Asks, state=state)
+    entity, answers = c.entity(Asks, "x"), b.spawn(Answers)
+    assert entity.ask(answers).result(10) is None
+    entity.stop()
+    eventually(lambda: not a._entities._hosts[Asks.name].cells)
+    answers.tell(1)
+    eventually(lambda: entity.ask("all").result(10) == [1])
+    b.host(Asks, state=state)
+    order = MoveSlots(Asks.name, [slot_of("x")], b.node_id.hex())
+    eventually(lambda: len(a._entities._owned[Asks.name].table.members) == 2)
+    c.runtime.ref_of(a.node_id, ENTITIES).ask(order).result(10)
+    eventually(lambda: entity.node_id == b.node_id)
+    answers.tell(2)
+    eventually(lambda: entity.ask("all").result(10) == [1, 2])
+    assert a.runtime.counters.dead_letters == b.runtime.counters.dead_letters == 0
 
 
 def test_a_node_with_another_state_is_refused(
