@@ -4,8 +4,8 @@ What belongs to an actor and not to one incarnation of it, such as a subscriptio
 it is told the ref of the next one. The supervisor says which refs it supervises, and what
 became of each; followers may come before or after.
 
-What other nodes send to the number of an actor that has ended may have an heir, too: activations
-of an entity come and go, and an answer to what one of them told is for the next one.
+What other nodes send to the number of an actor that has ended may have an heir, too:
+activations of an entity come and go, and an answer to what one of them told is for the next.
 """
 
 import threading

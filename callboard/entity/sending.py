@@ -78,9 +78,17 @@ class Waiting:
     attempt: int = 0
 
     @property
+    def is_asked(self) -> bool:
+        """Whether it was asked, and not told, maybe by an actor on another node."""
+        sender = self.sender
+        return (
+            sender is not None and sender.expects and not getattr(sender, "only_counts", False)
+        )
+
+    @property
     def is_over(self) -> bool:
         """Whether nobody waits for its answer any more."""
-        return self.sender is not None and bool(getattr(self.sender, "done_", False))
+        return self.is_asked and bool(getattr(self.sender, "done_", False))
 
 
 class _Dispatched:
@@ -329,12 +337,11 @@ class TypeSender:
         """Return whether a message has waited for too long; it is refused then."""
         if waiting.is_over or not waiting.key:
             return waiting.is_over
-        expects = waiting.sender is not None and waiting.sender.expects
         now = self._runtime.now()
-        if not expects and now - waiting.since > TOLD_SECONDS:
+        if not waiting.is_asked and now - waiting.since > TOLD_SECONDS:
             self._refuse(waiting, "it has no owner")
             return True
-        deadline = waiting.sender.deadline if expects and waiting.sender else None
+        deadline = None if waiting.sender is None else waiting.sender.deadline
         if deadline is not None and deadline <= now:
             self._refuse(waiting, "no owner was found in the time of the ask")
             return True
