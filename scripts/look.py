@@ -64,7 +64,7 @@ def problems(browser: Browser, page: Path, pictures: Path | None = None) -> Iter
             mode = "dark" if is_dark else "light"
             yield from (f"{page}: {width} wide, {mode}: {each}" for each in found)
             if pictures is not None:
-                name = f"{page.stem}-{width}-{mode}.png"
+                name = f"{'-'.join(page.with_suffix('').parts[-2:])}-{width}-{mode}.png"
                 browser.driver.save_screenshot(str(pictures / name))
 
 
@@ -75,6 +75,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     folder, *rest = (Path(each) for each in arguments)
     found = []
+    for pictures in rest:
+        pictures.mkdir(parents=True, exist_ok=True)
     with a_browser() as browser:
         for page in sorted(folder.rglob("*.html")):
             found += problems(browser, page, *rest)
