@@ -131,7 +131,8 @@ class EntityHost:
         #: Told of a slot, and its epoch, whose fence another claim has; and of kinds written.
         self.on_lost: Callable[[int, int], object] = lambda *_: None
         #: Seconds without a message after which an entity is put away; None for never.
-        self.idle = idle = kind.cls.idle or (DEFAULT_IDLE if state is not None else None)
+        idle = kind.cls.idle
+        self.idle = idle = DEFAULT_IDLE if idle is None and state is not None else idle
         if idle is not None:
             self._look = min(max(idle / 4, 0.01), _LOOK_AT_MOST)
             runtime.call_later(self._look, self._put_idle_away)

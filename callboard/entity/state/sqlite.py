@@ -39,6 +39,10 @@ _CLAIM = """INSERT INTO callboard_fences VALUES (?, ?, ?, ?) ON CONFLICT (type, 
     DO UPDATE SET epoch = excluded.epoch, writer = excluded.writer
     WHERE callboard_fences.epoch < excluded.epoch"""
 _FENCE = "SELECT epoch, writer FROM callboard_fences WHERE type = ? AND slot = ?"
+_OWN_FENCES = (
+    "SELECT group_concat(slot || ' ' || epoch) FROM callboard_fences"
+    " WHERE type = ? AND writer = ?"
+)
 _ADVANCE = "UPDATE callboard_types SET last = last + ? WHERE type = ? RETURNING last"
 _EVENT = "INSERT INTO callboard_events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _KIND = "INSERT INTO callboard_kinds VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
@@ -58,6 +62,10 @@ _COUNT = """INSERT INTO callboard_writers VALUES (?, ?, ?) ON CONFLICT (writer)
 _COUNTED = "SELECT number FROM callboard_writers WHERE writer = ?"
 
 
+#: Slots of a commit from which on their fences are read together.
+_MANY_SLOTS = 8
+
+
 class SqliteState(SqlState):
     """The state of a writer in a file; all processes of the machine may have it open."""
 
@@ -74,6 +82,8 @@ class SqliteState(SqlState):
         #: Kinds of events that are in their table already, and those of the commit under way.
         self._kinds: set[tuple[str, str, int]] = set()
         self._new_kinds: set[tuple[str, str, int]] = set()
+        #: Texts of the fences of types that were this writer's, and what they say.
+        self._known_fences: tuple[dict[str, str | None], dict[Slot, int]] = ({}, {})
         self._writing = SharedFile(self.path)
         try:
             self._id = self._writing.run(partial(_migrate, self.path), is_write=True)
@@ -173,12 +183,14 @@ class SqliteState(SqlState):
         fenced: dict[Slot, Fence] = {}
         positions: dict[str, int] = {}
         kept: dict[str, list[SlotBatch]] = {}
+        own = self._own_fences(batches, connection)
         for batch in batches:
-            fence = Fence(*(execute(_FENCE, batch.slot).fetchone() or NO_FENCE))
-            if fence == (batch.epoch, self.writer):
-                kept.setdefault(batch.slot[0], []).append(batch)
-            else:
-                fenced[batch.slot] = fence
+            if own.get(batch.slot) != batch.epoch:
+                fence = Fence(*(execute(_FENCE, batch.slot).fetchone() or NO_FENCE))
+                if fence != (batch.epoch, self.writer):
+                    fenced[batch.slot] = fence
+                    continue
+            kept.setdefault(batch.slot[0], []).append(batch)
         kinds: set[tuple[str, str, int]] = set()
         for type_name, of_type in kept.items():
             self._write_others(type_name, of_type, connection, now)
@@ -201,6 +213,30 @@ class SqliteState(SqlState):
         connection.executemany(_KIND, self._new_kinds)
         execute(_COUNT, (self.writer, self._number, now))
         return Committed(fenced, {}, positions)
+
+    def _own_fences(
+        self, batches: Sequence[SlotBatch], connection: sqlite3.Connection
+    ) -> Mapping[Slot, int]:
+        """Return the epochs of slots that this writer has, where there are many to look at.
+
+        They come as one text, which is read again only where it has changed.
+        """
+        if len(batches) < _MANY_SLOTS:
+            return {}
+        names = sorted({batch.slot[0] for batch in batches})
+        texts = [
+            connection.execute(_OWN_FENCES, (name, self.writer)).fetchone()[0] for name in names
+        ]
+        known = dict(zip(names, texts, strict=True))
+        if known != self._known_fences[0]:
+            pairs = (
+                (name, each.split(" "))
+                for name, text in known.items()
+                for each in (text.split(",") if text else ())
+            )
+            found = {(name, int(slot)): int(epoch) for name, (slot, epoch) in pairs}
+            self._known_fences = known, found
+        return self._known_fences[1]
 
     def _write_others(
         self,
