@@ -543,7 +543,30 @@ class EntityHost:
             return
         self._proofs.append((slot, emission))
         if not self._is_proving:
-            self._prove()
+            self._is_proving = True
+            self.runtime.post(self._prove_all)
+
+    def _prove_all(self) -> None:
+        """Let go what shows slots that this node has for certain; look longer for the rest."""
+        assert self.state is not None
+        with self.lock:  # first: a look proves nothing of what comes behind it
+            waiting, self._proofs = self._proofs, []
+        own = self.state.own_fences(self.type.name) or {}
+        unproven: list[tuple[int, Emission]] = []
+        for proof in waiting:
+            slot, (go, _) = proof
+            epoch = self.epochs.get(slot)
+            if epoch is not None and own.get(slot) == epoch:
+                go()
+            else:
+                unproven.append(proof)
+        with self.lock:
+            self._is_proving = bool(self._proofs)
+            if unproven:
+                self._proofs[:0] = unproven
+                self._prove()
+            elif self._proofs:
+                self.runtime.post(self._prove_all)
 
     def _prove(self) -> None:
         """Look at the fences of all that wait; needs the lock."""

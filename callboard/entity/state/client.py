@@ -7,7 +7,7 @@ databases (each call on a thread) and of the model database of simulations.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -49,6 +49,12 @@ class StateClient(Protocol):
 
         `done` gets the outcome of the whole transaction: look up the slot in it. Commits of
         one slot take place in the order of the calls.
+        """
+
+    def own_fences(self, type_name: str) -> Mapping[int, int] | None:
+        """Return the slots that the writer has, with their epochs, as of now.
+
+        None where that cannot be told without waiting: `EntityState.fences` tells.
         """
 
     def close(self) -> None:
@@ -127,6 +133,9 @@ class ThreadedStateClient:
         self._calls_come, self._commits_come = threading.Condition(), threading.Condition()
         self._is_committing = False
         self._is_closing = False
+        #: Tells at once which slots the writer has, if the state can.
+        self._look: Callable[[str], Mapping[int, int] | None]
+        self._look = getattr(state, "own_fences", lambda _: None)
         self._threads = [
             threading.Thread(target=run, name=f"callboard-state-{name}", daemon=True)
             for name, run in (("commits", self._run_commits), ("reads", self._run_calls))
@@ -153,6 +162,10 @@ class ThreadedStateClient:
             self._commits.add(batch, done)
             if not self._is_committing:  # else its thread looks before it waits
                 self._commits_come.notify()
+
+    def own_fences(self, type_name: str) -> Mapping[int, int] | None:
+        """Return the slots that the writer has, if the state tells without waiting."""
+        return self._look(type_name)
 
     def close(self) -> None:
         """Finish what was handed over, and close the state."""

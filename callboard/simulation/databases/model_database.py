@@ -307,6 +307,10 @@ class ModelClient:
         else:
             self._request(partial(self._look, done, name, args, kwargs), done)
 
+    def own_fences(self, _: str) -> None:
+        """Return nothing: a server has to be asked."""
+        return
+
     def commit(self, batch: SlotBatch, done: Done[Committed]) -> None:
         """Commit the batch of a slot in the next transaction."""
         self._commits.add(batch, done)

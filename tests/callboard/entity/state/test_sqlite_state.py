@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from callboard.actors.errors import WrongValue
-from callboard.entity.state.interface import RowChanges, SlotBatch, StoredReminder
+from callboard.entity.state.interface import (
+    NO_FENCE,
+    Fence,
+    RowChanges,
+    SlotBatch,
+    StoredReminder,
+)
 from callboard.entity.state.opening import open_leases, open_state, open_view
 from callboard.entity.state.sqlite import SqliteState
 from callboard.lease import sqlite as lease_sqlite
@@ -167,3 +173,33 @@ def test_a_view_refuses_tables_of_a_newer_callboard(tmp_path: Path) -> None:
         connection.execute("UPDATE callboard_state SET schema_version = 99")
     with pytest.raises(StateVersion, match="version 99"):
         open_view(f"sqlite:{tmp_path}/a.db")
+
+
+def test_a_writer_sees_at_once_which_slots_another_has_claimed(tmp_path: Path) -> None:
+    first, second = (SqliteState(tmp_path / "a.db", name) for name in "ab")
+    assert first.own_fences("Cart") == {}
+    first.claim("Cart", dict.fromkeys(range(20), 1))
+    assert first.own_fences("Cart") == dict.fromkeys(range(20), 1)
+    assert second.own_fences("Cart") == {}
+    second.claim("Cart", {7: 2})
+    assert first.own_fences("Cart") == {slot: 1 for slot in range(20) if slot != 7}
+    assert second.own_fences("Cart") == {7: 2}
+    for state in (first, second):
+        state.close()
+    assert first.own_fences("Cart") is None
+
+
+def test_a_slot_that_another_has_is_fenced_among_many(tmp_path: Path) -> None:
+    first, second = (SqliteState(tmp_path / "a.db", name) for name in "ab")
+    first.claim("Cart", dict.fromkeys(range(20), 1))
+    for number in (1, 2):
+        done = first.commit([batch(slot, [number]) for slot in range(20)])
+        assert (done.fenced, done.positions) == ({}, {"Cart": 20 * number})
+    second.claim("Cart", {7: 2, 30: 2})
+    done = first.commit([batch(slot, [3]) for slot in (*range(20), 30, 40)])
+    assert done.fenced == {
+        ("Cart", 7): Fence(2, "b"), ("Cart", 30): Fence(2, "b"), ("Cart", 40): NO_FENCE,
+    }  # fmt: skip
+    assert done.positions == {"Cart": 59}
+    for state in (first, second):
+        state.close()
