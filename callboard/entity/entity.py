@@ -269,6 +269,10 @@ class EntityType:
         #: Of snapshots: the simple form changes by defaults of fields, as messages do.
         self.snapshot_version = cls.version if self.appliers else 0
 
+    def idle(self, *, is_kept: bool) -> float | None:
+        """Return the seconds without a message until one is put away; None for never."""
+        return DEFAULT_IDLE if self.cls.idle is None and is_kept else self.cls.idle
+
     def applier(self, event: object) -> Callable[[Any, Any], object]:
         """Return the function that applies an event.
 

@@ -17,7 +17,7 @@ from callboard.actors.reference import ActorRef, Sender
 from callboard.actors.runtime import Runtime
 from callboard.entity.applying import apply_stored, public_state, restore
 from callboard.entity.cell import Emission, EntityBatch, EntityCell, read_only, unavailable
-from callboard.entity.entity import DEFAULT_IDLE, Entity, EntityType
+from callboard.entity.entity import Entity, EntityType
 from callboard.entity.errors import EntityUnavailable
 from callboard.entity.form import EventForm
 from callboard.entity.inspection.events import SlotFenced, SlotsMoved
@@ -131,8 +131,7 @@ class EntityHost:
         #: Told of a slot, and its epoch, whose fence another claim has; and of kinds written.
         self.on_lost: Callable[[int, int], object] = lambda *_: None
         #: Seconds without a message after which an entity is put away; None for never.
-        idle = kind.cls.idle
-        self.idle = idle = DEFAULT_IDLE if idle is None and state is not None else idle
+        self.idle = idle = kind.idle(is_kept=state is not None)
         if idle is not None:
             self._look = min(max(idle / 4, 0.01), _LOOK_AT_MOST)
             runtime.call_later(self._look, self._put_idle_away)
