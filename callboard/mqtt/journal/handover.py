@@ -1,4 +1,4 @@
-"""Handover of a lasting session from one router to another, as records of the journal.
+"""Handover of a persistent session from one router to another, as records of the journal.
 
 The records hold subscriptions, messages with QoS 1 and 2 that the client has not acknowledged
 or not been sent, packet identifiers, and those of QoS 2 messages that it has not released.

@@ -41,7 +41,7 @@ def take_snapshot(machine: RouterMachine) -> list[record.JournalRecord]:
 def _needed(
     delivery: Delivery, sessions: list[Session], unread: dict[FilterLog, int]
 ) -> list[Run]:
-    """Return what lasting sessions have not acknowledged, or not read in memory."""
+    """Return what persistent sessions have not acknowledged, or not read in memory."""
     windows = [session.window for session in sessions]
     needed = {sent.run: None for window in windows for _, sent in window.unacknowledged}
     for log, offset in unread.items():

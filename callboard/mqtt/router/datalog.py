@@ -4,7 +4,7 @@ Each message is appended to the log of each filter that matches its topic; reade
 A segment is complete at a size. When there are too many segments, the oldest is dropped, and a
 reader that had not reached it jumps: the messages it missed are counted and reported
 (`CursorJump`). When all readers have read everything, the log is emptied, so a flow whose
-readers keep up takes no memory. With a journal the oldest segments are shelved for lasting
+readers keep up takes no memory. With a journal the oldest segments are shelved for persistent
 sessions, and read back from there. Of a shelved segment only numbers stay in memory, 32 bytes
 for each run; messages with QoS 0, which the journal never had, are gaps in it.
 """
@@ -155,7 +155,7 @@ class DataLog(Generic[R]):
         end: the offset of the next one.
         is_swollen: whether more than half of its segments are in use; see `brake`.
         most: segments in memory, above which the oldest goes.
-        has_shelves: whether segments are shelved when they go, for lasting sessions.
+        has_shelves: whether segments are shelved when they go, for persistent sessions.
         shelved: how many are; they come first in `segments`.
         waiters: requests that have read everything, parked here until the next append.
         readers: requests there are in all, waiting or not, also those of clients that are away.

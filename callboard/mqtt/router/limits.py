@@ -51,7 +51,7 @@ class Limits:
         subscriptions: filters of one client; further ones are refused with *quota exceeded*.
         subscription_bytes: what the filters, the will and the names of one client take; further
             filters and larger wills are refused with *quota exceeded*.
-        sessions: lasting ones; further ones are refused with *quota exceeded*.
+        sessions: persistent ones; further ones are refused with *quota exceeded*.
         sessions_bytes: the same of all sessions as `subscription_bytes` of one.
         message_bytes: messages in memory that readers have not read or acknowledged, of all
             filters; above it the largest logs lose theirs, then the sessions with most end.
@@ -66,7 +66,7 @@ class Limits:
             read it.
         custom_segments: for logs of some filters; the first that fits holds.
         journal_bytes: of the journal, if there is one; above it the oldest messages go that
-            lasting sessions have not read and memory does not hold. 0 keeps none of these.
+            persistent sessions have not read and memory does not hold. 0 keeps none of these.
         share_strategy: for all shared subscriptions.
         acknowledge_patience: seconds for which publishers wait for a reader with QoS 1 or 2
             that is half of its log behind, and takes and acknowledges nothing; 0 waits for

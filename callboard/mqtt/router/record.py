@@ -1,7 +1,7 @@
 """Journal records: facts that outlive the router; how each is written, read and applied.
 
-They are about messages with QoS 1 and 2 that a lasting session reads, retained messages,
-lasting sessions with their acknowledgements, and wills. Times are on the router's clock;
+They are about messages with QoS 1 and 2 that a persistent session reads, retained messages,
+persistent sessions with their acknowledgements, and wills. Times are on the router's clock;
 numbers count messages over all the router's life.
 
 Records add up to a `SavedState`; they are applied in their order. A record about a session that
@@ -75,7 +75,7 @@ _number_of = attrgetter("number")
 
 @dataclass(slots=True)
 class SavedSession:
-    """A lasting session as the journal has it; places are numbers of messages."""
+    """A persistent session as the journal has it; places are numbers of messages."""
 
     expiry: float
     expires_at: float | None
@@ -207,9 +207,9 @@ def _run_of(fields: Sequence[Any], payloads: list[bytes], epoch: float) -> Run:
 
 
 class Published(JournalRecord, kind="publish"):
-    """Messages that lasting sessions wait for.
+    """Messages that persistent sessions wait for.
 
-    With it in one record, so that a crash cannot part them: the identifiers that a lasting
+    With it in one record, so that a crash cannot part them: the identifiers that a persistent
     publisher gave QoS 2 messages, which are not new again.
     """
 
@@ -250,7 +250,7 @@ class Published(JournalRecord, kind="publish"):
 
 
 class Copied(JournalRecord, kind="copy"):
-    """A retained message is sent to a lasting session, and may be replaced meanwhile."""
+    """A retained message is sent to a persistent session, and may be replaced meanwhile."""
 
     run: Run
 
@@ -322,7 +322,7 @@ class Retained(JournalRecord, kind="retain"):
 
 
 class SessionRecord(JournalRecord):
-    """A fact about a lasting session; nothing if that is over."""
+    """A fact about a persistent session; nothing if that is over."""
 
     client_id: str
 
@@ -386,7 +386,7 @@ class SessionClosed(JournalRecord, kind="close"):
 
 
 class Subscribed(SessionRecord, kind="subscribe"):
-    """A lasting session has a subscription, and reads from a message's number on.
+    """A persistent session has a subscription, and reads from a message's number on.
 
     With `until` in it, the subscription has been ended and only reads what is left.
     """
@@ -430,7 +430,7 @@ class Subscribed(SessionRecord, kind="subscribe"):
 
 
 class Unsubscribed(SessionRecord, kind="unsubscribe"):
-    """A lasting session has one less.
+    """A persistent session has one less.
 
     An empty filter stands for all that were ended before, and have read the rest by now.
     """
@@ -448,7 +448,7 @@ class Unsubscribed(SessionRecord, kind="unsubscribe"):
 
 
 class Moved(SessionRecord, kind="moved"):
-    """A subscription of a lasting session has read what is before a number."""
+    """A subscription of a persistent session has read what is before a number."""
 
     topic_filter: str
     number: int
@@ -461,7 +461,7 @@ class Moved(SessionRecord, kind="moved"):
 
 
 class SentOut(SessionRecord, kind="sent"):
-    """Messages from a number on went to a lasting session, with consecutive packet identifiers.
+    """Messages from a number on went to a persistent session, with consecutive identifiers.
 
     `origin` is 1 for shared subscriptions, plus 2 for retained messages.
     """
@@ -519,7 +519,7 @@ class SentOut(SessionRecord, kind="sent"):
 
 
 class Acknowledged(SessionRecord, kind="acknowledged"):
-    """A lasting session acknowledged messages; `packet` is the first byte it did so with."""
+    """A persistent session acknowledged messages; `packet` is the first byte it did so with."""
 
     packet: int
     packet_ids: tuple[int, ...]
@@ -534,7 +534,7 @@ class Acknowledged(SessionRecord, kind="acknowledged"):
 
 
 class Received(SessionRecord, kind="received"):
-    """A lasting session sent messages with QoS 2; these identifiers are not new again."""
+    """A persistent session sent messages with QoS 2; these identifiers are not new again."""
 
     packet_ids: tuple[int, ...]
 
@@ -544,7 +544,7 @@ class Received(SessionRecord, kind="received"):
 
 
 class Released(SessionRecord, kind="released"):
-    """A lasting session released identifiers of its QoS 2 messages."""
+    """A persistent session released identifiers of its QoS 2 messages."""
 
     packet_ids: tuple[int, ...]
 
@@ -662,7 +662,7 @@ class WillKept(JournalRecord, kind="will"):
 
 
 class Adopted(JournalRecord, kind="adopted"):
-    """A lasting session is a copy of another router's, by its offer; "" makes it our own."""
+    """A persistent session is a copy of another router's, by its offer; "" makes it our own."""
 
     client_id: str
     offer: str

@@ -516,7 +516,7 @@ def _weight_of(packet: ConnectPacket) -> int:
 
 
 def opened(session: Session) -> record.SessionOpened:
-    """Return the record of a lasting session."""
+    """Return the record of a persistent session."""
     expires_at, stamp = session.expires_at, session.stamp
     return record.SessionOpened(session.client_id, session.expiry, expires_at, stamp)
 

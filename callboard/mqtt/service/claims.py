@@ -1,4 +1,4 @@
-"""Which router of a cluster has a client's lasting session: the rules, without a network.
+"""Which router of a cluster has a client's persistent session: the rules, without a network.
 
 A router that a client comes to claims the session from all others of its cluster. The router
 that has it gives it, or says where it is. Giving takes two steps, so that it is nowhere twice
@@ -141,7 +141,7 @@ SETTLING: Final = 10.0
 
 
 class SessionPolicy(enum.Enum):
-    """What becomes of a lasting session whose client connects to another router.
+    """What becomes of a persistent session whose client connects to another router.
 
     Attributes:
         TAKE_OVER: it moves there.

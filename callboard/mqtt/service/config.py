@@ -54,8 +54,8 @@ class RouterConfig:
         sys_interval: seconds between two publications of `$SYS` topics; 0 publishes none.
         directory: of the journal; None keeps everything in memory only.
         name: of the router, for `$SYS`, the console and logs.
-        sessions: what becomes of a lasting session here whose client connects to another router
-            of the cluster.
+        sessions: what becomes of a persistent session here whose client connects to another
+            router of the cluster.
     """
 
     listeners: tuple[ListenerSettings, ...] = (ListenerSettings("127.0.0.1:0"),)
