@@ -702,10 +702,13 @@ class Entities:
                 sender.set_exception(would_deadlock(chain, name))
                 return
         slot = slot_of(key)
-        host, sending = self._hosts.get(type_name), self._sender(type_name)
-        if sending.is_waiting(slot):
-            host = None
-        if host is None or not host.deliver(key, message, sender, is_urgent=is_urgent):
+        host = self._hosts.get(type_name)
+        sending = self._senders.get(type_name) or self._sender(type_name)
+        if (
+            host is None
+            or sending.is_waiting(slot)
+            or not host.deliver(key, message, sender, is_urgent=is_urgent)
+        ):
             sending.send(key, slot, message, sender, is_urgent=is_urgent)
 
     def _sender(self, name: str) -> TypeSender:

@@ -204,6 +204,16 @@ class TypeSender:
         """Send a message, or let it wait for its owner; from any thread."""
         with self._lock:
             waiting = self._numbered(key, slot, message, sender, is_urgent=is_urgent)
+            node = self._former.get(slot)
+            if (
+                node is not None
+                and not (self._queues or self._marked or self._refusing or self._passing)
+                and node == self.table.node_of(slot)
+                and node != self._runtime.node_id
+                and self._runtime.remote.is_reachable(node)
+            ):  # as nearly always: where the last one went, and nothing has changed
+                self._dispatch(waiting, node)
+                return
             if slot not in self._queues and self._go(waiting):
                 return
             if self._wait(waiting, self._queues):
@@ -398,11 +408,12 @@ class TypeSender:
         """Send a message to a node."""
         message, sender = waiting.message, waiting.sender
         envelope = message if type(message) is Envelope else None
-        is_asked = sender is not None and sender.expects
-        only_counts = bool(getattr(sender, "only_counts", False))
-        told_by = None
-        if sender is not None and (not is_asked or only_counts):
-            told_by, is_asked = sender.reference(self._runtime), False
+        is_asked, told_by = True, None
+        if sender.__class__ is not Future:
+            is_asked = sender is not None and sender.expects
+            only_counts = bool(getattr(sender, "only_counts", False))
+            if sender is not None and (not is_asked or only_counts):
+                told_by, is_asked = sender.reference(self._runtime), False
         waiting.attempt = self._attempts.get(waiting.slot, 0)
         wrapped: Any = EntityMessage(
             self.type_name,
