@@ -44,6 +44,7 @@ from callboard.entity.state.interface import (
     StoredReminder,
 )
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
+from callboard.proxies.errors import MessageTooLarge
 from callboard.text import class_name, said
 
 #: Seconds until it is looked again whether a handler that blocks has returned.
@@ -142,16 +143,33 @@ class _Held:
             cell.close_stretch()
             return True
         if cell.type_is_kept and not self.done_:
-            if value.__class__ not in IMMUTABLE:
-                try:
-                    value = cell.host.form.copy(value)
-                except BaseException as error:  # noqa: BLE001 - as if the handler had raised it
-                    cell.failed(error, self)
-                    return True
-            cell.end_stretch((partial(inner.set_result, value), self._refuse))
+            try:
+                go = self._answer_of(inner, value)
+            except BaseException as error:  # noqa: BLE001 - as if the handler had raised it
+                cell.failed(error, self)
+                return True
+            cell.end_stretch((go, self._refuse))
             return True
         cell.close_stretch()
         return inner.set_result(value)
+
+    def _answer_of(self, inner: Any, value: Any) -> Callable[[], object]:
+        """Return what gives an answer as it is now, whatever changes it later.
+
+        Raises:
+            NotSerializable: it holds something that cannot travel.
+        """
+        if value.__class__ in IMMUTABLE:
+            return partial(inner.set_result, value)
+        encoded = getattr(inner, "encoded", None)
+        if encoded is not None and not isinstance(value, ActorRef):
+            try:
+                made: Callable[[], object] = encoded(value)
+            except MessageTooLarge:
+                pass  # which the asker is told once the state may be shown
+            else:
+                return made
+        return partial(inner.set_result, self._entity.host.form.copy(value))
 
     def set_exception(self, error: BaseException) -> bool:
         """Let an error leave as an answer does."""

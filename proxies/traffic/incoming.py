@@ -154,6 +154,24 @@ class RemoteAsker:
         self._outgoing.respond(self.node, self._number, self.message_id, value)
         return True
 
+    def encoded(self, value: Any) -> Callable[[], bool]:
+        """Serialize an answer as it is now, and return what sends it.
+
+        Raises:
+            NotSerializable: it holds something that cannot travel.
+            MessageTooLarge: it is larger than the asker accepts.
+        """
+        return partial(self._send, self._outgoing.encode(value))
+
+    def _send(self, payload: bytes) -> bool:
+        """Send an answer that was serialized before."""
+        if self.done_:
+            return False
+        self.done_ = True
+        self.owed()
+        self._outgoing.respond_encoded(self.node, self._number, self.message_id, payload)
+        return True
+
     def set_exception(self, error: BaseException) -> bool:
         """Send the error."""
         if self.done_:

@@ -281,7 +281,7 @@ class Outgoing:
             payload = self.encode(value)
         except (NotSerializable, MessageTooLarge) as error:
             payload = self.codec.encode(failure_of(error))
-        self._send_response(node, number, message_id, payload)
+        self.respond_encoded(node, number, message_id, payload)
         if value.__class__ is ActorRef and value.is_local:
             self._runtime.post(self.on_answered, node, value.actor_id)
 
@@ -289,15 +289,17 @@ class Outgoing:
         self, node: bytes, number: int, message_id: int, error: BaseException
     ) -> None:
         """Let an ask from another node fail."""
-        self._send_response(node, number, message_id, self.codec.encode(failure_of(error)))
+        self.respond_encoded(node, number, message_id, self.codec.encode(failure_of(error)))
 
-    def _send_response(self, node: bytes, number: int, message_id: int, payload: bytes) -> None:
+    def respond_encoded(
+        self, node: bytes, number: int, message_id: int, payload: bytes
+    ) -> None:
         """Write an answer, or hold it while its path is replaced."""
         with self._lock:
             hop = self._next_hops.get(node)
             wire = None if hop is None else self._wires.get(hop)
             if wire is None:
-                again = partial(self._send_response, node, number, message_id, payload)
+                again = partial(self.respond_encoded, node, number, message_id, payload)
                 if not self._unrouted.hold(node, again):
                     self._routes.undeliverable += 1
                 return

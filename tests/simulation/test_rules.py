@@ -52,7 +52,7 @@ def ask_never_expires(plant):
 
 
 def ask_is_answered_twice(plant):
-    plant(Outgoing, "_send_response", twice(Outgoing._send_response))
+    plant(Outgoing, "respond_encoded", twice(Outgoing.respond_encoded))
 
 
 def ask_gets_the_answer_of_another(plant):

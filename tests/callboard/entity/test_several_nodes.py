@@ -16,6 +16,7 @@ from callboard.entity.messages import MoveSlots
 from callboard.entity.sending import Waiting
 from callboard.errors import (
     AskTimeout,
+    MessageTooLarge,
     NeedsLeases,
     NodeClosed,
     OutcomeUnknown,
@@ -57,6 +58,10 @@ class Kept(Entity):
     @handler(read_only=True)
     def on_text(self, msg: str) -> list[int]:
         return self.numbers
+
+    @handler
+    def on_float(self, msg: float) -> object:
+        return object() if msg < 2 else bytes(20_000)
 
     @handler
     async def on_refs(self, msg: list) -> object:
@@ -286,6 +291,38 @@ def test_the_only_host_drains_at_once(make: Callable[..., list[Node]], state: st
     assert a.entity(Kept, "x").ask(Put(1)).result(10) == 1
     report = a.drain(20)
     assert report.left == 0
+
+
+@pytest.mark.parametrize("asks_from_afar", [False, True])
+def test_an_answer_is_what_it_was_when_the_handler_returned(
+    make: Callable[..., list[Node]],
+    state: str,
+    asks_from_afar: bool,
+) -> None:
+    a, b = make(2)
+    a.host(Kept, state=state)
+    ref = (b if asks_from_afar else a).entity(Kept, "x")
+    ref.ask(Put(0)).result(10)
+    found = []
+    for number in range(1, 20):
+        ref.tell(Put(number))
+        found.append(ref.ask("show"))
+    assert [each.result(10) for each in found] == [list(range(n + 1)) for n in range(1, 20)]
+
+
+def test_an_answer_that_cannot_travel_fails_the_ask_alone(
+    make: Callable[..., list[Node]], state: str
+) -> None:
+    a, b = make(2)
+    a.host(Kept, state=state)
+    ref = b.entity(Kept, "x")
+    with pytest.raises(RemoteError, match="NotSerializable"):
+        ref.ask(1.5).result(10)
+    outgoing = a._broker.outgoing
+    outgoing._payload_limit = outgoing._checked_from = 10_000
+    with pytest.raises(MessageTooLarge):
+        ref.ask(2.5).result(10)
+    assert ref.ask(Put(1)).result(10) == 1
 
 
 def test_what_a_drained_node_did_not_answer_may_have_happened(
