@@ -5,8 +5,11 @@ third sends each a message every 10 ms, told and asked in turn, with numbers tha
 slots move to the other host and back again and again, or a host is drained and another one has
 taken its place meanwhile. The pause of a move is the longest that an ask of the slot took from
 the order to move until a tenth of a second after it was there; at rest, the longest in as long
-a time. Each entity persists the numbers and says which one came where another one was due: a
-run fails if there is one, if one is missing, or if any ask fails.
+a time. In one case 50,000 other entities are awake before, in all slots; those of slots that
+have moved are not any more.
+
+Each entity persists the numbers and says which one came where another one was due: a run fails
+if there is one, if one is missing, or if any ask fails.
 """
 
 import argparse
@@ -35,6 +38,8 @@ from callboard.entity.messages import MoveSlots
 KEYS = 16
 INTERVAL = 0.01
 ROUNDS = 40
+AWAKE = 50_000
+AT_ONCE = 500
 SETTLED = 0.1
 """Seconds behind a move that count as its."""
 
@@ -59,6 +64,7 @@ class Ordered(Entity):
     """Looks after the order of numbers."""
 
     name = "bench.Ordered"
+    idle = 3600.0
 
     def __init__(self) -> None:
         self.last = 0
@@ -227,8 +233,11 @@ def by_drain(hosts: Hosts, load: Load, rounds: int) -> Iterator[float]:
 Way = Callable[[Hosts, Load, int], Iterator[float]]
 
 
-def pause(share: float = 1.0, *, way: Way, quantile: float) -> float:
-    """Return a quantile of the pauses, in milliseconds; prints others as well."""
+def pause(share: float = 1.0, *, way: Way, quantile: float, awake: int = 0) -> float:
+    """Return a quantile of the pauses, in milliseconds; prints others as well.
+
+    So many other entities are awake, in all slots.
+    """
     keys: dict[int, str] = {}
     for number in itertools.count():
         if len(keys) == KEYS:
@@ -238,6 +247,7 @@ def pause(share: float = 1.0, *, way: Way, quantile: float) -> float:
         hosts = Hosts(stack, f"sqlite:{folder}/state.db", node)
         hosts.start()
         hosts.start()
+        wake(node, int(awake * share))
         load = Load(node, list(keys.values()))
         try:
             wait_until(lambda: all(load.taken))
@@ -249,6 +259,16 @@ def pause(share: float = 1.0, *, way: Way, quantile: float) -> float:
     told = ", ".join(f"{each:.0%} {taken:.1f} ms" for each, taken in found.items())
     print(f"{len(pauses)} pauses: {told}; {load.sent * KEYS:,} messages, all in order")
     return found[quantile]
+
+
+def wake(node: Node, count: int) -> None:
+    """Let so many entities be awake that nobody sends anything to."""
+    for start in range(0, count, AT_ONCE):
+        refs: list[Any] = [
+            node.entity(Ordered, f"idle-{n}") for n in range(start, start + AT_ONCE)
+        ]
+        for answer in [ref.ask(WrongSteps(), timeout=LIMIT) for ref in refs]:
+            check(answer.result(LIMIT), [0])
 
 
 def at(ordered: Sequence[float], quantile: float) -> float:
@@ -280,6 +300,10 @@ MEASURE = Measure(
         Subject("moved by hand, p50", partial(pause, way=by_hand, quantile=0.5)),
         Subject("moved by hand, p99", partial(pause, way=by_hand, quantile=0.99)),
         Subject("moved by hand, longest", partial(pause, way=by_hand, quantile=1.0)),
+        Subject(
+            "moved by hand, 50,000 awake, p99",
+            partial(pause, way=by_hand, quantile=0.99, awake=AWAKE),
+        ),
         Subject("drained, p99", partial(pause, way=by_drain, quantile=0.99)),
         Subject("drained, longest", partial(pause, way=by_drain, quantile=1.0)),
     ),

@@ -5,6 +5,7 @@ Its lock guards what handlers on other threads touch as well.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -22,6 +23,7 @@ from callboard.entity.errors import EntityUnavailable
 from callboard.entity.form import EventForm
 from callboard.entity.inspection.events import SlotFenced, SlotsMoved
 from callboard.entity.inspection.figures import TIMED, EntityCounters
+from callboard.entity.machine.ownership_machine import MOVED_AT_ONCE
 from callboard.entity.machine.table import slot_of
 from callboard.entity.reminders import Reminders, ReminderTicket
 from callboard.entity.sending import TypeSender
@@ -44,7 +46,7 @@ from callboard.lease.errors import Fenced, StateCorrupt
 from callboard.text import said
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 #: Of a batch that lets no events be forgotten.
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
@@ -54,6 +56,9 @@ _LOOK_AT_MOST: Final = 5.0
 
 #: Events that an entity is read with at once; in between others have their turns.
 REPLAYED_AT_ONCE: Final = 2_000
+
+#: Entities that are put away at once for a move, as far as a slot has no more by itself.
+PUT_AWAY_AT_ONCE: Final = 500
 
 #: Seconds that an ask of a handler is held for a slot that comes to rest.
 NESTED_SECONDS: Final = 0.02
@@ -90,6 +95,8 @@ class EntityHost:
         self.lock = threading.RLock()
         #: The activations, by key.
         self.cells: dict[str, EntityCell] = {}
+        #: How many there are in each slot.
+        self._live: Counter[int] = Counter()
         #: The epochs of the slots that this node owns.
         self.epochs: dict[int, int] = {}
         #: The writer's name in fences.
@@ -112,7 +119,8 @@ class EntityHost:
         #: Told of each activation that has ended, if anybody is.
         self.when_left: Callable[[EntityCell], object] = lambda _: None
         self.singletons = Singletons(self)
-        self._proofs: list[tuple[int, Emission]] = []
+        #: By slot, with the epoch that this node had it in.
+        self._proofs: list[tuple[int, int | None, Emission]] = []
         self._is_proving = False
         self.is_closed = False
         self._when_empty: list[Callable[[], object]] = []
@@ -195,6 +203,12 @@ class EntityHost:
 
     # --- slots ---
 
+    @property
+    def portion(self) -> int:
+        """How many slots come to rest in a moment: fewer where many entities live in each."""
+        in_each = len(self.cells) / max(1, len(self.epochs))
+        return max(1, min(MOVED_AT_ONCE, int(PUT_AWAY_AT_ONCE / max(1.0, in_each))))
+
     def serves(self, slot: int) -> bool:
         """Return whether this node has a slot, and handles what comes for it."""
         return slot in self.epochs or slot in self._stopped
@@ -221,10 +235,15 @@ class EntityHost:
             lost = [s for s, epoch in self.epochs.items() if owned.get(s) != epoch]
             for slot in lost:
                 del self.epochs[slot]
-            gone = [cell for cell in self.cells.values() if cell.slot not in self.epochs]
+            gone = self._cells_of(lost)
         for cell in gone:
             cell.kill(ExitReason.SHUTDOWN, "its slot moved")
         self._moved(lost=len(lost))
+
+    def _cells_of(self, slots: "Iterable[int]") -> list[EntityCell]:
+        """Return the activations in some slots; needs the lock."""
+        wanted = {slot for slot in slots if self._live[slot]}
+        return [cell for cell in self.cells.values() if cell.slot in wanted] if wanted else []
 
     def _moved(self, gained: int = 0, lost: int = 0) -> None:
         """Count slots that came or went, and tell of them."""
@@ -246,8 +265,7 @@ class EntityHost:
         with self.lock:
             self._stopped.update(slots)
             self._when_stopped = done
-            cells = [cell for cell in self.cells.values() if cell.slot in self._stopped]
-            for cell in cells:
+            for cell in self._cells_of(self._stopped):
                 self.put_away(cell)
         self._tell_stopped()
 
@@ -287,7 +305,7 @@ class EntityHost:
         """Call back once nothing runs in the slots that are given away."""
         with self.lock:
             told = self._when_stopped
-            if told is None or any(c.slot in self._stopped for c in self.cells.values()):
+            if told is None or any(self._live[slot] for slot in self._stopped):
                 return
             self._when_stopped = None
         told()
@@ -344,6 +362,7 @@ class EntityHost:
         slot = slot_of(key)
         cell = self.runtime.place(lambda number: EntityCell(self, number, key, slot))
         self.cells[key] = cell
+        self._live[slot] += 1
         cell.read_state()
         cell.open(trap_exit=False)
         return cell
@@ -359,6 +378,7 @@ class EntityHost:
                 cell.after_commits = lambda: self.left(cell)
                 return
             del self.cells[cell.key]
+            self._live[cell.slot] -= 1
             waiting = self._waiting.pop(cell.key, ())
             if cell.slot in self._stopped:  # they came before what is held
                 self._held[:0] = [(cell.key, *item, False) for item in waiting]
@@ -540,7 +560,7 @@ class EntityHost:
             post = self.runtime.post
             post(go) if self.is_leased() else post(fail, EntityUnavailable(text))
             return
-        self._proofs.append((slot, emission))
+        self._proofs.append((slot, self.epochs.get(slot), emission))
         if not self._is_proving:
             self._is_proving = True
             self.runtime.post(self._prove_all)
@@ -551,10 +571,9 @@ class EntityHost:
         with self.lock:  # first: a look proves nothing of what comes behind it
             waiting, self._proofs = self._proofs, []
         own = self.state.own_fences(self.type.name) or {}
-        unproven: list[tuple[int, Emission]] = []
+        unproven: list[tuple[int, int | None, Emission]] = []
         for proof in waiting:
-            slot, (go, _) = proof
-            epoch = self.epochs.get(slot)
+            slot, epoch, (go, _) = proof
             if epoch is not None and own.get(slot) == epoch:
                 go()
             else:
@@ -578,19 +597,19 @@ class EntityHost:
         def take(fences: Mapping[Slot, Fence] | BaseException) -> None:
             with self.lock:
                 self._prove()
-            for slot, (go, fail) in proofs:
+            for slot, epoch, (go, fail) in proofs:
                 if isinstance(fences, BaseException):
                     fail(unavailable(fences))
                     continue
                 fence = fences[name, slot]
-                if fence == (self.epochs.get(slot), self.writer):
+                if fence == (epoch, self.writer):  # also if it was given away since
                     go()
                 else:
                     fail(unavailable(self._fenced(slot, fence)))
                     self.lost(slot, fence)
 
         assert self.state is not None
-        slots = {(name, slot) for slot, _ in proofs}
+        slots = {(name, slot) for slot, *_ in proofs}
         self.state.submit(take, EntityState.fences, slots)
 
     def lost(self, slot: int, fence: Fence) -> None:
@@ -600,7 +619,7 @@ class EntityHost:
             if epoch is None or fence.epoch < epoch or fence == (epoch, self.writer):
                 return  # it is another epoch's
             del self.epochs[slot]
-            cells = [cell for cell in self.cells.values() if cell.slot == slot]
+            cells = self._cells_of([slot])
         self.counters.fenced += 1
         self.counters.lost += 1
         self.runtime.report(SlotFenced(self.type.name, slot, fence.epoch, fence.writer))

@@ -356,6 +356,7 @@ class Ownership:
 
     def _step(self, event: OwnershipEvent) -> None:
         """Let the machine take an event, and carry out what follows."""
+        self._machine.portion = self._host.portion
         for effect in self._machine.step(event):
             self._carry_out(effect)
 

@@ -321,7 +321,7 @@ class OwnershipMachine:
             member: what the table says about it.
             has_fences: False where nothing is kept: there are no fences to be raised.
             count: slots of the type.
-            portion: slots that are given away at once, at most.
+            portion: slots that are given away at once, at most; it may change at any time.
             looks_after_busy: looks until a move is tried again that found its slots busy, at
                 most.
         """
@@ -591,7 +591,7 @@ class OwnershipMachine:
             return
         wished_away = [slot for slot in self.table.unwished(self.writer) if slot in self.served]
         wished_away.sort(key=self.busy.__contains__)
-        self.giving = tuple(wished_away[: self.at_once])
+        self.giving = tuple(wished_away[: min(self.at_once, self.portion)])
         if self.giving:
             effects.append(StopSlots(self.giving))
 

@@ -13,6 +13,7 @@ import pytest
 from callboard import Entity, Node, event, handler, message
 from callboard.actors.events import DeadLetter
 from callboard.basp.header import ENTITIES
+from callboard.entity import host as entity_host
 from callboard.entity.machine.table import slot_of
 from callboard.entity.messages import MoveSlots
 from callboard.entity.ownership import MoveTurns
@@ -159,6 +160,55 @@ def test_entities_of_two_nodes_that_ask_each_other_move_in_a_moment() -> None:
             assert [each.result(20.0) for each in asks] == [None] * len(asks)
             assert cluster.now - begun < 0.2
             cluster.advance(0.5)
+
+
+@pytest.mark.parametrize(("at_once", "most"), [(500, 8), (4, 1)])
+def test_fewer_slots_move_at_once_where_many_entities_live(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, most: int
+) -> None:
+    monkeypatch.setattr(entity_host, "PUT_AWAY_AT_ONCE", at_once)
+    sizes: list[int] = []
+    stop_slots = entity_host.EntityHost.stop_slots
+
+    def stop(host: Any, slots: list[int], done: Any) -> None:
+        sizes.append(len(slots))
+        stop_slots(host, slots, done)
+
+    monkeypatch.setattr(entity_host.EntityHost, "stop_slots", stop)
+    with closing(Cluster(1)) as cluster:
+        one, other, asker = cluster(3, topology="mesh")
+        for node in (one, other):
+            node.host(Kept, state=STATE)
+        keys = [f"k-{number}" for number in range(1000)]  # about four in each slot
+        asks = [asker.entity(Kept, key).ask("all", timeout=20.0) for key in keys]
+        assert [ask.result(20.0) for ask in asks] == [[]] * len(keys)
+        cluster.advance(5.0)
+        sizes.clear()
+        mine = [key for key in keys if asker.entity(Kept, key).node_id == one.node_id]
+        slots = sorted({slot_of(key) for key in mine})[:8]
+        move(asker, one, slots, other)
+        cluster.advance(2.0)
+        moved = [asker.entity(Kept, key) for key in mine if slot_of(key) in slots]
+        assert {ref.node_id for ref in moved} == {other.node_id}
+        assert sum(sizes) == 8
+        assert max(sizes) == most
+        assert all(ref.ask("all").result(5.0) == [] for ref in moved)
+
+
+def test_reads_are_answered_while_their_slots_move() -> None:
+    with closing(Cluster(1)) as cluster:
+        one, other, asker = cluster(3, topology="mesh")
+        for node in (one, other):
+            node.host(Kept, state=STATE)
+        keys = [f"k-{number}" for number in range(40)]
+        slots = sorted(set(map(slot_of, keys)))
+        asks = []
+        for number in range(400):
+            asks.append(asker.entity(Kept, keys[number % 40]).ask("all", timeout=20.0))
+            if number % 40 == 0:
+                move(asker, one, slots, (one, other)[number // 40 % 2])
+            cluster.advance(0.001)
+        assert [ask.result(20.0) for ask in asks] == [[]] * len(asks)
 
 
 def test_types_of_a_node_move_one_after_the_other() -> None:
