@@ -70,6 +70,13 @@ WAITING_LIMIT: Final = 1_000
 class EntityHost:
     """The entities of one type on one node."""
 
+    #: Passes on what was held for slots that others have.
+    sending: "TypeSender"
+    is_closed = False
+    #: Whether a look at fences is under way, and whether what handlers ask is let in soon.
+    _is_proving = False
+    _lets_in = False
+
     def __init__(
         self,
         runtime: Runtime,
@@ -121,17 +128,12 @@ class EntityHost:
         self.singletons = Singletons(self)
         #: By slot, with the epoch that this node had it in.
         self._proofs: list[tuple[int, int | None, Emission]] = []
-        self._is_proving = False
-        self.is_closed = False
         self._when_empty: list[Callable[[], object]] = []
         #: Slots that are being given away, what waits for that, and what came meanwhile.
         self._stopped: set[int] = set()
         self._when_stopped: Callable[[], object] | None = None
         self._held: list[tuple[str, Any, Sender | None, bool]] = []
-        self._lets_in = False
         self._markers: list[tuple[int, Callable[[], object]]] = []
-        #: Passes on what was held for slots that others have.
-        self.sending: TypeSender
         #: Refuses a message of another node that was not handled; False for others.
         self.send_back: Callable[[str, Sender | None], bool] = lambda *_: False
         self.is_leased: Callable[[], bool] | None = None
