@@ -16,6 +16,8 @@ from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.convention.membership import listing
 from callboard.endpoint.actor_subscription import TopicMessage
+from callboard.entity import messages as entities
+from callboard.entity.queue import messages as jobs
 from callboard.flow.factories import Serve
 from callboard.flow.file_service import Append, Fetched, FetchRecords
 from callboard.gateway.remote import PublishRun, ReceiveRun, StartAgent, StopAgent
@@ -75,6 +77,7 @@ LINK = LinkInfo(b"p" * 18, "peer", "tcp://h:1", 1, 2, 3, 4, 5, 6, True)
 NODE = ReachableNode(b"q" * 18, "far", 2, b"p" * 18)
 JOIN = convention.Join(REF, {"Admin Port": 1900, "list": [1, (2,)]})
 WRITE = cluster.RetainedWrite(b"k" * 16, 7, b"o", b"t", b"x", 1, "c", b"\x01\x01", 2.5)
+TABLE = entities.EntityTable("shop.Cart", 7, "{}")
 KEPT = (("publish", ("x", 1, None, b"y")), ("close", ("s",)))
 #: What goes in a group: a plain record, and one with all that a record may have.
 APPENDS = (
@@ -173,6 +176,28 @@ VALUES: tuple[Any, ...] = (
     OpenLogProducer("cpu", "meter-7", 10**18, True),
     AppendToLog("cpu", "meter-7", 10**18, 7, [("/t", b"\x01", False, "k", {"a": "b"}, "", 9)]),
     group_of("cpu", list(map(pack_append, APPENDS))),  # type: ignore[arg-type]
+    entities.EntityMessage("shop.Cart", "u-17", "tea", False, REF, True, 3),
+    TABLE,
+    entities.NotOwner(TABLE),
+    entities.AskEntityTable("shop.Cart"),
+    entities.FollowJournal("shop.Cart"),
+    entities.JournalGrew("shop.Cart", 2**40),
+    entities.AskVote("shop.Cart", "writer"),
+    entities.EntityMarker("shop.Cart", 255, True),
+    entities.MoveSlots("shop.Cart", [0, 255], "ab" * 18),
+    entities.StopEntity("shop.Cart", "u-17"),
+    jobs.ChangeJobs((('{"to":"ann"}', 2.5),), ((2**40, "token"),)),
+    jobs.JobsChanged((2**40,), (jobs.CHANGED, jobs.GONE, jobs.ANOTHERS)),
+    jobs.TakeJob("token", 30.0),
+    jobs.TakenJob(2**40, 2, '{"to":"ann"}'),
+    jobs.WithdrawTake("token"),
+    jobs.GiveBackJob(2**40, "token", 1.5, "why"),
+    jobs.ExtendJob(2**40, "token", 30.0),
+    jobs.AskDeadJobs(2**40, 100),
+    jobs.DeadJobs(((2**40, 3, "why", '{"to":"ann"}'),)),
+    jobs.ReviveJobs((2**40,), False),
+    jobs.AskQueueStats(),
+    jobs.QueueStats(1, 2, 3, 4, 5),
 )
 
 
@@ -262,6 +287,8 @@ def missing() -> set[str]:
     names = {
         name
         for path in sources
-        for name in re.findall(r'^@?message\("([^"{]+)"\)', path.read_text(), re.MULTILINE)
+        for name in re.findall(
+            r'^@?(?:frozen_)?message\("([^"{]+)"\)', path.read_text(), re.MULTILINE
+        )
     }
     return names - {name_of(value) for value in VALUES}
