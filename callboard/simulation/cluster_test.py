@@ -10,7 +10,6 @@ import functools
 import math
 import multiprocessing
 import os
-import threading
 import time
 import traceback
 import zlib
@@ -40,6 +39,7 @@ from callboard.simulation.runs.scenario import (
 from callboard.simulation.runs.shrinking import shrink
 from callboard.simulation.runs.suspects import watched
 from callboard.simulation.runs.swarm import MomentRecorder, Rhythm, Swarm
+from callboard.simulation.runs.tries import Tries, processors
 from callboard.simulation.trace import first_difference
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ SEEDS: Final = 100
 
 #: Seconds for which a failure is made smaller.
 SHRINK_SECONDS: Final = 20.0
+
+#: How much longer, where more faults and steps are left than anybody likes to read.
+_MANY_LONGER: Final = 3.0
+_MANY: Final = 25
 
 #: Where seeds that failed are kept, below the root folder of the tests.
 KEPT: Final = Path(".callboard") / "seeds"
@@ -204,12 +208,13 @@ class ClusterTest:
 
     def _small(self, run: "Run", arguments: dict[str, Any]) -> "Run":
         """Return a failed run with the smallest faults that were found for it in time."""
-        until = time.monotonic() + SHRINK_SECONDS
-        kind = type(run.error)
+        begin, kind = time.monotonic(), type(run.error)
 
-        def fails(faults: list[Fault], steps: list[int]) -> bool:
-            if time.monotonic() > until:
-                return False
+        def is_over(parts: int) -> bool:
+            limit = SHRINK_SECONDS * (_MANY_LONGER if parts > _MANY else 1.0)
+            return time.monotonic() - begin > limit
+
+        def lives(faults: list[Fault], steps: list[int]) -> bool:
             try:
                 return type(self.live(run.seed, faults, arguments, steps).error) is kind
             except BaseException as error:
@@ -217,17 +222,18 @@ class ClusterTest:
                     raise
                 return False  # it skips
 
+        tries = Tries(lives, is_over)
         assert run.cluster is not None
         count = len(run.cluster.machines())
         known = [resolved(fault, count) for fault in run.faults]
         all_steps = list(range(run.cluster.steps_had)) if self.steps is None else self.steps
-        faults = known if fails(known, all_steps) else run.faults
+        faults = known if tries.fails(known, all_steps) else run.faults
 
         def timed(faults: list[Fault], steps: list[int]) -> list[Fault]:
             struck = self.live(run.seed, faults, arguments, steps).struck
             return [at_its_time(fault, struck) for fault in faults]
 
-        run.smallest, steps = shrink(faults, all_steps, fails, timed)
+        run.smallest, steps = shrink(faults, all_steps, tries.fails, timed, tries.ahead)
         if len(steps) < run.cluster.steps_had:
             run.steps = steps
         small = self.live(run.seed, run.smallest, arguments, steps)
@@ -428,10 +434,7 @@ def _first_failure(
 
 def _jobs(seeds: int) -> int:
     """Return how many processes live seeds; one where forks are not safe or not worth it."""
-    is_worker = "PYTEST_XDIST_WORKER" in os.environ
-    if is_worker or not hasattr(os, "fork") or threading.active_count() > 1 or seeds < 8:
-        return 1
-    return min(os.cpu_count() or 1, seeds)
+    return 1 if seeds < 8 else min(processors(), seeds)
 
 
 def _child(

@@ -94,7 +94,7 @@ _SAME: Final = 0.25
 _BLACKOUT: Final = 0.08
 
 #: The same for tests that change disks.
-_BLACKOUT_WITH_DISK: Final = 0.12
+_BLACKOUT_WITH_DISK: Final = 0.2
 
 #: Part of the other seeds in which partitions go through the whole cluster, each machine with
 #: its neighbors of that moment on one side or the other, as behind a switch that fails.

@@ -3,6 +3,7 @@
 import random
 import re
 import secrets
+import sys
 import time
 import uuid
 import warnings
@@ -31,6 +32,7 @@ from callboard.simulation.cluster_test import ClusterTest
 from callboard.simulation.faults import KINDS, Unrest
 from callboard.simulation.marks import always, marks_in
 from callboard.simulation.runs.shrinking import shrink
+from callboard.simulation.runs.tries import Tries
 
 pytest_plugins = ["pytester"]
 
@@ -272,6 +274,45 @@ def test_shrinking_keeps_what_is_needed():
     assert all(each.at == float(f"{each.at:.2g}") for each in small)
     assert shrink(faults, [1], lambda tried, steps: False) == (faults, [1])
     assert shrink(faults, [1, 2], lambda tried, steps: True) == ([], [])
+
+
+def test_halves_of_faults_and_steps_are_left_out_before_single_ones():
+    faults, sizes = [crash(place, at=1.0) for place in range(12)], []
+
+    def fails(tried, steps):
+        sizes.append((len(tried), len(steps)))
+        return len(tried) >= 1 and 30 in steps
+
+    assert shrink(faults, list(range(40)), fails) == ([crash(11, at=1.0)], [30])
+    assert (1, 1) in sizes[:25]
+
+
+def test_a_run_that_shrinking_asks_for_again_is_lived_once():
+    lived, over = [], []
+    tries = Tries(lambda *tried: lived.append(tried) or len(tried[1]) > 1, over.__contains__)
+    assert tries.fails([], [1, 2])
+    assert tries.fails([], [1, 2])
+    assert not tries.fails([], [1])
+    assert len(lived) == 2
+    over.append(2)  # the parts of the smallest one
+    assert tries.fails([], [1, 2])
+    assert not tries.fails([], [1, 2, 3])
+    assert len(lived) == 2
+
+
+def test_runs_that_take_long_are_lived_ahead_in_children(monkeypatch):
+    monkeypatch.setattr(sys.modules[Tries.__module__], "processors", lambda: 2)
+    monkeypatch.setattr(sys.modules[Tries.__module__], "_WORTH", 0.0)
+    lived = []
+    tries = Tries(lambda *tried: lived.append(tried) or len(tried[1]) > 1, lambda _: False)
+    assert tries.fails([], [1, 2, 3])
+
+    tries.ahead([([], [1, 2]), ([], [1]), ([], [3])])
+
+    assert lived == [([], [1, 2, 3]), ([], [1, 2])]  # the other one was a child's
+    assert tries.fails([], [1, 2])
+    assert not tries.fails([], [1])
+    assert len(lived) == 2
 
 
 def test_always_fails_at_once():
