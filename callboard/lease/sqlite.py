@@ -9,6 +9,7 @@ import fcntl
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,9 @@ T = TypeVar("T")
 
 #: Seconds that a call waits for another process' write lock.
 BUSY_TIMEOUT: Final = 2.0
+
+#: Seconds between looks whether that lock is free.
+_LOOK: Final = 0.0005
 
 #: File systems on which locks or memory maps of SQLite's do not hold between machines.
 _NETWORKED: Final = {
@@ -154,7 +158,7 @@ class SharedFile:
             try:
                 if not is_write:
                     return work(connection)
-                connection.execute("BEGIN IMMEDIATE")
+                self._begin()
                 answer = work(connection)
                 connection.execute("COMMIT")
             except BaseException as error:
@@ -165,6 +169,29 @@ class SharedFile:
                     raise storage_error(error, self.path) from error
                 raise
             return answer
+
+    def _begin(self) -> None:
+        """Begin to write, soon after no other process does.
+
+        SQLite itself looks for the lock after 1, 2, 5, 10 and up to 100 ms. Processes that
+        write one transaction after the other would take it all that time, and all that waits
+        for the commits of this one would wait with it.
+        """
+        execute, last = self.connection.execute, time.monotonic() + BUSY_TIMEOUT
+        execute("PRAGMA busy_timeout = 0")
+        try:
+            while True:
+                try:
+                    execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError as error:
+                    is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                    if not is_busy or time.monotonic() >= last:
+                        raise
+                    time.sleep(_LOOK)
+                else:
+                    return
+        finally:
+            execute(f"PRAGMA busy_timeout = {round(1000 * BUSY_TIMEOUT)}")
 
     def close(self) -> None:
         """Close the connection."""
