@@ -25,7 +25,7 @@ from typing import Any, Final, Literal
 
 from callboard.actors import errors
 from callboard.actors.cell import Cell
-from callboard.actors.envelope import Envelope
+from callboard.actors.envelope import Envelope, accompanied
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Home, Sender, current_cell
@@ -454,6 +454,33 @@ class EntityCell(Cell):
         """Keep the current message unanswered; the stretch still ends with the handler."""
         self.open_mailbox().appendleft((Resume(), None))
         return super().promise()
+
+    def answer_meanwhile(self, envelope: Envelope, sender: Sender) -> bool:
+        """Answer an ask while a handler awaits, if that only reads; False if it does not."""
+        message = envelope.message
+        entry = self.table[message.__class__]
+        if entry is None or not entry.is_read_only or entry.is_coroutine or self.actor is None:
+            return False
+        held, actor = _Held(self, sender), self.actor
+
+        def answer() -> None:
+            self.sender = held
+            try:
+                with accompanied(envelope):
+                    result = entry.function(actor, message)
+                    self.answer(held, result)
+            except Exception as error:  # noqa: BLE001 - the handler that awaits goes on
+                self.runtime.note_failure(self, f"{class_name(error)}: {said(error)}", error)
+                held.set_exception(errors.remote_error(error))
+            finally:
+                self.sender = None
+
+        self.running = True
+        try:
+            (self._context or self._open_context()).run(answer)
+        finally:
+            self.running = False
+        return True
 
     # --- the state ---
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from callboard.actors.dispatch import handler
 from callboard.actors.envelope import COMPANY, Envelope
-from callboard.actors.errors import WouldDeadlock, WrongValue, require
+from callboard.actors.errors import WrongValue, require
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Home, Sender, current_cell
 from callboard.actors.runner.slow_handlers import handler_frame
@@ -22,6 +22,7 @@ from callboard.basp.header import ENTITIES
 from callboard.basp.options import CHAIN_LIMIT
 from callboard.basp.payload import PayloadCodec
 from callboard.entity.cell import EntityCell
+from callboard.entity.cycles import would_deadlock
 from callboard.entity.entity import Entity, EntityType, checked_key, type_name
 from callboard.entity.errors import DuplicateEntityType, NeedsLeases
 from callboard.entity.form import EventForm
@@ -93,9 +94,6 @@ CLOSE_TIMEOUT: Final = 5.0
 #: Seconds that other nodes have to tell which table they know, before this one hosts.
 ASK_SECONDS: Final = 1.0
 
-#: Entities that are shown of those which wait for one another.
-_WAY_SHOWN: Final = 8
-
 #: Types that a node sends to for its leaves, which may name any that their rights match.
 TYPES_LIMIT: Final = 1_000
 
@@ -107,18 +105,6 @@ def _hold(post: Callable[..., Any], message: Any, sender: Sender | None) -> bool
     """Hold back what an entity emits until it may go; False if that is now."""
     cell = current_cell.get()
     return isinstance(cell, EntityCell) and cell.emit_message(post, message, sender)
-
-
-def would_deadlock(chain: Sequence[str], name: str) -> WouldDeadlock:
-    """Return the error of an ask to an entity that waits for its answer, or of a long chain."""
-    way = [*chain[chain.index(name) :], name] if name in chain else [*chain[-3:], name]
-    if len(way) > _WAY_SHOWN:
-        way = [*way[: _WAY_SHOWN - 2], "…", *way[-2:]]
-    shown_way = " asks ".join(way)
-    if name in chain:
-        return WouldDeadlock(f"these entities would wait for one another: {shown_way}")
-    text = f"{len(chain)} entities wait for this answer, the limit; the last ones: {shown_way}"
-    return WouldDeadlock(text)
 
 
 class _Teller:
@@ -691,14 +677,11 @@ class Entities:
     def route(
         self, type_name: str, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
-        """Bring a message to an entity; from any thread, never blocks.
-
-        An ask that comes back to an entity which waits for its answer fails at once.
-        """
+        """Bring a message to an entity; from any thread, never blocks."""
         chain = message.chain if type(message) is Envelope else ()
         if chain and sender is not None and sender.expects:
             name = f"{type_name}/{key}"
-            if name in chain or len(chain) >= CHAIN_LIMIT:
+            if len(chain) >= CHAIN_LIMIT:
                 sender.set_exception(would_deadlock(chain, name))
                 return
         slot = slot_of(key)

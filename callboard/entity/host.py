@@ -12,12 +12,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors.dispatch import DispatchTable
-from callboard.actors.envelope import Envelope
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Sender
 from callboard.actors.runtime import Runtime
 from callboard.entity.applying import apply_stored, public_state, restore
 from callboard.entity.cell import Emission, EntityBatch, EntityCell, read_only, unavailable
+from callboard.entity.cycles import comes_back, is_nested, would_deadlock
 from callboard.entity.entity import Entity, EntityType
 from callboard.entity.errors import EntityUnavailable
 from callboard.entity.form import EventForm
@@ -59,6 +59,9 @@ REPLAYED_AT_ONCE: Final = 2_000
 
 #: Entities that are put away at once for a move, as far as a slot has no more by itself.
 PUT_AWAY_AT_ONCE: Final = 500
+
+#: Seconds between looks whether a handler that runs awaits something.
+LOOK: Final = 0.001
 
 #: Seconds that an ask of a handler is held for a slot that comes to rest.
 NESTED_SECONDS: Final = 0.02
@@ -166,6 +169,33 @@ class EntityHost:
         Returns:
             False if this node does not serve the key's slot: nothing happened.
         """
+        if is_nested(message) and self._comes_back(key, message, sender):
+            return True
+        return self._take(key, message, sender, is_urgent=is_urgent)
+
+    def _comes_back(self, key: str, message: Any, sender: Sender | None) -> bool:
+        """Look soon at an ask that comes back to an entity; False if it is none."""
+        if sender is None or not sender.expects or key not in self.cells:
+            return False
+        if not comes_back(message, f"{self.type.name}/{key}"):
+            return False
+        self.runtime.post(self._answer_or_refuse, key, message, sender)
+        return True
+
+    def _answer_or_refuse(self, key: str, message: Any, sender: Any) -> None:
+        """Answer an ask that came back by a handler that only reads, or refuse it."""
+        cell = self.cells.get(key)
+        if cell is not None and cell.running:  # whether it waits will be known soon
+            self.runtime.call_later(LOOK, self._answer_or_refuse, key, message, sender)
+        elif cell is None or cell.task is None:  # it does not wait any more
+            if not self._take(key, message, sender, is_urgent=False):
+                slot = slot_of(key)
+                self.sending.send(key, slot, message, sender, is_urgent=False)
+        elif not cell.answer_meanwhile(message, sender):
+            sender.set_exception(would_deadlock(message.chain, f"{self.type.name}/{key}"))
+
+    def _take(self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool) -> bool:
+        """Give a message to the entity of a key; False if the slot is not served here."""
         with self.lock:
             cell = self.cells.get(key)
             if self._stopped and slot_of(key) in self._stopped and not self.is_closed:
@@ -657,11 +687,6 @@ class EntityHost:
             StateVersion: a newer version of the class wrote it, or one that knew more events.
         """
         apply_stored(self.form, self.type, actor, stored)
-
-
-def is_nested(message: object) -> bool:
-    """Return whether a handler of an entity waits for the answer, directly or by others."""
-    return type(message) is Envelope and bool(message.chain)
 
 
 def _table_of(cls: type[Entity]) -> DispatchTable:

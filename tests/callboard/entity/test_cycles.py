@@ -10,7 +10,7 @@ import pytest
 
 from callboard import Actor, ActorRef, Entity, Node, event, handler, message
 from callboard.basp.options import CHAIN_LIMIT
-from callboard.errors import RemoteError
+from callboard.errors import RemoteError, WouldDeadlock
 from tests.polling import eventually
 
 
@@ -71,6 +71,7 @@ class Line:
     """Two nodes that host stops, and a third one that only has actors."""
 
     def __init__(self, stack: ExitStack, state: str) -> None:
+        self.state = state
         self.nodes = [
             stack.enter_context(Node(name, spawnable={"between": Between})) for name in "abc"
         ]
@@ -123,6 +124,55 @@ def test_ways_that_meet_nobody_twice_are_answered(line: Line) -> None:
     way = [stops[1], between, stops[2], between, *stops[3:]]
     assert stops[0].ask(Pass(way)).result(10) == len(way)
     assert stops[0].ask(Pass([stops[1]])).result(10) == 1  # and no chain stays behind
+
+
+@message("entities-cycles.AskBack")
+@dataclass(frozen=True)
+class AskBack:
+    """Ask the last of them for its number, by way of the others."""
+
+    way: list[ActorRef[Any]]
+    what: Any = "?"
+
+
+class Back(Stop):
+    name = "entities-cycles.Back"
+
+    @handler
+    async def on_back(self, msg: AskBack) -> Any:
+        self.persist(Passed())
+        rest = AskBack(msg.way[1:], msg.what) if len(msg.way) > 1 else msg.what
+        try:
+            return await msg.way[0].ask(rest)
+        except WouldDeadlock:
+            if msg.what == "catch":
+                return "caught"
+            raise
+
+    @handler(read_only=True)
+    def on_number(self, msg: int) -> float:
+        return self.passed / msg
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_what_only_reads_is_answered_while_the_entity_waits(line: Line, retries: int) -> None:
+    for node in line.nodes[:2]:
+        node.host(Back, state=line.state)
+    keys = [f"k-{number}" for number in range(40)]
+    one, two = line.nodes[0], line.nodes[1]
+    refs = {key: one.entity(Back, key) for key in keys}
+    eventually(lambda: len({ref.node_id for ref in refs.values()}) == 2)
+    here = [ref for ref in refs.values() if ref.node_id == one.node_id]
+    there = [ref for ref in refs.values() if ref.node_id == two.node_id]
+    for way in ([there[0], here[0]], [here[1], here[0]], [here[1], there[0], here[0]]):
+        before = here[0].ask("?").result(10)
+        ask = here[0].ask(AskBack(way), retries=retries)
+        assert ask.result(10) == before + 1  # what was persisted before is seen
+        with pytest.raises(RemoteError, match="ZeroDivisionError"):
+            here[0].ask(AskBack(way, 0)).result(10)
+        with pytest.raises(RemoteError, match="WouldDeadlock"):
+            here[0].ask(AskBack([*way, way[0]])).result(10)
+        assert here[0].ask(AskBack([*way, way[0]], "catch")).result(10) == "caught"
 
 
 def test_nobody_waits_for_what_is_told(line: Line) -> None:
