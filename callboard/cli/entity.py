@@ -51,11 +51,7 @@ class StateOptions(JsonOptions):
         from callboard.lease.errors import StorageError
 
         with explained((StorageError, ValueError), "give the --state that nodes host with"):
-            try:
-                view = open_view(self.state)
-            except ModuleNotFoundError as error:
-                step = "install it: pip install 'callboard[postgresql]'"
-                raise Problem(why=f"the package {error.name} is missing", step=step) from error
+            view = open_view(self.state)
             try:
                 yield view
             finally:

@@ -15,6 +15,7 @@ first ones and take the later. So each says which **attempt** it is of. Who refu
 sender's for a slot refuses all of that attempt; the next attempt begins behind a marker.
 """
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -55,6 +56,9 @@ MARKER_SECONDS: Final = 0.5
 
 #: Seconds until a node is tried again that refused a message: it may be about to own the slot.
 RETRY_SECONDS: Final = 0.005
+
+#: Seconds before the end of an ask's time in which it is refused, as nothing has happened.
+REFUSED_BEFORE: Final = 0.02
 
 #: Seconds between looks for an owner.
 FIRST_LOOK: Final = 0.02
@@ -352,7 +356,7 @@ class TypeSender:
             self._refuse(waiting, "it has no owner")
             return True
         deadline = None if waiting.sender is None else waiting.sender.deadline
-        if deadline is not None and deadline <= now:
+        if deadline is not None and deadline - REFUSED_BEFORE <= now:
             self._refuse(waiting, "no owner was found in the time of the ask")
             return True
         return False
@@ -612,10 +616,17 @@ class TypeSender:
             self._is_looking = bool(self._queues or self._passing)
             if not self._is_looking or self._runtime.is_closed:
                 return
-            pause = self._pause
-            self._pause = min(2 * pause, LONGEST_LOOK)
+            pause = min(self._pause, max(0.0, self._next_end() - self._runtime.now()))
+            self._pause = min(2 * self._pause, LONGEST_LOOK)
         self._ask_others()
         self._runtime.call_later(pause, self._look_now)
+
+    def _next_end(self) -> float:
+        """Return when the next of the messages that wait first is refused; needs the lock."""
+        lines = (*self._queues.values(), *self._passing.values())
+        senders = [line[0].sender for line in lines if line]
+        ends = [each.deadline for each in senders if each is not None and each.deadline]
+        return min(ends, default=math.inf) - REFUSED_BEFORE
 
     def _ask_others(self) -> None:
         """Ask the nodes in reach for the table."""

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
+import psycopg
+from psycopg.types.string import TextLoader
+
 from callboard.lease.errors import (
     DatabaseReplaced,
     OutcomeUnknown,
@@ -21,13 +24,6 @@ from callboard.lease.errors import (
     UnsafeDatabase,
 )
 from callboard.lease.register import LeaseValue, Versioned
-
-try:
-    import psycopg
-    from psycopg.types.string import TextLoader
-except ImportError as error:
-    message = "states on PostgreSQL need psycopg: pip install 'callboard[postgresql]'"
-    raise UnsafeDatabase(message) from error
 
 T = TypeVar("T")
 

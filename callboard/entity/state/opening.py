@@ -1,11 +1,14 @@
 """A state and its leases by a URL: `sqlite:FILE` or `postgresql://…`."""
 
+import importlib
 from pathlib import Path
+from typing import Any
 
 from callboard.actors.errors import WrongValue
 from callboard.entity.state.interface import EntityState
 from callboard.entity.state.sql import SqlView
 from callboard.entity.state.sqlite import SqliteState, SqliteView
+from callboard.lease.errors import StateUnavailable
 from callboard.lease.register import Leases
 from callboard.lease.sqlite import SqliteLeases
 
@@ -20,9 +23,8 @@ def open_state(url: str, writer: str) -> EntityState:
         StorageError: the database cannot be opened, or must not be used.
     """
     if url.startswith(_POSTGRESQL):
-        from callboard.entity.state.postgresql import PostgresqlState
-
-        return PostgresqlState(url, writer)
+        opened: EntityState = _postgresql("entity.state").PostgresqlState(url, writer)
+        return opened
     return SqliteState(_file_of(url), writer)
 
 
@@ -35,9 +37,8 @@ def open_view(url: str, _writer: str = "") -> SqlView:
         StorageError: the database cannot be opened, or holds no state.
     """
     if url.startswith(_POSTGRESQL):
-        from callboard.entity.state.postgresql import PostgresqlView
-
-        return PostgresqlView(url)
+        view: SqlView = _postgresql("entity.state").PostgresqlView(url)
+        return view
     return SqliteView(_file_of(url))
 
 
@@ -49,10 +50,23 @@ def open_leases(url: str, writer: str) -> Leases:
         StorageError: the database cannot be opened, or must not be used.
     """
     if url.startswith(_POSTGRESQL):
-        from callboard.lease.postgresql import PostgresqlLeases
-
-        return PostgresqlLeases(url)
+        leases: Leases = _postgresql("lease").PostgresqlLeases(url)
+        return leases
     return SqliteLeases(Path(f"{_file_of(url)}-leases"), writer)
+
+
+def _postgresql(room: str) -> Any:
+    """Return the module of a room that uses PostgreSQL.
+
+    Raises:
+        StateUnavailable: its package is not installed.
+    """
+    try:
+        return importlib.import_module(f"callboard.{room}.postgresql")
+    except ImportError as cause:
+        name = cause.name
+        msg = f"postgresql:// needs a package ({name}): pip install 'callboard[postgresql]'"
+        raise StateUnavailable(msg) from cause
 
 
 def _file_of(url: str) -> Path:

@@ -184,7 +184,7 @@ def test_a_missing_driver_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delitem(sys.modules, "callboard.entity.state.postgresql", raising=False)
     found, out, err = run("ls", "--state", "postgresql://db/shop")
     assert (found, out) == (1, "")
-    assert "psycopg is missing; install it: pip install 'callboard[postgresql]'" in err
+    assert "(psycopg): pip install 'callboard[postgresql]'" in err
 
 
 def test_a_class_that_cannot_be_replayed_is_told(

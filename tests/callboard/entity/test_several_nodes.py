@@ -15,7 +15,7 @@ from callboard.entity.machine.table import slot_of
 from callboard.entity.messages import MoveSlots
 from callboard.entity.sending import Waiting
 from callboard.errors import (
-    AskTimeout,
+    EntityUnavailable,
     MessageTooLarge,
     NeedsLeases,
     NodeClosed,
@@ -214,14 +214,23 @@ def test_without_leases_one_node_hosts(make: Callable[..., list[Node]]) -> None:
     assert b.entity(Passive, "x").ask(Put(1)).result(10) == 1
 
 
+@pytest.mark.parametrize("timeout", [0.1, 0.5])
+def test_an_ask_that_found_no_host_says_that_nothing_happened(
+    make: Callable[..., list[Node]], timeout: float
+) -> None:
+    _, b = make(2)
+    began = b.runtime.now()
+    with pytest.raises(EntityUnavailable, match="nothing happened"):
+        b.entity(Kept, "x").ask(Put(1), timeout=timeout).result(10)
+    assert b.runtime.now() - began > timeout / 2
+
+
 def test_a_message_waits_for_its_first_host(
     make: Callable[..., list[Node]], state: str
 ) -> None:
     a, b = make(2)
     waiting = b.entity(Kept, "x").ask(Put(1))
     b.entity(Kept, "x").tell(Put(2))
-    with pytest.raises(AskTimeout):
-        b.entity(Kept, "y").ask(Put(1), timeout=0.2).result(10)
     a.host(Kept, state=state)
     assert waiting.result(10) == 1
     assert b.entity(Kept, "x").ask("all").result(10) == [1, 2]
