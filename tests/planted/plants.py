@@ -11,10 +11,11 @@ from callboard.simulation import (
     NotLinearizable,
     OutOfOrder,
 )
-from tests.planted import programs, raft, services, transfers
+from tests.planted import programs, raft, raft_program, services, transfers
 from tests.planted.plant import Plant
 from tests.planted.programs import Cache, Hand, Jobs, Ledger, Origin, Payer
 from tests.planted.raft import Member
+from tests.planted.raft_program import Peer
 from tests.planted.services import Bank, Candidate, Feed, Guard, Tally, Teller
 from tests.planted.transfers import Account, Clerk
 
@@ -291,5 +292,24 @@ PLANTS: Final = (
         "{**self.inflight, **self.resend}",
         "{**self.resend}",
         MessageLost,
+    ),
+    Plant(
+        "forgotten fsync of the log of a program",
+        raft_program.scenario,
+        Peer,
+        "save_log",
+        "self.sync()",
+        "self.file.flush()",
+        NotLinearizable,
+    ),
+    Plant(
+        "read at a leader of old",
+        raft_program.scenario,
+        Peer,
+        "on_do",
+        "self.log.append(",
+        "if asked['value'] == 'read':\n"
+        "        return {'ok': True, 'value': self.value(self.commit)}\n    self.log.append(",
+        NotLinearizable,
     ),
 )
