@@ -17,6 +17,9 @@ KEYS = 40
 #: Threads that send, keys that they send to, and what each sends to a key at a time.
 SENDERS, TICKET_KEYS, AT_ONCE = 4, 20, 3
 
+#: Jobs that wait at most, so that takers can have had all of them when the load ends.
+BACKLOG = 500
+
 
 class Client:
     """A node that hosts none, the processes that do, and a load with its account."""
@@ -151,6 +154,9 @@ class RowLoad:
     def _produce(self) -> None:
         number = 0
         while not self._ends.is_set():
+            if len(self.put) - len(self.acknowledged) > BACKLOG:
+                self._ends.wait(0.01)  # what is not taken in the end is not known to be there
+                continue
             numbers = range(number + 1, number + 11)
             for number, put in [(n, self.queue.put(n)) for n in numbers]:
                 if put.exception(60) is None:
@@ -178,6 +184,7 @@ class RowLoad:
         self._ends.set()
         for thread in self._threads:
             thread.join(90)
+        assert not any(thread.is_alive() for thread in self._threads), "jobs are left to take"
         for i, alarm in enumerate(self.alarms):
             deadline = time.monotonic() + 30
             while True:
