@@ -22,6 +22,8 @@ class Search:
 
 CROSSING = [[(A, B), (B, A)], [(A, B), (A, B)], [(B, A), (B, A)]]
 
+SETTLED = OwnershipBudget(members=0, settled=3)
+
 SEARCHES = {
     "lifetimes": Search(
         "announce, release and down between a host and two holders that pass its ref on",
@@ -66,15 +68,27 @@ SEARCHES = {
     ),
     "ownership": Search(
         "who owns two slots of entities on three nodes, with the register and fences",
-        (Owners(OwnershipBudget()), Owners(OwnershipBudget(kills=1))),
+        (
+            Owners(OwnershipBudget()),
+            Owners(OwnershipBudget(kills=1)),
+            Owners(SETTLED._replace(terms=1)),
+            Owners(SETTLED._replace(kills=1, losses=1)),
+        ),
         (
             Owners(OwnershipBudget()),
             Owners(OwnershipBudget(kills=1)),
             Owners(OwnershipBudget(suspicions=1)),
             Owners(OwnershipBudget(losses=1)),
             Owners(OwnershipBudget(terms=1)),
+            Owners(OwnershipBudget(moves=1)),
             Owners(OwnershipBudget(kills=1, losses=1)),
             Owners(OwnershipBudget(kills=1, suspicions=1)),
+            Owners(OwnershipBudget(members=3)),
+            Owners(SETTLED._replace(terms=1)),
+            Owners(SETTLED._replace(suspicions=1)),
+            Owners(SETTLED._replace(kills=1, losses=1)),
+            Owners(SETTLED._replace(kills=1, moves=1)),
+            Owners(SETTLED._replace(losses=1, moves=1)),
         ),
     ),
 }
