@@ -12,6 +12,7 @@ Two to four hosts, and perhaps a node that only asks, over one model database. W
 - when all faults are over, each key answers each node within `PATIENCE` virtual seconds.
 """
 
+import math
 import random
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -31,63 +32,22 @@ from callboard.simulation import (
     Cluster,
     Fault,
     cluster_test,
-    crash,
-    cut,
-    database_cut,
-    database_down,
-    delay,
-    doubling,
-    fail_over,
     isolate,
-    kill,
     linearizable,
-    loss,
-    lost_answers,
-    narrow,
-    one_way,
-    partition,
-    pause,
     reachable,
-    slow_database,
-    swarm,
 )
-from callboard.simulation.faults import FaultKind, clock_rate
 from callboard.simulation.models import NEVER
+from tests.simulation.entity_faults import CALM_FAULTS, FAULTS, SPAN, island, overtaken, stalls
 from tests.simulation.entity_rules import Ballots, Follower, check_journal
 from tests.simulation.rules import Violation
 
+ALONE: Final = 0.1
+"""Seconds between reads of a node that is cut off."""
+
+SERVER: Final = "postgresql://life/shop"
+
 PATIENCE: Final = 3.0
 """Virtual seconds in which each key answers when the last fault is over."""
-
-SPAN: Final = 8.0
-"""Virtual seconds of clients and faults: some four times what a takeover needs."""
-
-
-def _stall(cluster: Cluster, part: float) -> None:
-    """Let a part of the statements of commits stall in all databases."""
-    for database in cluster.databases():
-        database.stalls = part
-
-
-#: A `part` of the statements of commits stall, with the locks that they hold.
-stalls: Final = FaultKind(
-    *("stalls", 0, _stall, lambda c: _stall(c, 0.0)), *("part", 0.05, 0.7), often=2.0
-)
-
-FAULTS = swarm(
-    *(partition, one_way, isolate, cut, pause, kill, crash, doubling, stalls),
-    *(delay.between(0.0001, 0.4), narrow.between(50_000, 200_000), loss),
-    *(database_cut, database_down, slow_database.between(0.002, 0.1), lost_answers, fail_over),
-    clock_rate.between(0.95, 1.05),
-    span=SPAN,
-)
-
-CALM_FAULTS = swarm(
-    *(delay.between(0.0001, 0.1), narrow.between(50_000, 200_000), loss.between(0.01, 0.1)),
-    *(slow_database.between(0.002, 0.01), lost_answers.between(0.02, 0.3), stalls),
-    span=SPAN,
-)
-"""Faults by which no node is lost, nor taken for lost."""
 
 
 @message("entity-life.Append")
@@ -126,6 +86,7 @@ class Keeper(Entity):
         if msg.wait < 0.0:
             await passed(self.node, -msg.wait)
         answer = self.store_value(msg.value)
+        reachable("a value is about to be committed")
         if msg.relay:
             self.node.entity(type(self), msg.relay).tell(Append(-msg.value))
         if msg.fails:
@@ -218,7 +179,7 @@ class EntityLife:
     def __init__(self, cluster: Cluster, *, is_calm: bool = False) -> None:
         self.cluster, self.is_calm = cluster, is_calm
         chance = random.Random(f"entities {cluster.seed}")
-        self.url = chance.choice(("sqlite:life.db", "postgresql://life/shop"))
+        self.url = chance.choice(("sqlite:life.db", SERVER, SERVER))
         self.cls = chance.choice((Journaled, Journaled, Saved))
         self.keep = chance.choice(("all", "all", 3))
         self.kind = self.cls.with_options(keep=self.keep)
@@ -226,6 +187,8 @@ class EntityLife:
         self.others = chance.choice((0, 0, 1))
         self.keys = [f"k-{n}" for n in range(chance.choice((1, 1, 2, 3, 6)))]
         #: How often everybody wants the same key at once, and how often slots move.
+        #: Places of nodes whose clients only read.
+        self.readers = set(chance.choice(((), (), (0,), (0, 1), (1, 2))))
         self.crowds, self.moves = chance.choice((0, 3, 12)), chance.choice((0, 2, 8))
         self.steps = chance.randint(10, 60)
         #: What was told waits for an owner for ten seconds; most lives do not wait to see.
@@ -248,6 +211,8 @@ class EntityLife:
         self.ballots = Ballots(cluster)
         #: What nobody may be told.
         self.corrupt: list[str] = []
+        #: When the next takeover draws a crowd; never before the first step and after the last.
+        self.next_crowd = math.inf
         cluster.restarted = self._started
         cluster.on_fault = self._disturbed
         self.seconds = 0.0
@@ -266,8 +231,10 @@ class EntityLife:
         for node in nodes[: self.hosts]:
             self._host(node)
         self.follower.begin(nodes[-1])
+        self.next_crowd = self.cluster.now + 0.5
         for _, chance in self.cluster.steps(self.steps, SPAN):
             self._act(chance)
+        self.next_crowd = math.inf
         self._rest()
         self._check()
 
@@ -279,10 +246,37 @@ class EntityLife:
                 self.dead.add(message.value)
         elif isinstance(event, SlotsMoved) and event.gained:
             reachable("a node gains slots")
+            self._taken_over()
+
+    def _taken_over(self) -> None:
+        """Let everybody want what has another owner, who may not know of it."""
+        if self.cluster.now < self.next_crowd:
+            return
+        self.next_crowd = self.cluster.now + 0.3
+        chance = random.Random(f"crowd {self.cluster.seed} {self.values}")
+        for key in self.keys[:2]:
+            self._crowd(key, chance, chance.choice((0.1, 0.8)))
 
     def _disturbed(self, fault: Fault, nodes: list[Any], begins: bool) -> None:
         """Take note of a fault."""
         self.note("fault", str(fault), begins)
+        if begins and fault.kind in (island, isolate) and self.next_crowd < math.inf:
+            for node in nodes:
+                self._watch_alone(node, fault.lasts)
+
+    def _watch_alone(self, node: Node, seconds: float) -> None:
+        """Let a node that is cut off read what it owns, while others write it."""
+        places = [made.address for made in self.cluster.machines()]
+        self.readers.add(places.index(node.address))
+        own = [key for key in self.keys if self._ref(node, key).node_id == node.node_id]
+        others = [each for each in self._running() if each is not node]
+        chance = random.Random(f"alone {self.cluster.seed} {self.values}")
+        for key in own[:2]:
+            for number in range(int(seconds / ALONE)):
+                self._soon(number * ALONE, node, key, self._read, chance)
+                if others and number % 3 == 0:
+                    other = chance.choice(others)
+                    self._soon(number * ALONE, other, key, self._append_at_once, chance)
 
     def note(self, *what: object) -> None:
         """Note in the trace what the life does."""
@@ -342,12 +336,20 @@ class EntityLife:
             self._tell: 5,
             self._fail: 2,
             self._burst: 3,
-            self._crowd: self.crowds,
+            self._meet: self.crowds,
             self._move: self.moves,
             self._stop: 1,
             self._close: 1,
         }
-        chance.choices(list(actions), list(actions.values()))[0](node, key, chance)
+        action = chance.choices(list(actions), list(actions.values()))[0]
+        if self._only_reads(node) and action in (self._append, self._tell, self._burst):
+            action = self._read
+        action(node, key, chance)
+
+    def _only_reads(self, node: Node) -> bool:
+        """Return whether clients of a node only read: it does not hear when it is replaced."""
+        places = [made.address for made in self.cluster.machines()]
+        return places.index(node.address) in self.readers
 
     def _ref(self, node: Node, key: str) -> Any:
         return node.entity(self.cls, key)
@@ -423,12 +425,17 @@ class EntityLife:
             action = chance.choice((self._append, self._tell, self._tell, self._read))
             action(node, key, chance)
 
-    def _crowd(self, _: Node, key: str, chance: random.Random) -> None:
+    def _meet(self, _: Node, key: str, chance: random.Random) -> None:
+        """Let every node want the same key."""
+        self._crowd(key, chance, chance.choice((0.0, 0.05, 0.5)))
+
+    def _crowd(self, key: str, chance: random.Random, seconds: float) -> None:
         """Let every node want the same key, for a while."""
-        seconds = chance.choice((0.0, 0.05, 0.5))
         for node in self._running():
             for _ in range(chance.randint(1, 4)):
                 action = chance.choice((self._append_at_once, self._read, self._read))
+                if self._only_reads(node):
+                    action = self._read
                 self._soon(chance.uniform(0.0, seconds), node, key, action, chance)
 
     def _soon(
@@ -449,7 +456,8 @@ class EntityLife:
         target = chance.choice([each for each in hosts if isinstance(each, Node)])
         order = MoveSlots(self.cls.name, [slot_of(key)], target.node_id.hex())
         for sender in self._running():
-            for _ in range(chance.randint(2, 8)):
+            count = 0 if self._only_reads(sender) else chance.randint(2, 8)
+            for _ in range(count):
                 self._soon(chance.uniform(0.0, 0.2), sender, key, self._tell, chance)
 
         def move(node: Node, *_: object) -> None:
@@ -492,11 +500,15 @@ class EntityLife:
         tables = self.cluster.database(self.url).tables
         last = partial(tables.positions.get, self.cls.name, 0)
         self.cluster.run_until(lambda: self.follower.position >= last(), PATIENCE)
-        self.ends = {
-            key: self._ref(node, key).ask("read").result(3.0)
-            for node in self._running()[:1]
-            for key in self.keys
-        }
+        asker = self._running()[0]
+        self.ends = {key: self._last_read(asker, key) for key in self.keys}
+
+    def _last_read(self, node: Node, key: str) -> list[int]:
+        """Return all values of a key; a database that failed over says so once to each."""
+        for _ in range(3):
+            with suppress(EntityUnavailable):
+                return list(self._ref(node, key).ask("read").result(3.0))
+        raise Violation(f"{key} does not answer {node.name} any more")
 
     def _look(self, node: Node, key: str) -> None:
         """Ask a key until it answers."""
@@ -556,6 +568,10 @@ class EntityLife:
 def _endpoint(node: Node) -> tuple[str, int]:
     host, _, port = node.address.removeprefix("basp://").rpartition(":")
     return host, int(port)
+
+
+OWN_FAULTS: Final = (island, overtaken, stalls)
+"""Printed tests import them from here."""
 
 
 @cluster_test(faults=FAULTS)

@@ -22,10 +22,12 @@ from callboard.entity.host import EntityHost
 from callboard.entity.sending import TypeSender
 from callboard.entity.state.interface import Committed, SlotBatch
 from callboard.lease.driver import LeaseDriver
+from callboard.lease.errors import StateCorrupt
 from callboard.simulation.databases.model_database import (
     ModelClient,
     RowLock,
     Script,
+    is_written_twice,
     types_of,
 )
 from tests.simulation.batch import live_one
@@ -39,9 +41,10 @@ def _exists_check(client: ModelClient, batches: Sequence[SlotBatch]) -> Script:
         yield RowLock(("type", type_name), may_stall=True)
     good = []
     for batch in wanted:  # numbers are unique in the database
-        _, _, twice = client.sorted_out([batch])
-        failed |= twice
-        good += [] if twice else [batch]
+        if is_written_twice(client.database.tables, batch):
+            failed[batch.slot] = StateCorrupt(f"{batch.slot}: an event of that number is there")
+        else:
+            good.append(batch)
     write, positions = client.written(good)
     return write, Committed(fenced, failed, positions)
 
@@ -134,11 +137,13 @@ class WrongMachine:
 
 
 WRONG_MACHINES: Final = (
-    WrongMachine("exists check", ModelClient, "_commit_script", _exists_check),
-    WrongMachine("no check on reads", EntityHost, "prove", _no_check_on_reads),
-    WrongMachine("serial positions", ModelClient, "_commit_script", _serial_positions),
-    WrongMachine("no marker", TypeSender, "_mark", _no_marker, "moves"),
-    WrongMachine("stale votes", LeaseDriver, "risen", _stale_votes),
+    WrongMachine("exists check", ModelClient, "_commit_script", _exists_check, seeds=(6,)),
+    WrongMachine("no check on reads", EntityHost, "prove", _no_check_on_reads, seeds=(156,)),
+    WrongMachine(
+        "serial positions", ModelClient, "_commit_script", _serial_positions, seeds=(159,)
+    ),
+    WrongMachine("no marker", TypeSender, "_mark", _no_marker, "moves", (16,)),
+    WrongMachine("stale votes", LeaseDriver, "risen", _stale_votes, seeds=(17,)),
 )
 
 

@@ -39,7 +39,7 @@ LATENCY: Final = 0.001
 SERVER_WAITS: Final = 1.0
 
 #: Virtual seconds that a statement takes which stalls, at least and at most.
-STALL: Final = (0.01, 0.7)
+STALL: Final = (0.03, 0.7)
 
 #: Virtual seconds for which a commit whose answer was lost is asked for.
 SETTLING: Final = 6.0
@@ -93,11 +93,11 @@ class _Transaction:
         self.script, self.client, self.answer = script, client, answer
         self.locks: dict[object, bool] = {}
         self.wanted: RowLock | None = None
-        self.is_over = False
+        self.is_over = self.is_stalled = False
 
 
 class ModelDatabase:
-    """The database of a URL. Change `latency` and `lost_answers` at any time."""
+    """The database of a URL. Change `latency`, `lost_answers` and `stalls` at any time."""
 
     def __init__(self, url: str, clock: Clock, rng: random.Random) -> None:
         """Make an empty database."""
@@ -130,6 +130,10 @@ class ModelDatabase:
     def now_ms(self) -> int:
         """Return the server's clock, in milliseconds since 1970."""
         return int((EPOCH + self.clock.now) * 1000)
+
+    def stalling(self) -> list[DatabaseUser]:
+        """Return whose commits have stalled and are not over."""
+        return [each.client.runner for each in self._open if each.is_stalled]
 
     # --- faults ---
 
@@ -244,6 +248,7 @@ class ModelDatabase:
         if wanted.may_stall and self.stalls and self.random.random() < self.stalls:
             least, most = STALL
             stalled = least * (most / least) ** self.random.random()
+            transaction.is_stalled = True
         self.clock.plan(self.latency + stalled, self._step, transaction)
         return True
 
@@ -445,7 +450,7 @@ class ModelClient:
     def sorted_out(
         self, batches: Sequence[SlotBatch]
     ) -> tuple[list[SlotBatch], dict[Slot, Fence], dict[Slot, Exception]]:
-        """Return the batches that may be written, and the slots which may not with the why."""
+        """Return the batches that may be written, and the slots that are fenced or fail."""
         tables = self.database.tables
         fenced: dict[Slot, Fence] = {}
         failed: dict[Slot, Exception] = {}
@@ -454,7 +459,7 @@ class ModelClient:
             fence = tables.fences.get(batch.slot, NO_FENCE)
             if fence != (batch.epoch, self.writer):
                 fenced[batch.slot] = fence
-            elif _is_written_twice(tables, batch):
+            elif is_written_twice(tables, batch):
                 message = f"{batch.slot}: an event of that number is there"
                 failed[batch.slot] = StateCorrupt(message)
             else:
@@ -539,7 +544,7 @@ def _written(batches: Sequence[SlotBatch], now_ms: int, contents: _Contents) -> 
         contents.tables.write(batch, now_ms)
 
 
-def _is_written_twice(tables: MemoryTables, batch: SlotBatch) -> bool:
+def is_written_twice(tables: MemoryTables, batch: SlotBatch) -> bool:
     """Return whether a key has an event of a number that the batch writes."""
     for event in batch.events:
         events = tables.events.get((batch.slot[0], event.key))
