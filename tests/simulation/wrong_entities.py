@@ -137,13 +137,13 @@ class WrongMachine:
 
 
 WRONG_MACHINES: Final = (
-    WrongMachine("exists check", ModelClient, "_commit_script", _exists_check, seeds=(6,)),
-    WrongMachine("no check on reads", EntityHost, "prove", _no_check_on_reads, seeds=(156,)),
+    WrongMachine("exists check", ModelClient, "_commit_script", _exists_check, seeds=(161,)),
+    WrongMachine("no check on reads", EntityHost, "prove", _no_check_on_reads, seeds=(23,)),
     WrongMachine(
-        "serial positions", ModelClient, "_commit_script", _serial_positions, seeds=(159,)
+        "serial positions", ModelClient, "_commit_script", _serial_positions, seeds=(21,)
     ),
-    WrongMachine("no marker", TypeSender, "_mark", _no_marker, "moves", (16,)),
-    WrongMachine("stale votes", LeaseDriver, "risen", _stale_votes, seeds=(17,)),
+    WrongMachine("no marker", TypeSender, "_mark", _no_marker, "moves", (29,)),
+    WrongMachine("stale votes", LeaseDriver, "risen", _stale_votes, seeds=(99,)),
 )
 
 
