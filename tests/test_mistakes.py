@@ -407,7 +407,9 @@ def test_a_peer_that_is_waited_for_and_does_not_answer_is_told(caplog):
     with Endpoint() as endpoint:
         endpoint.peer_nosync("127.0.0.1", 1)
         eventually(lambda: "no node answers" in caplog.text)
-    assert [one.levelname for one in caplog.records if "no node" in one.message] == ["WARNING"]
+    assert [one.levelname for one in caplog.records if "no node" in one.getMessage()] == [
+        "WARNING"
+    ]
 
 
 def test_what_all_actors_of_a_class_would_share_is_told(caplog):

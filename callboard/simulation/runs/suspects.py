@@ -49,20 +49,36 @@ _OURS: Final = tuple(
 
 @contextmanager
 def watched() -> Iterator[list[str]]:
-    """Return a list that fills with what is called, and where, once for each place."""
+    """Return a list that fills with what is called, and where, once for each place.
+
+    What threads call that ran before belongs to something else.
+    """
     calls: list[str] = []
+    own = threading.get_ident()
+    others = {each.ident for each in threading.enumerate() if each.ident != own}
     with ExitStack() as patches:
         for home, names in _WATCHED:
             for name in names:
-                spied = _spied(getattr(home, name), f"{home.__name__}.{name}", calls)
+                spied = _spied(getattr(home, name), f"{home.__name__}.{name}", calls, others)
                 patches.enter_context(patch.object(home, name, spied))
         yield calls
 
 
-def _spied(function: Callable[..., Any], name: str, calls: list[str]) -> Callable[..., Any]:
-    """Return a function that notes who calls it, if that is a user's file."""
+def _spied(
+    function: Callable[..., Any], name: str, calls: list[str], others: set[int | None]
+) -> Callable[..., Any]:
+    """Return a function that notes who calls it, if that is a user's file.
+
+    Args:
+        function: what is called.
+        name: how it is shown.
+        calls: what fills.
+        others: threads whose calls are not noted.
+    """
 
     def spy(*args: Any, **options: Any) -> Any:
+        if threading.get_ident() in others:
+            return function(*args, **options)
         frame: Any = sys._getframe(1)  # noqa: SLF001 - the documented way to a caller
         while frame.f_code.co_filename == SUBSTITUTES:  # what programs of hosts find
             frame = frame.f_back

@@ -4,6 +4,7 @@ import random
 import re
 import secrets
 import sys
+import threading
 import time
 import uuid
 import warnings
@@ -130,6 +131,24 @@ def test_the_likely_cause_is_named_with_its_line(depends, named):
 
     with pytest.raises(NotDeterministic, match=named.replace("()", r"\(\)")):
         lived(careless).run("careless", {})
+
+
+def test_what_other_threads_ask_is_no_cause():
+    is_over = threading.Event()
+
+    def asks():
+        while not is_over.is_set():
+            time.monotonic()
+
+    other = threading.Thread(target=asks)
+    other.start()
+    try:
+        with pytest.raises(NotDeterministic, match=r"likely: the order of a set") as told:
+            lived(lambda cluster: cluster.trace.note(0.0, "test", next(LEFT))).run("some", {})
+    finally:
+        is_over.set()
+        other.join()
+    assert "monotonic" not in str(told.value)
 
 
 def test_a_failure_that_does_not_come_again_is_told():
