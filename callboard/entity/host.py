@@ -46,7 +46,7 @@ from callboard.lease.errors import Fenced, StateCorrupt
 from callboard.text import said
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 #: Of a batch that lets no events be forgotten.
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
@@ -272,7 +272,7 @@ class EntityHost:
             cell.kill(ExitReason.SHUTDOWN, "its slot moved")
         self._moved(lost=len(lost))
 
-    def _cells_of(self, slots: "Iterable[int]") -> list[EntityCell]:
+    def _cells_of(self, slots: Iterable[int]) -> list[EntityCell]:
         """Return the activations in some slots; needs the lock."""
         wanted = {slot for slot in slots if self._live[slot]}
         return [cell for cell in self.cells.values() if cell.slot in wanted] if wanted else []
@@ -437,7 +437,7 @@ class EntityHost:
         self._bring_elsewhere(cell, mail)
 
     def _bring_elsewhere(
-        self, cell: EntityCell, mail: "Iterable[tuple[Any, Sender | None]]"
+        self, cell: EntityCell, mail: Iterable[tuple[Any, Sender | None]]
     ) -> None:
         """Bring mail of a slot that was lost to its owner.
 

@@ -377,25 +377,23 @@ class TypeSender:
         if former is not None and former != node:
             self._mark(slot, former)
             return False
-        if node == self._runtime.node_id or not node:
-            return self._here(waiting)
-        if not self._runtime.remote.is_reachable(node):
-            return False
-        if not waiting.key:
-            self._ask_marker(slot, node, partial(self._marker_came, waiting))
-            return True
-        self._former[slot] = node
-        return self._dispatch(waiting, node)
+        return self._go_to(waiting, node)
 
     def _pass(self, waiting: Waiting) -> bool:
         """Pass a message, or a marker, on to the owner; False if it has to wait.
 
         Needs the lock.
         """
-        slot = waiting.slot
-        if slot in self._refusing:
+        if waiting.slot in self._refusing:
             return False
-        node = self.table.node_of(slot)
+        return self._go_to(waiting, self.table.node_of(waiting.slot))
+
+    def _go_to(self, waiting: Waiting, node: bytes) -> bool:
+        """Send a message, or a marker, to an owner; False if that does not take it now.
+
+        Needs the lock.
+        """
+        slot = waiting.slot
         if node == self._runtime.node_id or not node:
             return self._here(waiting)
         if not self._runtime.remote.is_reachable(node):
@@ -403,9 +401,11 @@ class TypeSender:
         if not waiting.key:
             self._ask_marker(slot, node, partial(self._marker_came, waiting))
             return True
-        self._handing[slot] = node
-        # Messages of this node may be among them.
-        self._former.setdefault(slot, node)
+        if waiting.is_passing:
+            self._handing[slot] = node
+            self._former.setdefault(slot, node)  # messages of this node may be among them
+        else:
+            self._former[slot] = node
         return self._dispatch(waiting, node)
 
     def _dispatch(self, waiting: Waiting, node: bytes) -> bool:

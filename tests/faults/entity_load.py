@@ -7,8 +7,9 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from itertools import pairwise
+from typing import Any
 
-from callboard import Node
+from callboard import ActorRef, Node
 from callboard.errors import AskTimeout, EntityUnavailable, JobLost, OutcomeUnknown
 from tests.faults.entity_host import Alarm, Entry, Ledger, SetAlarm, Ticket, Tickets
 
@@ -19,6 +20,24 @@ SENDERS, TICKET_KEYS, AT_ONCE = 4, 20, 3
 
 #: Jobs that wait at most, so that takers can have had all of them when the load ends.
 BACKLOG = 500
+
+
+def until_all_answer(refs: list[ActorRef[Any]], question: str) -> float:
+    """Return the seconds until every key has answered a question asked from here on.
+
+    All are asked at once, and those that fail or take long are asked again.
+    """
+    began, waiting = time.monotonic(), refs
+    while waiting:
+        asks = [(ref, ref.ask(question, timeout=0.25)) for ref in waiting]
+        waiting = []
+        for ref, ask in asks:
+            try:
+                ask.result(10)
+            except (EntityUnavailable, OutcomeUnknown, AskTimeout):
+                waiting.append(ref)
+        assert time.monotonic() - began < 30, "not within 30 s"
+    return time.monotonic() - began
 
 
 class Client:
@@ -89,21 +108,8 @@ class Client:
             thread.join(30)
 
     def until_all_answer(self) -> float:
-        """Return the seconds until every key has answered a read that began from here on.
-
-        All are asked at once, and those that fail or take long are asked again.
-        """
-        began, waiting = time.monotonic(), self.refs
-        while waiting:
-            asks = [(ref, ref.ask("all", timeout=0.25)) for ref in waiting]
-            waiting = []
-            for ref, ask in asks:
-                try:
-                    ask.result(10)
-                except (EntityUnavailable, OutcomeUnknown, AskTimeout):
-                    waiting.append(ref)
-            assert time.monotonic() - began < 30, "not within 30 s"
-        return time.monotonic() - began
+        """Return the seconds until every key has answered a read that began from here on."""
+        return until_all_answer(self.refs, "all")
 
     def check(self) -> int:
         """Compare what is kept with what was acknowledged; returns how many that were."""
@@ -241,17 +247,7 @@ class TicketLoad:
 
     def until_all_answer(self) -> float:
         """Return the seconds until every key has answered a read that began from here on."""
-        began, waiting = time.monotonic(), self.refs
-        while waiting:
-            asks = [(ref, ref.ask("count", timeout=0.25)) for ref in waiting]
-            waiting = []
-            for ref, ask in asks:
-                try:
-                    ask.result(10)
-                except (EntityUnavailable, OutcomeUnknown, AskTimeout):
-                    waiting.append(ref)
-            assert time.monotonic() - began < 30, "not within 30 s"
-        return time.monotonic() - began
+        return until_all_answer(self.refs, "count")
 
     def stop(self) -> Counter[str]:
         """End the load, and compare; returns how many of which kind there are."""
