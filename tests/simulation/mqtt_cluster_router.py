@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from callboard.mqtt.journal.journal import RouterJournal
 from callboard.mqtt.router.limits import Limits
-from callboard.mqtt.router.logs import Route
+from callboard.mqtt.router.logs import TopicRoute
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.message import Run
 from callboard.mqtt.router.record import key_of
@@ -43,7 +43,7 @@ class WatchedMachine(RouterMachine):
     def append(
         self,
         run: Run,
-        route: Route,
+        route: TopicRoute,
         session: Session | None = None,
         received: tuple[int, ...] = (),
     ) -> None:

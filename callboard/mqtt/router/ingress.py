@@ -18,7 +18,7 @@ from callboard.mqtt.router.brake import Brakes
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects
 from callboard.mqtt.router.link import Ending
-from callboard.mqtt.router.logs import Logs, Route
+from callboard.mqtt.router.logs import Logs, TopicRoute
 from callboard.mqtt.router.message import Form, Run, passed_on
 from callboard.mqtt.router.session import Cause, Connection, HeldPackets, Session
 from callboard.mqtt.router.subscribing import Subscriptions
@@ -205,7 +205,7 @@ class Ingress:
         return end
 
     def _take_plain(
-        self, connection: Connection, route: Route, topic: bytes, packets: bytes, size: int
+        self, connection: Connection, route: TopicRoute, topic: bytes, packets: bytes, size: int
     ) -> None:
         """Take a run of PUBLISH packets with QoS 0, of `size` bytes each."""
         count = len(packets) // size
@@ -230,7 +230,7 @@ class Ingress:
     def _take_numbered(
         self,
         connection: Connection,
-        route: Route,
+        route: TopicRoute,
         topic: bytes,
         packets: bytes,
         size: int,

@@ -49,7 +49,7 @@ PART: Final = 50_000
 OnSwollen = Callable[[FilterLog, Session | None], None]
 
 
-class Route(NamedTuple):
+class TopicRoute(NamedTuple):
     """Where messages of one topic go."""
 
     logs: tuple[FilterLog, ...]
@@ -78,7 +78,7 @@ class Logs:
     ) -> None:
         self.effects = effects
         self.number = self.appended = 0
-        self.routes: dict[bytes, Route] = {}
+        self.routes: dict[bytes, TopicRoute] = {}
         self._routes_weight = 0
         self.woken: list[DataRequest] = []
         self.retained = RetainedMessages(effects, Heads(make_stamp, origin))
@@ -136,7 +136,7 @@ class Logs:
         else:
             self.routes.pop(topic_filter.encode(), None)
 
-    def route(self, topic: bytes) -> Route:
+    def route(self, topic: bytes) -> TopicRoute:
         """Return where messages of a topic go.
 
         Raises:
@@ -157,7 +157,7 @@ class Logs:
         if literal is not None:
             logs.append(literal)
         is_reserved = name.startswith("$SYS/") or name == "$SYS"
-        route = Route(tuple(logs), tuple(log.topic_filter for log in logs), is_reserved)
+        route = TopicRoute(tuple(logs), tuple(log.topic_filter for log in logs), is_reserved)
         self._routes_weight += 200 + 2 * len(topic) + 16 * len(logs)
         if len(self.routes) >= CACHED_TOPICS or self._routes_weight > CACHED_BYTES:
             self.routes.clear()
@@ -170,7 +170,7 @@ class Logs:
     def append(
         self,
         run: Run,
-        route: Route,
+        route: TopicRoute,
         publisher: Session | None = None,
         received: tuple[int, ...] = (),
     ) -> None:

@@ -364,7 +364,7 @@ class Connection:
     def may_publish(self, topic: bytes, *, is_reserved: bool) -> bool:
         """Return whether this client may publish on a valid topic.
 
-        `is_reserved` says that only links within the process may, see `Route`.
+        `is_reserved` says that only links within the process may, see `TopicRoute`.
         """
         if is_reserved and not self.link.is_local:
             return False
