@@ -3,12 +3,13 @@
 import atexit
 import itertools
 import os
+import pwd
 import shutil
 import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -35,14 +36,19 @@ class PostgresqlServer:
         arguments = [part for setting in settings for part in ("-c", setting)]
         command = self._command("postgres", "-D", self.folder / "data", *arguments)
         self._process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.folder
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self.folder,
+            **_as_nobody(),
         )
         assert eventually(lambda: self._answers(), 30.0), "PostgreSQL did not start"
         return self
 
     def _answers(self) -> bool:
         command = self._command("pg_isready", "-q", "-h", self.folder, "-U", "postgres")
-        return subprocess.run(command, check=False, cwd=self.folder).returncode == 0
+        done = subprocess.run(command, check=False, cwd=self.folder, **_as_nobody())
+        return done.returncode == 0
 
     def kill(self) -> None:
         """End the server at once, as `pg_ctl stop -m immediate` does."""
@@ -64,13 +70,20 @@ class PostgresqlServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _command(self, program: str, *arguments: object) -> list[str]:
-        as_nobody = ["runuser", "-u", "nobody", "--"] if os.geteuid() == 0 else []
-        return [*as_nobody, str(self._programs / program), *map(str, arguments)]
+        return [str(self._programs / program), *map(str, arguments)]
 
     def _run(self, program: str, *arguments: object) -> None:
-        subprocess.run(
-            self._command(program, *arguments), check=True, capture_output=True, cwd=self.folder
-        )
+        command = self._command(program, *arguments)
+        options = _as_nobody()
+        subprocess.run(command, check=True, capture_output=True, cwd=self.folder, **options)
+
+
+def _as_nobody() -> dict[str, Any]:
+    """Return options of a process, which PostgreSQL refuses to be as root."""
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
 def new_server() -> PostgresqlServer:
