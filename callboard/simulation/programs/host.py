@@ -221,6 +221,8 @@ class SimulatedHost:
 
     def troubled(self, message: str, error: BaseException | None) -> None:
         """Take note of an error that nobody waits for; broken assertions fail the test."""
+        if error is not None and error is self.loop.failure:
+            return  # asyncio tells of it as well
         self._note("trouble", message, type(error).__name__)
         if isinstance(error, AssertionError):
             error.add_note(f"on host {self.name!r}, {self._world.clock.now:.6f} s")
