@@ -8,10 +8,14 @@ statement before COMMIT: positions rise in the order of commits.
 
 **An answer that is lost.** Each commit counts the row of its writer from n - 1 to n, or fails.
 So a new connection that locks this row waits for the commit under way, and then knows: n, it is
-committed; n - 1, it is not, and the row is counted on, so that a late one fails.
+committed; n - 1, it is not, and the row is counted on to n + 1, so that a late one fails. If
+that answer is lost, too, the row says n + 1, which no commit under way could have written. Only
+the thread of commits asks while one is under way. A question that it had to leave open is
+answered before anything else is read or written, by one thread.
 """
 
 import json
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -171,7 +175,10 @@ class PostgresqlState(SqlState):
         self.url, self.writer = url, writer
         self._id = self._timeline = ""
         self._number = 0
+        #: False after a commit of which nobody could find out whether it took place.
         self._is_settled = True
+        #: Held where that is found out, and where another server is greeted.
+        self._settling, self._greeting = threading.Lock(), threading.Lock()
         self._kinds: set[tuple[str, str, int]] = set()
         self._writing = Connected(url, self._greet)
         self._reading = Connected(url, self._greet)
@@ -187,8 +194,10 @@ class PostgresqlState(SqlState):
         """Raise `DatabaseReplaced` once if another server answers, or one that failed over."""
         row = connection.execute(WHICH_SERVER).fetchone()
         assert row is not None, "a query of one row"
-        if row[1] != self._timeline:
+        with self._greeting:
             before = self._timeline
+            if row[1] == before:
+                return
             with connection.transaction():
                 self._id = self._prepare(connection)
             self._is_settled = True
@@ -230,8 +239,7 @@ class PostgresqlState(SqlState):
 
     def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Return the rows of a query; a commit of unknown outcome is settled before."""
-        if not self._is_settled:
-            self._settle()
+        self._settle_open()
         return self._reading.read(sql.replace("?", "%s"), parameters)
 
     def clock(self) -> int:
@@ -279,8 +287,7 @@ class PostgresqlState(SqlState):
     def commit(self, batches: Sequence[SlotBatch]) -> Committed:
         """Write the batches of several slots in one transaction of one round trip."""
         ordered = sorted(batches, key=attrgetter("slot"))
-        if not self._is_settled:
-            self._settle()
+        self._settle_open()
         try:
             return self._commit(ordered)
         except (StateUnavailable, OutcomeUnknown, DatabaseReplaced):
@@ -308,21 +315,15 @@ class PostgresqlState(SqlState):
     def _commit(self, batches: Sequence[SlotBatch]) -> Committed:
         """Write batches; a lost answer is settled, and what did not happen is repeated once."""
         for is_last in (False, True):
-            self._is_settled = False
             try:
                 done = self._writing.run(partial(self._write, batches))
-            except StateUnavailable:
-                if self._settle():
-                    return self._committed_before(batches)
-                if is_last:
-                    raise
-            except BaseException:
+            except BaseException as error:
                 # A division by zero: another server. Behind other errors, too, it may be there.
                 if self._settle():
                     return self._committed_before(batches)
-                raise
+                if is_last or not isinstance(error, StateUnavailable):
+                    raise
             else:
-                self._is_settled = True
                 self._number += 1
                 self._kinds |= _kinds_of(batches)
                 return done
@@ -387,6 +388,13 @@ class PostgresqlState(SqlState):
 
     # --- an answer that is lost ---
 
+    def _settle_open(self) -> None:
+        """Find out first what became of a commit of which that could not be found out."""
+        if not self._is_settled:
+            with self._settling:
+                if not self._is_settled:  # another thread may have been faster
+                    self._settle()
+
     def _settle(self) -> bool:
         """Find out whether the last commit took place; if not, it never will.
 
@@ -394,34 +402,43 @@ class PostgresqlState(SqlState):
             OutcomeUnknown: the database cannot be asked.
             DatabaseReplaced: it is another one.
         """
-        deadline, last = time.monotonic() + SETTLING, ""
+        try:
+            found = self._ask_what_became()
+        except DatabaseReplaced:
+            raise  # it was counted on there, or is refused from here on
+        except BaseException:
+            self._is_settled = False
+            raise
+        is_committed = found == self._number + 1
+        self._number = found
+        self._is_settled = True
+        return is_committed
+
+    def _ask_what_became(self) -> int:
+        """Return the number that the writer's row has once no commit is under way."""
+        deadline = time.monotonic() + SETTLING
         while True:
             try:
-                found = self._writing.transaction(self._count_on)
+                return self._writing.transaction(self._count_on)
             except StateUnavailable as error:
-                last = str(error)
                 if time.monotonic() > deadline:
-                    message = f"perhaps it is committed: no answer for {SETTLING:g} s ({last})"
+                    message = f"perhaps it is committed: no answer for {SETTLING:g} s ({error})"
                     raise OutcomeUnknown(message) from error
                 time.sleep(0.05)  # the server restarts, or the commit under way has its locks
-                continue
-            self._is_settled = True
-            is_committed = found == self._number + 1
-            self._number += 1
-            return is_committed
 
     def _count_on(self, connection: "psycopg.Connection[Any]") -> int:
-        """Wait for the commit under way; count on where it is not there. Returns what was."""
+        """Wait for the commit under way; count on where it is not there. Returns the number."""
         self._check_server(connection)
         sql = "SELECT number FROM callboard_writers WHERE writer = %s FOR UPDATE"
         row = connection.execute(sql, (self.writer,)).fetchone()
-        found = row[0] if row else -1
-        if found == self._number:
-            sql = "UPDATE callboard_writers SET number = number + 1 WHERE writer = %s"
-            connection.execute(sql, (self.writer,))
-        elif found != self._number + 1:
+        found, before = row[0] if row else -1, self._number
+        if found == before:
+            found = before + 2
+            sql = "UPDATE callboard_writers SET number = %s WHERE writer = %s"
+            connection.execute(sql, (found, self.writer))
+        elif found not in (before + 1, before + 2):
             message = (
-                f"the row of writer {self.writer} says {found}, and {self._number} commits were"
+                f"the row of writer {self.writer} says {found}, and {before} commits were"
                 " acknowledged: the database was put back, or the writer's id is used twice"
             )
             raise DatabaseReplaced(message)

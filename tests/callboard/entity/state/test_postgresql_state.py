@@ -97,6 +97,77 @@ def test_a_commit_that_never_arrived_is_sent_again(state: Any) -> None:
     assert [e.number for e in state.recover("Cart", "k-1", 1).events] == [1]
 
 
+def test_a_lost_answer_to_the_question_is_not_taken_for_the_commits(state: Any) -> None:
+    """The row says n + 1, and it was this process that counted it there."""
+    lose_answers(state, 1, happens=False)
+    transaction, lost = state._writing.transaction, list[None]()
+
+    def broken(work: Callable[[Any], Any]) -> Any:
+        answer = transaction(work)
+        if lost:
+            return answer
+        lost.append(None)
+        raise StateUnavailable("the connection broke")
+
+    state._writing.transaction = broken
+    rows = RowChanges()
+    rows.reminders["k-1", "wake"] = StoredReminder("k-1", "wake", 5, 0, "{}")
+    state.commit([SlotBatch(("Cart", 1), 1, [], rows=rows)])
+    assert lost == [None]
+    assert [each.name for each in state.reminders_of("Cart", "k-1")] == ["wake"]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_reads_beside_a_commit_neither_wait_for_it_nor_ask_what_became_of_it(
+    state: Any, is_lost: bool
+) -> None:
+    """A second thread that asked would take the answer away from the thread of commits."""
+    if is_lost:
+        lose_answers(state, 1, happens=True)
+    transaction, write = state._writing.transaction, state._write
+    found: list[int] = []
+
+    def read() -> None:
+        found.append(len(state.events("Cart", "k-1")))
+
+    def read_beside(call: Callable[..., Any], *args: Any) -> Any:
+        answer = call(*args)
+        reader = threading.Thread(target=read)
+        reader.start()
+        reader.join(20)
+        return answer
+
+    state._write = lambda *args: read_beside(write, *args)
+    state._writing.transaction = lambda work: read_beside(transaction, work)
+    assert state.commit([batch(1, [1])]) == ({}, {}, {"Cart": 1})
+    assert len(found) == (2 if is_lost else 1)
+    state._writing.transaction = transaction
+    assert state.commit([batch(1, [2])]).positions == {"Cart": 2}
+
+
+def test_one_thread_finds_out_what_was_left_open(
+    state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callboard.entity.state.postgresql.SETTLING", 0.0)
+    lose_answers(state, 2, happens=True)
+    with pytest.raises(OutcomeUnknown):
+        state.commit([batch(1, [1])])
+    transaction, asked = state._writing.transaction, list[None]()
+
+    def counted(work: Callable[[Any], Any]) -> Any:
+        asked.append(None)
+        return transaction(work)
+
+    state._writing.transaction = counted
+    readers = [threading.Thread(target=state.events, args=("Cart", "k-1")) for _ in range(8)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert asked == [None]
+    assert state.commit([batch(1, [2])]).positions == {"Cart": 2}
+
+
 def test_a_lost_answer_tells_which_slots_were_fenced(state: Any, url: str) -> None:
     from callboard.entity.state.postgresql import PostgresqlState
 
