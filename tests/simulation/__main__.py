@@ -1,9 +1,9 @@
 """Live lives by seed: `python -m tests.simulation --seeds 0:1000 --jobs 2 [--record]`.
 
 `--life nodes` (the default), `traitors`, `leaves`, `credit`, `topics`, `doors`, `channels`,
-`stores`, `peerings`, `entities`, `moves`, `mqtt`, `mqtt-cluster` or `mqtt-partition` says what
-is lived. A life that breaks a rule prints its seed and the command that replays it, and leaves
-its events in `build/.callboard/failures/`, those of topics in
+`stores`, `peerings`, `entities`, `moves`, `leases`, `mqtt`, `mqtt-cluster` or `mqtt-partition`
+says what is lived. A life that breaks a rule prints its seed and the command that replays it,
+and leaves its events in `build/.callboard/failures/`, those of topics in
 `build/topics/.callboard/failures/`, and so on. `--seeds N` lives one life and prints its
 events; where such a file of it exists, it says whether the events were the same. A life that
 fails also prints a small test that fails as it did. `--record` adds the seeds to
@@ -35,6 +35,7 @@ RECORDS = {
     "peerings": "peerings.json",
     "entities": "entities.json",
     "moves": "moves.json",
+    "leases": "leases.json",
     "mqtt": "mqtt.json",
     "mqtt-cluster": "mqtt-cluster.json",
     "mqtt-partition": "mqtt-partition.json",

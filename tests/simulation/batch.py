@@ -8,7 +8,7 @@ from callboard.simulation.trace import Dump
 from tests.simulation.channel_life import live_channels
 from tests.simulation.credit_life import live_credit
 from tests.simulation.door_life import live_doors
-from tests.simulation.entity_life import live_entities, live_moves
+from tests.simulation.entity_life import live_entities, live_leases, live_moves
 from tests.simulation.leaf_life import live_with_a_leaf
 from tests.simulation.life import live_nodes
 from tests.simulation.mqtt_cluster_life import live_mqtt_cluster
@@ -37,6 +37,7 @@ LIVES: Final[dict[str, Any]] = {
     "peerings": live_peerings,
     "entities": live_entities,
     "moves": live_moves,
+    "leases": live_leases,
     "mqtt": live_mqtt,
     "mqtt-cluster": live_mqtt_cluster,
     "mqtt-partition": live_mqtt_partition,

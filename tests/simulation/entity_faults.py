@@ -57,6 +57,12 @@ def _cut_database(cluster: Cluster, node: Machine) -> None:
             database.cut(runner_of(node))
 
 
+def _strand(cluster: Cluster, node: Machine) -> None:
+    """Let nothing pass between a machine and others, nor between it and databases."""
+    _leave_alone(cluster, node)
+    _cut_database(cluster, node)
+
+
 def _reunite(cluster: Cluster, node: Machine) -> None:
     """Let it pass again."""
     _ALONE.discard(node)
@@ -82,6 +88,11 @@ stalls: Final = FaultKind(
 #: Nothing passes between a machine and all others: they vote it out. By then it does not reach
 #: databases either, and does not hear of that. Half a second later others write to new owners.
 island: Final = FaultKind("island", 1, _leave_alone, _reunite, often=3.0).lasting(3.9, 5.0)
+
+
+#: Nothing reaches a machine or leaves it: its lease ends before others may kill it, and they
+#: write to new owners while its clients still read.
+stranded: Final = FaultKind("stranded", 1, _strand, _reunite, often=3.0).lasting(2.3, 5.0)
 
 
 def _overtake(cluster: Cluster) -> None:
@@ -116,13 +127,17 @@ def _recover(cluster: Cluster) -> None:
 #: server has carried it out.
 overtaken: Final = FaultKind("overtaken", 0, _overtake, _recover, often=3.0).lasting(0.7, 2.5)
 
-FAULTS = swarm(
+_ALL_KINDS: Final = (
     *(partition, one_way, isolate.lasting(0.05, 5.0), cut, pause, kill, crash, doubling),
     *(delay.between(0.0001, 0.4), narrow.between(50_000, 200_000), loss),
     *(database_cut, database_down, slow_database.between(0.002, 0.1), lost_answers, fail_over),
-    *(clock_rate.between(0.95, 1.05), stalls, island, overtaken),
-    span=SPAN,
+    *(clock_rate.between(0.95, 1.05), stalls),
 )
+
+FAULTS = swarm(*_ALL_KINDS, island, overtaken, span=SPAN)
+
+LEASE_FAULTS = swarm(*_ALL_KINDS, stranded, overtaken, span=SPAN)
+"""Faults for owners that are replaced when their leases have ended."""
 
 CALM_FAULTS = swarm(
     *(delay.between(0.0001, 0.1), narrow.between(50_000, 200_000), loss.between(0.01, 0.1)),

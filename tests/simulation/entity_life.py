@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from callboard import CallboardError, Entity, Node, event, handler, message
 from callboard.actors.events import DeadLetter
@@ -37,7 +37,16 @@ from callboard.simulation import (
     reachable,
 )
 from callboard.simulation.models import NEVER
-from tests.simulation.entity_faults import CALM_FAULTS, FAULTS, SPAN, island, overtaken, stalls
+from tests.simulation.entity_faults import (
+    CALM_FAULTS,
+    FAULTS,
+    LEASE_FAULTS,
+    SPAN,
+    island,
+    overtaken,
+    stalls,
+    stranded,
+)
 from tests.simulation.entity_rules import Ballots, Follower, check_journal
 from tests.simulation.rules import Violation
 
@@ -176,13 +185,19 @@ class Appended:
 class EntityLife:
     """Lives in a cluster; `run` raises `Violation` for what must not be."""
 
-    def __init__(self, cluster: Cluster, *, is_calm: bool = False) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        is_calm: bool = False,
+        takeover: Literal["fast", "lease"] = "fast",
+    ) -> None:
         self.cluster, self.is_calm = cluster, is_calm
         chance = random.Random(f"entities {cluster.seed}")
         self.url = chance.choice(("sqlite:life.db", SERVER, SERVER))
         self.cls = chance.choice((Journaled, Journaled, Saved))
         self.keep = chance.choice(("all", "all", 3))
-        self.kind = self.cls.with_options(keep=self.keep)
+        self.kind = self.cls.with_options(keep=self.keep, takeover=takeover)
         self.hosts = chance.choice((2, 3, 3, 3, 4))
         self.others = chance.choice((0, 0, 1))
         self.keys = [f"k-{n}" for n in range(chance.choice((1, 1, 2, 3, 6)))]
@@ -260,7 +275,7 @@ class EntityLife:
     def _disturbed(self, fault: Fault, nodes: list[Any], begins: bool) -> None:
         """Take note of a fault."""
         self.note("fault", str(fault), begins)
-        if begins and fault.kind in (island, isolate) and self.next_crowd < math.inf:
+        if begins and fault.kind in (island, isolate, stranded) and self.next_crowd < math.inf:
             for node in nodes:
                 self._watch_alone(node, fault.lasts)
 
@@ -570,7 +585,7 @@ def _endpoint(node: Node) -> tuple[str, int]:
     return host, int(port)
 
 
-OWN_FAULTS: Final = (island, overtaken, stalls)
+OWN_FAULTS: Final = (island, overtaken, stalls, stranded)
 """Printed tests import them from here."""
 
 
@@ -584,3 +599,9 @@ def live_entities(cluster: Cluster) -> None:
 def live_moves(cluster: Cluster) -> None:
     """Live a life of entities that move while ways and databases are slow."""
     EntityLife(cluster, is_calm=True).run()
+
+
+@cluster_test(faults=LEASE_FAULTS)
+def live_leases(cluster: Cluster) -> None:
+    """Live a life of entities whose owners are replaced when their leases have ended."""
+    EntityLife(cluster, takeover="lease").run()

@@ -4,7 +4,7 @@ import pytest
 
 from callboard.simulation import Cluster, cluster_test
 from tests.simulation.batch import live_one
-from tests.simulation.entity_faults import CALM_FAULTS, FAULTS
+from tests.simulation.entity_faults import CALM_FAULTS, FAULTS, LEASE_FAULTS
 from tests.simulation.entity_life import EntityLife
 from tests.simulation.wrong_entities import WRONG_MACHINES, WrongMachine
 
@@ -17,6 +17,11 @@ def test_random_lives_of_entities_break_no_rule(cluster: Cluster) -> None:
 @cluster_test(seeds=range(4), faults=CALM_FAULTS)
 def test_lives_of_entities_that_move_keep_order(cluster: Cluster) -> None:
     EntityLife(cluster, is_calm=True).run()
+
+
+@cluster_test(seeds=range(4), faults=LEASE_FAULTS)
+def test_lives_of_entities_that_wait_for_leases_break_no_rule(cluster: Cluster) -> None:
+    EntityLife(cluster, takeover="lease").run()
 
 
 @pytest.mark.parametrize("machine", WRONG_MACHINES, ids=lambda machine: machine.name)

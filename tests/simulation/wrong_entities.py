@@ -96,6 +96,12 @@ def _stale_votes(driver: LeaseDriver) -> set[str]:
     return set(driver._risen)
 
 
+def _never_over(driver: LeaseDriver) -> bool:
+    """Return whether a lease was ever held and nobody has said that it is killed."""
+    machine = driver._machine
+    return machine.valid_until > 0.0 and not machine.is_killed
+
+
 @dataclass(frozen=True)
 class WrongMachine:
     """A machine that is wrong on purpose.
@@ -144,6 +150,7 @@ WRONG_MACHINES: Final = (
     ),
     WrongMachine("no marker", TypeSender, "_mark", _no_marker, "moves", (29,)),
     WrongMachine("stale votes", LeaseDriver, "risen", _stale_votes, seeds=(99,)),
+    WrongMachine("no look at the lease", LeaseDriver, "is_valid", _never_over, "leases", (12,)),
 )
 
 
