@@ -36,10 +36,12 @@ from callboard.entity.errors import EntityUnavailable, NotPersistable
 from callboard.entity.form import IMMUTABLE
 from callboard.entity.reminders import ReminderTicket
 from callboard.entity.state.interface import (
+    Committed,
     EntitySnapshot,
     NewEvent,
     Recovered,
     RowChanges,
+    Slot,
     StoredEvent,
     StoredReminder,
 )
@@ -63,26 +65,42 @@ Emission = tuple[Callable[[], object], Callable[[BaseException], object]]
 class EntityBatch:
     """What is committed together of one entity, and what waits for that."""
 
-    __slots__ = ("emissions", "events", "number", "rows", "snapshot")
+    __slots__ = ("answer", "emissions", "events", "number", "rows", "snapshot")
 
-    def __init__(self, number: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        events: list[NewEvent],
+        emissions: "list[Emission]",
+        answer: "_Held | None" = None,
+    ) -> None:
         #: Of the batches of one activation: 1, 2, 3 …
         self.number = number
-        self.events: list[NewEvent] = []
+        self.events = events
         self.snapshot: EntitySnapshot | None = None
         #: Reminders and jobs; None while there are none.
         self.rows: RowChanges | None = None
-        self.emissions: list[Emission] = []
+        #: The answer of the handler that persisted this, which leaves before the emissions.
+        self.answer = answer
+        self.emissions = emissions
 
     def release(self) -> None:
         """Let go what waited."""
+        if self.answer is not None:
+            self.answer.leave()
         for go, _ in self.emissions:
             go()
 
     def fail(self, error: BaseException) -> None:
         """Fail what waited."""
+        if self.answer is not None:
+            self.answer.fail_at_once(error)
         for _, fail in self.emissions:
             fail(error)
+
+
+#: Stands where no answer was given yet.
+_NONE: Final = object()
 
 
 def _nothing(_: BaseException) -> None:
@@ -92,14 +110,18 @@ def _nothing(_: BaseException) -> None:
 class _Held:
     """The sender of a message to an entity: what answers it waits for the state."""
 
-    __slots__ = ("_entity", "batch", "expects", "inner")
+    __slots__ = ("_answer", "_entity", "_sends", "batch", "expects", "inner")
 
     expects: Literal[True]
+    #: The first answer as it was given, and what sends it if it was encoded then.
+    _answer: Any
+    _sends: Callable[[], object] | None
 
     def __init__(self, cell: "EntityCell", inner: Sender | None) -> None:
         self.expects = True
         self._entity = cell
         self.inner = inner
+        self._answer = _NONE
         #: The first batch with something that the handler persisted; 0: there is none.
         self.batch = 0
 
@@ -142,34 +164,45 @@ class _Held:
         if inner is None or not inner.expects:
             cell.close_stretch()
             return True
-        if cell.type_is_kept and not self.done_:
-            try:
-                go = self._answer_of(inner, value)
-            except BaseException as error:  # noqa: BLE001 - as if the handler had raised it
-                cell.failed(error, self)
+        if cell.type_is_kept and not getattr(inner, "done_", False):
+            if self._answer is not _NONE:  # the first one counts
+                cell.close_stretch()
                 return True
-            cell.end_stretch((go, self._refuse))
+            self._answer, self._sends = value, None
+            if value.__class__ not in IMMUTABLE:
+                try:
+                    self._keep(inner, value)
+                except BaseException as error:  # noqa: BLE001 - as if the handler had raised it
+                    cell.failed(error, self)
+                    return True
+            cell.end_stretch(self)
             return True
         cell.close_stretch()
         return inner.set_result(value)
 
-    def _answer_of(self, inner: Any, value: Any) -> Callable[[], object]:
-        """Return what gives an answer as it is now, whatever changes it later.
+    def _keep(self, inner: Any, value: Any) -> None:
+        """Keep an answer as it is now, whatever changes it later.
 
         Raises:
             NotSerializable: it holds something that cannot travel.
         """
-        if value.__class__ in IMMUTABLE:
-            return partial(inner.set_result, value)
         encoded = getattr(inner, "encoded", None)
         if encoded is not None and not isinstance(value, ActorRef):
             try:
-                made: Callable[[], object] = encoded(value)
+                self._sends = encoded(value)
             except MessageTooLarge:
                 pass  # which the asker is told once the state may be shown
             else:
-                return made
-        return partial(inner.set_result, self._entity.host.form.copy(value))
+                return
+        self._answer = self._entity.host.form.copy(value)
+
+    def leave(self) -> None:
+        """Let the answer go."""
+        inner: Any = self.inner
+        if self._sends is not None:
+            self._sends()
+        elif inner is not None:
+            inner.set_result(self._answer)
 
     def set_exception(self, error: BaseException) -> bool:
         """Let an error leave as an answer does."""
@@ -306,8 +339,8 @@ class EntityCell(Cell):
     __slots__ = (
         "_broken", "_events", "_has_begun", "_in_flight", "_is_leaving", "_next", "_outbox",
         "_recovered", "_saved", "_since", "after_commits", "host", "is_put_away", "is_reading",
-        "_batches", "_half_made", "_reads", "_rows", "_writing", "durable", "key", "last_used",
-        "slot", "type", "type_is_kept", "written",
+        "_batches", "_half_made", "_reads", "_rows", "_writing", "durable", "home", "key",
+        "last_used", "slot", "take_outcome", "type", "type_is_kept", "written",
     )  # fmt: skip
 
     def __init__(self, host: Any, number: int, key: str, slot: int) -> None:
@@ -319,6 +352,10 @@ class EntityCell(Cell):
         #: Whether events are stored.
         self.type_is_kept = host.state is not None
         self.key, self.slot = key, slot
+        #: The slot with the name of its type, and what is told of each commit.
+        self.home: Slot = host.type.name, slot
+        self.take_outcome: Callable[[Committed | BaseException], None]
+        self.take_outcome = partial(host.take_outcome, self)
         self.known_ref = host.ref(key)
         #: The number of the last event that was persisted.
         self.written = 0
@@ -689,7 +726,7 @@ class EntityCell(Cell):
         """Return what is committed next."""
         if self._next is None:
             self._batches += 1
-            self._next = EntityBatch(self._batches)
+            self._next = EntityBatch(self._batches, [], [])
         return self._next
 
     def emit_answer(
@@ -730,7 +767,7 @@ class EntityCell(Cell):
             emissions.append((lambda: post(copied, sender), fail))
         return True
 
-    def end_stretch(self, answer: Emission) -> None:
+    def end_stretch(self, answer: _Held) -> None:
         """Let an answer go when it may, and end the stretch behind it."""
         events, every = self._events, self.type.cls.snapshot_every
         if (
@@ -741,19 +778,18 @@ class EntityCell(Cell):
             and self._rows is None
             and self._broken is None
             and (self._since < every or not every)
+            and not self._outbox
         ):  # as nearly always where a handler has persisted something
             with self.host.lock:
                 self._events = []
-                self._batches += 1
-                batch = self._in_flight = EntityBatch(self._batches)
-                batch.events, batch.emissions = events, self._outbox
-                batch.emissions.append(answer)
-                self._outbox = []
-                if isinstance(self._writing, _Held) and not self._writing.batch:
-                    self._writing.batch = batch.number
+                self._batches = number = self._batches + 1
+                batch = self._in_flight = EntityBatch(number, events, [], answer)
+                writing = self._writing
+                if isinstance(writing, _Held) and not writing.batch:
+                    writing.batch = number
                 self.host.commit(self, batch)
             return
-        self.emit_answer(*answer)
+        self.emit_answer(answer.leave, answer.fail_at_once)
         self.close_stretch()
 
     def close_stretch(self) -> None:
@@ -792,6 +828,11 @@ class EntityCell(Cell):
         assert batch is not None
         self._in_flight = batch
         self.host.commit(self, batch)
+
+    @property
+    def events_in_flight(self) -> int:
+        """How many events are being committed."""
+        return 0 if self._in_flight is None else len(self._in_flight.events)
 
     def committed(self, error: BaseException | None) -> None:
         """Take the outcome of a commit; on the node's thread."""

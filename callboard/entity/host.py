@@ -518,8 +518,9 @@ class EntityHost:
 
     def commit(self, cell: EntityCell, batch: EntityBatch) -> None:
         """Commit a batch of an entity in the next transaction; the entity is told of it."""
-        slot: Slot = self.type.name, cell.slot
-        began = None if self.counters.commits % TIMED else self.runtime.now()
+        done = cell.take_outcome
+        if not self.counters.commits % TIMED:
+            done = partial(self._take_timed, done, self.runtime.now())
         snapshots: tuple[EntitySnapshot, ...] = ()
         forget = _NOTHING
         if batch.snapshot is not None:
@@ -528,31 +529,34 @@ class EntityHost:
                 last = batch.snapshot.number - keep
                 forget = {cell.key: last} if last > 0 else _NOTHING
         assert self.state is not None
-        for _, _, kind, version, _ in batch.events:
-            if (kind, version) not in self._kinds:
-                self._kinds.add((kind, version))
-                self.on_kind((kind, version))
+        for event in batch.events:
+            kind = event[2:4]
+            if kind not in self._kinds:
+                self._kinds.add(kind)
+                self.on_kind(kind)
         epoch = self.epochs.get(cell.slot, 0)
-        made = SlotBatch(slot, epoch, batch.events, snapshots, forget, batch.rows)
-        self.state.commit(made, partial(self._committed, cell, slot, len(batch.events), began))
+        made = SlotBatch(cell.home, epoch, batch.events, snapshots, forget, batch.rows)
+        self.state.commit(made, done)
 
-    def _committed(
+    def _take_timed(
         self,
-        cell: EntityCell,
-        slot: Slot,
-        events: int,
-        began: float | None,
+        take: Callable[[Committed | BaseException], None],
+        began: float,
         outcome: Committed | BaseException,
     ) -> None:
+        """Take an outcome, and note how long it took."""
+        self.commit_seconds.add(self.runtime.now() - began)
+        take(outcome)
+
+    def take_outcome(self, cell: EntityCell, outcome: Committed | BaseException) -> None:
         """Take the outcome of a transaction that held a batch of an entity."""
         counters = self.counters
-        if began is not None:
-            self.commit_seconds.add(self.runtime.now() - began)
         if isinstance(outcome, BaseException):
             counters.failures += 1
             cell.committed(outcome)
             return
         fenced, failed, positions = outcome
+        slot = cell.home
         position = positions.get(slot[0], 0)
         if position > self._position:  # each batch of a transaction is told the same
             self._position = position
@@ -566,7 +570,7 @@ class EntityHost:
             cell.committed(failed[slot])
         else:
             counters.commits += 1
-            counters.events += events
+            counters.events += cell.events_in_flight
             cell.committed(None)
 
     def rows_committed(self, rows: RowChanges) -> None:

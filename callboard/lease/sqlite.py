@@ -146,6 +146,8 @@ class SharedFile:
         self.path = path
         self.connection = opener(path)
         self._lock = threading.Lock()
+        #: Whether SQLite itself waits for other processes.
+        self._waits = True
 
     def run(self, work: Callable[[sqlite3.Connection], T], *, is_write: bool = False) -> T:
         """Call `work` with the connection; a write is one transaction that holds the lock.
@@ -157,6 +159,7 @@ class SharedFile:
             connection = self.connection
             try:
                 if not is_write:
+                    self._let_wait(waits=True)
                     return work(connection)
                 self._begin()
                 answer = work(connection)
@@ -178,20 +181,24 @@ class SharedFile:
         for the commits of this one would wait with it.
         """
         execute, last = self.connection.execute, time.monotonic() + BUSY_TIMEOUT
-        execute("PRAGMA busy_timeout = 0")
-        try:
-            while True:
-                try:
-                    execute("BEGIN IMMEDIATE")
-                except sqlite3.OperationalError as error:
-                    is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-                    if not is_busy or time.monotonic() >= last:
-                        raise
-                    time.sleep(_LOOK)
-                else:
-                    return
-        finally:
-            execute(f"PRAGMA busy_timeout = {round(1000 * BUSY_TIMEOUT)}")
+        self._let_wait(waits=False)
+        while True:
+            try:
+                execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not is_busy or time.monotonic() >= last:
+                    raise
+                time.sleep(_LOOK)
+            else:
+                return
+
+    def _let_wait(self, *, waits: bool) -> None:
+        """Let SQLite wait, or not; who only writes, or only reads, says so once."""
+        if waits is not self._waits:
+            seconds = BUSY_TIMEOUT if waits else 0
+            self.connection.execute(f"PRAGMA busy_timeout = {round(1000 * seconds)}")
+            self._waits = waits
 
     def close(self) -> None:
         """Close the connection."""

@@ -15,7 +15,9 @@ from callboard.entity.state.interface import (
     Committed,
     EntitySnapshot,
     EntityState,
+    NewEvent,
     RowChanges,
+    Slot,
     SlotBatch,
 )
 
@@ -65,58 +67,62 @@ class GroupedCommits:
     """What waits for the next transaction, and who waits for the one under way."""
 
     def __init__(self) -> None:
-        """Make one with nothing under way."""
+        """Make one of nothing."""
         self._waiting: deque[tuple[SlotBatch, Done[Committed]]] = deque()
-        self.is_under_way = False
 
     def add(self, batch: SlotBatch, done: Done[Committed]) -> None:
         """Let a batch wait."""
         self._waiting.append((batch, done))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._waiting
+
     def begin(self) -> tuple[list[SlotBatch], list[Done[Committed]]]:
         """Take what the next transaction holds: the batches of a slot become one."""
-        batches: dict[object, list[SlotBatch]] = {}
+        batches: dict[Slot, SlotBatch] = {}
+        several: dict[Slot, list[SlotBatch]] = {}
         waiters: list[Done[Committed]] = []
         later: deque[tuple[SlotBatch, Done[Committed]]] = deque()
         waiting = self._waiting
         while waiting and len(batches) < _MOST_BATCHES:
             batch, done = waiting.popleft()
-            before = batches.get(batch.slot)
-            if before is None:
-                batches[batch.slot] = [batch]
-            elif before[0].epoch == batch.epoch:
-                before.append(batch)
-            else:
-                later.append((batch, done))
-                continue
+            slot = batch.slot
+            before = batches.setdefault(slot, batch)
+            if before is not batch:
+                if before.epoch != batch.epoch:
+                    later.append((batch, done))
+                    continue
+                if slot in several:
+                    several[slot].append(batch)
+                else:
+                    several[slot] = [before, batch]
             waiters.append(done)
         waiting.extendleft(reversed(later))
-        self.is_under_way = bool(batches)
-        return [
-            _joined(each) if len(each) > 1 else each[0] for each in batches.values()
-        ], waiters
+        for slot, of_slot in several.items():
+            batches[slot] = _joined(of_slot)
+        return list(batches.values()), waiters
 
 
 def _joined(batches: Sequence[SlotBatch]) -> SlotBatch:
     """Return batches of one slot and epoch as one."""
+    events: list[NewEvent] = []
     rows: RowChanges | None = None
     snapshots: dict[str, EntitySnapshot] = {}
     forget: dict[str, int] = {}
     for batch in batches:
-        snapshots.update({each.key: each for each in batch.snapshots})
-        forget.update(batch.forget)
+        events += batch.events
+        if batch.snapshots:
+            snapshots.update({each.key: each for each in batch.snapshots})
+        if batch.forget:
+            forget.update(batch.forget)
         if batch.rows is not None:
             if rows is None:
                 rows = RowChanges()
             rows.include(batch.rows)
-    return SlotBatch(
-        batches[0].slot,
-        batches[0].epoch,
-        [event for batch in batches for event in batch.events],
-        list(snapshots.values()),
-        forget,
-        rows,
-    )
+    slot, epoch = batches[0][:2]
+    return SlotBatch(slot, epoch, events, list(snapshots.values()), forget, rows)
 
 
 class ThreadedStateClient:
@@ -158,9 +164,9 @@ class ThreadedStateClient:
 
     def commit(self, batch: SlotBatch, done: Done[Committed]) -> None:
         """Commit the batch of a slot in the next transaction."""
-        with self._commits_come:
-            self._commits.add(batch, done)
-            if not self._is_committing:  # else its thread looks before it waits
+        self._commits.add(batch, done)
+        if not self._is_committing:  # else its thread looks before it waits
+            with self._commits_come:
                 self._commits_come.notify()
 
     def own_fences(self, type_name: str) -> Mapping[int, int] | None:
@@ -195,16 +201,24 @@ class ThreadedStateClient:
     def _run_commits(self) -> None:
         """Commit what waits until the state is closed: the thread of commits."""
         while True:
-            with self._commits_come:
-                batches, waiters = self._commits.begin()
-                while not batches and not self._is_closing:
-                    self._is_committing = False
-                    self._commits_come.wait()
-                    batches, waiters = self._commits.begin()
-                self._is_committing = True
+            if self._commits.is_empty:
+                self._wait_for_commits()
+            batches, waiters = self._commits.begin()
             if not batches:
                 return
             self._post(_tell_all, waiters, _outcome(partial(self._state.commit, batches)))
+
+    def _wait_for_commits(self) -> None:
+        """Wait until there is something to commit, or the state is closed.
+
+        Who commits appends without a lock, then looks whether this thread waits; this thread
+        says that it does before it looks. So one of them sees the other.
+        """
+        with self._commits_come:
+            self._is_committing = False
+            while self._commits.is_empty and not self._is_closing:
+                self._commits_come.wait()
+            self._is_committing = True
 
 
 def _outcome(call: Callable[[], T]) -> T | BaseException:

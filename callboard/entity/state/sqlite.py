@@ -7,7 +7,7 @@ A transaction that writes holds the file's only lock for writing from its first 
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from pathlib import Path
 from socket import gethostname
@@ -44,7 +44,6 @@ _OWN_FENCES = (
     " WHERE type = ? AND writer = ?"
 )
 _ADVANCE = "UPDATE callboard_types SET last = last + ? WHERE type = ? RETURNING last"
-_EVENT = "INSERT INTO callboard_events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _KIND = "INSERT INTO callboard_kinds VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _SNAPSHOT = "INSERT OR REPLACE INTO callboard_snapshots VALUES (?, ?, ?, ?, ?, ?)"
 _OLD_SNAPSHOTS = """DELETE FROM callboard_snapshots WHERE type = ?1 AND key = ?2 AND number <
@@ -64,6 +63,24 @@ _COUNTED = "SELECT number FROM callboard_writers WHERE writer = ?"
 
 #: Slots of a commit from which on their fences are read together.
 _MANY_SLOTS = 8
+
+#: Events that one statement inserts at most, a power of two.
+_MOST_EVENTS = 64
+
+
+@cache
+def _insert(count: int) -> str:
+    """Return what inserts so many events.
+
+    While a statement runs, the interpreter is others'; with one for each event, this thread
+    would ask for it back as often, and wait for the node's thread each time.
+    """
+    rows = (
+        f"(?1, ?3 + {row + 1}, ?{5 + 6 * row}, ?{6 + 6 * row}, ?2, ?{4 + 6 * row},"
+        f" ?{7 + 6 * row}, ?{8 + 6 * row}, ?{9 + 6 * row})"
+        for row in range(count)
+    )
+    return f"INSERT INTO callboard_events VALUES {', '.join(rows)}"  # noqa: S608 - our numbers
 
 
 class SqliteState(SqlState):
@@ -218,28 +235,46 @@ class SqliteState(SqlState):
                     fenced[batch.slot] = fence
                     continue
             kept.setdefault(batch.slot[0], []).append(batch)
-        kinds: set[tuple[str, str, int]] = set()
+        self._new_kinds = set()
         for type_name, of_type in kept.items():
             self._write_others(type_name, of_type, connection, now)
-            count = sum(len(batch.events) for batch in of_type)
+            count = sum([len(batch.events) for batch in of_type])
             if count:
                 last = execute(_ADVANCE, (count, type_name)).fetchone()[0]
                 positions[type_name] = last
-                position = last - count
-                rows = []
-                for batch in of_type:
-                    epoch = batch.epoch
-                    for key, number, kind, version, body in batch.events:
-                        position += 1
-                        rows.append(
-                            (type_name, position, key, number, now, epoch, kind, version, body)
-                        )
-                        kinds.add((type_name, kind, version))
-                connection.executemany(_EVENT, rows)
-        self._new_kinds = kinds - self._kinds
-        connection.executemany(_KIND, self._new_kinds)
+                self._write_events(type_name, last - count, of_type, connection, now)
+        if self._new_kinds:
+            connection.executemany(_KIND, self._new_kinds)
         execute(_COUNT, (self.writer, self._number, now))
         return Committed(fenced, {}, positions)
+
+    def _write_events(
+        self,
+        type_name: str,
+        position: int,
+        batches: Sequence[SlotBatch],
+        connection: sqlite3.Connection,
+        now: int,
+    ) -> None:
+        """Write the events of a type behind a position."""
+        known, events = (
+            self._kinds,
+            [(batch.epoch, event) for batch in batches for event in batch.events],
+        )
+        size, done, left = _MOST_EVENTS, 0, len(events)
+        while left:
+            while size > left:
+                size >>= 1
+            values: list[Any] = [type_name, now, position + done]
+            for epoch, event in events[done : done + size]:
+                values.append(epoch)
+                values += event
+                kind = type_name, event[2], event[3]
+                if kind not in known:
+                    self._new_kinds.add(kind)
+            connection.execute(_insert(size), values)
+            done += size
+            left -= size
 
     def _own_fences(
         self, batches: Sequence[SlotBatch], connection: sqlite3.Connection
