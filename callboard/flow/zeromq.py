@@ -5,8 +5,10 @@ originals do; every pyzmq has them. SERVER and CLIENT carry one frame with the w
 they need a pyzmq with draft sockets, and are what the originals' flows speak:
 `tcp+draft://HOST:PORT`.
 
-ZeroMQ does not tell when a peer is gone: what is noticed is a send that cannot be routed.
-Everything else is the table of `callboard.flow.protocol.association`, as over BASP.
+ZeroMQ does not tell when a peer is gone: what is noticed is a send that cannot be routed. What
+that peer said before, the reason of its end above all, may not have been read then: the broker
+calls it lost when all that arrived is read. Everything else is the table of
+`callboard.flow.protocol.association`, as over BASP.
 
 A socket belongs to one thread. Others put what they send into a queue and knock at a pair of
 sockets of the operating system.
@@ -48,6 +50,9 @@ LINGER_MS: Final = 1000
 
 #: Messages that are read before the queue of others is looked at again.
 BATCH: Final = 256
+
+#: Seconds for which the last words of a lost peer are looked for where other messages never end.
+LAST_WORDS: Final = 1.0
 
 
 def has_draft() -> bool:
@@ -125,7 +130,11 @@ class _Loop:
             try:
                 self.take(self.socket.recv_multipart(zmq.DONTWAIT, copy=False))
             except zmq.Again:
+                self.emptied()
                 return
+
+    def emptied(self) -> None:
+        """All that has arrived is read."""
 
     def join(self, endpoint: str) -> None:
         """Connect or bind the socket."""
@@ -229,6 +238,8 @@ class ZmqFlowBroker(_Loop, FlowSwitch[bytes], BrokerView):
         #: Where clients and handlers reach it.
         self.address = bound.replace("://", "+draft://") if self.is_draft else bound
         self._ended = threading.Event()
+        #: Peers that a send did not reach: until when their last words are looked for, and why.
+        self._unreached: dict[int, tuple[float, str]] = {}
         self.thread.start()
 
     def join(self, endpoint: str) -> None:
@@ -247,7 +258,7 @@ class ZmqFlowBroker(_Loop, FlowSwitch[bytes], BrokerView):
             self.pass_on(self.rid_of(identity), data)
 
     def send_to(self, rid: int, data: bytes) -> None:
-        """Send to a peer; one that ZeroMQ has no way to loses its flow."""
+        """Send to a peer; one that ZeroMQ has no way to loses its flow after its last words."""
         try:
             if self.is_draft:
                 frame = zmq.Frame(data)
@@ -257,16 +268,35 @@ class ZmqFlowBroker(_Loop, FlowSwitch[bytes], BrokerView):
                 frames = [self._ports[rid], b"", *decode_frames(data)]
                 self.socket.send_multipart(frames, zmq.DONTWAIT)
         except (zmq.ZMQError, MalformedMessage) as error:
-            self.carry_out(self.table.down(rid, str(error)))
+            self._unreached.setdefault(rid, (self._now() + LAST_WORDS, str(error)))
+
+    def emptied(self) -> None:
+        """Nothing is left that a lost peer has said."""
+        while self._unreached:
+            self._lose(next(iter(self._unreached)))
+
+    def _lose(self, rid: int) -> None:
+        """End the flow of a lost peer, if its last words have not done so."""
+        _, reason = self._unreached.pop(rid)
+        self.carry_out(self.table.down(rid, reason))
+
+    def forget(self, rid: int) -> None:
+        """Free a routing id."""
+        super().forget(rid)
+        self._unreached.pop(rid, None)
 
     def refuse_later(self, cid: int, reason: str) -> None:
         """Tell a client that waits; from any thread."""
         self.post(partial(self.refuse, cid, reason))
 
     def tick(self) -> None:
-        """Refuse flows that waited too long for their handlers."""
+        """Refuse flows that waited too long for their handlers; end those of lost peers."""
+        now = self._now()
         if self.table.is_waiting:
-            self.carry_out(self.table.expire(time.monotonic()))
+            self.carry_out(self.table.expire(now))
+        for rid, (until, _) in list(self._unreached.items()):
+            if until <= now and rid in self._unreached:
+                self._lose(rid)
 
     def close(self) -> None:
         """End all flows with EOT, then the broker. Idempotent."""

@@ -1,10 +1,22 @@
 """Flows over ZeroMQ: the same table and the same class, other sockets."""
 
 import asyncio
+import queue
+import threading
+from typing import ClassVar
 
 import pytest
 
-from callboard.flow import Flow, FlowAborted, FlowBroker, FlowError, FlowRefused, FlowTimeout
+from callboard.flow import (
+    Bot,
+    Flow,
+    FlowAborted,
+    FlowBroker,
+    FlowError,
+    FlowHandler,
+    FlowRefused,
+    FlowTimeout,
+)
 from callboard.flow.factories import Spawn
 from callboard.flow.protocol.message import Message
 from callboard.proxies.errors import PublicAddress
@@ -71,6 +83,52 @@ def test_refusals_and_crashes_reach_the_client(serve, node):
     flow.put(b"x")
     with pytest.raises(FlowAborted, match="paper"):
         flow.close()
+
+
+class Stumbling(FlowHandler):
+    """Takes one DAT, and fails when the test says so."""
+
+    took: ClassVar[threading.Event]
+    fails: ClassVar[threading.Event]
+
+    async def serve(self, flow: Flow, bot: Bot) -> None:
+        await flow.aget()
+        self.took.set()
+        self.fails.wait(20)
+        msg = "out of paper"
+        raise ValueError(msg)
+
+
+def test_last_words_are_read_before_a_handler_is_lost(serve, node):
+    """A send finds that the handler is gone before the broker has read why it ended."""
+    broker = serve(Spawn(node, Stumbling))
+    ends = queue.Queue()
+    broker.post(lambda: ends.put(broker.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)))
+    gone = ends.get(timeout=20)
+
+    for _ in range(10):  # chance decides which of two peers the broker hears first
+        Stumbling.took, Stumbling.fails, is_held = (threading.Event() for _ in range(3))
+        flow = Flow.connect(broker.address, credit=9, timeout=20)
+        flow.put(b"x")
+
+        def hold(is_held=is_held):
+            is_held.set()
+            assert gone.poll(20_000)
+            gone.recv_multipart()
+
+        assert Stumbling.took.wait(20)
+        broker.post(hold)
+        assert is_held.wait(20)
+        for _ in range(3):
+            flow.put(b"y")
+        Stumbling.fails.set()
+
+        with pytest.raises(FlowAborted, match="paper"):
+            flow.close()
+        eventually(gone.poll)  # the client's socket
+        gone.recv_multipart()
+    eventually(lambda: len(broker) == 0)
+    broker.post(lambda: broker.socket.disable_monitor())
 
 
 def test_nobody_at_the_address_is_a_timeout():
