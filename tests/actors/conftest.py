@@ -7,7 +7,7 @@ import pytest
 
 from callboard.actors.runtime import Runtime
 
-THREADS_END_WITHIN = 5.0
+THREADS_END_WITHIN = 60.0
 """Seconds; executors and the watcher end a few milliseconds after the runtime."""
 
 

@@ -47,7 +47,7 @@ class Gate(Actor):
     @handler
     def wait(self, msg: str) -> str:
         self.entered.set()
-        assert self.opened.wait(10)
+        assert self.opened.wait(150)
         return msg
 
 

@@ -5,7 +5,6 @@ import gc
 import socket
 import ssl
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import trustme
@@ -35,6 +34,7 @@ from callboard.mqtt.wire.properties import Properties
 from callboard.proxies.errors import TlsError
 from callboard.proxies.link.tls import Tls
 from tests.callboard.mqtt.caller import Caller
+from tests.descriptors import open_files
 
 
 class Authority:
@@ -289,9 +289,9 @@ def test_who_is_cut_off_is_cut_off_at_once():
 
         def cut():
             (remote,) = router.edge.door.links
-            before = set(Path("/dev/fd").iterdir())
+            before = set(open_files())
             remote.cut()
-            return before - set(Path("/dev/fd").iterdir())
+            return before - set(open_files())
 
         assert len(router.call(cut)) >= 1
         assert caller.socket.recv(1) == b""
