@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 import os
 import socket
 import ssl
@@ -151,7 +152,8 @@ class Node(Closing):
         options = LinkOptions(node_id, access, certificates, limits or Limits(), state=state)
         self._closed = False
         #: What `_start` began and nobody has finished.
-        self._started: set[Future[Any]] = set()
+        #: What runs on the loop for callers: the future, the coroutine, the one around it.
+        self._started: dict[Future[Any], tuple[Coroutine[Any, Any, Any], ...]] = {}
         self._broker = broker = Broker(self.runtime, self.runner, around, options)
         self.runtime.connect(self, broker.lifetimes, self._spawn_elsewhere)
         self._routes, self._connector = broker.routes, broker.connector
@@ -786,8 +788,11 @@ class Node(Closing):
         self._connector.linger()
         for pool in self._pools:
             pool.join()
-        for future in list(self._started):
+        for future, coroutines in list(self._started.items()):
             future.set_exception(errors.NodeClosed(f"{self.name} was closed"))
+            for each in coroutines:  # the loop ended before their first step
+                if inspect.getcoroutinestate(each) == inspect.CORO_CREATED:
+                    each.close()
 
     def _shut(self, done: Future[None]) -> None:
         """Close all links; on the runner."""
@@ -830,15 +835,17 @@ class Node(Closing):
                 if not isinstance(error, Exception):
                     raise
             finally:
-                self._started.discard(future)
+                self._started.pop(future, None)
 
-        self._started.add(future)
+        around = run()
+        self._started[future] = (coroutine, around)
         if self._closed:
             coroutine.close()
-            self._started.discard(future)
+            around.close()
+            self._started.pop(future, None)
             self._refuse_closed()
         loop = self.runtime.loop
-        loop.call_soon_threadsafe(_keep_task, loop, run())
+        loop.call_soon_threadsafe(_keep_task, loop, around)
         return future
 
     def _refuse_closed(self) -> None:

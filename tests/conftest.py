@@ -8,6 +8,7 @@ example: machines are shared, and pytest's timeout catches hangs.
 
 import contextlib
 import faulthandler
+import gc
 import logging
 import os
 import sys
@@ -124,6 +125,8 @@ def _left_open():
 def nothing_is_left_open():
     """Close the logs that a module leaves open: pages of the next would show them."""
     yield
+    if _left_open():
+        gc.collect()  # what an error of a test still held is not open
     left = _left_open()
     for each in left:
         with contextlib.suppress(Exception):

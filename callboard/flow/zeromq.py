@@ -51,7 +51,7 @@ LINGER_MS: Final = 1000
 #: Messages that are read before the queue of others is looked at again.
 BATCH: Final = 256
 
-#: Seconds for which the last words of a lost peer are looked for where other messages never end.
+#: Seconds that the last words of a lost peer are looked for where other messages never end.
 LAST_WORDS: Final = 1.0
 
 

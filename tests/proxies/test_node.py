@@ -24,6 +24,7 @@ from callboard.actors.errors import (
 )
 from callboard.basp.header import DIRECTORY, NODE_ACTOR, SPAWN_SERVER
 from callboard.proxies.messages import LinkActors, Lookup, Spawn, StopActor
+from callboard.simulation import Cluster
 from tests.proxies.cast import (
     Echo,
     Keyed,
@@ -421,6 +422,19 @@ def test_close_fails_what_is_pending_and_leaves_nothing(leaves_nothing):
         remote.result(5)
     with pytest.raises(ActorDown):
         local.result(5)
+
+
+def test_what_a_loop_never_began_is_closed_with_its_node():
+    cluster = Cluster(1)
+    (node,) = cluster(1)
+    cluster.pause(node)
+    begun = node._start(coroutine := asyncio.sleep(0))
+
+    cluster.close()
+
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+    with pytest.raises(NodeClosed):
+        begun.result(0)
 
 
 def test_close_while_dials_are_under_way_leaves_nothing(leaves_nothing):

@@ -50,9 +50,10 @@ def come(scheme: str, port: int, tls: Tls, name: str, hello=None):
         secured.sendall(hello)
         assert secured.recv(4)[:1] == b"\x20"
         return secured.recv
-    web = connect_websocket(
+    connecting = connect_websocket(
         f"wss://localhost:{port}", sock=raw, ssl=context, subprotocols=["mqtt"]
     )
+    web = connecting.__enter__()  # the only form that all releases of the library like
     web.send(hello)
     assert web.recv(10)[:1] == b"\x20"
 

@@ -55,7 +55,8 @@ class Socket:
         if scheme in {"ws", "wss"}:
             tls = context if scheme == "wss" else None
             url = f"{scheme}://localhost:{router.port}"
-            self.web = connect_websocket(url, sock=self.raw, ssl=tls, subprotocols=["mqtt"])
+            web = connect_websocket(url, sock=self.raw, ssl=tls, subprotocols=["mqtt"])
+            self.web = web.__enter__()  # the only form that all releases of the library like
         elif scheme == "tls":
             self.raw = context.wrap_socket(self.raw, server_hostname="localhost")
 
