@@ -183,8 +183,8 @@ class Node(node.Node):
             entity_class: a subclass of `Entity`.
             args: arguments of its `__init__`, the same for every key.
             state: where events are kept: `sqlite:FILE` or `postgresql://…`; None for nowhere.
-            leases: what decides between nodes that host the class; the database of `state`
-                unless it is given.
+            leases: what decides between nodes that host the class: a database as of `state`,
+                or `etcd://HOST:PORT`; the database of `state` unless it is given.
             kwargs: for its `__init__`.
 
         Raises:

@@ -195,6 +195,10 @@ class EntityLife:
         self.cluster, self.is_calm = cluster, is_calm
         chance = random.Random(f"entities {cluster.seed}")
         self.url = chance.choice(("sqlite:life.db", SERVER, SERVER))
+        #: Where the leases are; None for the state's database.
+        self.leases = None
+        if takeover == "lease" and cluster.seed % 3 == 0:
+            self.leases = "etcd://life"
         self.cls = chance.choice((Journaled, Journaled, Saved))
         self.keep = chance.choice(("all", "all", 3))
         self.kind = self.cls.with_options(keep=self.keep, takeover=takeover)
@@ -319,7 +323,7 @@ class EntityLife:
         async def host() -> None:
             while True:
                 try:
-                    await node.ahost(self.kind, state=self.url)
+                    await node.ahost(self.kind, state=self.url, leases=self.leases)
                 except CallboardError as error:
                     self.note(node.name, "cannot host", error)
                     await passed(node, 0.05)

@@ -1,4 +1,4 @@
-"""A state and its leases by a URL: `sqlite:FILE` or `postgresql://…`."""
+"""A state and its leases by a URL: `sqlite:FILE` or `postgresql://…`; leases in etcd, too."""
 
 import importlib
 from pathlib import Path
@@ -13,6 +13,7 @@ from callboard.lease.register import Leases
 from callboard.lease.sqlite import SqliteLeases
 
 _POSTGRESQL = ("postgresql://", "postgres://")
+_ETCD = ("etcd://", "etcds://")
 
 
 def open_state(url: str, writer: str) -> EntityState:
@@ -43,7 +44,7 @@ def open_view(url: str, _writer: str = "") -> SqlView:
 
 
 def open_leases(url: str, writer: str) -> Leases:
-    """Open the leases that lie beside a state; for `sqlite:FILE` they are in `FILE-leases`.
+    """Open leases by a URL; those of `sqlite:FILE` are in `FILE-leases`.
 
     Raises:
         WrongValue: the URL is of no known kind.
@@ -52,26 +53,36 @@ def open_leases(url: str, writer: str) -> Leases:
     if url.startswith(_POSTGRESQL):
         leases: Leases = _postgresql("lease").PostgresqlLeases(url)
         return leases
+    if url.startswith(_ETCD):
+        register: Leases = _room("lease.etcd", "etcd").EtcdLeases(url)
+        return register
     return SqliteLeases(Path(f"{_file_of(url)}-leases"), writer)
 
 
 def _postgresql(room: str) -> Any:
-    """Return the module of a room that uses PostgreSQL.
+    """Return the module of a room that uses PostgreSQL."""
+    return _room(f"{room}.postgresql", "postgresql")
+
+
+def _room(module: str, extra: str) -> Any:
+    """Return a module that needs an extra.
 
     Raises:
         StateUnavailable: its package is not installed.
     """
     try:
-        return importlib.import_module(f"callboard.{room}.postgresql")
+        return importlib.import_module(f"callboard.{module}")
     except ImportError as cause:
-        name = cause.name
-        msg = f"postgresql:// needs a package ({name}): pip install 'callboard[postgresql]'"
+        msg = f"{extra}:// needs a package ({cause.name}): pip install 'callboard[{extra}]'"
         raise StateUnavailable(msg) from cause
 
 
 def _file_of(url: str) -> Path:
     """Return the file of a URL of SQLite's."""
     kind, _, path = url.partition(":")
+    if url.startswith(_ETCD):
+        message = f"{url!r} holds leases and no state: write leases={url!r}"
+        raise WrongValue(message)
     if kind != "sqlite" or not path.strip("/"):
         message = (
             f"{url!r} is no state: write sqlite:FILE for the processes of one machine, or"

@@ -1,4 +1,4 @@
-"""What every register does: memory, SQLite and PostgreSQL alike."""
+"""What every register does: memory, SQLite, PostgreSQL and etcd alike."""
 
 import subprocess
 import sys
@@ -13,20 +13,25 @@ from callboard.entity.state.opening import open_leases
 from callboard.lease.errors import OutcomeUnknown, StateUnavailable
 from callboard.lease.register import Leases, LeaseValue, MemoryLeases
 from tests.callboard.entity.state.postgresql_server import running_server
+from tests.callboard.lease.etcd_server import running_etcd
 from tests.polling import eventually
 
 OpenLeases = Callable[[str], Leases]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "etcd"])
 def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenLeases]:
     """Open registers of one database, of each kind."""
     if request.param == "memory":
         shared = MemoryLeases()
         yield lambda writer: shared
         return
-    is_file = request.param == "sqlite"
-    url = f"sqlite:{tmp_path}/a.db" if is_file else running_server().new_database()
+    makes = {
+        "sqlite": lambda: f"sqlite:{tmp_path}/a.db",
+        "postgresql": lambda: running_server().new_database(),
+        "etcd": lambda: running_etcd().new_prefix(),
+    }
+    url = makes[request.param]()
     with ExitStack() as opened:
 
         def open_of(writer: str) -> Leases:

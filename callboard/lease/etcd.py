@@ -1,0 +1,246 @@
+"""Leases in etcd: for entities of several machines that no database holds.
+
+A name is a key under a prefix, and its value is JSON. etcd counts the writes of a key since it
+was made (`version`): a write is one transaction that compares this number, and reads are
+linearizable. Both go through the JSON gateway that every member serves (etcd's API v3, package
+`etcd3gw`). etcd's own leases and locks are not used: they end by the server's clock, and who
+holds one is not told in time.
+"""
+
+import base64
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from etcd3gw.client import Etcd3Client
+from etcd3gw.exceptions import Etcd3Exception
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, SSLError
+
+from callboard.actors.errors import WrongValue
+from callboard.lease.errors import (
+    DatabaseReplaced,
+    OutcomeUnknown,
+    StateCorrupt,
+    StateFull,
+    StateUnavailable,
+)
+from callboard.lease.register import LeaseValue, Versioned
+
+#: Seconds that a member has to answer: a lease is raised every half second.
+TIMEOUT: Final = 1.0
+
+#: Keys begin with this unless the URL has a path.
+PREFIX: Final = "callboard/"
+
+_PORT: Final = 2379
+
+_SHAPE: Final = (
+    "etcd://HOST:PORT,HOST:PORT/PREFIX, or etcds:// with ?ca=FILE&cert=FILE&key=FILE for TLS"
+)
+
+#: What etcd says when it has no room (`mvcc: database space exceeded`).
+_NO_ROOM: Final = "space exceeded"
+
+
+class EtcdLeases:
+    """A register in an etcd cluster, whose members are asked one after the other."""
+
+    def __init__(self, url: str) -> None:
+        """Look for a member that answers.
+
+        Args:
+            url: `etcd://HOST:PORT,HOST:PORT/PREFIX`; `etcds://` for TLS, with the files of the
+                authority, of the own certificate and of its key as `?ca=…&cert=…&key=…`.
+
+        Raises:
+            WrongValue: the URL has another shape.
+            StateUnavailable: no member answers.
+        """
+        self._url = url
+        self._members, self._prefix = _opened(url)
+        #: The member that answered last.
+        self._member = 0
+        #: Which cluster it is, and the highest revision that it told.
+        self._cluster, self._revision = "", 0
+        self._lock = threading.Lock()
+        self.read("")
+
+    def read(self, name: str) -> Versioned:
+        """Return the value of a name and its version."""
+        key = self._key(name)
+        with self._lock:
+            answer = self._ask({"compare": [], "success": [{"request_range": {"key": key}}]})
+        try:
+            found = answer["responses"][0]["response_range"].get("kvs")
+            version = int(found[0]["version"]) if found else 0
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise StateUnavailable(self._not_etcd(answer)) from error
+        return (_value_of(found[0]), version) if found else (None, 0)
+
+    def write(self, name: str, value: LeaseValue, expected_version: int) -> bool:
+        """Replace a value if its version is the expected one; return whether it was."""
+        key = self._key(name)
+        put = {"key": key, "value": _encoded(json.dumps(value._asdict()))}
+        version = {
+            "key": key,
+            "target": "VERSION",
+            "result": "EQUAL",
+            "version": str(expected_version),
+        }
+        with self._lock:
+            asked = {"compare": [version], "success": [{"request_put": put}]}
+            return bool(self._ask(asked, is_write=True).get("succeeded", False))
+
+    def is_gone(self, writer: str) -> bool:
+        """Return False: etcd does not see whether a process of another machine lives."""
+        return False
+
+    def again(self) -> "EtcdLeases":
+        """Return the register by connections of its own."""
+        return EtcdLeases(self._url)
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            for member in self._members:
+                member.session.close()
+
+    def _key(self, name: str) -> str:
+        """Return the key of a name, as the gateway wants it."""
+        return _encoded(self._prefix + name)
+
+    def _ask(self, transaction: Mapping[str, Any], *, is_write: bool = False) -> Any:
+        """Have a transaction done by the first member that answers; needs the lock.
+
+        Raises:
+            StateUnavailable: none does, and nothing was written.
+            OutcomeUnknown: perhaps it was written.
+            DatabaseReplaced: another cluster answers, or one that lost what it had told.
+        """
+        failure: Exception | None = None
+        for _ in self._members:
+            try:
+                answer = self._members[self._member].transaction(dict(transaction))
+            except Etcd3Exception as error:
+                failure = error
+                self._member = (self._member + 1) % len(self._members)
+                if is_write and not _never_arrived(error):
+                    raise _refused(error) from error
+            except ValueError as error:  # it is no JSON
+                raise StateUnavailable(self._not_etcd(error)) from error
+            else:
+                self._check_cluster(answer)
+                return answer
+        message = f"no member of {self._url} answers: {_text_of(failure)}"
+        raise StateUnavailable(message) from failure
+
+    def _not_etcd(self, answer: object) -> str:
+        """Return what is told of an answer that etcd does not give."""
+        return f"{self._url} answers, but not as etcd does: {str(answer):.100}"
+
+    def _check_cluster(self, answer: Any) -> None:
+        """Raise `DatabaseReplaced` once where leases may be older than what was told."""
+        try:
+            cluster, revision = (
+                answer["header"]["cluster_id"],
+                int(answer["header"]["revision"]),
+            )
+        except (LookupError, TypeError, ValueError) as error:
+            raise StateUnavailable(self._not_etcd(answer)) from error
+        before = self._cluster, self._revision
+        self._cluster, self._revision = cluster, revision
+        if before[0] and (before[0] != cluster or before[1] > revision):
+            message = (
+                f"{self._url} was put back or is another cluster (revision {before[1]} of"
+                f" {before[0]}, now {revision} of {cluster}): leases begin anew"
+            )
+            raise DatabaseReplaced(message)
+
+
+def _opened(url: str) -> tuple[list[Etcd3Client], str]:
+    """Return a client for each member of a URL, and the prefix of keys.
+
+    Raises:
+        WrongValue: the URL has another shape.
+    """
+    parts = urlsplit(url)
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    places = [_place_of(place, url) for place in parts.netloc.split(",")]
+    wrong = ""
+    if unknown := sorted(options.keys() - {"ca", "cert", "key"}):
+        wrong = f"has the unknown option {unknown[0]!r}"
+    elif options and parts.scheme != "etcds":
+        wrong = "names files of TLS, and is of plain connections"
+    elif ("cert" in options) != ("key" in options):
+        wrong = "names one of cert and key, which go together"
+    if wrong:
+        message = f"{url!r} {wrong}: write {_SHAPE}"
+        raise WrongValue(message)
+    protocol: Literal["http", "https"] = "https" if parts.scheme == "etcds" else "http"
+    files = options.get("ca"), options.get("key"), options.get("cert")
+    members = [
+        Etcd3Client(host, port, protocol, *files, timeout=TIMEOUT, api_path="/v3/")
+        for host, port in places
+    ]
+    for member in members:
+        member.session.trust_env = False  # proxies are for the web
+    path = unquote(parts.path).strip("/")
+    return members, f"{path}/" if path else PREFIX
+
+
+def _place_of(place: str, url: str) -> tuple[str, int]:
+    """Return the host and the port of a member."""
+    try:
+        found = urlsplit(f"//{place}")
+        host, port = found.hostname, found.port
+    except ValueError:
+        host = port = None
+    if not host or "@" in place:
+        message = f"{url!r} is no address of etcd: write {_SHAPE}"
+        raise WrongValue(message)
+    return host, _PORT if port is None else port
+
+
+def _encoded(text: str) -> str:
+    """Return a text as the gateway carries bytes."""
+    return base64.b64encode(text.encode()).decode()
+
+
+def _value_of(found: Mapping[str, str]) -> LeaseValue:
+    """Return what a key holds.
+
+    Raises:
+        StateCorrupt: somebody else wrote it.
+    """
+    try:
+        value = json.loads(base64.b64decode(found.get("value", "")))
+        writer, number, text = value["writer"], value["number"], value["text"]
+    except (ValueError, KeyError, TypeError) as error:
+        key = base64.b64decode(found.get("key", "")).decode(errors="replace")
+        message = f"the key {key!r} in etcd holds no lease: give leases a prefix of their own"
+        raise StateCorrupt(message) from error
+    return LeaseValue(str(writer), int(number), str(text))
+
+
+def _never_arrived(error: Etcd3Exception) -> bool:
+    """Return whether no connection was made, so that nothing can have happened."""
+    cause = error.__context__
+    reason = getattr(cause.args[0] if cause and cause.args else None, "reason", None)
+    return isinstance(reason, NewConnectionError | ConnectTimeoutError | SSLError)
+
+
+def _refused(error: Etcd3Exception) -> Exception:
+    """Return what a write ends with that a member did not carry out, as far as it says."""
+    text = _text_of(error)
+    if _NO_ROOM in text:
+        return StateFull(f"etcd: {text}: compact and defragment it, or raise its quota")
+    if type(error) is Etcd3Exception:  # refused by what it asks for
+        return StateUnavailable(f"etcd: {text}")
+    return OutcomeUnknown(f"etcd: {text}; perhaps it was written")
+
+
+def _text_of(error: Exception | None) -> str:
+    """Return what an error says, in one line."""
+    return " ".join((getattr(error, "detail_text", None) or str(error)).split())[:300]
