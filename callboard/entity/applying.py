@@ -1,12 +1,12 @@
 """How what was stored becomes an entity again: its snapshot, then the events behind it."""
 
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from callboard.entity.entity import Entity, EntityType
 from callboard.entity.errors import NotPersistable
 from callboard.entity.form import EventForm
-from callboard.entity.state.interface import EntitySnapshot, StoredEvent
+from callboard.entity.state.interface import EntitySnapshot, PastEvent
 from callboard.lease.errors import StateVersion
 
 
@@ -20,17 +20,43 @@ def restore(form: EventForm, kind: EntityType, actor: Entity, snapshot: EntitySn
         setattr(actor, name, value)
 
 
-def apply_stored(form: EventForm, kind: EntityType, actor: Entity, stored: StoredEvent) -> None:
-    """Apply a stored event to an entity.
+class Applied(Protocol):
+    """What events are applied to: it knows the number of the last one."""
+
+    written: int
+
+
+def apply_all(
+    form: EventForm,
+    kind: EntityType,
+    applied: Applied,
+    actor: Entity,
+    events: Iterable[PastEvent],
+) -> None:
+    """Apply stored events to an entity.
+
+    Raises:
+        StateVersion: a newer version of the class wrote one, or one that knew more events.
+    """
+    builders, appliers, read = kind.builders, kind.appliers, form.read
+    for number, name, version, body in events:
+        known = builders.get(name)
+        if known is not None and known[0] == version:
+            event = known[1](read(body))
+        else:
+            event = _first_of_kind(form, kind, actor, PastEvent(number, name, version, body))
+        (appliers.get(event.__class__) or kind.applier(event))(actor, event)
+        applied.written = number
+
+
+def _first_of_kind(
+    form: EventForm, kind: EntityType, actor: Entity, stored: PastEvent
+) -> object:
+    """Return a stored event of a kind that this program did not read yet, or an old one.
 
     Raises:
         StateVersion: a newer version of the class wrote it, or one that knew more events.
     """
-    known = kind.builders.get(stored.kind)  # a replay has a million of them
-    if known is not None and known[0] == stored.version:
-        event = known[1](form.read(stored.body))
-        kind.applier(event)(actor, event)
-        return
     registered = form.kind_named(stored.kind)
     latest = kind.version_of(stored.kind)
     if registered is None or stored.version > latest:
@@ -43,8 +69,8 @@ def apply_stored(form: EventForm, kind: EntityType, actor: Entity, stored: Store
     if stored.version < latest:
         fields = kind.upcast(actor, stored.kind, stored.version, fields)
     event = registered.build(fields)
-    kind.applier(event)(actor, event)
     kind.builders[stored.kind] = latest, registered.build
+    return event
 
 
 def public_state(actor: Entity) -> dict[str, Any]:
@@ -73,7 +99,7 @@ def replay(
     kind: EntityType,
     key: str,
     snapshot: EntitySnapshot | None,
-    events: Iterable[StoredEvent],
+    events: Iterable[PastEvent],
 ) -> dict[str, Any]:
     """Return the public attributes of an entity as it was, without hosting it.
 
@@ -87,7 +113,5 @@ def replay(
     actor = kind.cls.attach(cell, (), {})
     if snapshot is not None:
         restore(form, kind, actor, snapshot)
-    for stored in events:
-        apply_stored(form, kind, actor, stored)
-        cell.written = stored.number
+    apply_all(form, kind, cell, actor, events)
     return public_state(actor)

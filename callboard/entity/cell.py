@@ -42,7 +42,6 @@ from callboard.entity.state.interface import (
     Recovered,
     RowChanges,
     Slot,
-    StoredEvent,
     StoredReminder,
 )
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
@@ -569,8 +568,7 @@ class EntityCell(Cell):
             return
         try:
             actor = self._half_made or self._made_of(recovered.snapshot)
-            for stored in recovered.events:
-                self.replay(actor, stored)
+            self.host.apply(self, actor, recovered.events)
         except BaseException as error:  # noqa: BLE001 - what was stored cannot be read by the class
             wrong = isinstance(error, StateCorrupt | StateVersion)
             self._cannot_read(error if wrong else StateCorrupt(_unread(self, error)))
@@ -596,16 +594,6 @@ class EntityCell(Cell):
         if snapshot is not None:
             self.host.restore(actor, snapshot)
         return actor
-
-    def replay(self, actor: Entity, stored: StoredEvent) -> None:
-        """Apply a stored event.
-
-        Raises:
-            StateVersion: a newer version of the class wrote it.
-            StateCorrupt: no `@event` takes it.
-        """
-        self.host.apply_stored(actor, stored)
-        self.written = stored.number
 
     def persist(self, event: object) -> None:
         """Apply an event, and store it when the stretch ends."""

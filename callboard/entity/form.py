@@ -31,7 +31,7 @@ _ANYWHERE: Final = frozenset({int, float, bytes, datetime, Decimal, UUID})
 _EXACT: Final = 2**53
 
 #: What other values are in.
-_NESTING: Final = frozenset({dict, list})
+_NESTING: Final[frozenset[type]] = frozenset({dict, list})
 
 
 def _encoder() -> Callable[[Any], str]:
@@ -125,7 +125,14 @@ class EventForm:
             StateCorrupt: it is none.
         """
         try:
-            return self._value(_decoded(text))
+            value: Any = _decoded(text)
+            if value.__class__ is dict and "$type" not in value and "$cbor" not in value:
+                for field in value.values():
+                    if field.__class__ in _NESTING:
+                        break
+                else:
+                    return value  # nearly every event
+            return self._value(value)
         except (ValueError, TypeError, KeyError) as error:
             msg = f"what is stored cannot be read: {text[:200]!r} ({error})"
             raise StateCorrupt(msg) from None

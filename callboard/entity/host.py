@@ -15,7 +15,7 @@ from callboard.actors.dispatch import DispatchTable
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Sender
 from callboard.actors.runtime import Runtime
-from callboard.entity.applying import apply_stored, public_state, restore
+from callboard.entity.applying import apply_all, public_state, restore
 from callboard.entity.cell import Emission, EntityBatch, EntityCell, read_only, unavailable
 from callboard.entity.cycles import comes_back, is_nested, would_deadlock
 from callboard.entity.entity import Entity, EntityType
@@ -34,11 +34,11 @@ from callboard.entity.state.interface import (
     EntitySnapshot,
     EntityState,
     Fence,
+    PastEvent,
     Recovered,
     RowChanges,
     Slot,
     SlotBatch,
-    StoredEvent,
     check_numbers,
 )
 from callboard.histogram import Histogram
@@ -501,7 +501,7 @@ class EntityHost:
         """Read the page of an entity's events behind a number."""
         name, key = self.type.name, cell.key
 
-        def take(events: "Sequence[StoredEvent] | BaseException") -> None:
+        def take(events: "Sequence[PastEvent] | BaseException") -> None:
             if isinstance(events, BaseException):
                 done(events)
                 return
@@ -514,7 +514,7 @@ class EntityHost:
                 done(Recovered(None, events, has_more))
 
         assert self.state is not None, "there is a page before it"
-        self.state.submit(take, EntityState.events, name, key, after, REPLAYED_AT_ONCE)
+        self.state.submit(take, EntityState.past_events, name, key, after, REPLAYED_AT_ONCE)
 
     def commit(self, cell: EntityCell, batch: EntityBatch) -> None:
         """Commit a batch of an entity in the next transaction; the entity is told of it."""
@@ -684,13 +684,13 @@ class EntityHost:
         """Give an entity the state of a snapshot."""
         restore(self.form, self.type, actor, snapshot)
 
-    def apply_stored(self, actor: Entity, stored: StoredEvent) -> None:
-        """Apply a stored event to an entity.
+    def apply(self, cell: EntityCell, actor: Entity, events: "Iterable[PastEvent]") -> None:
+        """Apply stored events to an entity.
 
         Raises:
-            StateVersion: a newer version of the class wrote it, or one that knew more events.
+            StateVersion: a newer version of the class wrote one, or one that knew more events.
         """
-        apply_stored(self.form, self.type, actor, stored)
+        apply_all(self.form, self.type, cell, actor, events)
 
 
 def _table_of(cls: type[Entity]) -> DispatchTable:

@@ -13,7 +13,7 @@ from callboard.entity.applying import replay
 from callboard.entity.entity import Entity, EntityType, type_name
 from callboard.entity.form import EventForm
 from callboard.entity.journal.entry import raw_event
-from callboard.entity.state.interface import PAGE, EntitySnapshot, StoredEvent
+from callboard.entity.state.interface import PAGE, EntitySnapshot, PastEvent, StoredEvent
 from callboard.text import class_name, said
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ def _replayed(
     """
     form = EventForm(PayloadCodec(DEFAULT_REGISTRY))
     try:
-        state = replay(form, EntityType(cls), key, snapshot, events)
+        past = [PastEvent(each.number, *each[5:]) for each in events]
+        state = replay(form, EntityType(cls), key, snapshot, past)
         return {field: json.loads(form.write(value)) for field, value in state.items()}
     except Exception as error:  # the class is a user's
         why = f"{cls.__qualname__} cannot be replayed: {class_name(error)}: {said(error)}"

@@ -55,6 +55,15 @@ class StoredEvent(NamedTuple):
     body: str
 
 
+class PastEvent(NamedTuple):
+    """What an entity needs of a stored event to be made again; a replay reads a million."""
+
+    number: int
+    kind: str
+    version: int
+    body: str
+
+
 class EntitySnapshot(NamedTuple):
     """The state of an entity after an event."""
 
@@ -72,8 +81,8 @@ class Recovered(NamedTuple):
 
     snapshot: EntitySnapshot | None
     #: The events behind the snapshot, at most a page of them.
-    events: Sequence[StoredEvent]
-    #: Whether there are more: go on with `events` behind the last number.
+    events: Sequence[PastEvent]
+    #: Whether there are more: go on with `past_events` behind the last number.
     has_more: bool
 
 
@@ -254,6 +263,11 @@ class EntityState(Protocol):
     ) -> Sequence[StoredEvent]:
         """Return the events of a key behind a number."""
 
+    def past_events(
+        self, type_name: str, key: str, after: int = 0, limit: int = PAGE
+    ) -> Sequence[PastEvent]:
+        """Return what is applied of the events of a key behind a number."""
+
     def commit(self, batches: Sequence[SlotBatch]) -> Committed:
         """Write the batches of several slots in one transaction; each slot at most once.
 
@@ -323,7 +337,7 @@ def recovered(
     type_name: str,
     key: str,
     snapshot: EntitySnapshot | None,
-    events: Sequence[StoredEvent],
+    events: Sequence[PastEvent],
     limit: int,
     *,
     has_others: bool,
@@ -352,7 +366,7 @@ def recovered(
     return Recovered(snapshot, events[:limit], len(events) > limit)
 
 
-def check_numbers(type_name: str, key: str, events: Sequence[StoredEvent], after: int) -> None:
+def check_numbers(type_name: str, key: str, events: Sequence[PastEvent], after: int) -> None:
     """Refuse the events of a key behind a number if one is missing.
 
     Raises:

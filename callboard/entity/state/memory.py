@@ -17,6 +17,7 @@ from callboard.entity.state.interface import (
     Fence,
     Identity,
     JobStatus,
+    PastEvent,
     ReaderPosition,
     Recovered,
     RowChanges,
@@ -66,7 +67,8 @@ class MemoryTables:
         found = self.snapshots.get((type_name, key), [])
         fitting = [each for each in found if each.version == version]
         snapshot = fitting[-1] if fitting else None
-        events = self.read(type_name, key, snapshot.number if snapshot else 0, limit + 1)
+        after = snapshot.number if snapshot else 0
+        events = self.read_past(type_name, key, after, limit + 1)
         return recovered(type_name, key, snapshot, events, limit, has_others=bool(found))
 
     def read(self, type_name: str, key: str, after: int, limit: int) -> list[StoredEvent]:
@@ -74,6 +76,11 @@ class MemoryTables:
         events = self.events.get((type_name, key), [])
         start = bisect_right(events, after, key=_number)
         return events[start : start + limit]
+
+    def read_past(self, type_name: str, key: str, after: int, limit: int) -> list[PastEvent]:
+        """Return what is applied of the events of a key behind a number."""
+        found = self.read(type_name, key, after, limit)
+        return [PastEvent(each.number, each.kind, each.version, each.body) for each in found]
 
     def open_reader(self, type_name: str, reader: str) -> ReaderPosition:
         """Give a reader of a journal its next epoch."""
@@ -181,6 +188,13 @@ class MemoryState:
         """Return the events of a key behind a number."""
         with self.tables.lock:
             return self.tables.read(type_name, key, after, limit)
+
+    def past_events(
+        self, type_name: str, key: str, after: int = 0, limit: int = PAGE
+    ) -> Sequence[PastEvent]:
+        """Return what is applied of the events of a key behind a number."""
+        with self.tables.lock:
+            return self.tables.read_past(type_name, key, after, limit)
 
     def commit(self, batches: Sequence[SlotBatch]) -> Committed:
         """Write the batches of several slots; those of fenced slots are left out."""

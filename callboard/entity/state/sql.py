@@ -2,7 +2,8 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from callboard.entity.state.interface import (
@@ -14,6 +15,7 @@ from callboard.entity.state.interface import (
     Identity,
     JobState,
     JobStatus,
+    PastEvent,
     ReaderPosition,
     Recovered,
     Slot,
@@ -26,6 +28,10 @@ from callboard.entity.state.interface import (
 _EVENT = "position, key, number, time_ms, epoch, kind, version, body"
 _EVENTS = (
     f"SELECT {_EVENT} FROM callboard_events"  # noqa: S608 - names of columns
+    " WHERE type = ? AND key = ? AND number > ? ORDER BY number LIMIT ?"
+)
+_PAST_EVENTS = (
+    "SELECT number, kind, version, body FROM callboard_events"
     " WHERE type = ? AND key = ? AND number > ? ORDER BY number LIMIT ?"
 )
 _JOURNAL = (
@@ -64,6 +70,9 @@ _JOBS = (
 
 _FENCES: Final = "SELECT slot, epoch, writer FROM callboard_fences WHERE type = ?"
 
+#: As `PastEvent._make`, in a third of the time.
+_past_event: Final[Callable[[tuple[Any, ...]], PastEvent]] = partial(tuple.__new__, PastEvent)
+
 #: With more it is faster to read the fences of all slots.
 _FEW_SLOTS: Final = 64
 
@@ -84,7 +93,7 @@ class SqlView(ABC):
         found = [EntitySnapshot(*row) for row in self.rows(_SNAPSHOTS, type_name, key)]
         fitting = next((each for each in found if each.version == version), None)
         after = fitting.number if fitting else 0
-        events = self.events(type_name, key, after, limit + 1)
+        events = self.past_events(type_name, key, after, limit + 1)
         return recovered(type_name, key, fitting, events, limit, has_others=bool(found))
 
     def events(
@@ -92,6 +101,12 @@ class SqlView(ABC):
     ) -> Sequence[StoredEvent]:
         """Return the events of a key behind a number."""
         return list(map(StoredEvent._make, self.rows(_EVENTS, type_name, key, after, limit)))
+
+    def past_events(
+        self, type_name: str, key: str, after: int = 0, limit: int = PAGE
+    ) -> Sequence[PastEvent]:
+        """Return what is applied of the events of a key behind a number."""
+        return list(map(_past_event, self.rows(_PAST_EVENTS, type_name, key, after, limit)))
 
     def journal(
         self, type_name: str, after: int = 0, limit: int = PAGE

@@ -9,6 +9,7 @@ from callboard.entity.state.interface import (
     Fence,
     JobState,
     JobStatus,
+    PastEvent,
     RowChanges,
     SlotBatch,
     StoredJob,
@@ -45,7 +46,12 @@ def test_what_was_committed_is_recovered_by_another(open_one: OpenState) -> None
     assert state.claim("Cart", {1: 1, 2: 1}) == {}
     done = state.commit([batch(2, [1]), batch(1, [1, 2])])
     assert done == ({}, {}, {"Cart": 3})
-    events = open_one("b").recover("Cart", "k-1", 1).events
+    other = open_one("b")
+    body = '{"item": "tea %d"}'
+    assert list(other.recover("Cart", "k-1", 1).events) == [
+        PastEvent(number, "shop.ItemAdded", 1, body % number) for number in (1, 2)
+    ]
+    events = other.events("Cart", "k-1")
     assert [(e.key, e.number, e.epoch, e.kind, e.version) for e in events] == [
         ("k-1", 1, 1, "shop.ItemAdded", 1),
         ("k-1", 2, 1, "shop.ItemAdded", 1),
@@ -121,6 +127,7 @@ def test_recovery_comes_in_pages(open_one: OpenState) -> None:
     assert [e.number for e in first.events] == [1, 2, 3]
     assert first.has_more
     assert [e.number for e in state.events("Cart", "k-1", 3, 3)] == [4, 5]
+    assert [e.number for e in state.past_events("Cart", "k-1", 3, 1)] == [4]
 
 
 def test_the_last_two_snapshots_are_kept_and_the_newest_is_read(open_one: OpenState) -> None:
@@ -163,7 +170,7 @@ def test_texts_of_all_kinds_come_back(open_one: OpenState) -> None:
     state.claim("Cärt", {1: 1})
     key = "é/'\"%?\\ 中 🙂"
     state.commit([batch(1, [1], key=key, type_name="Cärt")])
-    assert state.recover("Cärt", key, 1).events[0].key == key
+    assert state.events("Cärt", key)[0].key == key
     assert list(state.keys("Cärt")) == [key]
 
 
