@@ -30,11 +30,11 @@ order of the stream, all of them after ``Established``. Source: Zeek Broker's de
 guide, section 7.2.1.1; CAF 0.17 manual, "Binary Actor System Protocol".
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum, auto
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 from callboard.basp import errors
 from callboard.basp.frame import Frame, FrameReader, RawFrame
@@ -220,6 +220,7 @@ class Link:
         upper_state: opaque bytes that the peer receives as ``PeerIdentity.state``; set it
             before the handshake reaches its end. What changes after the effects that carry
             it must be sent when the link is established.
+        state_of: returns what a peer receives by its standing, in place of `upper_state`.
         peer: what is known of the peer; None until it is identified.
         heard_at: time of the last byte received.
         is_confirmed: whether the peer has established the link too.
@@ -263,6 +264,7 @@ class Link:
         self.heard_at = now
         self.peer: PeerIdentity | None = None
         self.upper_state = b""
+        self.state_of: Callable[[Any], bytes] | None = None
         self.state = LinkState.INTRODUCING
 
     @property
@@ -447,7 +449,7 @@ class Link:
         elif operation is Operation.ORIGINATOR_SYN:
             self._proceed(now, effects)
         elif operation is Operation.RESPONDER_SYN_ACK:
-            self._send(Operation.ORIGINATOR_ACK, effects, self.upper_state)
+            self._send(Operation.ORIGINATOR_ACK, effects, self._own_state())
             self._establish(frame, now, effects)
         elif operation is Operation.ORIGINATOR_ACK:
             self._establish(frame, now, effects)
@@ -492,12 +494,18 @@ class Link:
                 effects.append(Parked(peer))
             return
         self._deadline = now + self._config.handshake_timeout
-        operation, payload = Operation.RESPONDER_SYN_ACK, self.upper_state
+        operation, payload = Operation.RESPONDER_SYN_ACK, self._own_state()
         self.state = LinkState.AWAIT_ACK
         if self.is_originator:
             operation, payload = Operation.ORIGINATOR_SYN, b""
             self.state = LinkState.AWAIT_SYN_ACK
         self._send(operation, effects, payload)
+
+    def _own_state(self) -> bytes:
+        """Return what the peer receives."""
+        if self.state_of is None:
+            return self.upper_state
+        return self.state_of(None if self.peer is None else self.peer.standing)
 
     def _send(self, operation: Operation, effects: list[Effect], payload: bytes = b"") -> None:
         """Send a frame of the link itself."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import field
+from struct import Struct
 from typing import Any, Final, TypeVar, cast, dataclass_transform
 
 from callboard.actors import errors
@@ -15,7 +16,7 @@ from callboard.actors.errors import (
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Call, Down, Query
 from callboard.actors.signals import Exit, Restarted
-from callboard.basp.errors import BaspError, PayloadTooHeavy
+from callboard.basp.errors import BaspError, MalformedPayload, PayloadTooHeavy
 from callboard.basp.errors import DuplicateMessageType as BaspDuplicate
 from callboard.basp.errors import NotSerializable as BaspNotSerializable
 from callboard.basp.registry import DEFAULT_REGISTRY, NAME_LIMIT
@@ -142,6 +143,10 @@ class Describe:
 #: give up the work of an asker that has gone, wait for credit, and take what others doubt.
 ABILITIES: Final = ("keys", "cancel", "credit", "doubts")
 
+#: What a node says to neighbors alone that may send to all of it: it takes what carries many
+#: messages. Gates look into each message of a leaf, and see none of those that are carried.
+CARRIERS: Final = "carriers"
+
 
 #: Seconds that a drain lasts at most by default.
 DRAIN_TIMEOUT: Final = 30.0
@@ -223,6 +228,52 @@ class AskCredit:
     def is_sound(self) -> bool:
         """False when the position is none that a node comes to: it is from another one."""
         return type(self.position) is int and 0 <= self.position < 1 << 62
+
+
+#: Bytes of an answer or a message that is carried with others, and of all that are.
+CARRIED_LIMIT: Final = 4_096
+CARRIER_LIMIT: Final = 32_768
+
+ANSWER_HEAD: Final = Struct(">II")
+
+
+@frozen_message("callboard.CarriedAnswers")
+class CarriedAnswers:
+    """Answers of one turn to asks of one node, each with the id of its ask.
+
+    Attributes:
+        heads: for each answer the id of its ask and how many bytes it has, four bytes each.
+        bodies: the answers, one behind the other, each as the payload that it would have alone.
+    """
+
+    heads: bytes
+    bodies: bytes
+
+    def each(self) -> list[tuple[int, bytes]]:
+        """Return the answers, each with the id of its ask.
+
+        Raises:
+            MalformedPayload: the columns do not fit together, or an answer is too large.
+        """
+        heads, bodies = self.heads, self.bodies
+        if (
+            type(heads) is not bytes
+            or type(bodies) is not bytes
+            or len(heads) % ANSWER_HEAD.size
+        ):
+            msg = "what carries answers has columns of another form"
+            raise MalformedPayload(msg)
+        found, at = [], 0
+        for message_id, size in ANSWER_HEAD.iter_unpack(heads):
+            found.append((message_id, bodies[at : at + size]))
+            at += size
+            if size > CARRIED_LIMIT:
+                msg = f"an answer of {size:,} B is carried; the limit is {CARRIED_LIMIT:,} B"
+                raise MalformedPayload(msg)
+        if at != len(bodies):
+            msg = f"{len(found):,} answers of {at:,} B are carried in {len(bodies):,} B"
+            raise MalformedPayload(msg)
+        return found
 
 
 @frozen_message("callboard.Doubtful")

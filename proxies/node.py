@@ -148,8 +148,14 @@ class Node(Closing):
         self.runner = around.make_runner(name)
         self.runtime = Runtime(name, node_id, self.runner)
         self.runtime.plain = PlainActors({})
-        state = describe_node(name, is_tool=is_tool)
-        options = LinkOptions(node_id, access, certificates, limits or Limits(), state=state)
+        options = LinkOptions(
+            node_id,
+            access,
+            certificates,
+            limits or Limits(),
+            state=describe_node(name, is_tool=is_tool),
+            limited_state=describe_node(name, is_tool=is_tool, is_limited=True),
+        )
         self._closed = False
         #: What `_start` began and nobody has finished.
         #: What runs on the loop for callers: the future, the coroutine, the one around it.

@@ -5,12 +5,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from callboard.actors.dispatch import handler
 from callboard.actors.envelope import COMPANY, Envelope
-from callboard.actors.errors import WrongValue, require
+from callboard.actors.errors import WrongValue, remote_error, require
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Home, Sender, current_cell
 from callboard.actors.runner.slow_handlers import handler_frame
@@ -18,6 +18,7 @@ from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.entity_name import KEY_LIMIT, QUEUE_PREFIX, is_key, is_type_name
+from callboard.basp.errors import MalformedPayload, RemoteProtocolError
 from callboard.basp.header import ENTITIES
 from callboard.basp.options import CHAIN_LIMIT
 from callboard.basp.payload import PayloadCodec
@@ -35,10 +36,15 @@ from callboard.entity.journal.journal import Journal, checked_reader
 from callboard.entity.machine.ballot_machine import BALLOT_SECONDS
 from callboard.entity.machine.table import SLOTS, SharedState, Table, TableMember, slot_of
 from callboard.entity.messages import (
+    CARRIED_ASKED,
+    CARRIED_URGENT,
+    NO_DEADLINE,
     AskEntityTable,
     AskVote,
+    Carried,
     EntityMarker,
     EntityMessage,
+    EntityMessages,
     EntityTable,
     FollowJournal,
     JournalGrew,
@@ -78,7 +84,7 @@ from callboard.proxies.errors import NotPermitted
 from callboard.proxies.events import NodeDown, NodeUp
 from callboard.proxies.overlay import Overlay
 from callboard.proxies.rights.rights import NamedRight, Rights
-from callboard.text import shown
+from callboard.text import class_name, said, shown
 
 if TYPE_CHECKING:
     from callboard.entity.queue.work_queue import WorkQueue
@@ -123,6 +129,22 @@ class _Teller:
         return self._ref
 
 
+class ArrivedMessage(NamedTuple):
+    """A message of another node for an entity."""
+
+    type_name: str
+    key: str
+    message: Any
+    sender: Any
+    is_urgent: bool
+
+
+def _no_key(key: object) -> WrongValue:
+    """Return the error of a message to what is no key."""
+    what = f"a key has 1 to {KEY_LIMIT} bytes in UTF-8 and no NUL"
+    return WrongValue(f"{what}; {shown(key):.80} has not")
+
+
 class EntityServer(SystemActor):
     """Takes messages of other nodes for entities of this one.
 
@@ -146,8 +168,7 @@ class EntityServer(SystemActor):
             if self._refuses(msg.type_name, ("entities",)):
                 return None
             if not is_key(key):
-                what = f"a key has 1 to {KEY_LIMIT} bytes in UTF-8 and no NUL"
-                self._refuse(WrongValue(f"{what}; {shown(key):.80} has not"))
+                self._refuse(_no_key(key))
                 return None
         is_asked = msg.is_asked is True
         if is_asked:
@@ -156,10 +177,49 @@ class EntityServer(SystemActor):
             # Not kept as a promise: who handles it answers, also when this actor has ended.
             cell.promised = asker
             asker.owed()
-        refusal = entities.deliver(msg, asker, is_leaf=is_leaf)
+        trace, chain = COMPANY.current(), COMPANY.chain.get()
+        message = Envelope(msg.message, trace, chain=chain) if trace or chain else msg.message
+        sender: Any = asker
+        if not is_asked:
+            sender = _Teller(msg.sender if isinstance(msg.sender, ActorRef) else None)
+        arrived = ArrivedMessage(msg.type_name, key, message, sender, msg.is_urgent is True)
+        if is_leaf:
+            refusal = entities.bring(arrived)
+        else:
+            attempt = msg.attempt if type(msg.attempt) is int else 0
+            refusal = entities.deliver(arrived, getattr(asker, "node", b""), attempt)
         if refusal is not None and is_asked:
             asker.set_result(refusal)
         return refusal
+
+    @handler
+    def on_messages(self, msg: EntityMessages) -> None:
+        """Give messages that came together to their entities."""
+        cell: Any = self.context
+        carrier = cell.sender
+        if carrier is None or not carrier.expects or not hasattr(carrier, "carried"):
+            return
+        if self._refuses(msg.type_name, ("entities",)):
+            return
+        if self._rights() is not None:
+            self._refuse(NotPermitted("a node with limited rights sends messages one by one"))
+            return
+        try:
+            messages = msg.each()
+        except MalformedPayload as error:
+            self._refuse(error)
+            return
+        cell.promised = carrier  # each message has an answer of its own
+        carrier.owed()
+        take = self._entities.carried(msg.type_name, carrier, cell.drop_expired)
+        for carried in messages:
+            asker = carrier.carried(carried[0])
+            try:
+                take(carried, asker)
+            except Exception as error:  # noqa: BLE001 - the others are no part of it
+                asker.set_exception(remote_error(error))
+                text = f"{class_name(error)}: {said(error)}"
+                self._entities.runtime.note_failure(cell, text, error)
 
     @handler
     def on_ask(self, msg: AskEntityTable) -> EntityTable | None:
@@ -730,25 +790,17 @@ class Entities:
         host = self._hosts.get(name) if isinstance(name, str) else None
         return host is not None and isinstance(key, str) and key in host.cells
 
-    def deliver(
-        self, msg: EntityMessage, asker: Any, *, is_leaf: bool = False
-    ) -> NotOwner | None:
-        """Give a message of another node to its entity, or return why not.
+    def bring(self, arrived: "ArrivedMessage") -> NotOwner | None:
+        """Let a message of a leaf go on to its owner."""
+        name, key, message, sender, is_urgent = arrived
+        if name not in self._senders and len(self._senders) >= TYPES_LIMIT:
+            return NotOwner()
+        self.route(name, key, message, sender, is_urgent=is_urgent)
+        return None
 
-        What a leaf sends goes on to the owner.
-        """
-        name, key = msg.type_name, msg.key
-        trace, chain = COMPANY.current(), COMPANY.chain.get()
-        message = Envelope(msg.message, trace, chain=chain) if trace or chain else msg.message
-        sender: Any = asker
-        if msg.is_asked is not True:
-            sender = _Teller(msg.sender if isinstance(msg.sender, ActorRef) else None)
-        is_urgent = msg.is_urgent is True
-        if is_leaf:
-            if name not in self._senders and len(self._senders) >= TYPES_LIMIT:
-                return NotOwner()
-            self.route(name, key, message, sender, is_urgent=is_urgent)
-            return None
+    def deliver(self, arrived: "ArrivedMessage", node: bytes, attempt: int) -> NotOwner | None:
+        """Give a message of another node to its entity, or return why not."""
+        name, key, message, sender, is_urgent = arrived
         host = self._hosts.get(name)
         if (
             host is not None
@@ -757,9 +809,7 @@ class Entities:
             and host.deliver(key, message, sender, is_urgent=is_urgent)
         ):
             return None
-        slot = slot_of(key)
-        way = (bytes(getattr(asker, "node", b"")), name, slot)
-        attempt = msg.attempt if type(msg.attempt) is int else 0
+        way = (bytes(node), name, slot_of(key))
         is_late = attempt <= self._refused.get(way, -1)  # one before it was refused
         if (
             host is not None
@@ -772,6 +822,45 @@ class Entities:
         if host is not None:
             self._refused[way] = max(attempt, self._refused.get(way, 0))
         return NotOwner(self.table(name))
+
+    def carried(
+        self, name: str, carrier: Any, expire: Callable[[Any, Any], object]
+    ) -> Callable[[Carried, Any], None]:
+        """Return what gives a message that came with others to its entity.
+
+        It answers what cannot be read, and where this node is not the owner; `expire` takes
+        what has no time left.
+        """
+        read, node, runtime = carrier.read, carrier.node, self.runtime
+        host, now = self._hosts.get(name), runtime.now()
+        cells = {} if host is None else host.cells
+
+        def take(carried: Carried, asker: Any) -> None:
+            _, flags, attempt, teller, left, key, body = carried
+            if key not in cells and not is_key(key):
+                asker.set_exception(_no_key(key))
+                return
+            try:
+                message = read(body)
+            except RemoteProtocolError as error:
+                runtime.counters.dead_letters += 1
+                asker.set_exception(error)
+                return
+            if not left:
+                expire(message, asker)
+                return
+            if left != NO_DEADLINE:
+                COMPANY.used = True
+                asker.deadline = now + left / 1000
+            sender, is_asked = asker, flags & CARRIED_ASKED
+            if not is_asked:
+                sender = _Teller(runtime.ref_of(node, teller) if teller else None)
+            arrived = ArrivedMessage(name, key, message, sender, bool(flags & CARRIED_URGENT))
+            refusal = self.deliver(arrived, node, attempt)
+            if refusal is not None or not is_asked:
+                asker.set_result(refusal)
+
+        return take
 
     def table_for_leaf(self, name: str) -> EntityTable:
         """Return a table in which this node owns all: who asks knows no other one."""

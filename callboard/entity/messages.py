@@ -1,8 +1,10 @@
 """What nodes tell each other about entities."""
 
-from typing import Any, ClassVar
+from struct import Struct
+from typing import Any, ClassVar, Final
 
 from callboard.actors.reference import ActorRef
+from callboard.basp.errors import MalformedPayload
 from callboard.dataclass import dataclass
 from callboard.entity.errors import EntityUnavailable
 from callboard.lease.errors import (
@@ -35,6 +37,66 @@ class EntityMessage:
     is_urgent: bool = False
     #: How often its sender was refused messages of the slot before.
     attempt: int = 0
+
+
+#: The head of a message that is carried, see `EntityMessages`.
+CARRIED_HEAD: Final = Struct(">IBIIIHH")
+CARRIED_ASKED: Final = 1
+CARRIED_URGENT: Final = 2
+#: Of a message without an end of its time.
+NO_DEADLINE: Final = 0xFFFF_FFFF
+
+#: A message that is carried: the fields of its head but for the two lengths, its key, and the
+#: message as the payload that it would have alone.
+Carried = tuple[int, int, int, int, int, str, bytes]
+
+
+@frozen_message("callboard.EntityMessages")
+class EntityMessages:
+    """To the owner of keys: the messages of one turn for entities of a type, in their order.
+
+    Each is answered by itself, as an `EntityMessage` is, by `CarriedAnswers` where several are.
+    What carries them is answered only if it is refused as a whole.
+
+    Attributes:
+        type_name: of the entities.
+        heads: for each message 21 bytes: the id of the ask (4); 1 if it was asked, and 2 more
+            if it is urgent (1); the attempt (4); the number of the actor that told it, or 0
+            (4); the milliseconds that are left for it, or 2^32 - 1 (4); the bytes of its key
+            (2), and those of the message (2).
+        keys: in UTF-8, one behind the other.
+        bodies: the messages, one behind the other.
+    """
+
+    type_name: str
+    heads: bytes
+    keys: bytes
+    bodies: bytes
+
+    def each(self) -> list[Carried]:
+        """Return the messages.
+
+        Raises:
+            MalformedPayload: the columns do not fit together, or a key is no text.
+        """
+        heads, keys, bodies = self.heads, self.keys, self.bodies
+        if {type(heads), type(keys), type(bodies)} != {bytes} or len(heads) % CARRIED_HEAD.size:
+            msg = "what carries messages has columns of another form"
+            raise MalformedPayload(msg)
+        found: list[Carried] = []
+        at = start = 0
+        try:
+            for *fields, key_size, size in CARRIED_HEAD.iter_unpack(heads):
+                key_end, end = start + key_size, at + size
+                found.append((*fields, keys[start:key_end].decode(), bodies[at:end]))
+                start, at = key_end, end
+        except UnicodeDecodeError:
+            msg = "what carries messages has a key that is no text"
+            raise MalformedPayload(msg) from None
+        if at != len(bodies) or start != len(keys):
+            msg = f"{len(found):,} messages are carried in columns of another size"
+            raise MalformedPayload(msg)
+        return found
 
 
 @frozen_message("callboard.EntityTable")

@@ -29,6 +29,7 @@ from callboard.actors.reference import ActorRef, Home, Sender
 from callboard.actors.runtime import Runtime
 from callboard.basp.header import ENTITIES
 from callboard.dataclass import dataclass
+from callboard.entity.carrying import Carrying
 from callboard.entity.errors import EntityUnavailable
 from callboard.entity.machine.table import Table
 from callboard.entity.messages import (
@@ -189,6 +190,7 @@ class TypeSender:
         self._is_looking = False
         #: The refs of the entities of nodes, while the table stays.
         self._refs: dict[bytes, ActorRef[Any]] = {}
+        self._carrying: dict[bytes, Carrying] = {}
 
     def is_waiting(self, slot: int) -> bool:
         """Return whether something for a slot may still be on its way, so that others wait."""
@@ -311,6 +313,7 @@ class TypeSender:
             if table.version > self.table.version:
                 before, self.table = self.table.nodes, table
                 self._refs.clear()
+                self._carrying.clear()
                 for node in sorted(before - table.nodes):
                     forget = self._forget_owner
                     self._runtime.call_later(GONE_SECONDS, forget, bytes.fromhex(node))
@@ -419,6 +422,19 @@ class TypeSender:
             if sender is not None and (not is_asked or only_counts):
                 told_by, is_asked = sender.reference(self._runtime), False
         waiting.attempt = self._attempts.get(waiting.slot, 0)
+        ref = self._refs.get(node)
+        if ref is None:
+            ref = self._refs[node] = self._runtime.ref_of(node, ENTITIES)
+        asker: _Dispatched | Future[Any]
+        if is_asked:
+            asker = _Dispatched(self, waiting, node)
+        else:
+            asker = Future(ref)
+            self._runtime.set_deadline(asker, TOLD_SECONDS)
+            asker.on_done(partial(self._told, waiting, node))
+        carrying = self._carrying.get(node) or self._carry(node, ref)
+        if carrying.take(waiting, told_by, asker):
+            return True
         wrapped: Any = EntityMessage(
             self.type_name,
             waiting.key,
@@ -432,21 +448,16 @@ class TypeSender:
             trace, deadline = envelope.trace, envelope.deadline
             key, chain = envelope.key, envelope.chain
             wrapped = Envelope(wrapped, trace, deadline, key=key, chain=chain)
-        ref = self._refs.get(node)
-        if ref is None:
-            ref = self._refs[node] = self._runtime.ref_of(node, ENTITIES)
-        asker: _Dispatched | Future[Any]
-        if is_asked:
-            asker = _Dispatched(self, waiting, node)
-        else:
-            asker = Future(ref)
-            self._runtime.set_deadline(asker, TOLD_SECONDS)
-            asker.on_done(partial(self._told, waiting, node))
         try:
             ref.target.post(wrapped, asker)
         except Exception as error:  # noqa: BLE001 - it cannot travel: the sender's matter
             asker.set_exception(error)
         return True
+
+    def _carry(self, node: bytes, ref: ActorRef[Any]) -> "Carrying":
+        """Return what gathers messages for a node."""
+        made = self._carrying[node] = Carrying(self.type_name, ref)
+        return made
 
     def _told(self, waiting: Waiting, node: bytes, future: Future[Any]) -> None:
         """Take the outcome of what was told."""

@@ -82,6 +82,7 @@ class LinkOptions:
         tls: for connections that this node dials; None for plain ones.
         limits: what the node takes from others.
         state: what each link tells its peer once it is proven.
+        limited_state: what it tells a peer that may not send to all of the node.
     """
 
     node_id: NodeId
@@ -89,6 +90,12 @@ class LinkOptions:
     tls: Certificates | None = None
     limits: Limits = Limits()
     state: bytes = b""
+    limited_state: bytes = b""
+
+    def state_of(self, standing: Standing | None) -> bytes:
+        """Return what a peer of a standing is told."""
+        is_member = standing is None or standing.rights.is_member
+        return self.state if is_member else self.limited_state
 
     def config(self, access: LinkAccess, published: int | None = None) -> LinkConfig:
         """Return the configuration of links that are guarded so, and show a published actor."""
@@ -278,7 +285,7 @@ class Connector:
             pairs=self._pairs,
             certified=sock.names() if isinstance(sock, TlsSocket) else (),
         )
-        link.upper_state = self.options.state
+        link.state_of = self.options.state_of
         wire = self._wires[link] = Wire(self._wiring, sock, link, remote, dialer=dialer)
         wire.after_read = partial(self._introduced, wire)
         wire.let_go = partial(self.part_with, wire)

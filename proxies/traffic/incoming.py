@@ -43,6 +43,7 @@ from callboard.proxies.messages import (
     TAKES_NO_MORE,
     AskCredit,
     CancelAsk,
+    CarriedAnswers,
     Doubtful,
     Failure,
     LinkActors,
@@ -198,6 +199,51 @@ class RemoteAsker:
     def reference(self, runtime: Home) -> ActorRef[Any]:
         """Return a one-shot address that answers the ask."""
         return runtime.reply_ref(self)
+
+    def carried(self, message_id: int) -> "CarriedAsker":
+        """Return the asker of an ask that came with this one."""
+        return CarriedAsker(self._outgoing, self.node, message_id)
+
+    def read(self, payload: bytes) -> Any:
+        """Read a message that came with this one.
+
+        Raises:
+            RemoteProtocolError: it cannot be read.
+        """
+        return self._outgoing.codec.decode_message(payload)
+
+
+class CarriedAsker(RemoteAsker):
+    """An asker on another node whose ask came with others, and whose answer goes with others.
+
+    What carried it was counted as delivered.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, outgoing: Outgoing, node: bytes, message_id: int) -> None:
+        self._outgoing = outgoing
+        self.node = node
+        self.message_id = message_id
+        self._counted = self.expects = True
+        self.done_ = False
+        self.deadline = None
+
+    def set_result(self, value: Any) -> bool:
+        """Send the answer."""
+        return not self.done_ and self._send(self._outgoing.payload_of(self.node, value))
+
+    def _send(self, payload: bytes) -> bool:
+        """Send an answer that was serialized before."""
+        if self.done_:
+            return False
+        self.done_ = True
+        self._outgoing.gather_answer(self.node, self.message_id, payload)
+        return True
+
+    def set_exception(self, error: BaseException) -> bool:
+        """Send the error."""
+        return not self.done_ and self._send(self._outgoing.error_payload(error))
 
 
 #: Messages of one source, that waited for an earlier one, which are posted in one turn.
@@ -533,6 +579,10 @@ class Incoming:
         """
         data, source, payload = frame[2], frame[3], frame[7]
         arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
+        if not data & MESSAGE_ID_MASK:
+            self._take_answers(source, decode(payload))
+            arrivals.delivered += 1
+            return
         arrivals.delivered += 1
         outgoing = self._out
         waiting = outgoing.pending.get(data & MESSAGE_ID_MASK)
@@ -549,11 +599,41 @@ class Incoming:
             raise
         del outgoing.pending[data & MESSAGE_ID_MASK]
         if isinstance(value, Failure):
-            if value.kind == NodeClosed.__name__ and str(value.text).endswith(TAKES_NO_MORE):
-                outgoing.refusing.add(source)
-            future.set_exception(error_of(value))
+            self._fail(source, future, value)
         else:
             future.set_result(value)
+
+    def _take_answers(self, source: bytes, carrier: object) -> None:
+        """Complete the asks that what came together answers.
+
+        Raises:
+            MalformedPayload: it is something else.
+        """
+        if not isinstance(carrier, CarriedAnswers):
+            msg = f"an answer to no ask: a {type(carrier).__qualname__:.80}"
+            raise MalformedPayload(msg)
+        pending, decode = self._out.pending, self._decode
+        for message_id, payload in carrier.each():
+            waiting = pending.get(message_id)
+            if waiting is None or waiting[1] != source:
+                self._runtime.counters.late_answers += 1
+                continue
+            del pending[message_id]
+            try:
+                value = decode(payload)
+            except RemoteProtocolError as error:
+                value = failure_of(error)
+            if isinstance(value, Failure):
+                self._fail(source, waiting[0], value)
+            else:
+                waiting[0].set_result(value)
+
+    def _fail(self, source: bytes, asker: Any, failure: Failure) -> None:
+        """Let an ask fail with the error that answers it."""
+        is_closing = failure.kind == NodeClosed.__name__
+        if is_closing and str(failure.text).endswith(TAKES_NO_MORE):
+            self._out.refusing.add(source)
+        asker.set_exception(error_of(failure))
 
     def _refuse(self, number: int, message: Any, sender: Any) -> None:
         """Carry out a command for the node, or refuse a message that no actor here takes."""

@@ -44,8 +44,18 @@ from callboard.dataclass import dataclass
 from callboard.proxies.errors import MessageTooLarge, NotSerializable
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.stream import WAITING_LIMIT
-from callboard.proxies.messages import CancelAsk, Describe, failure_of
+from callboard.proxies.messages import (
+    ANSWER_HEAD,
+    CARRIED_LIMIT,
+    CARRIER_LIMIT,
+    CARRIERS,
+    CancelAsk,
+    CarriedAnswers,
+    Describe,
+    failure_of,
+)
 from callboard.proxies.route_table import RouteTable
+from callboard.proxies.traffic.loads import FIRST_LOAD, LEAST_LIMIT, AnswerLoad, Carrier, Load
 from callboard.proxies.traffic.unrouted import Unrouted
 
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
@@ -77,12 +87,19 @@ class Outgoing:
     def __post_init__(self) -> None:
         routes = self._routes
         self._node_id = routes.node_id
-        self._lock = routes.lock
+        self.lock = self._lock = routes.lock
         self._next_hops = routes.router.next_hops
         self._wires = routes.wires
         self._account = routes.accounts.account
         self._accounts = routes.accounts.accounts
         self._message_ids = itertools.count(1)
+        self._runner = self._runtime.runner
+        #: What was gathered for nodes in this turn: it goes before anything else does.
+        self.loads: dict[bytes, Load] = {}
+        self._answers: dict[bytes, AnswerLoad] = {}
+        #: Loads that were sent before the turn was over.
+        self._grown: list[Load] = []
+        self._runner.before_poll.insert(0, self.unload)  # the links write behind it
         self.codec = PayloadCodec(
             self._registry,
             ref_types=(ActorRef,),
@@ -92,8 +109,14 @@ class Outgoing:
             max_items=self._item_limit,
         )
         self._checked_from = min(self._payload_limit, self._item_limit)
+        #: Bytes of what may be carried with others, and of all that are, under any limits.
+        self.carried_limit = min(CARRIED_LIMIT, self._checked_from // 8)
+        if self._checked_from < LEAST_LIMIT:
+            self.carried_limit = -1
+        self._carrier_limit = min(CARRIER_LIMIT, self._checked_from // 4)
+        self.first_load = min(FIRST_LOAD, self._carrier_limit)
         #: Asks that wait for an answer, and the node that owes it.
-        self.pending: dict[int, tuple[Future[Any], bytes]] = {}
+        self.pending: dict[int, tuple[Any, bytes]] = {}
         #: What waits to know the abilities of nodes.
         self._learning: dict[bytes, list[Callable[[], None]]] = {}
         #: Called on the runner with a node, and an actor here that it was answered with.
@@ -137,6 +160,8 @@ class Outgoing:
                     break
                 wire = self._wires[hop]
                 if has_room or wire.waiting <= WAITING_LIMIT:
+                    if self.loads:
+                        self._unload(node)
                     message_id = asker = 0
                     if sender is None:
                         pass
@@ -151,8 +176,8 @@ class Outgoing:
                     position = account.offset + account.sent & POSITION_MASK
                     account.sent += 1
                     data = position << POSITION_SHIFT | message_id
-                    if message.__class__ is Envelope and message.is_urgent:
-                        data |= HIGH_PRIORITY
+                    is_urgent = message.__class__ is Envelope and message.is_urgent
+                    data |= HIGH_PRIORITY * is_urgent
                     header = HEADER.pack(
                         _DISPATCH,
                         len(payload),
@@ -277,38 +302,178 @@ class Outgoing:
 
     def respond(self, node: bytes, number: int, message_id: int, value: Any) -> None:
         """Answer an ask from another node; an answer that cannot travel fails it."""
-        try:
-            payload = self.encode(value)
-        except (NotSerializable, MessageTooLarge) as error:
-            payload = self.codec.encode(failure_of(error))
-        self.respond_encoded(node, number, message_id, payload)
+        self.respond_encoded(node, number, message_id, self.payload_of(node, value))
+
+    def payload_of(self, node: bytes, value: Any) -> bytes:
+        """Serialize an answer to a node, or the error of one that cannot travel."""
         if value.__class__ is ActorRef and value.is_local:
             self._runtime.post(self.on_answered, node, value.actor_id)
+        try:
+            return self.encode(value)
+        except (NotSerializable, MessageTooLarge) as error:
+            return self.error_payload(error)
+
+    def error_payload(self, error: BaseException) -> bytes:
+        """Serialize the error of an ask."""
+        return self.codec.encode(failure_of(error))
 
     def respond_error(
         self, node: bytes, number: int, message_id: int, error: BaseException
     ) -> None:
         """Let an ask from another node fail."""
-        self.respond_encoded(node, number, message_id, self.codec.encode(failure_of(error)))
+        self.respond_encoded(node, number, message_id, self.error_payload(error))
 
     def respond_encoded(
         self, node: bytes, number: int, message_id: int, payload: bytes
     ) -> None:
         """Write an answer, or hold it while its path is replaced."""
         with self._lock:
-            hop = self._next_hops.get(node)
-            wire = None if hop is None else self._wires.get(hop)
-            if wire is None:
-                again = partial(self.respond_encoded, node, number, message_id, payload)
-                if not self._unrouted.hold(node, again):
-                    self._routes.undeliverable += 1
-                return
-            account = self._accounts.get(node) or self._account(node)
-            position = account.offset + account.sent & POSITION_MASK
-            account.sent += 1
-            data = RESPONSE | position << POSITION_SHIFT | message_id
-            head = HEADER.pack(_DISPATCH, len(payload), data, self._node_id, node, 0, number)
-            wire.write(head + payload, at_once=True)
+            if self.loads:
+                self._unload(node)
+            self._respond(node, number, message_id, payload)
+
+    def _respond(self, node: bytes, number: int, message_id: int, payload: bytes) -> None:
+        """Write an answer, or hold it while its path is replaced; with the lock held."""
+        hop = self._next_hops.get(node)
+        wire = None if hop is None else self._wires.get(hop)
+        if wire is None:
+            again = partial(self.respond_encoded, node, number, message_id, payload)
+            if not self._unrouted.hold(node, again):
+                self._routes.undeliverable += 1
+            return
+        account = self._accounts.get(node) or self._account(node)
+        position = account.offset + account.sent & POSITION_MASK
+        account.sent += 1
+        data = RESPONSE | position << POSITION_SHIFT | message_id
+        head = HEADER.pack(_DISPATCH, len(payload), data, self._node_id, node, 0, number)
+        wire.write(head + payload, at_once=True)
+
+    # --- what goes together ---
+
+    def gather_answer(self, node: bytes, message_id: int, payload: bytes) -> None:
+        """Answer an ask that was carried, together with others of this turn.
+
+        An answer of another thread, or a large one, goes alone.
+        """
+        size = len(payload)
+        if size > self.carried_limit or not self._runner.is_runner_thread():
+            self.respond_encoded(node, 0, message_id, payload)
+            return
+        load = self._answers.get(node)
+        if load is None:
+            load = self._answers[node] = AnswerLoad(
+                partial(self._send_answers, node), self.first_load
+            )
+        with self.lock:
+            if self.loads.get(node) is not load:
+                self._unload(node)
+                self.loads[node] = load
+            load.answers.append((message_id, payload))
+            load.size += size + ANSWER_HEAD.size
+            if load.size >= load.early_at:
+                self.send_early(node, load)
+        self.stay_awake()
+
+    def _send_answers(self, node: bytes, answers: list[tuple[int, bytes]]) -> None:
+        """Send the answers of a turn, one of them as any other; with the lock held."""
+        if len(answers) == 1 or node not in self._next_hops:
+            for message_id, payload in answers:
+                self._respond(node, 0, message_id, payload)
+            return
+        pack = ANSWER_HEAD.pack
+        heads = b"".join([pack(number, len(body)) for number, body in answers])
+        bodies = b"".join([body for _, body in answers])
+        self._respond(node, 0, 0, self.codec.encode(CarriedAnswers(heads, bodies)))
+
+    def may_carry(self, proxy: Proxy, load: Load) -> bool:
+        """Return whether messages to an actor may be gathered, and go together.
+
+        They may not where its node does not take that, or the link is full, or messages wait,
+        nor on a thread outside, whose messages go at once.
+        """
+        node = proxy.node
+        if not self._runner.is_runner_thread():
+            return False
+        if self.loads.get(node) is load:
+            return True
+        hop = self._next_hops.get(node)
+        wire = None if hop is None else self._wires.get(hop)
+        return (
+            wire is not None
+            and CARRIERS in self._routes.abilities.get(node, ())
+            and wire.waiting <= WAITING_LIMIT
+            and proxy.waiting is None
+            and proxy.down is None
+        )
+
+    def open_load(self, node: bytes, load: Load, asker: Any) -> int:
+        """Let an ask be gathered for a node, behind what was before; returns its id.
+
+        With the lock held.
+        """
+        if self.loads.get(node) is not load:
+            self._unload(node)
+            self.loads[node] = load
+        return self._expect(asker, node)
+
+    def send_early(self, node: bytes, load: Load) -> None:
+        """Send what has grown large, so that its node begins; with the lock held."""
+        load.early_at = min(2 * load.early_at, self._carrier_limit)
+        self._grown.append(load)
+        self._unload(node)
+
+    def stay_awake(self) -> None:
+        """See to it that what was gathered is sent, whoever has the runner's role by now."""
+        if self._runner.sleeping:
+            self._runner.wake()
+
+    def left_ms(self, deadline: float) -> int:
+        """Return the milliseconds that are left to a time."""
+        return max(0, round(1000 * (deadline - self._runtime.now())))
+
+    def send_carrier(self, proxy: Proxy, message: object, askers: list[Any]) -> None:
+        """Send what carries asks; with the lock held.
+
+        If there is no path any more they fail, as what never left this node.
+        """
+        node = proxy.node
+        hop = self._next_hops.get(node)
+        wire = None if hop is None else self._wires.get(hop)
+        if wire is None:
+            self._runtime.post(self._fail_unsent, askers, proxy.no_path())
+            return
+        payload = self.codec.encode(message)
+        message_id = self._expect(Carrier(askers, self.pending), node)
+        account = self._accounts.get(node) or self._account(node)
+        position = account.offset + account.sent & POSITION_MASK
+        account.sent += 1
+        data = position << POSITION_SHIFT | message_id
+        head = HEADER.pack(_DISPATCH, len(payload), data, self._node_id, node, 0, proxy.number)
+        wire.write(head + payload)
+
+    def _fail_unsent(self, askers: list[Any], error: CallboardError) -> None:
+        """Fail asks that never left."""
+        for asker in askers:
+            if self.pending.pop(asker.message_id, None) is not None:
+                del asker.message_id
+                asker.set_exception(error)
+
+    def unload(self) -> None:
+        """Send all that was gathered in this turn."""
+        if not self.loads and not self._grown:
+            return
+        with self.lock:
+            while self.loads:
+                self.loads.popitem()[1].send()
+            for load in self._grown:
+                load.early_at = self.first_load
+            self._grown.clear()
+
+    def _unload(self, node: bytes) -> None:
+        """Send what was gathered for a node; with the lock held."""
+        load = self.loads.pop(node, None)
+        if load is not None:
+            load.send()
 
     # --- asks that get no answer ---
 
@@ -359,7 +524,9 @@ class Outgoing:
     @property
     def unanswered(self) -> int:
         """Asks to other nodes without an answer."""
-        return sum(not asker.done_ for asker, _ in list(self.pending.values()))
+        pending = list(self.pending.values())
+        asks = [each for each, _ in pending if not isinstance(each, Carrier)]
+        return sum(not each.done_ for each in asks)
 
     def forget_done(self) -> None:
         """Forget asks that timed out or were cancelled."""

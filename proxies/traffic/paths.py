@@ -25,7 +25,7 @@ from callboard.dataclass import dataclass
 from callboard.proxies.events import LinkDown, LinkUp, MessagesLost, NodeDown, NodeUp, PathMoved
 from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.wire import CLOSING, Wire
-from callboard.proxies.messages import ABILITIES, Describe
+from callboard.proxies.messages import ABILITIES, CARRIERS, Describe
 from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
 from callboard.proxies.traffic.comings import Comings
 from callboard.proxies.traffic.doubts import Doubts
@@ -90,6 +90,8 @@ class Paths:
         wire.peer_name, abilities, is_tool = read_node(peer.state)
         self._routes.names[node] = wire.peer_name
         self._routes.is_able(node, abilities)
+        if reach is not None:  # its gate looks into each message
+            self._routes.abilities[node] -= {CARRIERS}
         (self._routes.tools.add if is_tool else self._routes.tools.discard)(node)
         self._pacing.learned(node)
         self._routes.wires[node] = wire
@@ -353,9 +355,15 @@ class Paths:
 _TOOL: Final = "tool"
 
 
-def describe_node(name: str, *, is_tool: bool) -> bytes:
-    """Return what a node says about itself when a link is established."""
-    said: list[object] = [name, list(ABILITIES)]
+def describe_node(name: str, *, is_tool: bool, is_limited: bool = False) -> bytes:
+    """Return what a node says about itself when a link is established.
+
+    Args:
+        name: of the node.
+        is_tool: whether it only looks and asks.
+        is_limited: whether the peer may not send to all of it.
+    """
+    said: list[object] = [name, [*ABILITIES, *(() if is_limited else (CARRIERS,))]]
     return write_plain([*said, _TOOL] if is_tool else said)
 
 

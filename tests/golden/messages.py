@@ -103,6 +103,7 @@ VALUES: tuple[Any, ...] = (
     messages.LinkActors(17, REF, True),
     messages.AskCredit(17, 1_000),
     messages.Doubtful(b"frame"),
+    messages.CarriedAnswers(b"\0\0\0\7\0\0\0\2\0\0\0\x09\0\0\0\2", b"\x81\x01\x81\xf6"),
     messages.Failure("ActorDown", "text", "detail", "trace"),
     Call("method", (1,), {"k": None}),
     Down(REF, ExitReason.ERROR, "ValueError: ä"),
@@ -177,6 +178,7 @@ VALUES: tuple[Any, ...] = (
     AppendToLog("cpu", "meter-7", 10**18, 7, [("/t", b"\x01", False, "k", {"a": "b"}, "", 9)]),
     group_of("cpu", list(map(pack_append, APPENDS))),  # type: ignore[arg-type]
     entities.EntityMessage("shop.Cart", "u-17", "tea", False, REF, True, 3),
+    entities.EntityMessages("shop.Cart", bytes(range(42)), b"u-17u-18", b"\x81\x63tea\x81\x01"),
     TABLE,
     entities.NotOwner(TABLE),
     entities.AskEntityTable("shop.Cart"),

@@ -5,7 +5,7 @@ import logging
 from callboard import Node
 from callboard.operation import node_metrics
 from callboard.proxies.events import LinkDown, LinkUp, NodeDown, NodeUp
-from callboard.proxies.messages import ABILITIES
+from callboard.proxies.messages import ABILITIES, CARRIERS
 from callboard.proxies.traffic.paths import describe_node, read_node
 from tests.proxies.cast import Echo, connect, eventually
 
@@ -43,10 +43,12 @@ def test_a_tool_is_told_nobody_and_counted_nowhere_and_sees_what_it_asks_for():
 
 
 def test_what_a_node_says_of_itself_is_read_as_by_the_release_before():
-    abilities = list(ABILITIES)
+    abilities = [*ABILITIES, CARRIERS]
     assert read_node(b"\x81\x64shop") == ("shop", None, False)
     assert read_node(describe_node("shop", is_tool=False)) == ("shop", abilities, False)
     assert read_node(describe_node("look", is_tool=True)) == ("look", abilities, True)
+    limited = describe_node("shop", is_tool=False, is_limited=True)
+    assert read_node(limited) == ("shop", list(ABILITIES), False)
     for odd in (b"", b"\xff", b"\x80", b"\x81\x01", b"\x81\x61\x00"):
         assert read_node(odd) == ("", None, False)
 

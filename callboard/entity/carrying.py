@@ -1,0 +1,127 @@
+"""Messages of one turn to the entities of a type at one node: they go there together.
+
+What may go with others is a message alone, or with the time that its ask has left. Whatever
+else travels with a message (a trace, the chain of an ask, a key by which it may come again), a
+large one, and one that another entity told goes as an `EntityMessage`, behind those before it.
+"""
+
+from typing import Any, Final
+
+from callboard.actors.envelope import Envelope
+from callboard.actors.reference import ActorRef
+from callboard.entity.messages import (
+    CARRIED_ASKED,
+    CARRIED_HEAD,
+    CARRIED_URGENT,
+    NO_DEADLINE,
+    EntityMessages,
+)
+from callboard.proxies.errors import MessageTooLarge, NotSerializable
+from callboard.proxies.lifetime.proxy import Proxy
+from callboard.proxies.traffic.outgoing import Outgoing
+
+#: Messages of a class that go alone behind a large one: such a one is serialized twice.
+ALONE: Final = 16
+
+
+_pack: Final = CARRIED_HEAD.pack
+
+
+class Carrying:
+    """Gathers messages of this node for another one."""
+
+    __slots__ = (
+        "_askers", "_bodies", "_heads", "_keys", "_large", "_outgoing", "_proxy", "_ref",
+        "_type_name", "early_at", "size",
+    )  # fmt: skip
+
+    def __init__(self, type_name: str, ref: ActorRef[Any]) -> None:
+        """Make one; `ref` is that of the entities of the other node."""
+        self._type_name = type_name
+        self._ref, target = ref, ref.target  # held, so that its proxy stays
+        self._proxy: Any = target
+        found = target.outbound if isinstance(target, Proxy) else None
+        self._outgoing = found if isinstance(found, Outgoing) else None
+        #: How many of the next messages of a class go alone without a look at their size.
+        self._large: dict[type, int] = {}
+        self._askers: list[Any] = []
+        self._heads: list[bytes] = []
+        self._keys: list[bytes] = []
+        self._bodies: list[bytes] = []
+        #: Of what was gathered.
+        self.size = 0
+        self.early_at = 0 if self._outgoing is None else self._outgoing.first_load
+
+    def take(self, parcel: Any, told_by: ActorRef[Any] | None, asker: Any) -> bool:
+        """Gather a message; False if it has to go alone.
+
+        Args:
+            parcel: has the message, its key, its attempt, and whether it is urgent.
+            told_by: the actor that told it; None for an ask, and where nobody is known.
+            asker: takes the outcome.
+        """
+        outgoing, message = self._outgoing, parcel.message
+        if outgoing is None or not outgoing.may_carry(self._proxy, self):
+            return False
+        left, teller = NO_DEADLINE, 0
+        if message.__class__ is Envelope:
+            left, message = self._left_of(message), message.message
+        if told_by is not None:
+            teller = _number_of(told_by)
+        if left < 0 or teller < 0 or (self._large and self._goes_alone(message.__class__)):
+            return False
+        try:
+            body = outgoing.encode(message)
+        except (NotSerializable, MessageTooLarge):
+            return False  # which its sender is told where it goes alone
+        size = len(body)
+        if size > outgoing.carried_limit:
+            self._large[message.__class__] = ALONE
+            return False
+        key = parcel.key.encode()
+        flags = CARRIED_ASKED * parcel.is_asked + CARRIED_URGENT * parcel.is_urgent
+        node = self._proxy.node
+        with outgoing.lock:
+            number = outgoing.open_load(node, self, asker)
+            self._heads.append(
+                _pack(number, flags, parcel.attempt, teller, left, len(key), size)
+            )
+            self._keys.append(key)
+            self._bodies.append(body)
+            self._askers.append(asker)
+            self.size += CARRIED_HEAD.size + len(key) + size
+            if self.size >= self.early_at:
+                outgoing.send_early(node, self)
+        outgoing.stay_awake()
+        return True
+
+    def _left_of(self, envelope: Envelope) -> int:
+        """Return the milliseconds left for a message; -1 where more travels with it."""
+        if envelope.trace is not None or envelope.key is not None or envelope.chain:
+            return -1
+        if envelope.deadline is None:
+            return NO_DEADLINE
+        assert self._outgoing is not None, "it gathers"
+        left = self._outgoing.left_ms(envelope.deadline)
+        return left if left < NO_DEADLINE else -1
+
+    def _goes_alone(self, kind: type) -> bool:
+        """Return whether a message of a class goes alone, as the last one was large."""
+        left = self._large.pop(kind, 0)
+        if left > 1:
+            self._large[kind] = left - 1
+        return left > 0
+
+    def send(self) -> None:
+        """Send what was gathered, and be empty; the lock of the routes is held."""
+        heads, keys, bodies = map(b"".join, (self._heads, self._keys, self._bodies))
+        askers, self._askers = self._askers, []
+        self._heads, self._keys, self._bodies, self.size = [], [], [], 0
+        assert self._outgoing is not None, "it gathered them"
+        message = EntityMessages(self._type_name, heads, keys, bodies)
+        self._outgoing.send_carrier(self._proxy, message, askers)
+
+
+def _number_of(teller: ActorRef[Any]) -> int:
+    """Return the number of an actor of this node; -1 for what has none, as an entity."""
+    return teller.actor_id if teller.__class__ is ActorRef and teller.is_local else -1
