@@ -23,18 +23,25 @@ settings.register_profile("thorough", max_examples=500, deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
 
 
+#: What the pytest of examples and projects has in its environment: callboard's plugin, and none
+#: of the others here, of which each process would compute for seconds until they are imported.
+QUICK_PYTEST = {
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "PYTEST_ADDOPTS": "-p callboard.simulation.plugin",
+}
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quick_pytest():
-    """Spare the pytest of examples and projects plugins of ours: 3 s of computing each."""
-    spared = "-p no:schemathesis -p no:hypothesispytest -p no:anyio"
-    os.environ["PYTEST_ADDOPTS"] = spared
-    return spared
+    """Spare the pytest of examples and projects plugins of ours."""
+    os.environ.update(QUICK_PYTEST)
 
 
 @pytest.fixture
-def pytester(pytester, monkeypatch, quick_pytest):
-    """Keep that for the pytest of a pytester as well, which begins without the variable."""
-    monkeypatch.setenv("PYTEST_ADDOPTS", quick_pytest)
+def pytester(pytester, monkeypatch):
+    """Keep that for the pytest of a pytester as well, which begins without the variables."""
+    for name, value in QUICK_PYTEST.items():
+        monkeypatch.setenv(name, value)
     return pytester
 
 

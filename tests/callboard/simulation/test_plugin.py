@@ -1,9 +1,11 @@
 """What the pytest plugin does when a simulation fails, and with its options."""
 
 import sys
+from importlib.metadata import entry_points
 
 import pytest
 
+from callboard.simulation import plugin
 from callboard.simulation.trace import Dump, dump_path
 
 pytest_plugins = ["pytester"]
@@ -25,6 +27,12 @@ def test_it(cluster):
     cluster.advance(5.0)
     assert ref.ask("hi").result(5) == "ho"
 """
+
+
+def test_pytest_finds_the_plugin_where_callboard_is_installed():
+    (found,) = entry_points(group="pytest11", name="callboard")
+
+    assert found.load() is plugin
 
 
 def test_a_failure_prints_its_seed_and_how_to_replay_it(pytester: pytest.Pytester):
