@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from callboard.actors.actor import Actor
-from callboard.actors.errors import ResultTimeout
+from callboard.actors.errors import NodeClosed, ResultTimeout
 from callboard.actors.future import Future, waiting
 from callboard.basp.node_id import make_node_id
 from callboard.node import Node
@@ -92,6 +92,10 @@ class Cluster:
         self.on_fault: Callable[[Any, list[Machine], bool], object] | None = None
         #: Whether the call of the cluster links nodes just now: no fault begins meanwhile.
         self.is_linking = False
+        #: The node that `restarted` starts just now.
+        self._starting: Node | None = None
+        #: Whether the test has let time pass.
+        self._has_begun = False
         #: What `calm` calls: it ends the faults of a `cluster_test`.
         self.calmed: Callable[[], object] | None = None
         #: Which of the test's steps are taken, for a test that was made smaller; None for all.
@@ -235,7 +239,11 @@ class Cluster:
         made = self._make(node.name, host, self._options[node])
         runner_of(made).go_on_with(before)
         if self.restarted is not None:
-            self.restarted(made)
+            before_it, self._starting = self._starting, made
+            try:
+                self.restarted(made)
+            finally:
+                self._starting = before_it
         self.moment("start", made)
         return made
 
@@ -293,6 +301,7 @@ class Cluster:
 
     def advance(self, seconds: float) -> None:
         """Let time pass, and everything happen that is due in it."""
+        self._has_begun = True
         self.run_until(lambda: False, seconds)
 
     def run_until(self, condition: Callable[[], bool], limit: float) -> bool:
@@ -345,11 +354,32 @@ class Cluster:
             self._garbage.collect()
 
     def wait(self, future: Future[Any], timeout: float | None) -> None:
-        """Run until a future is done; what `.result(timeout)` does in a simulation."""
+        """Run until a future is done; what `.result(timeout)` does in a simulation.
+
+        Before the test lets any time pass, it sets things up: what a node does then for itself,
+        such as to host entities, is waited for without faults.
+        """
         limit = 3600.0 if timeout is None else timeout
-        if not self.run_until(lambda: future.done_, limit):
-            msg = f"no answer from {future.asked} within {limit:g} virtual s; the ask goes on"
-            raise ResultTimeout(msg)
+        is_nodes = timeout is None and future.asked is None
+        before, starting = self.is_linking, self._starting
+        self._has_begun = self._has_begun or not is_nodes
+        self.is_linking = before or not self._has_begun
+        try:
+            self.run_until(lambda: future.done_ or self._has_ended(starting), limit)
+        finally:
+            self.is_linking = before
+        if future.done_:
+            return
+        if starting is not None and self._has_ended(starting):
+            msg = f"{starting.name} ended while it was started again"
+            raise NodeClosed(msg)
+        what = "nothing came" if is_nodes else f"no answer from {future.asked}"
+        msg = f"{what} within {limit:g} virtual s; {'it' if is_nodes else 'the ask'} goes on"
+        raise ResultTimeout(msg)
+
+    def _has_ended(self, node: Node | None) -> bool:
+        """Return whether there is such a node and it has ended."""
+        return node is not None and not self.is_running(node)
 
     def history(self) -> History:
         """Return an empty history whose times are those of the cluster."""
@@ -530,10 +560,12 @@ class Cluster:
         """Freeze a node as SIGSTOP does: its connections stay, it neither reads nor writes."""
         self._note("pause", node)
         _runner(node).is_paused = True
+        self.network.freeze(self._hosts[node])
 
     def resume(self, node: Machine) -> None:
         """Let a frozen node go on."""
         self._note("resume", node)
+        self.network.thaw(self._hosts[node])
         _runner(node).resume()
 
     def clock_rate(self, node: Machine, rate: float) -> None:

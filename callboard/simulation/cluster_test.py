@@ -48,12 +48,15 @@ if TYPE_CHECKING:
 #: Seeds of a test that does not say how many.
 SEEDS: Final = 100
 
-#: Seconds for which a failure is made smaller.
+#: Seconds of a processor for which a failure is made smaller.
 SHRINK_SECONDS: Final = 20.0
 
 #: How much longer, where more faults and steps are left than anybody likes to read.
 _MANY_LONGER: Final = 3.0
 _MANY: Final = 25
+
+#: How much longer at most where other programs have the processor meanwhile.
+_BUSY_LONGER: Final = 2.0
 
 #: Where seeds that failed are kept, below the root folder of the tests.
 KEPT: Final = Path(".callboard") / "seeds"
@@ -208,11 +211,10 @@ class ClusterTest:
 
     def _small(self, run: "Run", arguments: dict[str, Any]) -> "Run":
         """Return a failed run with the smallest faults that were found for it in time."""
-        begin, kind = time.monotonic(), type(run.error)
+        begin, worked, kind = time.monotonic(), time.process_time(), type(run.error)
 
         def is_over(parts: int) -> bool:
-            limit = SHRINK_SECONDS * (_MANY_LONGER if parts > _MANY else 1.0)
-            return time.monotonic() - begin > limit
+            return enough(parts, time.monotonic() - begin, time.process_time() - worked)
 
         def lives(faults: list[Fault], steps: list[int]) -> bool:
             try:
@@ -358,6 +360,18 @@ def cluster_test(
     lived.scenario = scenario  # type: ignore[attr-defined]
     lived.test = test  # type: ignore[attr-defined]
     return lived
+
+
+def enough(parts: int, took: float, worked: float) -> bool:
+    """Return whether a failure of so many faults and steps is left as it is.
+
+    Args:
+        parts: how many there are.
+        took: for how many seconds it has been made smaller.
+        worked: seconds of a processor that this process had meanwhile.
+    """
+    limit = SHRINK_SECONDS * (_MANY_LONGER if parts > _MANY else 1.0)
+    return took > limit and (worked > limit or took > limit * _BUSY_LONGER)
 
 
 # --- seeds ---

@@ -334,6 +334,8 @@ class SimulatedNetwork:
         self._silent: set[str] = set()
         #: Until when hosts wait for their disks, and send nothing.
         self.busy: dict[str, float] = {}
+        #: What frozen hosts were about to send in the turn in which they were frozen.
+        self._frozen: dict[str, list[tuple[SimulatedSocket, bytes]]] = {}
         #: Told of each host that is about to send, as long as somebody waits for that.
         self.sending: Callable[[str], object] | None = None
         self._ports = FIRST_PORT
@@ -375,10 +377,24 @@ class SimulatedNetwork:
         host, to = sock.host, sock.remote[0]
         if self.sending is not None and data:
             self.sending(host)
+        if self._frozen and host in self._frozen:
+            self._frozen[host].append((sock, data))
+            return
         size, peer = len(data), sock.peer
         self._trace.note(self._clock.now, host, "sends", to, size, zlib.crc32(data))
         if peer is not None:
             self._travel(sock, host, to, size, (peer.arrive, (data,)))
+
+    def freeze(self, host: str) -> None:
+        """Let nothing leave a host that is frozen, perhaps in the middle of its turn."""
+        self._frozen.setdefault(host, [])
+
+    def thaw(self, host: str) -> None:
+        """Let it leave."""
+        sending, self.sending = self.sending, None  # it was about to be sent before
+        for sock, data in self._frozen.pop(host, ()):
+            self.carry(sock, data)
+        self.sending = sending
 
     def forget(self, sock: SimulatedSocket) -> None:
         """Take note that a socket was closed by its owner."""
@@ -544,8 +560,9 @@ class SimulatedNetwork:
         return [sock for sock in self._sockets if sock.host == host]
 
     def _close_ports(self, host: str) -> None:
-        """Close the listeners of a host; its disk keeps nobody waiting any more."""
+        """Close the listeners of a host, which is neither frozen nor waits for its disk."""
         self.busy.pop(host, None)
+        self._frozen.pop(host, None)
         for taken in (self.listeners, self.datagram_sockets):
             for address in [address for address in taken if address[0] == host]:
                 del taken[address]

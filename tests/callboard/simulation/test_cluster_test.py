@@ -29,7 +29,7 @@ from callboard.simulation import (
     pause,
     swarm,
 )
-from callboard.simulation.cluster_test import ClusterTest
+from callboard.simulation.cluster_test import ClusterTest, enough
 from callboard.simulation.faults import KINDS, Unrest
 from callboard.simulation.marks import always, marks_in
 from callboard.simulation.runs.shrinking import shrink
@@ -427,3 +427,19 @@ def test_pytest_shows_the_log_of_the_last_run_only(pytester):
     done.assert_outcomes(passed=1, failed=2)
     for text in ("in a run of seed", "in a run of orders"):
         assert sum(text in line and "WARNING" in line for line in done.outlines) == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "took", "worked", "is_enough"),
+    [
+        (5, 19.0, 19.0, False),
+        (5, 21.0, 20.5, True),
+        (5, 39.0, 6.0, False),  # others have the processor
+        (5, 41.0, 6.0, True),
+        (26, 59.0, 59.0, False),
+        (26, 61.0, 60.5, True),
+        (26, 121.0, 6.0, True),
+    ],
+)
+def test_a_failure_is_made_small_for_seconds_of_a_processor(parts, took, worked, is_enough):
+    assert enough(parts, took, worked) is is_enough

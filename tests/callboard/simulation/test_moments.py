@@ -1,10 +1,11 @@
 """Faults that wait for moments, steps of a test, calm, and time that stands still."""
 
+import asyncio
 from contextlib import closing
 
 import pytest
 
-from callboard import Actor, handler
+from callboard import Actor, Entity, handler
 from callboard.simulation import (
     Cluster,
     TimeStandsStill,
@@ -276,3 +277,97 @@ def test_a_node_that_its_disk_does_not_let_start_starts_again_later():
         Unrest(cluster, [kill(0, at=1, lasts=0.5)])
         with pytest.raises(OSError, match="full"):  # no fault of a swarm is why
             cluster.advance(5.0)
+
+
+def test_what_a_machine_was_about_to_send_waits_until_a_pause_is_over():
+    heard = []
+
+    async def listener():
+        async def serve(reader, writer):
+            heard.append((await reader.readline(), asyncio.get_running_loop().time()))
+            writer.close()
+
+        async with await asyncio.start_server(serve, "0.0.0.0", 80) as listening:
+            await listening.serve_forever()
+
+    async def caller():
+        _, writer = await asyncio.open_connection("listener", 80)
+        asyncio.get_running_loop().call_later(1.0, writer.write, b"hello\n")
+        await asyncio.Event().wait()
+
+    with closing(Cluster(3)) as cluster:
+        Unrest(cluster, [pause(1, at=0.5, on="send", lasts=3.0)])
+        cluster.host("listener", listener)
+        cluster.host("caller", caller)
+
+        cluster.advance(3.9)
+        assert heard == []
+        cluster.advance(1.0)
+
+    ((line, at),) = heard
+    assert line == b"hello\n"
+    assert at > 4.0
+
+
+def test_a_machine_that_is_killed_in_a_pause_says_no_more_what_it_was_about_to_say():
+    heard = []
+
+    async def listener():
+        async def serve(reader, writer):
+            heard.append(await reader.readline())
+            writer.close()
+
+        async with await asyncio.start_server(serve, "0.0.0.0", 80) as listening:
+            await listening.serve_forever()
+
+    async def caller():
+        _, writer = await asyncio.open_connection("listener", 80)
+        asyncio.get_running_loop().call_later(1.0, writer.write, b"hello\n")
+        await asyncio.Event().wait()
+
+    with closing(Cluster(3)) as cluster:
+        cluster.host("listener", listener)
+        host = cluster.host("caller", caller)
+        cluster.advance(0.5)
+        Unrest(cluster, [pause(1, on="send", lasts=3.0)])
+        cluster.advance(1.0)
+
+        cluster.kill(host)
+        cluster.advance(10.0)
+
+    assert heard == [b""]
+
+
+def test_nothing_goes_wrong_while_a_test_still_sets_its_nodes_up():
+    with closing(Cluster(3)) as cluster:
+        begun = []
+        cluster.on_fault = lambda fault, nodes, begins: begins and begun.append(cluster.now)
+        (a,) = cluster(1)
+        Unrest(cluster, [crash(0, at=0.01)])
+        cluster.restarted = lambda node: None
+
+        a.host(Kept, state="postgresql://db/kept")
+
+        hosted = cluster.now
+        assert begun == []
+        cluster.advance(1.0)
+        assert begun[0] >= hosted
+
+
+def test_a_node_that_ends_while_it_is_started_keeps_nobody_waiting():
+    with closing(Cluster(3)) as cluster:
+        Unrest(cluster, [crash(0, at=1.0, lasts=1.0), crash(0, at=2.001, lasts=1.0)])
+        (a,) = cluster(1)
+        a.host(Kept, state="postgresql://db/kept")
+        cluster.restarted = lambda node: node.host(Kept, state="postgresql://db/kept")
+
+        cluster.advance(10.0)
+
+        assert cluster.now < 20.0
+        (now,) = cluster.machines()
+        assert cluster.is_running(now)
+        assert now is not a
+
+
+class Kept(Entity):
+    """An entity that is only hosted."""
