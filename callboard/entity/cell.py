@@ -48,6 +48,11 @@ from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
 from callboard.proxies.errors import MessageTooLarge
 from callboard.text import class_name, said
 
+#: As `NewEvent`, in half of the time: each event is made so.
+_new_event: Final[Callable[[tuple[str, int, str, int, str]], NewEvent]] = partial(
+    tuple.__new__, NewEvent
+)
+
 #: Seconds until it is looked again whether a handler that blocks has returned.
 _LOOK: Final = 0.005
 
@@ -109,15 +114,14 @@ def _nothing(_: BaseException) -> None:
 class _Held:
     """The sender of a message to an entity: what answers it waits for the state."""
 
-    __slots__ = ("_answer", "_entity", "_sends", "batch", "expects", "inner")
+    __slots__ = ("_answer", "_entity", "_sends", "batch", "inner")
 
-    expects: Literal[True]
+    expects: Literal[True] = True
     #: The first answer as it was given, and what sends it if it was encoded then.
     _answer: Any
     _sends: Callable[[], object] | None
 
     def __init__(self, cell: "EntityCell", inner: Sender | None) -> None:
-        self.expects = True
         self._entity = cell
         self.inner = inner
         self._answer = _NONE
@@ -598,16 +602,14 @@ class EntityCell(Cell):
     def persist(self, event: object) -> None:
         """Apply an event, and store it when the stretch ends."""
         self._check_writing("persist")
-        kept = self.type
-        apply = kept.appliers.get(event.__class__) or kept.applier(event)
-        form = self.host.form
-        kind = form.kind_of(event)
-        body = form.write_fields(kind, event)
-        version = kept.version_of(kind.name)
+        host = self.host
+        apply, kind, version = host.known_events.get(event.__class__) or host.learn(event)
+        body = host.form.write_fields(kind, event)
         self.written += 1
         self._since += 1
         if self.type_is_kept:
-            self._events.append(NewEvent(self.key, self.written, kind.name, version, body))
+            made = self.key, self.written, kind.name, version, body
+            self._events.append(_new_event(made))
         apply(self.actor, event)
 
     def save(self) -> None:

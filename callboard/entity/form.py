@@ -46,6 +46,7 @@ def _encoder() -> Callable[[Any], str]:
 
 
 _Encode: Final = _encoder()
+_Escaped: Final[Callable[[str], str]] = vars(json.encoder)["encode_basestring"]
 _DECODER: Final = json.JSONDecoder()
 _SCAN: Final[Callable[[str, int], tuple[Any, int]]] = vars(_DECODER)["scan_once"]
 
@@ -69,6 +70,8 @@ class EventForm:
     def __init__(self, codec: PayloadCodec) -> None:
         """Make one on the codec of a node."""
         self._codec = codec
+        #: By registered type, its fields, each with the text that stands before its value.
+        self._fields: dict[RecordType, list[tuple[str, str]]] = {}
 
     def kind_of(self, event: object) -> RecordType:
         """Return the registered type of an event.
@@ -110,10 +113,28 @@ class EventForm:
             raise NotSerializable(msg) from None
 
     def write_fields(self, kind: RecordType, value: object) -> str:
-        """Return the fields of a registered record as a JSON object."""
-        plain, names = self._plain, kind.names_of(value)
+        """Return the fields of a registered record as a JSON object.
+
+        Texts and numbers, which most fields are, are written without a general encoder.
+        """
+        fields = self._fields.get(kind)
+        if fields is None:
+            names = kind.names_of(value)
+            fields = [(f",{_Escaped(name)}:", name) for name in names]
+            self._fields[kind] = fields
+        text = ""
         try:
-            return _Encode({name: plain(getattr(value, name)) for name in names})
+            for before, name in fields:
+                field = getattr(value, name)
+                if field.__class__ is str:
+                    if not field.isascii():
+                        field.encode()
+                    text += before + _Escaped(field)
+                elif field.__class__ is int and -_EXACT <= field <= _EXACT:
+                    text += before + repr(field)
+                else:
+                    text += before + _Encode(self._plain(field))
+            return f"{{{text[1:]}}}"
         except (CannotTravel, ValueError) as error:  # also a text that UTF-8 cannot express
             msg = f"{kind.name} cannot be stored: {error}"
             raise NotSerializable(msg) from None

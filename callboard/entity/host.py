@@ -15,6 +15,7 @@ from callboard.actors.dispatch import DispatchTable
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Sender
 from callboard.actors.runtime import Runtime
+from callboard.basp.registry import RecordType
 from callboard.entity.applying import apply_all, public_state, restore
 from callboard.entity.cell import Emission, EntityBatch, EntityCell, read_only, unavailable
 from callboard.entity.cycles import comes_back, is_nested, would_deadlock
@@ -47,6 +48,12 @@ from callboard.text import said
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+#: As `SlotBatch`, in half of the time: each commit of an entity is made so.
+_slot_batch: Final[Callable[[tuple[Any, ...]], SlotBatch]] = partial(tuple.__new__, SlotBatch)
+
+#: What applies an event, its registered type, and the version in which it is written.
+KnownEvent = tuple[Callable[[Any, Any], object], RecordType, int]
 
 #: Of a batch that lets no events be forgotten.
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
@@ -116,6 +123,8 @@ class EntityHost:
         #: Told of the position that a commit of this node gave the type.
         self.grew: Callable[[int], object] = lambda _: None
         self._position = 0
+        #: By class, what is done with an event that is persisted; filled by use.
+        self.known_events: dict[type, KnownEvent] = {}
         #: Kinds and versions of events that were written here.
         self._kinds: set[tuple[str, int]] = set()
         #: What happened here, and how long commits took.
@@ -529,13 +538,14 @@ class EntityHost:
                 last = batch.snapshot.number - keep
                 forget = {cell.key: last} if last > 0 else _NOTHING
         assert self.state is not None
-        for event in batch.events:
+        events = batch.events
+        for event in events:
             kind = event[2:4]
             if kind not in self._kinds:
                 self._kinds.add(kind)
                 self.on_kind(kind)
         epoch = self.epochs.get(cell.slot, 0)
-        made = SlotBatch(cell.home, epoch, batch.events, snapshots, forget, batch.rows)
+        made = _slot_batch((cell.home, epoch, events, snapshots, forget, batch.rows))
         self.state.commit(made, done)
 
     def _take_timed(
@@ -668,6 +678,19 @@ class EntityHost:
         self.counters.activations += 1
 
     # --- forms ---
+
+    def learn(self, event: object) -> KnownEvent:
+        """Return what is done with events of a class; the next one is looked up.
+
+        Raises:
+            NotPersistable: no `@event` takes it.
+            NotSerializable: its class is no registered dataclass or named tuple.
+        """
+        apply = self.type.applier(event)
+        kind = self.form.kind_of(event)
+        known = apply, kind, self.type.version_of(kind.name)
+        self.known_events[type(event)] = known
+        return known
 
     def snapshot(self, cell: EntityCell) -> EntitySnapshot | None:
         """Return the state of an entity as it is, if it can be written."""
