@@ -1,8 +1,9 @@
 """PostgreSQL through psycopg: connections that end in time, errors as ours, and leases.
 
-Everything holds for one transaction only (`set_config(…, true)`, no prepared statements), so a
-pooler such as pgbouncer may stand between. Every wait has an end: PostgreSQL's own defaults
-have none, and a client that was stopped inside a transaction would hold its locks for ever.
+Everything holds for one transaction only (`set_config(…, true)`), so a pooler such as pgbouncer
+may stand between; statements are prepared only where none does. Every wait has an end:
+PostgreSQL's own defaults have none, and a client that was stopped inside a transaction would
+hold its locks for ever.
 """
 
 import threading
@@ -53,6 +54,10 @@ WHICH_SERVER: Final = (
     "SELECT system_identifier::text, left(pg_walfile_name(pg_current_wal_lsn()), 8)"
     " FROM pg_control_system()"
 )
+
+#: How often a statement is executed before it is prepared. To parse and plan those of a commit
+#: takes the server longer than to write thirty events.
+_PREPARED_FROM: Final = 3
 
 _CONNECT: Final[dict[str, Any]] = {
     "connect_timeout": 3,
@@ -128,6 +133,15 @@ def pipelined(connection: "psycopg.Connection[Any]") -> Iterator[None]:
     pipeline.__exit__(None, None, None)
 
 
+def _is_direct(connection: "psycopg.Connection[Any]") -> bool:
+    """Return whether the server itself answers, so that what is prepared stays prepared.
+
+    A pooler cannot tell the process of a server, since it uses several: it makes a number up.
+    """
+    row = connection.execute("SELECT pg_backend_pid()").fetchone()
+    return row is not None and bool(row[0] == connection.info.backend_pid)
+
+
 class Connected:
     """One connection that is made when it is needed, for one thread at a time."""
 
@@ -176,6 +190,8 @@ class Connected:
         connection.adapters.register_loader("json", TextLoader)  # JSON stays text
         try:
             self._greet(connection)
+            if _is_direct(connection):
+                connection.prepare_threshold = _PREPARED_FROM
         except BaseException:
             connection.close()
             raise

@@ -87,10 +87,10 @@ _EVENTS = f"""WITH wanted AS (
         ON f.type = %s AND f.slot = w.slot AND f.epoch = w.epoch AND f.writer = %s),
     advanced AS (
       UPDATE callboard_types SET last = last + (SELECT count(*) FROM wanted)
-      WHERE type = %s RETURNING last),
+      WHERE type = %s RETURNING last, {_NOW} AS now),
     written AS (
       INSERT INTO callboard_events
-      SELECT %s, a.last - (SELECT count(*) FROM wanted) + w.rank, w.key, w.number, {_NOW},
+      SELECT %s, a.last - (SELECT count(*) FROM wanted) + w.rank, w.key, w.number, a.now,
           w.epoch, w.kind, w.version, w.body::json FROM wanted w, advanced a)
     SELECT last, (SELECT count(*) FROM wanted) FROM advanced"""  # noqa: S608
 
@@ -365,12 +365,27 @@ class PostgresqlState(SqlState):
         return Committed(fenced, {}, positions)
 
     def _event_rows(self, type_name: str, batches: Sequence[SlotBatch]) -> tuple[object, ...]:
-        """Return the parameters that write the events of a type: a list for each column."""
-        rows = [
-            (batch.slot[1], batch.epoch, *event) for batch in batches for event in batch.events
+        """Return the parameters that write the events of a type: an array for each column."""
+        places = [
+            (batch.slot[1], batch.epoch) for batch in batches for _ in range(len(batch.events))
         ]
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        return (*columns, type_name, self.writer, type_name, type_name)
+        slots, epochs = zip(*places, strict=True)
+        keys, numbers, kinds, versions, bodies = zip(
+            *[event for batch in batches for event in batch.events], strict=True
+        )
+        return (
+            _numbers(slots),
+            _numbers(epochs),
+            _texts(keys),
+            _numbers(numbers),
+            _texts(kinds),
+            _numbers(versions),
+            _texts(bodies),
+            type_name,
+            self.writer,
+            type_name,
+            type_name,
+        )
 
     def _write_others(self, batch: SlotBatch, connection: "psycopg.Connection[Any]") -> None:
         """Write snapshots and rows, and forget events, of a slot that is not fenced."""
@@ -498,6 +513,23 @@ def _kinds_of(batches: Sequence[SlotBatch]) -> set[tuple[str, str, int]]:
         for batch in batches
         for event in batch.events
     }
+
+
+def _numbers(column: Sequence[int]) -> str:
+    """Return an array of integers as PostgreSQL writes it: psycopg takes 10 times as long."""
+    return f"{{{','.join(map(str, column))}}}"
+
+
+def _texts(column: Sequence[str]) -> str | list[str]:
+    """Return an array of texts as PostgreSQL writes it.
+
+    A text with NUL is left to psycopg, which refuses it.
+    """
+    joined = "\0".join(column)
+    if joined.count("\0") != len(column) - 1:
+        return list(column)
+    quoted = joined.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
+    return f'{{"{quoted}"}}'
 
 
 def _row_columns(rows: RowChanges) -> Iterator[tuple[str, dict[str, list[Any]]]]:

@@ -283,3 +283,37 @@ def test_a_view_tells_once_of_another_timeline(state: Any, url: str) -> None:
         view.types()
     assert view.types() == ["Cart"]
     view.close()
+
+
+def prepared(state: Any) -> int:
+    """Return how many statements the connection for commits has prepared."""
+    sql = "SELECT count(*) FROM pg_prepared_statements"
+    return int(state._writing.transaction(lambda made: made.execute(sql).fetchone())[0])
+
+
+def test_statements_of_commits_are_prepared(state: Any) -> None:
+    for number in range(1, 8):
+        state.commit([batch(1, [number])])
+    assert prepared(state) >= 3
+
+
+def test_nothing_is_prepared_where_a_pooler_stands_between(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from psycopg import ConnectionInfo
+
+    from callboard.entity.state.postgresql import PostgresqlState
+
+    monkeypatch.setattr(ConnectionInfo, "backend_pid", 1)  # made up, as poolers do
+    state = PostgresqlState(url, "a")
+    state.claim("Cart", {1: 1})
+    for number in range(1, 8):
+        state.commit([batch(1, [number])])
+    assert prepared(state) == 0
+    state.close()
+
+
+def test_a_text_that_the_server_refuses_is_written_nowhere(state: Any) -> None:
+    with pytest.raises(StateUnavailable, match="NUL"):
+        state.commit([batch(1, [1], key="a\0b"), batch(2, [1])])
+    assert list(state.journal("Cart")) == []
