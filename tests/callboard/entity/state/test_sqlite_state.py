@@ -203,3 +203,16 @@ def test_a_slot_that_another_has_is_fenced_among_many(tmp_path: Path) -> None:
     assert done.positions == {"Cart": 59}
     for state in (first, second):
         state.close()
+
+
+def test_of_many_events_all_are_written_or_none(tmp_path: Path) -> None:
+    state = SqliteState(tmp_path / "a.db", "a")
+    state.claim("Cart", {1: 1, 2: 1})
+    many = list(range(1, 180))
+    assert state.commit([batch(1, many)]).positions == {"Cart": 179}
+    assert [each.position for each in state.events("Cart", "k-1")] == many
+    done = state.commit([batch(1, [*range(180, 260), 7]), batch(2, many)])
+    assert isinstance(done.failed["Cart", 1], StateCorrupt)
+    assert done.positions == {"Cart": 358}
+    assert [each.number for each in state.journal("Cart", 179)] == many
+    state.close()
