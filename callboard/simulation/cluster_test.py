@@ -240,7 +240,7 @@ class ClusterTest:
             run.steps = steps
         small = self.live(run.seed, run.smallest, arguments, steps)
         if small.error is not None:  # its text tells of what is left
-            run.error = small.error
+            run.error, run.struck = small.error, small.struck
         return run
 
 
@@ -280,7 +280,7 @@ class Run:
             request: that of its test, for parameters, fixtures and the class it stands in.
         """
         faults = self.smallest if self.smallest is not None else self.faults
-        lines = "".join(f"    {fault},\n" for fault in faults)
+        lines = "".join(f"    {fault},{self._told_of(fault)}\n" for fault in faults)
         steps = "" if self.steps is None else f"steps={self.steps}, "
         options = (
             f"seeds=[{self.seed}], {steps}faults={f'[{chr(10)}{lines}]' if faults else '[]'}"
@@ -288,6 +288,17 @@ class Run:
         needs = {fault.kind.name for fault in faults}
         title = f"test_seed_{self.seed}"
         return Scenario(scenario, "cluster_test").program(needs, options, title, request)
+
+    def _told_of(self, fault: Fault) -> str:
+        """Return a comment: which machines a fault concerns, and when if it waited."""
+        assert self.cluster is not None
+        machines = self.cluster.machines()
+        at, places = self.struck.get(fault, (fault.at, fault.machines))
+        named = [machines[place].name for place in places if 0 <= place < len(machines)]
+        if not all(named) or not 0 < len(named) == len(places):
+            return ""
+        when = f", at {at:.6g} s" if fault in self.struck else ""
+        return f"  # {', '.join(named)}{when}"
 
     def told(
         self, scenario: Callable[..., object], request: "pytest.FixtureRequest"

@@ -12,6 +12,7 @@ from callboard.simulation import (
     crash,
     full_disk,
     kill,
+    partition,
     pause,
     reachable,
     runner,
@@ -367,6 +368,22 @@ def test_a_node_that_ends_while_it_is_started_keeps_nobody_waiting():
         (now,) = cluster.machines()
         assert cluster.is_running(now)
         assert now is not a
+
+
+def test_a_printed_test_names_machines_and_tells_when_a_fault_began():
+    def scenario(cluster):
+        cluster(2)
+        cluster.advance(2.0)
+        pytest.fail("always")
+
+    faults = [pause("doer", at=1.0, on="send", lasts=0.1), partition(0, 1, at=1.5, lasts=0.1)]
+
+    run = ClusterTest(scenario, [1], faults, twice=False).only(1, {}, shrinks=False)
+
+    at, (place,) = run.struck[faults[0]]
+    program = run.program(scenario)
+    assert f"lasts=0.1),  # {'ab'[place]}, at {at:.6g} s\n" in program
+    assert "partition(0, 1, at=1.5, lasts=0.1),  # a, b\n" in program
 
 
 class Kept(Entity):
