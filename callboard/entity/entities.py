@@ -710,7 +710,7 @@ class Entities:
         url = self._registers[name]
         owned = self._of_register(url)
         self._held[url].watch({writer for each in owned for writer in each.table.members})
-        self._sender(name).adopt(table)
+        self._sender(name).adopt(table, is_certain=True)
         told = EntityTable(name, table.version, table.text())
         nodes = {bytes.fromhex(node) for node in table.nodes}
         others = (nodes | self._askers.get(name, set())) - {self.runtime.node_id}
@@ -805,17 +805,19 @@ class Entities:
         if (
             host is not None
             and not self._refused  # as nearly always
+            and not host.sending.has_lines
             and not host.is_closed
             and host.deliver(key, message, sender, is_urgent=is_urgent)
         ):
             return None
-        way = (bytes(node), name, slot_of(key))
+        slot = slot_of(key)
+        way = (bytes(node), name, slot)
         is_late = attempt <= self._refused.get(way, -1)  # one before it was refused
         if (
             host is not None
             and not host.is_closed
             and not is_late
-            and host.deliver(key, message, sender, is_urgent=is_urgent)
+            and self._take_or_hold(host, key, slot, message, sender, is_urgent=is_urgent)
         ):
             self._refused.pop(way, None)
             return None
@@ -862,6 +864,24 @@ class Entities:
 
         return take
 
+    def _take_or_hold(
+        self,
+        host: EntityHost,
+        key: str,
+        slot: int,
+        message: Any,
+        sender: Any,
+        *,
+        is_urgent: bool,
+    ) -> bool:
+        """Give a message to its entity, or let it wait for a slot that this node claims."""
+        sending = host.sending
+        if not sending.is_in_line(slot) and host.deliver(
+            key, message, sender, is_urgent=is_urgent
+        ):
+            return True
+        return sending.hold(key, slot, message, sender, is_urgent=is_urgent)
+
     def table_for_leaf(self, name: str) -> EntityTable:
         """Return a table in which this node owns all: who asks knows no other one."""
         members = {self.writer: TableMember(self.runtime.node_id.hex())}
@@ -885,8 +905,8 @@ class Entities:
             self._sender(msg.type_name).send_marker(msg.slot, passed)
         elif host is None:
             passed()
-        elif not host.take_marker(msg.slot, passed):
-            self._sender(msg.type_name).pass_marker(msg.slot, passed)
+        elif host.sending.is_in_line(msg.slot) or not host.take_marker(msg.slot, passed):
+            host.sending.pass_marker(msg.slot, passed)
 
     def table(self, name: str, asker: Any = None) -> EntityTable | None:
         """Return the table of a type that this node hosts; who asks is told of newer ones."""
@@ -906,12 +926,13 @@ class Entities:
 
     def take(self, told: EntityTable) -> None:
         """Take a table that another member tells."""
-        owned = self._owned.get(told.type_name) if told.is_sound else None
-        if owned is None:
-            if told.is_sound and told.type_name in self._senders:
-                self._senders[told.type_name].take(told)
-        else:
+        if not told.is_sound or told.type_name not in self._senders:
+            return
+        owned = self._owned.get(told.type_name)
+        if owned is not None:
             owned.told(told.version)
+        # Where messages go need not wait for the register: an owner looks for itself.
+        self._senders[told.type_name].take(told)
 
     def move(self, order: MoveSlots) -> None:
         """Let slots of a type move to another host.

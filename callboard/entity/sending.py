@@ -192,6 +192,15 @@ class TypeSender:
         self._refs: dict[bytes, ActorRef[Any]] = {}
         self._carrying: dict[bytes, Carrying] = {}
 
+    @property
+    def has_lines(self) -> bool:
+        """Whether messages for any slot wait that go before what comes now."""
+        return bool(self._passing)
+
+    def is_in_line(self, slot: int) -> bool:
+        """Return whether messages for a slot wait that go before what comes now."""
+        return slot in self._passing
+
     def is_waiting(self, slot: int) -> bool:
         """Return whether something for a slot may still be on its way, so that others wait."""
         return slot in self._queues or slot in self._former or slot in self._passing
@@ -243,6 +252,24 @@ class TypeSender:
             )
             if slot in self._passing or not self._pass(waiting):
                 self._wait(waiting, self._passing)
+
+    def hold(
+        self, key: str, slot: int, message: Any, sender: Sender | None, *, is_urgent: bool
+    ) -> bool:
+        """Let a message of another node wait until this node serves its slot.
+
+        Returns:
+            False if the slot is not about to be this node's, or the limit is reached.
+        """
+        with self._lock:
+            if self.table.node_of(slot) != self._runtime.node_id:
+                return False
+            if len(self._passing.get(slot, ())) >= WAITING_LIMIT:
+                return False
+            waiting = self._numbered(
+                key, slot, message, sender, is_urgent=is_urgent, is_passing=True
+            )
+            return self._wait(waiting, self._passing)
 
     def pass_marker(self, slot: int, passed: Callable[[], object]) -> None:
         """Call back once all that this node passes on for a slot is with its owner."""
@@ -307,10 +334,10 @@ class TypeSender:
         self._look()
         return True
 
-    def adopt(self, table: Table) -> None:
-        """Take a newer table, and send what waited for it."""
+    def adopt(self, table: Table, *, is_certain: bool = False) -> None:
+        """Take a newer table, or one that is certain, and send what waited for it."""
         with self._lock:
-            if table.version > self.table.version:
+            if table.version > self.table.version or (is_certain and table != self.table):
                 before, self.table = self.table.nodes, table
                 self._refs.clear()
                 self._carrying.clear()
@@ -329,7 +356,7 @@ class TypeSender:
     def _flush(self, lines: dict[int, deque[Waiting]], go: Callable[[Waiting], bool]) -> None:
         """Send what can go of all lines of a kind; needs the lock."""
         for slot in list(lines):
-            line = lines[slot]
+            line, first = lines[slot], None
             while line:
                 first = line.popleft()
                 if self._is_stale(first):
@@ -340,6 +367,8 @@ class TypeSender:
                     break
             if not line:
                 del lines[slot]
+                if first and first.key and slot in self._handing:  # no marker stands behind it yet
+                    self.pass_marker(slot, partial(self._handed_over, slot))
 
     def _tell_idle(self) -> None:
         """Tell who waits for that when nothing waits and what was passed on has come."""

@@ -346,6 +346,8 @@ class OwnershipMachine:
         self.request: ReadTable | WriteTable | None = None
         #: Whether the register has to be read before it is written.
         self.is_stale = True
+        #: The newest version that others told since the register was asked for its last one.
+        self.told = 0
         #: Whether the register was behind what members know: it has lost its end.
         self.is_behind = False
         #: Memberships that are being looked at; None: no look is under way.
@@ -451,11 +453,13 @@ class OwnershipMachine:
     def _table_told(self, event: TableTold, _: Effects) -> None:
         """Read the register when others know more."""
         self.is_stale |= event.version > self.table.version
+        self.told = max(self.told, event.version)
 
     def _read(self, event: TableRead, effects: Effects) -> None:
         """Take what the register has."""
         table = event.table
-        self.request, self.is_stale = None, False
+        # What was told meanwhile may have been written behind this read.
+        self.request, self.is_stale = None, self.told > table.version
         known = self.table
         if (table.version, table.at) == (known.version, known.at):
             return
@@ -620,7 +624,7 @@ class OwnershipMachine:
         if self.has_left:
             return
         if self.is_stale:
-            self.request = ReadTable()
+            self.request, self.told = ReadTable(), 0
             effects.append(self.request)
             return
         if not self.is_member and not self.is_probed and self.aim == "member":
