@@ -812,6 +812,19 @@ class EntityCell(Cell):
             if self._next is not None and self._in_flight is None:
                 self._commit()
 
+    def write_snapshot(self, events: int) -> None:
+        """Write a snapshot if there were so many events since the last one; needs the lock.
+
+        Not while a handler runs, or waits: the state may be half of what it will be.
+        """
+        is_between = not (self.running or self.task or self._has_written) and self._has_begun
+        is_kept = self.type.appliers and self.type.cls.snapshot_every
+        if is_between and is_kept and self._broken is None and self._since >= events:
+            self._since = 0
+            self._open_batch().snapshot = self.host.snapshot(self)
+            if self._in_flight is None:
+                self._commit()
+
     def _commit(self) -> None:
         """Hand over what waits; needs the lock."""
         batch, self._next = self._next, None

@@ -67,6 +67,10 @@ REPLAYED_AT_ONCE: Final = 2_000
 #: Entities that are put away at once for a move, as far as a slot has no more by itself.
 PUT_AWAY_AT_ONCE: Final = 500
 
+#: Events behind the last snapshot of an entity from which on it gets another before it moves:
+#: reading and applying as many takes the new owner as long as it takes to write one.
+EVENTS_TO_MOVE: Final = 100
+
 #: Seconds between looks whether a handler that runs awaits something.
 LOOK: Final = 0.001
 
@@ -300,6 +304,12 @@ class EntityHost:
         with self.lock:
             mail = sum(cell.depth for cell in self.cells.values())
             return mail + len(self._held) + sum(map(len, self._waiting.values()))
+
+    def shorten_replay(self, slots: "Sequence[int]") -> None:
+        """Write snapshots of entities that move: the new owner has fewer events to replay."""
+        with self.lock:
+            for cell in self._cells_of(slots):
+                cell.write_snapshot(EVENTS_TO_MOVE)
 
     def stop_slots(self, slots: "Sequence[int]", done: Callable[[], object]) -> None:
         """Take no message for slots, and put their entities away; calls back after that."""

@@ -485,6 +485,7 @@ class Ownership:
             if move == self._moves:
                 self._host.stop_slots(slots, partial(self._runtime.post, emptied))
 
+        self._host.shorten_replay(slots)
         self._hooks.settle(slots, settled)
 
     def _stopped(self, move: int, event: OwnershipEvent) -> None:

@@ -331,7 +331,8 @@ class TypeSender:
         if waiting.key and not waiting.is_passing and len(line) >= WAITING_LIMIT:
             return False
         line.append(waiting)
-        self._look()
+        # Where an owner is known, it is no sooner found by asking.
+        self._look(pause=FIRST_LOOK if self.table.node_of(waiting.slot) else 0.0)
         return True
 
     def adopt(self, table: Table, *, is_certain: bool = False) -> None:
@@ -643,11 +644,14 @@ class TypeSender:
             again = self._send_marker
             self._runtime.call_later(MARKER_SECONDS, again, marker, node, came, waited)
 
-    def _look(self) -> None:
-        """Look for owners until nothing waits; needs the lock."""
+    def _look(self, pause: float = 0.0) -> None:
+        """Look for owners, after a pause, until nothing waits; needs the lock."""
         if not self._is_looking:
             self._is_looking, self._pause = True, FIRST_LOOK
-            self._runtime.post(self._look_now)
+            if pause:
+                self._runtime.post(self._runtime.call_later, pause, self._look_now)
+            else:
+                self._runtime.post(self._look_now)
 
     def _look_now(self) -> None:
         """Ask the nodes in reach for the table, and come again while something waits."""

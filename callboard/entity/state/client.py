@@ -125,18 +125,54 @@ def _joined(batches: Sequence[SlotBatch]) -> SlotBatch:
     return SlotBatch(slot, epoch, events, list(snapshots.values()), forget, rows)
 
 
+class _Calls:
+    """Calls that wait for a thread, which makes them one after the other."""
+
+    def __init__(self) -> None:
+        """Make one with nothing to do."""
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._come = threading.Condition()
+        self._is_closing = False
+
+    def add(self, call: Callable[[], None]) -> None:
+        """Let a call wait."""
+        with self._come:
+            self._waiting.append(call)
+            self._come.notify()
+
+    def close(self) -> None:
+        """Let the thread end behind what waits."""
+        with self._come:
+            self._is_closing = True
+            self._come.notify()
+
+    def run(self) -> None:
+        """Make calls until there will be no more."""
+        while True:
+            with self._come:
+                while not self._waiting and not self._is_closing:
+                    self._come.wait()
+                if not self._waiting:
+                    return
+                call = self._waiting.popleft()
+            call()
+
+
 class ThreadedStateClient:
-    """Calls a state on threads: one for commits, one for everything else."""
+    """Calls a state on threads: one for commits, one for claims, one for everything else.
+
+    A claim waits for the writer's lock of the database, and nothing that is read waits for it.
+    """
 
     def __init__(self, state: EntityState, post: Callable[..., object]) -> None:
         """Start the threads; `post(callback, *args)` calls back on the node's thread."""
         self._state = state
         self._post = post
-        self._calls: deque[Callable[[], None]] = deque()
+        self._reads, self._claims = _Calls(), _Calls()
         self._commits = GroupedCommits()
         # What waits is told of by a condition each: a thread that is woken for nothing takes
         # the interpreter from the node's thread.
-        self._calls_come, self._commits_come = threading.Condition(), threading.Condition()
+        self._commits_come = threading.Condition()
         self._is_committing = False
         self._is_closing = False
         #: Tells at once which slots the writer has, if the state can.
@@ -144,7 +180,11 @@ class ThreadedStateClient:
         self._look = getattr(state, "own_fences", lambda _: None)
         self._threads = [
             threading.Thread(target=run, name=f"callboard-state-{name}", daemon=True)
-            for name, run in (("commits", self._run_commits), ("reads", self._run_calls))
+            for name, run in (
+                ("commits", self._run_commits),
+                ("claims", self._claims.run),
+                ("reads", self._reads.run),
+            )
         ]
         for thread in self._threads:
             thread.start()
@@ -156,11 +196,10 @@ class ThreadedStateClient:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
-        """Call a method of the state on the thread for reads and claims."""
+        """Call a method of the state on the thread for claims, or on that for reads."""
         bound: Callable[..., T] = getattr(self._state, method.__name__)
-        with self._calls_come:
-            self._calls.append(partial(self._answer, done, partial(bound, *args, **kwargs)))
-            self._calls_come.notify()
+        calls = self._claims if method is EntityState.claim else self._reads
+        calls.add(partial(self._answer, done, partial(bound, *args, **kwargs)))
 
     def commit(self, batch: SlotBatch, done: Done[Committed]) -> None:
         """Commit the batch of a slot in the next transaction."""
@@ -176,9 +215,10 @@ class ThreadedStateClient:
     def close(self) -> None:
         """Finish what was handed over, and close the state."""
         self._is_closing = True
-        for come in (self._calls_come, self._commits_come):
-            with come:
-                come.notify()
+        with self._commits_come:
+            self._commits_come.notify()
+        self._claims.close()
+        self._reads.close()
         for thread in self._threads:
             thread.join()
         self._state.close()
@@ -186,17 +226,6 @@ class ThreadedStateClient:
     def _answer(self, done: Done[T], call: Callable[[], T]) -> None:
         """Make a call, and hand its outcome to the node's thread."""
         self._post(done, _outcome(call))
-
-    def _run_calls(self) -> None:
-        """Make calls until the state is closed: the thread of reads and claims."""
-        while True:
-            with self._calls_come:
-                while not self._calls and not self._is_closing:
-                    self._calls_come.wait()
-                if not self._calls:
-                    return
-                call = self._calls.popleft()
-            call()
 
     def _run_commits(self) -> None:
         """Commit what waits until the state is closed: the thread of commits."""

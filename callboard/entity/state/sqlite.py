@@ -35,7 +35,7 @@ from callboard.entity.state.sql import SqlState, SqlView
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateUnavailable, StorageError
 from callboard.lease.sqlite import SharedFile, connect_to_read
 
-_CLAIM = """INSERT INTO callboard_fences VALUES (?, ?, ?, ?) ON CONFLICT (type, slot)
+_CLAIM = """INSERT INTO callboard_fences VALUES {} ON CONFLICT (type, slot)
     DO UPDATE SET epoch = excluded.epoch, writer = excluded.writer
     WHERE callboard_fences.epoch < excluded.epoch"""
 _FENCE = "SELECT epoch, writer FROM callboard_fences WHERE type = ? AND slot = ?"
@@ -164,16 +164,26 @@ class SqliteState(SqlState):
     def claim(self, type_name: str, slots: Mapping[int, int]) -> Mapping[int, Fence]:
         """Raise the fences of slots; returns those that another claim holds."""
 
+        # Each statement lets go of the interpreter, and may wait for the node's thread to have
+        # it back, with the file locked: so there are few of them.
+        rows = [
+            field
+            for slot, epoch in slots.items()
+            for field in (type_name, slot, epoch, self.writer)
+        ]
+        claim = _CLAIM.format(", ".join(["(?, ?, ?, ?)"] * len(slots)))
+
         def work(connection: sqlite3.Connection) -> dict[int, Fence]:
-            held = {}
             sql = "INSERT INTO callboard_types VALUES (?, 0) ON CONFLICT DO NOTHING"
             connection.execute(sql, (type_name,))
-            for slot, epoch in slots.items():
-                connection.execute(_CLAIM, (type_name, slot, epoch, self.writer))
-                fence = Fence(*connection.execute(_FENCE, (type_name, slot)).fetchone())
-                if fence != (epoch, self.writer):
-                    held[slot] = fence
-            return held
+            connection.execute(claim, rows)
+            own = connection.execute(_OWN_FENCES, (type_name, self.writer)).fetchone()[0]
+            epochs = _epochs(own)
+            return {
+                slot: Fence(*connection.execute(_FENCE, (type_name, slot)).fetchone())
+                for slot, epoch in slots.items()
+                if epochs.get(slot) != epoch
+            }
 
         return self._writing.run(work, is_write=True)
 
