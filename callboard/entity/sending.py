@@ -602,13 +602,17 @@ class TypeSender:
         self._runtime.post(self.flush)
 
     def _refusals_came(self, slot: int, node: bytes) -> None:
-        """Send again what was refused, all of it, soon."""
+        """Send again what was refused, all of it: at once if another node is the owner."""
         with self._lock:
             refusing = self._refusing.get(slot, set())
             refusing.discard(node)
             if not refusing:
                 self._refusing.pop(slot, None)
-        self._runtime.call_later(RETRY_SECONDS, self.flush)
+            is_owner = self.table.node_of(slot) == node
+        if is_owner:  # it does not know the newest table yet
+            self._runtime.call_later(RETRY_SECONDS, self.flush)
+        else:
+            self._runtime.post(self.flush)
 
     def _ask_marker(
         self,
