@@ -14,9 +14,13 @@ from callboard import Entity, Node, event, handler, message
 from callboard.actors.events import DeadLetter
 from callboard.basp.header import ENTITIES
 from callboard.entity import host as entity_host
+from callboard.entity.cell import EntityCell
+from callboard.entity.host import EVENTS_TO_MOVE
 from callboard.entity.machine.table import slot_of
 from callboard.entity.messages import MoveSlots
 from callboard.entity.ownership import MoveTurns
+from callboard.entity.sending import TypeSender, Waiting
+from callboard.entity.state.interface import StoredEvent
 from callboard.simulation import Cluster
 
 STATE = "postgresql://moves/shop"
@@ -209,6 +213,107 @@ def test_reads_are_answered_while_their_slots_move() -> None:
                 move(asker, one, slots, (one, other)[number // 40 % 2])
             cluster.advance(0.001)
         assert [ask.result(20.0) for ask in asks] == [[]] * len(asks)
+
+
+def keys_of(node: Node, asker: Node, count: int) -> list[str]:
+    """Return keys that a node owns, in slots of their own, and that are awake."""
+    keys: dict[int, str] = {}
+    for key in (f"k-{number}" for number in range(400)):
+        asker.entity(Kept, key).ask("all").result(5)
+        if asker.entity(Kept, key).node_id == node.node_id and len(keys) < count:
+            keys.setdefault(slot_of(key), key)
+    return list(keys.values())
+
+
+@pytest.mark.parametrize("apart", [0.0005, 0.0007, 0.003])
+def test_a_move_waits_for_no_timer(apart: float) -> None:
+    """It takes some ways between nodes and to the database, each half a millisecond or less."""
+    with closing(Cluster(1)) as cluster:
+        one, other, asker = cluster(3, topology="mesh")
+        for node in (one, other):
+            node.host(Kept, state=STATE)
+        cluster.advance(5.0)  # each has its share
+        keys = keys_of(one, asker, 4)
+        cluster.database(STATE).latency = 0.0001
+        for here, there in itertools.permutations((one, other, asker), 2):
+            cluster.delay(here, there, 0.0005)
+        taken: list[float] = []
+        asks = []
+        for number in range(round(0.05 / apart)):
+            for key in keys:
+                begun = cluster.now
+                ask = asker.entity(Kept, key).ask(Put("asker", number), timeout=20.0)
+                ask.on_done(lambda _, begun=begun: taken.append(cluster.now - begun))
+                asks.append(ask)
+            if number == round(0.01 / apart):
+                move(asker, one, [slot_of(key) for key in keys], other)
+            cluster.advance(apart)
+        assert [each.result(20.0) for each in asks] == [None] * len(asks)
+        assert {asker.entity(Kept, key).node_id for key in keys} == {other.node_id}
+        assert max(taken) < 0.008
+
+
+def test_messages_wait_at_a_node_that_is_about_to_own_their_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused: list[bytes] = []
+    take = TypeSender._refused
+
+    def take_refusal(sending: TypeSender, waiting: Waiting, node: bytes) -> None:
+        refused.append(node)
+        take(sending, waiting, node)
+
+    monkeypatch.setattr(TypeSender, "_refused", take_refusal)
+    with closing(Cluster(1)) as cluster:
+        one, other, asker = cluster(3, topology="mesh")
+        for node in (one, other):
+            node.host(Kept, state=STATE)
+        cluster.advance(5.0)
+        keys = keys_of(one, asker, 4)
+        cluster.database(STATE).latency = 0.005  # the claim takes much longer than messages
+        asks = []
+        for number in range(100):
+            asks += [
+                asker.entity(Kept, key).ask(Put("asker", number), timeout=20.0) for key in keys
+            ]
+            if number == 10:
+                move(asker, one, [slot_of(key) for key in keys], other)
+            cluster.advance(0.002)
+        assert [each.result(20.0) for each in asks] == [None] * len(asks)
+        assert {asker.entity(Kept, key).node_id for key in keys} == {other.node_id}
+        assert other.node_id not in refused
+        came = asker.entity(Kept, keys[0]).ask("all").result(5)
+        assert came == [("asker", number) for number in range(100)]
+
+
+def test_entities_with_many_events_move_with_a_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replayed: list[int] = []
+    replay = EntityCell.replay
+
+    def note(cell: EntityCell, actor: Entity, stored: StoredEvent) -> None:
+        replayed.append(stored.number)
+        replay(cell, actor, stored)
+
+    monkeypatch.setattr(EntityCell, "replay", note)
+    with closing(Cluster(1)) as cluster:
+        one, other, asker = cluster(3, topology="mesh")
+        for node in (one, other):
+            node.host(Kept, state=STATE)
+        cluster.advance(5.0)
+        many, few = keys_of(one, asker, 2)
+        for key, events in ((many, EVENTS_TO_MOVE), (few, EVENTS_TO_MOVE - 1)):
+            ref = asker.entity(Kept, key)
+            asks = [ref.ask(Put("asker", number)) for number in range(events)]
+            assert [ask.result(5) for ask in asks] == [None] * events
+        move(asker, one, [slot_of(many), slot_of(few)], other)
+        cluster.advance(1.0)
+        for key, events in ((many, EVENTS_TO_MOVE), (few, EVENTS_TO_MOVE - 1)):
+            ref = asker.entity(Kept, key)
+            assert len(ref.ask("all").result(5)) == events
+            assert ref.node_id == other.node_id
+        assert replayed == list(range(1, EVENTS_TO_MOVE))  # those of `few`
 
 
 def test_types_of_a_node_move_one_after_the_other() -> None:

@@ -1,6 +1,7 @@
 """Ownership: who serves a slot, whatever is lost, late or wrongly suspected."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -184,6 +185,30 @@ def test_what_others_tell_is_looked_up_and_never_believed() -> None:
     cluster.nodes["a"].requests = [ReadTable()]
     cluster.settle()
     assert cluster.nodes["a"].epochs == dict.fromkeys(range(4), 1)
+
+
+def test_what_is_told_while_the_register_is_read_may_be_newer_and_is_looked_up() -> None:
+    cluster = members(1)
+    machine, table = cluster.nodes["a"].machine, cluster.table
+    for event in (MembersProbed(), TableRead(table)):
+        machine.step(event)
+    assert machine.step(TableTold(table.version + 1)) == [ReadTable()]
+    machine.step(TableTold(table.version + 2))
+    between = replace(table, version=table.version + 1, at=table.at + 1)
+    assert ReadTable() in machine.step(TableRead(between))
+    last = replace(table, version=table.version + 2, at=table.at + 2)
+    assert ReadTable() not in machine.step(TableRead(last))
+
+
+def test_what_a_read_showed_already_is_not_looked_up_again() -> None:
+    cluster = members(1)
+    machine, table = cluster.nodes["a"].machine, cluster.table
+    for event in (MembersProbed(), TableRead(table)):
+        machine.step(event)
+    assert machine.step(TableTold(table.version + 1)) == [ReadTable()]
+    machine.step(TableTold(table.version + 2))
+    last = replace(table, version=table.version + 2, at=table.at + 2)
+    assert ReadTable() not in machine.step(TableRead(last))
 
 
 def test_a_register_that_lost_its_end_is_brought_beyond_what_members_know() -> None:

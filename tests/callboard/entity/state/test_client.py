@@ -1,11 +1,11 @@
 """Calls of a state beside a node's thread: order, groups, errors, the end."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from callboard.entity.state.client import ThreadedStateClient
-from callboard.entity.state.interface import Committed, EntityState, SlotBatch
+from callboard.entity.state.interface import Committed, EntityState, Fence, SlotBatch
 from callboard.entity.state.memory import MemoryState
 from callboard.lease.errors import StateUnavailable
 from tests.callboard.entity.state.stores import batch
@@ -64,3 +64,27 @@ def test_batches_of_two_epochs_do_not_become_one() -> None:
     client.close()
     assert [len(group) for group in state.groups] == [1, 1, 1]
     assert [group[0].epoch for group in state.groups] == [1, 1, 2]
+
+
+class ContestedState(MemoryState):
+    """A state whose claims wait for the test, as for a lock of the database."""
+
+    def __init__(self) -> None:
+        super().__init__("a")
+        self.go_on = threading.Semaphore(0)
+
+    def claim(self, type_name: str, slots: Mapping[int, int]) -> Mapping[int, Fence]:
+        assert self.go_on.acquire(timeout=60)
+        return super().claim(type_name, slots)
+
+
+def test_what_is_read_waits_for_no_claim() -> None:
+    state, claimed, read = ContestedState(), list[Any](), list[Any]()
+    client = ThreadedStateClient(state, lambda callback, *args: callback(*args))
+    client.submit(claimed.append, EntityState.claim, "Cart", {1: 1})
+    client.submit(read.append, EntityState.last_position, "Cart")
+    assert eventually(lambda: read == [0])
+    assert claimed == []
+    state.go_on.release()
+    client.close()
+    assert claimed == [{}]
