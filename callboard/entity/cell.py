@@ -815,13 +815,18 @@ class EntityCell(Cell):
     def write_snapshot(self, events: int) -> None:
         """Write a snapshot if there were so many events since the last one; needs the lock.
 
-        Not while a handler runs, or waits: the state may be half of what it will be.
+        Not while a handler runs, or waits: the state may be half of what it will be. And not
+        before a tenth of the events are there that the class has between snapshots.
         """
+        every = self.type.cls.snapshot_every
+        has_many = self.type_is_kept and every and self._since >= max(events, every // 10)
         is_between = not (self.running or self.task or self._has_written) and self._has_begun
-        is_kept = self.type.appliers and self.type.cls.snapshot_every
-        if is_between and is_kept and self._broken is None and self._since >= events:
-            self._since = 0
-            self._open_batch().snapshot = self.host.snapshot(self)
+        if not (is_between and has_many) or self._broken is not None:
+            return
+        self._since = 0
+        snapshot = self.host.snapshot(self)
+        if snapshot is not None:
+            self._open_batch().snapshot = snapshot
             if self._in_flight is None:
                 self._commit()
 

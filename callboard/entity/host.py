@@ -67,8 +67,8 @@ REPLAYED_AT_ONCE: Final = 2_000
 #: Entities that are put away at once for a move, as far as a slot has no more by itself.
 PUT_AWAY_AT_ONCE: Final = 500
 
-#: Events behind the last snapshot of an entity from which on it gets another before it moves:
-#: reading and applying as many takes the new owner as long as it takes to write one.
+#: Events behind the last snapshot of an entity from which on it may get another before it
+#: moves: reading and applying as many takes the new owner about a millisecond.
 EVENTS_TO_MOVE: Final = 100
 
 #: Seconds between looks whether a handler that runs awaits something.

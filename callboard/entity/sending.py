@@ -368,7 +368,9 @@ class TypeSender:
                     break
             if not line:
                 del lines[slot]
-                if first and first.key and slot in self._handing:  # no marker stands behind it yet
+                if (
+                    first and first.key and slot in self._handing
+                ):  # no marker stands behind it yet
                     self.pass_marker(slot, partial(self._handed_over, slot))
 
     def _tell_idle(self) -> None:

@@ -148,7 +148,7 @@ WRONG_MACHINES: Final = (
     WrongMachine(
         "serial positions", ModelClient, "_commit_script", _serial_positions, seeds=(21,)
     ),
-    WrongMachine("no marker", TypeSender, "_mark", _no_marker, "moves", (29,)),
+    WrongMachine("no marker", TypeSender, "_mark", _no_marker, "moves", (132,)),
     WrongMachine("stale votes", LeaseDriver, "risen", _stale_votes, seeds=(99,)),
     WrongMachine("no look at the lease", LeaseDriver, "is_valid", _never_over, "leases", (12,)),
 )

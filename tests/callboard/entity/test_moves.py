@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +15,12 @@ from callboard import Entity, Node, event, handler, message
 from callboard.actors.events import DeadLetter
 from callboard.basp.header import ENTITIES
 from callboard.entity import host as entity_host
-from callboard.entity.cell import EntityCell
-from callboard.entity.host import EVENTS_TO_MOVE
+from callboard.entity.host import EVENTS_TO_MOVE, EntityHost
 from callboard.entity.machine.table import slot_of
 from callboard.entity.messages import MoveSlots
 from callboard.entity.ownership import MoveTurns
 from callboard.entity.sending import TypeSender, Waiting
-from callboard.entity.state.interface import StoredEvent
+from callboard.entity.state.interface import PastEvent
 from callboard.simulation import Cluster
 
 STATE = "postgresql://moves/shop"
@@ -290,13 +290,13 @@ def test_entities_with_many_events_move_with_a_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     replayed: list[int] = []
-    replay = EntityCell.replay
+    apply = EntityHost.apply
 
-    def note(cell: EntityCell, actor: Entity, stored: StoredEvent) -> None:
-        replayed.append(stored.number)
-        replay(cell, actor, stored)
+    def note(host: EntityHost, cell: Any, actor: Any, events: Sequence[PastEvent]) -> None:
+        replayed.extend(each.number for each in events)
+        apply(host, cell, actor, events)
 
-    monkeypatch.setattr(EntityCell, "replay", note)
+    monkeypatch.setattr(EntityHost, "apply", note)
     with closing(Cluster(1)) as cluster:
         one, other, asker = cluster(3, topology="mesh")
         for node in (one, other):
