@@ -163,7 +163,6 @@ class SqliteState(SqlState):
 
     def claim(self, type_name: str, slots: Mapping[int, int]) -> Mapping[int, Fence]:
         """Raise the fences of slots; returns those that another claim holds."""
-
         # Each statement lets go of the interpreter, and may wait for the node's thread to have
         # it back, with the file locked: so there are few of them.
         rows = [
