@@ -966,6 +966,34 @@ class EntityCell(Cell):
         self.host.left(self)
 
 
+class LeasedCell(EntityCell):
+    """An activation that runs only while the lease of its node is valid.
+
+    It is one that another node may not doubt: without state no fence keeps a second one silent.
+    """
+
+    __slots__ = ()
+
+    def run(self) -> None:
+        """Handle what waits; without the lease, wait until it is valid, or for the end."""
+        if self.end is None and self.reason is None and not self.host.is_leased():
+            self.host.park(self)  # `scheduled` stays: nothing else puts it into the run queue
+        else:
+            super().run()
+
+    def kill(self, reason: ExitReason = ExitReason.KILLED, detail: str = "") -> None:
+        """End before the next message."""
+        super().kill(reason, detail)
+        self.host.unpark(self)
+
+    def answer_meanwhile(self, envelope: Envelope, sender: Sender) -> bool:
+        """Answer an ask while a handler awaits, if that only reads; False if it does not."""
+        if self.host.is_leased():
+            return super().answer_meanwhile(envelope, sender)
+        self.host.refuse_unleased(sender)
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class _Begin:
     """To an activation itself: the state is there."""

@@ -17,7 +17,14 @@ from callboard.actors.reference import ActorRef, Sender
 from callboard.actors.runtime import Runtime
 from callboard.basp.registry import RecordType
 from callboard.entity.applying import apply_all, public_state, restore
-from callboard.entity.cell import Emission, EntityBatch, EntityCell, read_only, unavailable
+from callboard.entity.cell import (
+    Emission,
+    EntityBatch,
+    EntityCell,
+    LeasedCell,
+    read_only,
+    unavailable,
+)
 from callboard.entity.cycles import comes_back, is_nested, would_deadlock
 from callboard.entity.entity import Entity, EntityType
 from callboard.entity.errors import EntityUnavailable
@@ -76,6 +83,11 @@ LOOK: Final = 0.001
 
 #: Seconds that an ask of a handler is held for a slot that comes to rest.
 NESTED_SECONDS: Final = 0.02
+
+#: Seconds between looks whether a lease that has run out is valid again.
+_LOOK_AT_LEASE: Final = 0.02
+
+_NO_LEASE: Final = "the lease of its node had run out"
 
 #: Messages that may wait for one key while its former activation ends.
 WAITING_LIMIT: Final = 1_000
@@ -152,7 +164,10 @@ class EntityHost:
         self._markers: list[tuple[int, Callable[[], object]]] = []
         #: Refuses a message of another node that was not handled; False for others.
         self.send_back: Callable[[str, Sender | None], bool] = lambda *_: False
+        #: Whether the node's lease is valid; None where fences are looked at instead.
         self.is_leased: Callable[[], bool] | None = None
+        #: Activations that wait until the lease is valid again.
+        self._parked: list[EntityCell] = []
         self.on_kind: Callable[[tuple[str, int]], object] = lambda _: None
         #: Told of a slot, and its epoch, whose fence another claim has; and of kinds written.
         self.on_lost: Callable[[int, int], object] = lambda *_: None
@@ -209,6 +224,9 @@ class EntityHost:
 
     def _take(self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool) -> bool:
         """Give a message to the entity of a key; False if the slot is not served here."""
+        if self.is_leased is not None and self._is_unleased(key, sender):
+            self.refuse_unleased(sender)
+            return True
         with self.lock:
             cell = self.cells.get(key)
             if self._stopped and slot_of(key) in self._stopped and not self.is_closed:
@@ -411,7 +429,8 @@ class EntityHost:
     def _activate(self, key: str) -> EntityCell:
         """Make the activation of a key, which reads its state; needs the lock."""
         slot = slot_of(key)
-        cell = self.runtime.place(lambda number: EntityCell(self, number, key, slot))
+        cls = EntityCell if self.is_leased is None else LeasedCell
+        cell = self.runtime.place(lambda number: cls(self, number, key, slot))
         self.cells[key] = cell
         self._live[slot] += 1
         cell.read_state()
@@ -495,6 +514,9 @@ class EntityHost:
             cells = list(self.cells.values())
             for cell in cells:
                 self.put_away(cell)
+            parked = list(self._parked)
+        for cell in parked:
+            cell.kill(ExitReason.SHUTDOWN, _NO_LEASE)
         if not cells:
             when_empty()
 
@@ -611,10 +633,8 @@ class EntityHost:
             self.is_leased is not None
         ):  # it proves what answers show: nobody else has it while the lease is valid
             go, fail = emission
-            name = self.type.name
-            text = f"the lease of {self.runtime.name} for {name} has run out; repeat it"
             post = self.runtime.post
-            post(go) if self.is_leased() else post(fail, EntityUnavailable(text))
+            post(go) if self.is_leased() else post(fail, self._unleased())
             return
         self._proofs.append((slot, self.epochs.get(slot), emission))
         if not self._is_proving:
@@ -682,6 +702,54 @@ class EntityHost:
         for cell in cells:  # each may show what is no longer so; their mail waits
             cell.kill(ExitReason.SHUTDOWN, "its slot moved")
         self.on_lost(slot, epoch)
+
+    # --- a lease that has run out ---
+
+    def _unleased(self) -> EntityUnavailable:
+        """Return the error of what may not be handled without the lease."""
+        where = f"the lease of {self.runtime.name} for {self.type.name}"
+        return EntityUnavailable(f"{where} has run out; repeat it")
+
+    def _is_unleased(self, key: str, sender: Sender | None) -> bool:
+        """Return whether this is an ask of a key of this node, whose lease has run out."""
+        is_ask = sender is not None and sender.expects
+        is_over = self.is_leased is not None and not self.is_leased()
+        return is_over and is_ask and self.serves(slot_of(key))
+
+    def refuse_unleased(self, sender: Any) -> None:
+        """Refuse an ask because the lease has run out; what was told waits."""
+        sender.set_exception(self._unleased())
+
+    def park(self, cell: EntityCell) -> None:
+        """Keep an activation from its turn until the lease is valid, or it is to end."""
+        with self.lock:
+            self._parked.append(cell)
+            is_first = len(self._parked) == 1
+        if self.is_closed:
+            cell.kill(ExitReason.SHUTDOWN, _NO_LEASE)
+        elif cell.end is not None:  # it was killed meanwhile
+            self.unpark(cell)
+        elif is_first:
+            self.runtime.post(self.runtime.call_later, _LOOK_AT_LEASE, self._look_at_lease)
+
+    def unpark(self, cell: EntityCell) -> None:
+        """Let an activation have its turn, which ends it."""
+        with self.lock:
+            if cell not in self._parked:
+                return
+            self._parked.remove(cell)
+        cell.runner.schedule(cell)
+
+    def _look_at_lease(self) -> None:
+        """Let all go on if the lease is valid again; else look again soon."""
+        with self.lock:
+            if self.is_leased is not None and not self.is_leased():
+                if self._parked:
+                    self.runtime.call_later(_LOOK_AT_LEASE, self._look_at_lease)
+                return
+            parked, self._parked = self._parked, []
+        for cell in parked:
+            cell.runner.schedule(cell)
 
     def begun(self, cell: EntityCell) -> None:
         """Take note that an activation begins."""

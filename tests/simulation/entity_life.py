@@ -306,11 +306,7 @@ class EntityLife:
     def _started(self, node: Node) -> None:
         """Link a node that was started again, and let it host as before."""
         self.watching.enter_context(node.subscribed(self._happened))
-        for other in self.cluster.machines():
-            if isinstance(other, Node) and other is not node:
-                for one, there in ((node, other), (other, node)):
-                    if self.cluster.is_running(one):
-                        one._reach.dial(_endpoint(there), keep=True)
+        link_again(self.cluster, node)
         places = [made.address for made in self.cluster.machines()]
         if places.index(node.address) < self.hosts:
             self._host(node)
@@ -582,6 +578,15 @@ class EntityLife:
         for node, key, value in self.told:
             if node not in self.closed and value not in {*self.ends[key], *self.dead}:
                 raise Violation(f"{key} was told {value} by {node.name}, and has not got it")
+
+
+def link_again(cluster: Cluster, node: Node) -> None:
+    """Link a node that was started again with all others."""
+    for other in cluster.machines():
+        if isinstance(other, Node) and other is not node:
+            for one, there in ((node, other), (other, node)):
+                if cluster.is_running(one):
+                    one._reach.dial(_endpoint(there), keep=True)
 
 
 def _endpoint(node: Node) -> tuple[str, int]:
