@@ -283,9 +283,14 @@ class Future(Generic[T]):
         return runtime.reply_ref(self)
 
     def expire(self) -> None:
-        """Fail with `AskTimeout`: the ask's own time is over."""
+        """Fail with `AskTimeout`: the ask's own time is over.
+
+        A target that has not sent the message yet says by another error that nothing happened.
+        """
         text = f"{self.asked} did not answer within {self.timeout:g} s"
-        if self.set_exception(AskTimeout(text)):
+        error_of_unsent = getattr(getattr(self.asked, "target", None), "error_of_unsent", None)
+        error = None if error_of_unsent is None else error_of_unsent(self)
+        if self.set_exception(AskTimeout(text) if error is None else error):
             self.give_up()
 
     def await_by(self, task: Awaiter) -> None:

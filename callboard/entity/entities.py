@@ -1114,6 +1114,11 @@ class Entities:
         if host is not None and (cell := host.cells.get(key)) is not None:
             host.put_away(cell)
 
+    def error_of_unsent(self, type_name: str, key: str, asker: Any) -> BaseException | None:
+        """Return why an ask was never sent to an owner; None if it was."""
+        sender = self._senders.get(type_name)
+        return None if sender is None else sender.error_of_unsent(key, slot_of(key), asker)
+
     def owner(self, type_name: str, key: str) -> bytes:
         """Return the node that owns an entity, as far as is known here."""
         host, slot = self._hosts.get(type_name), slot_of(key)

@@ -32,6 +32,11 @@ class EntityRouter(Protocol):
     ) -> None:
         """Bring a message to an entity; from any thread, never blocks."""
 
+    def error_of_unsent(
+        self, type_name: str, key: str, asker: Asker, /
+    ) -> BaseException | None:
+        """Return why an ask was never sent to an owner; None if it was."""
+
     def put_away(self, type_name: str, key: str, /) -> None:
         """Let an entity be put away by its owner."""
 
@@ -55,6 +60,10 @@ class EntityTarget(NoActor):
     def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
         """Hand over a message that goes before those without priority."""
         self.router.route(self.type_name, self.key, message, sender, is_urgent=True)
+
+    def error_of_unsent(self, asker: Asker) -> BaseException | None:
+        """Return why an ask whose time is over was never sent; None if it was."""
+        return self.router.error_of_unsent(self.type_name, self.key, asker)
 
     def give_up(self, asker: Asker) -> None:
         """What an asker no longer waits for is handled all the same: it may be stored."""

@@ -96,6 +96,14 @@ class Waiting:
         return self.is_asked and bool(getattr(self.sender, "done_", False))
 
 
+_NO_OWNER: Final = "no owner was found in the time of the ask"
+
+
+def _unavailable(type_name: str, key: str, why: str) -> EntityUnavailable:
+    """Return the error of a message that found no owner."""
+    return EntityUnavailable(f"{entity_text(type_name, key)}: {why}; nothing happened")
+
+
 class _Dispatched:
     """Stands for an asker where its message goes to an owner, who may be another by then.
 
@@ -392,7 +400,7 @@ class TypeSender:
             return True
         deadline = None if waiting.sender is None else waiting.sender.deadline
         if deadline is not None and deadline - REFUSED_BEFORE <= now:
-            self._refuse(waiting, "no owner was found in the time of the ask")
+            self._refuse(waiting, _NO_OWNER)
             return True
         return False
 
@@ -699,12 +707,21 @@ class TypeSender:
             for waiting in (each for queue in queues.values() for each in queue if each.key):
                 self._refuse(waiting, str(error), error)
 
+    def error_of_unsent(self, key: str, slot: int, asker: Any) -> EntityUnavailable | None:
+        """Return why an ask whose time is over was never sent; None if it was."""
+        with self._lock:
+            line = self._queues.get(slot, ())
+            found = next((each for each in line if each.sender is asker), None)
+        if found is None:
+            return None
+        self._runtime.dead_letter(self._runtime.nobody, found.message, asker)
+        return _unavailable(self.type_name, key, _NO_OWNER)
+
     def _refuse(self, waiting: Waiting, why: str, error: CallboardError | None = None) -> None:
         """Fail a message that found no owner."""
         sender = waiting.sender
-        ref = entity_text(self.type_name, waiting.key)
         if sender is not None and sender.expects:
-            told = error or EntityUnavailable(f"{ref}: {why}; nothing happened")
+            told = error or _unavailable(self.type_name, waiting.key, why)
             sender.set_exception(told)
         nobody = self._runtime.nobody
         self._runtime.dead_letter(nobody, waiting.message, sender)

@@ -520,9 +520,11 @@ class EntityLife:
 
     def _last_read(self, node: Node, key: str) -> list[int]:
         """Return all values of a key; a database that failed over says so once to each."""
-        for _ in range(3):
+        until = self.cluster.now + PATIENCE
+        while self.cluster.now < until:
             with suppress(EntityUnavailable):
                 return list(self._ref(node, key).ask("read").result(3.0))
+            self.cluster.advance(0.05)
         raise Violation(f"{key} does not answer {node.name} any more")
 
     def _look(self, node: Node, key: str) -> None:
