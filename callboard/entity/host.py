@@ -99,6 +99,8 @@ class EntityHost:
     #: Passes on what was held for slots that others have.
     sending: "TypeSender"
     is_closed = False
+    #: Whether the node's lease is valid; None where fences are looked at instead.
+    is_leased: Callable[[], bool] | None = None
     #: Whether a look at fences is under way, and whether what handlers ask is let in soon.
     _is_proving = False
     _lets_in = False
@@ -164,9 +166,6 @@ class EntityHost:
         self._markers: list[tuple[int, Callable[[], object]]] = []
         #: Refuses a message of another node that was not handled; False for others.
         self.send_back: Callable[[str, Sender | None], bool] = lambda *_: False
-        #: Whether the node's lease is valid; None where fences are looked at instead.
-        self.is_leased: Callable[[], bool] | None = None
-        #: Activations that wait until the lease is valid again.
         self._parked: list[EntityCell] = []
         self.on_kind: Callable[[tuple[str, int]], object] = lambda _: None
         #: Told of a slot, and its epoch, whose fence another claim has; and of kinds written.

@@ -13,7 +13,7 @@ from callboard.errors import CallboardError, EntityUnavailable
 from callboard.simulation import Cluster, cluster_test
 from callboard.simulation.runner import runner_of
 from tests.simulation.entity_faults import LEASE_FAULTS
-from tests.simulation.entity_life import link_again
+from tests.simulation.entity_life import link_again, passed
 
 LEASES = "postgresql://simulated/leases"
 
@@ -143,7 +143,7 @@ def live(cluster: Cluster) -> None:
                 try:
                     await node.ahost(kind, runs, leases=LEASES)
                 except CallboardError:
-                    await node.runtime.sleep(0.05)
+                    await passed(node, 0.05)
                 else:
                     return
 
