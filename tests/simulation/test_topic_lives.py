@@ -220,9 +220,9 @@ def test_a_planted_bug_is_found_by_its_rule(monkeypatch, bug, words):
 
 
 def first_violation() -> str:
-    """Return what the first life that breaks a rule says."""
+    """Return what the first life that breaks a rule says; those that find most come first."""
     test = live_topics.test
-    for seed in range(7000, 7040):
+    for seed in (7000, 7011, 7003, *range(7000, 7040)):
         error = test.live(seed, test.faults_of(seed), {"most": 6}).error
         if error is not None:
             assert isinstance(error, Violation), error
