@@ -52,13 +52,16 @@ class Carrying:
         self.size = 0
         self.early_at = 0 if self._outgoing is None else self._outgoing.first_load
 
-    def take(self, parcel: Any, told_by: ActorRef[Any] | None, asker: Any) -> bool:
+    def take(
+        self, parcel: Any, told_by: ActorRef[Any] | None, asker: Any, *, is_asked: bool
+    ) -> bool:
         """Gather a message; False if it has to go alone.
 
         Args:
             parcel: has the message, its key, its attempt, and whether it is urgent.
             told_by: the actor that told it; None for an ask, and where nobody is known.
             asker: takes the outcome.
+            is_asked: whether it was asked and not told.
         """
         outgoing, message = self._outgoing, parcel.message
         if outgoing is None or not outgoing.may_carry(self._proxy, self):
@@ -79,7 +82,7 @@ class Carrying:
             self._large[message.__class__] = ALONE
             return False
         key = parcel.key.encode()
-        flags = CARRIED_ASKED * parcel.is_asked + CARRIED_URGENT * parcel.is_urgent
+        flags = CARRIED_ASKED * is_asked + CARRIED_URGENT * parcel.is_urgent
         node = self._proxy.node
         with outgoing.lock:
             number = outgoing.open_load(node, self, asker)

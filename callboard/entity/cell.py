@@ -779,7 +779,12 @@ class EntityCell(Cell):
                     writing.batch = number
                 self.host.commit(self, batch)
             return
-        self.emit_answer(answer.leave, answer.fail_at_once)
+        emission = answer.leave, answer.fail_at_once
+        if self.is_clean and self._broken is None:  # as nearly always where it only read
+            with self.host.lock:
+                self.host.prove(self.slot, emission)
+            return
+        self.emit_answer(*emission)
         self.close_stretch()
 
     def close_stretch(self) -> None:

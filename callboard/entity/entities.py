@@ -834,7 +834,7 @@ class Entities:
         what has no time left.
         """
         read, node, runtime = carrier.read, carrier.node, self.runtime
-        host, now = self._hosts.get(name), runtime.now()
+        host, now, refused = self._hosts.get(name), runtime.now(), self._refused
         cells = {} if host is None else host.cells
 
         def take(carried: Carried, asker: Any) -> None:
@@ -857,8 +857,15 @@ class Entities:
             sender, is_asked = asker, flags & CARRIED_ASKED
             if not is_asked:
                 sender = _Teller(runtime.ref_of(node, teller) if teller else None)
-            arrived = ArrivedMessage(name, key, message, sender, bool(flags & CARRIED_URGENT))
-            refusal = self.deliver(arrived, node, attempt)
+            is_urgent, refusal = flags & CARRIED_URGENT != 0, None
+            if (
+                host is None
+                or refused
+                or host.is_closed
+                or not host.deliver(key, message, sender, is_urgent=is_urgent)
+            ):  # it is not as nearly always
+                arrived = ArrivedMessage(name, key, message, sender, is_urgent)
+                refusal = self.deliver(arrived, node, attempt)
             if refusal is not None or not is_asked:
                 asker.set_result(refusal)
 

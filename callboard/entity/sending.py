@@ -20,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, CallboardError, NodeClosed, NodeUnreachable
@@ -66,9 +66,24 @@ FIRST_LOOK: Final = 0.02
 LONGEST_LOOK: Final = 0.25
 
 
+_NO_OWNER: Final = "no owner was found in the time of the ask"
+
+
+def _unavailable(type_name: str, key: str, why: str) -> EntityUnavailable:
+    """Return the error of a message that found no owner."""
+    return EntityUnavailable(f"{entity_text(type_name, key)}: {why}; nothing happened")
+
+
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A message on its way to an entity."""
+    """A message on its way to an entity.
+
+    Where it goes to an owner, who may be another one by then, it stands for the asker. It has
+    no time of its own: when that of the ask is over, nobody waits for this either.
+    """
+
+    #: The asker's own is looked after where it was made.
+    deadline: ClassVar[None] = None
 
     number: int
     key: str
@@ -79,8 +94,20 @@ class Waiting:
     since: float
     #: Whether this node's host held it while it gave the slot away.
     is_passing: bool = False
-    #: The attempt in which it was sent.
+    #: The attempt in which it was sent, by what, and to which node.
     attempt: int = 0
+    sending: "TypeSender | None" = None
+    node: bytes = b""
+    #: The id of the ask; 0 while it has not left this node.
+    message_id: int = 0
+    #: Whether there was an outcome since it was sent.
+    is_answered: bool = False
+    expects: Literal[True] = True
+
+    def sent_to(self, sending: "TypeSender", node: bytes) -> None:
+        """Take note that it goes to an owner."""
+        self.sending, self.node = sending, node
+        self.message_id, self.is_answered = 0, False
 
     @property
     def is_asked(self) -> bool:
@@ -95,58 +122,29 @@ class Waiting:
         """Whether nobody waits for its answer any more."""
         return self.is_asked and bool(getattr(self.sender, "done_", False))
 
-
-_NO_OWNER: Final = "no owner was found in the time of the ask"
-
-
-def _unavailable(type_name: str, key: str, why: str) -> EntityUnavailable:
-    """Return the error of a message that found no owner."""
-    return EntityUnavailable(f"{entity_text(type_name, key)}: {why}; nothing happened")
-
-
-class _Dispatched:
-    """Stands for an asker where its message goes to an owner, who may be another by then.
-
-    It has no time of its own: when that of the ask is over, nobody waits for this either.
-    """
-
-    __slots__ = ("_is_done", "_node", "_sending", "_waiting", "expects", "message_id")
-
-    expects: Literal[True]
-    message_id: int
-
-    #: The asker's own is looked after where it was made.
-    deadline: Final = None
-
-    def __init__(self, sending: "TypeSender", waiting: Waiting, node: bytes) -> None:
-        self._sending, self._waiting, self._node = sending, waiting, node
-        self.expects = True
-        self._is_done = False
-
     @property
     def done_(self) -> bool:
         """Whether there was an answer, or nobody waits for one."""
-        return self._is_done or bool(getattr(self._waiting.sender, "done_", False))
+        return self.is_answered or bool(getattr(self.sender, "done_", False))
 
     def set_result(self, value: Any) -> bool:
         """Answer, unless the message was refused."""
-        if self._is_done:
+        if self.is_answered:
             return False
-        self._is_done = True
-        sender = self._waiting.sender
+        self.is_answered = True
+        sender = self.sender
         if value.__class__ is not NotOwner and sender is not None and sender.expects:
             sender.set_result(value)
-        else:
-            self._sending.done(self._waiting, self._node, value, None, has_left=True)
+        elif self.sending is not None:
+            self.sending.done(self, self.node, value, None, has_left=True)
         return True
 
     def set_exception(self, error: BaseException) -> bool:
         """Let the ask fail, or the message go again."""
-        if self._is_done:
+        if self.is_answered or self.sending is None:
             return False
-        self._is_done = True
-        has_left = hasattr(self, "message_id")
-        self._sending.done(self._waiting, self._node, None, error, has_left=has_left)
+        self.is_answered = True
+        self.sending.done(self, self.node, None, error, has_left=self.message_id != 0)
         return True
 
     def owed(self) -> None:
@@ -225,15 +223,17 @@ class TypeSender:
         self, key: str, slot: int, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
         """Send a message, or let it wait for its owner; from any thread."""
+        now = self._runtime.now()
         with self._lock:
-            waiting = self._numbered(key, slot, message, sender, is_urgent=is_urgent)
+            self._number = number = self._number + 1
+            waiting = Waiting(number, key, slot, message, sender, is_urgent, now)
             node = self._former.get(slot)
             if (
                 node is not None
                 and not (self._queues or self._marked or self._refusing or self._passing)
                 and node == self.table.node_of(slot)
                 and node != self._runtime.node_id
-                and self._runtime.remote.is_reachable(node)
+                and (self._gathers_for(node) or self._runtime.remote.is_reachable(node))
             ):  # as nearly always: where the last one went, and nothing has changed
                 self._dispatch(waiting, node)
                 return
@@ -465,15 +465,16 @@ class TypeSender:
         ref = self._refs.get(node)
         if ref is None:
             ref = self._refs[node] = self._runtime.ref_of(node, ENTITIES)
-        asker: _Dispatched | Future[Any]
+        asker: Waiting | Future[Any]
         if is_asked:
-            asker = _Dispatched(self, waiting, node)
+            asker = waiting
+            waiting.sent_to(self, node)
         else:
             asker = Future(ref)
             self._runtime.set_deadline(asker, TOLD_SECONDS)
             asker.on_done(partial(self._told, waiting, node))
         carrying = self._carrying.get(node) or self._carry(node, ref)
-        if carrying.take(waiting, told_by, asker):
+        if carrying.take(waiting, told_by, asker, is_asked=is_asked):
             return True
         wrapped: Any = EntityMessage(
             self.type_name,
@@ -494,6 +495,11 @@ class TypeSender:
             asker.set_exception(error)
         return True
 
+    def _gathers_for(self, node: bytes) -> bool:
+        """Return whether messages to a node were gathered in this turn, and not sent yet."""
+        carrying = self._carrying.get(node)
+        return carrying is not None and carrying.size > 0
+
     def _carry(self, node: bytes, ref: ActorRef[Any]) -> "Carrying":
         """Return what gathers messages for a node."""
         made = self._carrying[node] = Carrying(self.type_name, ref)
@@ -503,7 +509,7 @@ class TypeSender:
         """Take the outcome of what was told."""
         error = future.exception()
         value = None if error is not None else future.result()
-        self.done(waiting, node, value, error, has_left=hasattr(future, "message_id"))
+        self.done(waiting, node, value, error, has_left=getattr(future, "message_id", 0) != 0)
 
     def done(
         self,

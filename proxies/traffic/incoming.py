@@ -231,7 +231,14 @@ class CarriedAsker(RemoteAsker):
 
     def set_result(self, value: Any) -> bool:
         """Send the answer."""
-        return not self.done_ and self._send(self._outgoing.payload_of(self.node, value))
+        if self.done_:
+            return False
+        self.done_ = True
+        outgoing = self._outgoing
+        outgoing.gather_answer(
+            self.node, self.message_id, outgoing.payload_of(self.node, value)
+        )
+        return True
 
     def _send(self, payload: bytes) -> bool:
         """Send an answer that was serialized before."""

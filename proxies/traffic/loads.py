@@ -56,7 +56,7 @@ class Carrier:
     Each of them has an answer of its own; this has one only if none of them was taken.
     """
 
-    __slots__ = ("_pending", "askers", "expects", "message_id")
+    __slots__ = ("_asks", "_pending", "expects", "message_id")
 
     expects: Literal[True]
     message_id: int
@@ -65,15 +65,20 @@ class Carrier:
     deadline: Final = None
 
     def __init__(self, askers: list[Any], pending: dict[int, tuple[Any, bytes]]) -> None:
-        """Make one of asks that are pending."""
+        """Make one of asks that are pending; who asks may send again later, by another id."""
         self.expects = True
-        self.askers = askers
+        self._asks = [(asker.message_id, asker) for asker in askers]
         self._pending = pending
+
+    def unanswered(self) -> list[tuple[int, Any]]:
+        """Return the asks that have no answer, each with its id."""
+        get, nobody = self._pending.get, (None, b"")
+        return [each for each in self._asks if get(each[0], nobody)[0] is each[1]]
 
     @property
     def done_(self) -> bool:
         """Whether nobody waits for an answer any more."""
-        return all(asker.done_ for asker in self.askers)
+        return all(asker.done_ for _, asker in self.unanswered())
 
     def set_result(self, _: Any) -> bool:
         """An answer to all of them is none."""
@@ -81,12 +86,17 @@ class Carrier:
 
     def set_exception(self, error: BaseException) -> bool:
         """Fail all asks that have no answer."""
-        for asker in self.askers:
-            found = self._pending.get(asker.message_id)
-            if found is not None and found[0] is asker:
-                del self._pending[asker.message_id]
-                asker.set_exception(error)
+        for message_id, asker in self.unanswered():
+            del self._pending[message_id]
+            asker.set_exception(error)
         return True
+
+    def fail_unsent(self, error: BaseException) -> None:
+        """Fail all of them as what never left this node."""
+        for message_id, asker in self.unanswered():
+            del self._pending[message_id]
+            asker.message_id = 0
+            asker.set_exception(error)
 
     def owed(self) -> None:
         """The answers will come later."""

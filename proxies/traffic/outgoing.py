@@ -369,10 +369,12 @@ class Outgoing:
                 self._unload(node)
                 self.loads[node] = load
             load.answers.append((message_id, payload))
-            load.size += size + ANSWER_HEAD.size
-            if load.size >= load.early_at:
+            load.size = size = load.size + size + ANSWER_HEAD.size
+            if size >= load.early_at:
                 self.send_early(node, load)
-        self.stay_awake()
+        runner = self._runner  # as `stay_awake`, without the call: each answer comes here
+        if runner.sleeping or runner.times.stuck:
+            runner.post(self.unload)
 
     def _send_answers(self, node: bytes, answers: list[tuple[int, bytes]]) -> None:
         """Send the answers of a turn, one of them as any other; with the lock held."""
@@ -423,9 +425,13 @@ class Outgoing:
         self._unload(node)
 
     def stay_awake(self) -> None:
-        """See to it that what was gathered is sent, whoever has the runner's role by now."""
-        if self._runner.sleeping:
-            self._runner.wake()
+        """See to it that what was gathered is sent, also where a handler lost the role.
+
+        The thread that has it by now may be about to sleep: what is posted it looks at last.
+        """
+        runner = self._runner
+        if runner.sleeping or runner.times.stuck:
+            runner.post(self.unload)
 
     def left_ms(self, deadline: float) -> int:
         """Return the milliseconds that are left to a time."""
@@ -439,24 +445,18 @@ class Outgoing:
         node = proxy.node
         hop = self._next_hops.get(node)
         wire = None if hop is None else self._wires.get(hop)
+        carrier = Carrier(askers, self.pending)
         if wire is None:
-            self._runtime.post(self._fail_unsent, askers, proxy.no_path())
+            self._runtime.post(carrier.fail_unsent, proxy.no_path())
             return
         payload = self.codec.encode(message)
-        message_id = self._expect(Carrier(askers, self.pending), node)
+        message_id = self._expect(carrier, node)
         account = self._accounts.get(node) or self._account(node)
         position = account.offset + account.sent & POSITION_MASK
         account.sent += 1
         data = position << POSITION_SHIFT | message_id
         head = HEADER.pack(_DISPATCH, len(payload), data, self._node_id, node, 0, proxy.number)
         wire.write(head + payload)
-
-    def _fail_unsent(self, askers: list[Any], error: CallboardError) -> None:
-        """Fail asks that never left."""
-        for asker in askers:
-            if self.pending.pop(asker.message_id, None) is not None:
-                del asker.message_id
-                asker.set_exception(error)
 
     def unload(self) -> None:
         """Send all that was gathered in this turn."""

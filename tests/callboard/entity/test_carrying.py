@@ -19,6 +19,7 @@ from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.entity.messages import CARRIED_HEAD, Carried, EntityMessages
 from callboard.errors import AskTimeout, MessageTooLarge, NotSerializable, RemoteError
 from callboard.proxies.messages import ANSWER_HEAD, CARRIED_LIMIT, CARRIERS, CarriedAnswers
+from callboard.proxies.traffic.loads import Carrier
 from tests.polling import eventually
 
 CODEC = PayloadCodec(DEFAULT_REGISTRY)
@@ -298,3 +299,31 @@ def test_what_carries_messages_is_not_for_leaves(tmp_path: Path) -> None:
         ref = leaf.runtime.ref_of(host.node_id, ENTITIES)
         error = ref.ask(EntityMessages(Line.name, b"", b"", b"")).exception(10)
         assert "limited rights" in str(error)
+
+
+class Again:
+    """An asker that sends its message again, by another id, when the first owner refuses it."""
+
+    message_id = 1
+    done_ = False
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+
+    def set_exception(self, error: BaseException) -> bool:
+        self.errors.append(error)
+        return True
+
+
+def test_a_lost_node_fails_no_message_that_went_to_another_one_since() -> None:
+    stays, goes_again = Again(), Again()
+    goes_again.message_id = 2
+    pending: dict[int, tuple[Any, bytes]] = {1: (stays, b"a"), 2: (goes_again, b"a")}
+    carrier = Carrier([stays, goes_again], pending)
+    del pending[2]  # refused, and on its way to the next owner
+    goes_again.message_id = 3
+    pending[3] = goes_again, b"b"
+    carrier.set_exception(AskTimeout("lost"))
+    assert (len(stays.errors), len(goes_again.errors)) == (1, 0)
+    assert list(pending) == [3]
+    assert carrier.done_
