@@ -24,15 +24,16 @@ from tests.polling import eventually
 
 CODEC = PayloadCodec(DEFAULT_REGISTRY)
 U32 = st.integers(0, 2**32 - 1)
+#: No payload is empty, so that a head whose body is missing is always one too many.
 ITEMS = st.lists(
     st.tuples(
         *(U32, st.integers(0, 3), U32, U32, U32),
         st.text(st.characters(exclude_categories=("Cs",)), max_size=40),
-        st.binary(max_size=60),
+        st.binary(min_size=1, max_size=60),
     ),
     max_size=20,
 )
-ANSWERS = st.lists(st.tuples(U32, st.binary(max_size=60)), max_size=20)
+ANSWERS = st.lists(st.tuples(U32, st.binary(min_size=1, max_size=60)), max_size=20)
 
 
 def carrying(items: list[Carried], name: str = "shop.Cart") -> EntityMessages:
