@@ -244,24 +244,13 @@ def where(address: Address, key: Key, options: WhereOptions) -> None:
       callboard entity where basp://127.0.0.1:4222 u-17 --type shop.Cart
       callboard entity where basp://127.0.0.1:4222 basp:///shop.Cart/u-17 --json
     """  # noqa: D301
-    from callboard.cli.work.entity_move import hosted_type
+    from callboard.cli.work.entity_move import hosted_type, owner_of
     from callboard.entity.machine.table import slot_of
     from callboard.proxies.inspection import ReadPart
 
     name, key = hosted_type(address, key, options, options.type)
     slot = slot_of(key)
-    told = options.ask(address, ReadPart("entity_slots", name, limit=256))
-    owners = [
-        (each, row)
-        for each in told.nodes
-        if each.answer is not None
-        for row in each.answer.rows
-        if row["slot"] == slot
-    ]
-    if not owners:
-        why = f"no node in reach owns slot {slot} of {name}"
-        raise Problem(why=why, step="look again in a second: callboard entity ls ADDRESS")
-    node, row = max(owners, key=lambda pair: int(pair[1]["epoch"]))
+    node, row = owner_of(address, name, slot, options)
     keys = options.ask(address, ReadPart("entity_cells", name, search=key, limit=10_000))
     lives = any(
         found["key"] == key

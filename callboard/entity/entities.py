@@ -1003,7 +1003,13 @@ class Entities:
             if which in ("", name) and _may_look(permits, name):
                 active = Counter(cell.slot for cell in list(host.cells.values()))
                 found += [
-                    {"type": name, "slot": slot, "epoch": epoch, "active": active[slot]}
+                    {
+                        "type": name,
+                        "slot": slot,
+                        "epoch": epoch,
+                        "active": active[slot],
+                        "leaves": host.gives_away(slot),
+                    }
                     for slot, epoch in sorted(host.epochs.items())
                 ]
         return found

@@ -275,6 +275,10 @@ class EntityHost:
         """Return whether this node has a slot, and handles what comes for it."""
         return slot in self.epochs or slot in self._stopped
 
+    def gives_away(self, slot: int) -> bool:
+        """Return whether a slot is on its way to another host."""
+        return slot in self._stopped
+
     def serve(self, epochs: Mapping[int, int]) -> None:
         """Serve slots whose fences were raised."""
         with self.lock:

@@ -1,6 +1,7 @@
 """Moving slots of entities to another host, as `callboard entity move` does."""
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from callboard.basp.header import ENTITIES, INSPECTOR
@@ -10,13 +11,16 @@ from callboard.entity.entity import checked_key
 from callboard.entity.machine.table import slot_of
 from callboard.entity.messages import MoveSlots
 from callboard.entity.reference import PREFIX, entity_parts
-from callboard.proxies.inspection import InspectCluster, ReadPart
+from callboard.proxies.inspection import InspectCluster, NodeAnswer, ReadPart
 
 if TYPE_CHECKING:
     from callboard import Node
 
 #: Seconds that a move may take, and between looks at it.
 MOVE_LIMIT: Final = 30.0
+
+#: Seconds for which a slot may be on its way when its owner is looked for.
+_OWNER_LIMIT: Final = 5.0
 _LOOK: Final = 0.1
 
 
@@ -61,6 +65,32 @@ def hosted_type(
     return name or types[0], key
 
 
+def owner_of(
+    address: str, name: str, slot: int, options: ClusterOptions
+) -> tuple[NodeAnswer, Mapping[str, Any]]:
+    """Return the node that owns a slot, and what it tells of it; waits while it moves.
+
+    Raises:
+        Problem: nobody has it for long.
+    """
+    limit = time.monotonic() + _OWNER_LIMIT
+    while True:
+        told = options.ask(address, ReadPart("entity_slots", name, limit=256))
+        owners = [
+            (each, row)
+            for each in told.nodes
+            if each.answer is not None
+            for row in each.answer.rows
+            if row["slot"] == slot and not row.get("leaves")
+        ]
+        if owners:
+            return max(owners, key=lambda pair: int(pair[1]["epoch"]))
+        if time.monotonic() > limit:
+            why = f"no node in reach owns slot {slot} of {name}"
+            raise Problem(why=why, step="look again in a second: callboard entity ls ADDRESS")
+        time.sleep(_LOOK)
+
+
 def move_slots(address: str, wanted: Wanted, options: ClusterOptions) -> dict[str, Any]:
     """Let slots move, and wait until their new owner has them; returns what moved.
 
@@ -101,7 +131,7 @@ def _hosts(node: "Node", peer: bytes, name: str, timeout: float) -> dict[TypeHos
         timeout=timeout + 2.0,
     ).result()
     owned = {
-        each.node: {row["slot"] for row in each.answer.rows}
+        each.node: {row["slot"] for row in each.answer.rows if not row.get("leaves")}
         for each in slots.nodes
         if each.answer is not None
     }
