@@ -5,7 +5,12 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from callboard.actors.errors import InvalidAddress, NodeUnreachable, NotRegistered
+from callboard.actors.errors import (
+    ActorDown,
+    InvalidAddress,
+    NodeUnreachable,
+    NotRegistered,
+)
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
 from callboard.actors.runtime import Runtime
@@ -37,7 +42,7 @@ async def _settled(future: Future[T]) -> T | NotPermitted | None:
         return await future
     except NotPermitted as error:  # others may permit it
         return error
-    except (NodeUnreachable, TimeoutError):
+    except (NodeUnreachable, ActorDown, TimeoutError):  # it is lost, closing or slow
         return None
 
 

@@ -1,7 +1,9 @@
 import pytest
 
 from callboard import Node
-from callboard.actors.errors import InvalidAddress, NotRegistered
+from callboard.actors.errors import ActorDown, InvalidAddress, NotRegistered
+from callboard.basp.header import DIRECTORY
+from callboard.proxies.messages import Lookup
 from callboard.proxies.names.directory import Names
 from tests.proxies.cast import Echo, eventually
 
@@ -92,6 +94,20 @@ def test_find_all_finds_every_holder_in_reach_with_its_own_first(make_node):
     assert found[0] == refs[2]
     assert sorted(found) == sorted(refs)
     assert nodes[0].find_all("nobody").result(5) == []
+
+
+def test_find_all_passes_over_a_node_that_is_closing(make_node):
+    one, other = make_node(), make_node()
+    one.listen()
+    other.connect(one.address)
+    echo = other.spawn(Echo)
+    other.register("echo", echo)
+    assert other.find_all("echo").result(10) == [echo]
+    one.runtime.ref_of(one.node_id, DIRECTORY).kill()  # as the end of a node does
+
+    with pytest.raises(ActorDown):
+        other.runtime.ref_of(one.node_id, DIRECTORY).ask(Lookup("echo")).result(10)
+    assert other.find_all("echo").result(10) == [echo]
 
 
 def test_unregister_tells_whether_anybody_had_the_name(make_node):
