@@ -19,6 +19,7 @@ from callboard.entity.machine.ownership_machine import (
     MemberGone,
     MembersProbed,
     MoveAsked,
+    OwnershipMachine,
     ReadTable,
     SlotLost,
     SlotsDrained,
@@ -187,13 +188,19 @@ def test_what_others_tell_is_looked_up_and_never_believed() -> None:
     assert cluster.nodes["a"].epochs == dict.fromkeys(range(4), 1)
 
 
-def test_what_is_told_while_the_register_is_read_may_be_newer_and_is_looked_up() -> None:
+def told_while_reading() -> tuple[OwnershipMachine, Table]:
+    """Return a machine that reads and was told of two newer tables, and the old table."""
     cluster = members(1)
     machine, table = cluster.nodes["a"].machine, cluster.table
     for event in (MembersProbed(), TableRead(table)):
         machine.step(event)
     assert machine.step(TableTold(table.version + 1)) == [ReadTable()]
     machine.step(TableTold(table.version + 2))
+    return machine, table
+
+
+def test_what_is_told_while_the_register_is_read_may_be_newer_and_is_looked_up() -> None:
+    machine, table = told_while_reading()
     between = replace(table, version=table.version + 1, at=table.at + 1)
     assert ReadTable() in machine.step(TableRead(between))
     last = replace(table, version=table.version + 2, at=table.at + 2)
@@ -201,12 +208,7 @@ def test_what_is_told_while_the_register_is_read_may_be_newer_and_is_looked_up()
 
 
 def test_what_a_read_showed_already_is_not_looked_up_again() -> None:
-    cluster = members(1)
-    machine, table = cluster.nodes["a"].machine, cluster.table
-    for event in (MembersProbed(), TableRead(table)):
-        machine.step(event)
-    assert machine.step(TableTold(table.version + 1)) == [ReadTable()]
-    machine.step(TableTold(table.version + 2))
+    machine, table = told_while_reading()
     last = replace(table, version=table.version + 2, at=table.at + 2)
     assert ReadTable() not in machine.step(TableRead(last))
 
