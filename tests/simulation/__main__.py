@@ -48,6 +48,9 @@ MEANINGS = dict.fromkeys(RECORDS, 2)
 BATCH = 20
 """Seeds that a process lives at a time."""
 
+PROGRESS = 200
+"""Lives after which it is printed how far the command is."""
+
 
 def main() -> int:
     """Live the seeds; 1 when one of them failed."""
@@ -69,15 +72,18 @@ def main() -> int:
         for start, end in ranges
         for begin in range(start, end, BATCH)
     ]
+    count = sum(end - begin for _, begin, end in batches)
     started, lived, failed, hours = time.monotonic(), 0, 0, 0.0
     for (_, begin, end), failures, seconds in _results(batches, options.jobs):
-        lived += end - begin
+        before, lived = lived, lived + end - begin
         failed += len(failures)
         hours += seconds / 3600.0
         for line in failures:
             print(line, flush=True)
         if options.record and not failures:
             record.add(begin, end, seconds / 3600.0)
+        if before // PROGRESS < lived // PROGRESS and lived < count:
+            print(f"{lived} of {count} lives, {failed} broke a rule", flush=True)
     seconds = time.monotonic() - started
     print(
         f"{lived} lives of {hours:.1f} virtual hours, {failed} broke a rule, "

@@ -1,6 +1,9 @@
 """A batch of lives, for a process of its own: what spawned processes import."""
 
 import logging
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -73,21 +76,46 @@ def live_one(kind: str, seed: int, *, shrinks: bool = True) -> Lived:
 
 
 def live(batch: Batch) -> tuple[Batch, list[str], float]:
-    """Live a batch of seeds; returns it, what failed, and virtual seconds."""
-    logging.getLogger("callboard").propagate = False
+    """Live a batch of seeds; returns it, what failed, and virtual seconds.
+
+    A life that ends the kit instead of failing is told as well, and the others are lived.
+    """
     failures, seconds = [], 0.0
-    for seed in range(batch.begin, batch.end):
-        lived = live_one(batch.kind, seed)
-        seconds += lived.seconds
-        if lived.error is not None:
-            lived.dump.write(folder_of(batch.kind))
-            option = "" if batch.kind == "nodes" else f"--life {batch.kind} "
-            program = f"\n{lived.program}" if lived.program else ""
-            failures.append(
-                f"seed {seed}: {type(lived.error).__name__}: {lived.error}\n"
-                f"  replay: python -m tests.simulation {option}--seeds {seed}{program}"
-            )
+    with unlogged():
+        for seed in range(batch.begin, batch.end):
+            try:
+                lived = live_one(batch.kind, seed)
+            except Exception as error:  # noqa: BLE001 - the seed has to be known
+                failures.append(_told(batch.kind, seed, error, traceback.format_exc()))
+                continue
+            seconds += lived.seconds
+            if lived.error is not None:
+                lived.dump.write(folder_of(batch.kind))
+                failures.append(_told(batch.kind, seed, lived.error, lived.program))
     return batch, failures, seconds
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """Let nothing be heard of the log in a block: handlers of lives raise on purpose."""
+    logger = logging.getLogger("callboard")
+    propagates, nothing = logger.propagate, logging.NullHandler()
+    logger.propagate = False
+    logger.addHandler(nothing)  # without any handler, Python writes to stderr
+    try:
+        yield
+    finally:
+        logger.removeHandler(nothing)
+        logger.propagate = propagates
+
+
+def _told(kind: str, seed: int, error: Exception, more: str) -> str:
+    """Return what is printed of a failure: its seed, how it is replayed, and more of it."""
+    option = "" if kind == "nodes" else f"--life {kind} "
+    return (
+        f"seed {seed}: {type(error).__name__}: {error}\n"
+        f"  replay: python -m tests.simulation {option}--seeds {seed}"
+    ) + (f"\n{more}" if more else "")
 
 
 def folder_of(kind: str) -> Path:

@@ -22,8 +22,11 @@ Try = tuple[list[Fault], list[int]]
 
 
 def processors() -> int:
-    """Return how many processes may live runs; one where forks are not safe."""
-    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    """Return how many processes may live runs; one where forks are not safe or not allowed.
+
+    Workers of a `multiprocessing.Pool` are daemons, which may have no children.
+    """
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ or multiprocessing.current_process().daemon
     if is_worker or not hasattr(os, "fork") or threading.active_count() > 1:
         return 1
     return os.cpu_count() or 1
