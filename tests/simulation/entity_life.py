@@ -58,6 +58,9 @@ SERVER: Final = "postgresql://life/shop"
 PATIENCE: Final = 3.0
 """Virtual seconds in which each key answers when the last fault is over."""
 
+REST: Final = 30.0
+"""Virtual seconds in which all that is under way has ended: handlers wait for one another."""
+
 
 @message("entity-life.Append")
 @dataclass(frozen=True)
@@ -512,11 +515,30 @@ class EntityLife:
             left = ", ".join(sorted(f"{key} at {node.name}" for node, key in self.pending))
             raise Violation(f"{PATIENCE} s after the last fault no answer of {left}")
         self.cluster.advance(self.aftermath)
+        self.ends = self._last_reads()
+
+    def _last_reads(self) -> dict[str, list[int]]:
+        """Return all values of each key at one moment, up to which the follower has them.
+
+        What was told may be under way still. What is stored while the keys are read is in some
+        answers and not in others, so they are read again until nothing is.
+        """
+        asker, until = self._running()[0], self.cluster.now + REST
+        while self.cluster.now < until:
+            before = self._stored()
+            self.cluster.run_until(
+                lambda: self.follower.position >= self._stored()[0], PATIENCE
+            )
+            ends = {key: self._last_read(asker, key) for key in self.keys}
+            if self._stored() == before:
+                return ends
+        raise Violation(f"{REST} s after the last fault keys are stored still")
+
+    def _stored(self) -> tuple[int, dict[str, int]]:
+        """Return the last position of the journal, and the newest snapshot of each key."""
         tables = self.cluster.database(self.url).tables
-        last = partial(tables.positions.get, self.cls.name, 0)
-        self.cluster.run_until(lambda: self.follower.position >= last(), PATIENCE)
-        asker = self._running()[0]
-        self.ends = {key: self._last_read(asker, key) for key in self.keys}
+        snapshots = {key: kept[-1].number for (_, key), kept in tables.snapshots.items()}
+        return tables.positions.get(self.cls.name, 0), snapshots
 
     def _last_read(self, node: Node, key: str) -> list[int]:
         """Return all values of a key; a database that failed over says so once to each."""

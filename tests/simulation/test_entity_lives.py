@@ -1,5 +1,8 @@
 """Some random lives of entities on every change."""
 
+import random
+from typing import Any
+
 import pytest
 
 from callboard.simulation import Cluster, cluster_test
@@ -22,6 +25,28 @@ def test_lives_of_entities_that_move_keep_order(cluster: Cluster) -> None:
 @cluster_test(seeds=range(4), faults=LEASE_FAULTS)
 def test_lives_of_entities_that_wait_for_leases_break_no_rule(cluster: Cluster) -> None:
     EntityLife(cluster, takeover="lease").run()
+
+
+class LateLife(EntityLife):
+    """A value is stored, and acknowledged, while the last values are read."""
+
+    is_late = True
+
+    def _last_read(self, node: Any, key: str) -> list[int]:
+        end = super()._last_read(node, key)
+        if self.is_late:
+            self.is_late = False
+            self._append_at_once(node, key, random.Random(0))
+            self.cluster.advance(0.2)
+        return end
+
+
+@cluster_test(seeds=range(4))
+def test_what_is_stored_while_the_last_values_are_read_breaks_no_rule(cluster: Cluster) -> None:
+    life = LateLife(cluster).run()
+
+    assert not life.is_late
+    assert life.values in {value for end in life.ends.values() for value in end}
 
 
 @pytest.mark.parametrize("machine", WRONG_MACHINES, ids=lambda machine: machine.name)
