@@ -106,6 +106,19 @@ def read(descriptor: int, size: int) -> bytes:
     return data
 
 
+def write(descriptor: int, data: bytes) -> int:
+    """Write as `os.write` does.
+
+    Raises:
+        BlockingIOError: there is no room.
+        OSError: writing failed.
+    """
+    if not CONTENTION.is_seen:
+        return os.write(descriptor, data)
+    count: int = _held_calls().write(descriptor, data)
+    return count
+
+
 def select(
     selector: selectors.BaseSelector, timeout: float | None
 ) -> list[tuple[selectors.SelectorKey, int]]:

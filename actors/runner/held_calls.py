@@ -29,6 +29,7 @@ _Int, _Room, _Size, _Count = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, cty
 _recv: Final = _declared("recv", _Count, _Int, _Room, _Size, _Int)
 _send: Final = _declared("send", _Count, _Int, ctypes.c_char_p, _Size, _Int)
 _read: Final = _declared("read", _Count, _Int, _Room, _Size)
+_write: Final = _declared("write", _Count, _Int, ctypes.c_char_p, _Size)
 _epoll_wait: Final = _declared("epoll_wait", _Int, _Int, _Room, _Int, _Int)  # None but on Linux
 _NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
 
@@ -76,6 +77,15 @@ def read(descriptor: int, size: int) -> bytes:
     """
     room = _room(size)
     return ctypes.string_at(room, _checked(_read(descriptor, room, size)))
+
+
+def write(descriptor: int, data: bytes) -> int:
+    """Write to a descriptor, and return how many bytes it took.
+
+    Raises:
+        OSError: writing failed.
+    """
+    return _checked(_write(descriptor, data, len(data)))
 
 
 def poll(descriptor: int) -> Iterator[tuple[int, int]]:

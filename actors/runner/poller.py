@@ -75,7 +75,7 @@ class WakeUp:
     def ring(self) -> None:
         """End the current poll, or the next one."""
         try:
-            os.write(self._write, b"w")
+            contention.write(self._write, b"w")
         except OSError:  # full: it is awake anyway
             pass
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from callboard.lease.errors import (
+    OutcomeUnknown,
     StateBusy,
     StateCorrupt,
     StateFull,
@@ -32,6 +33,9 @@ BUSY_TIMEOUT: Final = 2.0
 
 #: Seconds between looks whether that lock is free.
 _LOOK: Final = 0.0005
+
+#: Syncs the content of a file; `fdatasync` is not everywhere.
+_sync: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 
 #: File systems on which locks or memory maps of SQLite's do not hold between machines.
 _NETWORKED: Final = {
@@ -148,6 +152,18 @@ class SharedFile:
         self._lock = threading.Lock()
         #: Whether SQLite itself waits for other processes.
         self._waits = True
+        #: The log that commits are appended to, where `sync` makes them durable.
+        self._log = -1
+        #: Whether a sync has failed: the system may take what was lost for written.
+        self._is_doubtful = False
+
+    def sync_late(self) -> None:
+        """Let SQLite no longer sync each commit: who writes calls `sync` behind it.
+
+        Before SQLite copies the log into the database it syncs both all the same, so the log
+        holds all that may be lost.
+        """
+        self.connection.execute("PRAGMA synchronous=NORMAL")
 
     def run(self, work: Callable[[sqlite3.Connection], T], *, is_write: bool = False) -> T:
         """Call `work` with the connection; a write is one transaction that holds the lock.
@@ -172,6 +188,61 @@ class SharedFile:
                     raise storage_error(error, self.path) from error
                 raise
             return answer
+
+    def sync(self) -> None:
+        """Make durable what any process has committed until now.
+
+        The sync of `synchronous=FULL` takes most of the time of a commit, and the lock is held
+        meanwhile. Behind the commit it keeps nobody from writing, and the syncs of several
+        processes take place together.
+
+        Raises:
+            OutcomeUnknown: perhaps it is not durable.
+        """
+        try:
+            if self._log < 0:
+                self._log = self._open_log()
+            if self._log >= 0:
+                if self._is_doubtful:
+                    self._empty_log()
+                _sync(self._log)
+        except OSError as error:
+            self._is_doubtful = True
+            message = f"{self.path}-wal could not be synced ({error}): recover what was written"
+            raise OutcomeUnknown(message) from error
+
+    def _open_log(self) -> int:
+        """Return the log's descriptor, -1 where there is none; its name is durable then."""
+        try:
+            log = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # all was copied into the database, and synced
+            return -1
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        return log
+
+    def _empty_log(self) -> None:
+        """Copy the whole log into the database, which SQLite syncs.
+
+        A sync that succeeds behind one that failed says nothing of what that one was to write,
+        and behind a gap in the log nothing is found again. In memory the log is whole.
+
+        Raises:
+            OSError: it could not be copied.
+        """
+        with self._lock:
+            try:
+                sql = "PRAGMA wal_checkpoint(RESTART)"
+                busy, size, copied = self.connection.execute(sql).fetchone()
+            except sqlite3.Error as error:
+                raise OSError(str(error)) from error
+        if busy or size != copied:
+            message = "an earlier sync failed, and the log cannot be copied just now"
+            raise OSError(message)
+        self._is_doubtful = False
 
     def _begin(self) -> None:
         """Begin to write, soon after no other process does.
@@ -204,6 +275,9 @@ class SharedFile:
         """Close the connection."""
         with self._lock:
             self.connection.close()
+            if self._log >= 0:
+                os.close(self._log)
+                self._log = -1
 
 
 class Lives:

@@ -175,6 +175,9 @@ class ThreadedStateClient:
         self._commits_come = threading.Condition()
         self._is_committing = False
         self._is_closing = False
+        #: Commits what it takes once it can; a state may wait for others before that.
+        self._commit: Callable[[Callable[[], Sequence[SlotBatch]]], Committed]
+        self._commit = getattr(state, "commit_waiting", lambda take: state.commit(take()))
         #: Tells at once which slots the writer has, if the state can.
         self._look: Callable[[str], Mapping[int, int] | None]
         self._look = getattr(state, "own_fences", lambda _: None)
@@ -232,10 +235,19 @@ class ThreadedStateClient:
         while True:
             if self._commits.is_empty:
                 self._wait_for_commits()
-            batches, waiters = self._commits.begin()
-            if not batches:
+            if self._commits.is_empty:
                 return
-            self._post(_tell_all, waiters, _outcome(partial(self._state.commit, batches)))
+            waiters: list[Done[Committed]] = []
+            outcome = _outcome(partial(self._commit, partial(self._take_group, waiters)))
+            if not waiters:  # it could not even begin
+                self._take_group(waiters)
+            self._post(_tell_all, waiters, outcome)
+
+    def _take_group(self, waiters: list[Done[Committed]]) -> list[SlotBatch]:
+        """Return what the next transaction holds, and note who waits for it."""
+        batches, waiting = self._commits.begin()
+        waiters += waiting
+        return batches
 
     def _wait_for_commits(self) -> None:
         """Wait until there is something to commit, or the state is closed.

@@ -1,27 +1,36 @@
 """A state in a file of SQLite, for the processes of one machine.
 
 A transaction that writes holds the file's only lock for writing from its first statement on
-(`BEGIN IMMEDIATE`), so the fences that it checks stay as they are until it is durable.
+(`BEGIN IMMEDIATE`), so the fences that it checks stay as they are until it is committed. It is
+synced behind that, and nobody is told of it before: while one process syncs, another one
+writes. What a process reads and hands on as durable, as a journal, it syncs itself; a claim is
+synced with all that was committed before it.
+
+Each statement lets go of the interpreter, and may wait for the node's thread to have it back,
+with the file locked. So a transaction has few of them, and takes what was handed over while it
+waited for the lock.
 """
 
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from operator import attrgetter
 from pathlib import Path
 from socket import gethostname
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from callboard.entity.state.interface import (
     NO_FENCE,
+    PAGE,
     Committed,
     Fence,
     Identity,
     RowChanges,
     Slot,
     SlotBatch,
+    StoredEvent,
     StoredJob,
 )
 from callboard.entity.state.schema import (
@@ -35,6 +44,8 @@ from callboard.entity.state.sql import SqlState, SqlView
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateUnavailable, StorageError
 from callboard.lease.sqlite import SharedFile, connect_to_read
 
+T = TypeVar("T")
+
 _CLAIM = """INSERT INTO callboard_fences VALUES {} ON CONFLICT (type, slot)
     DO UPDATE SET epoch = excluded.epoch, writer = excluded.writer
     WHERE callboard_fences.epoch < excluded.epoch"""
@@ -44,6 +55,12 @@ _OWN_FENCES = (
     " WHERE type = ? AND writer = ?"
 )
 _ADVANCE = "UPDATE callboard_types SET last = last + ? WHERE type = ? RETURNING last"
+#: The same, and the fences of a writer in one text.
+_ADVANCE_FENCED = (
+    "UPDATE callboard_types SET last = last + ?1 WHERE type = ?2 RETURNING last,"
+    " (SELECT group_concat(slot || ' ' || epoch) FROM callboard_fences"
+    " WHERE type = ?2 AND writer = ?3)"
+)
 _KIND = "INSERT INTO callboard_kinds VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _SNAPSHOT = "INSERT OR REPLACE INTO callboard_snapshots VALUES (?, ?, ?, ?, ?, ?)"
 _OLD_SNAPSHOTS = """DELETE FROM callboard_snapshots WHERE type = ?1 AND key = ?2 AND number <
@@ -64,18 +81,16 @@ _COUNTED = "SELECT number FROM callboard_writers WHERE writer = ?"
 #: Slots of a commit from which on their fences are read together.
 _MANY_SLOTS = 8
 
-#: Events that one statement inserts at most, a power of two.
-_MOST_EVENTS = 64
+#: Numbers of events that one statement inserts, besides any below the last of these.
+_SIZES = 256, 192, 128, 96, 64, 48, 32, 0
 
 
 @cache
 def _insert(count: int) -> str:
     """Return what inserts so many events.
 
-    While a statement runs, the interpreter is others'; with one for each event, this thread
-    would ask for it back as often, and wait for the node's thread each time. `OR ROLLBACK`:
-    what fails ends the transaction anyway, so SQLite need not keep each page as it was before
-    the statement, which it does in a temporary file from the 16th on.
+    `OR ROLLBACK`: what fails ends the transaction anyway, so SQLite need not keep each page as
+    it was before the statement, which it does in a temporary file from the 16th on.
     """
     rows = (
         f"(?1, ?3 + {row + 1}, ?{5 + 6 * row}, ?{6 + 6 * row}, ?2, ?{4 + 6 * row},"
@@ -102,11 +117,12 @@ class SqliteState(SqlState):
         #: Kinds of events that are in their table already, and those of the commit under way.
         self._kinds: set[tuple[str, str, int]] = set()
         self._new_kinds: set[tuple[str, str, int]] = set()
-        #: Texts of the fences of types that were this writer's, and what they say.
-        self._known_fences: tuple[dict[str, str | None], dict[Slot, int]] = ({}, {})
+        #: By type, the text of the fences that were this writer's, and what it says.
+        self._known_fences: dict[str, tuple[str | None, dict[int, int]]] = {}
         self._writing = SharedFile(self.path)
         try:
             self._id = self._writing.run(partial(_migrate, self.path), is_write=True)
+            self._writing.sync_late()
             self._reading = SharedFile(self.path)
             #: Of the node's thread: it waits for nobody.
             self._looking = SharedFile(self.path)
@@ -151,9 +167,24 @@ class SqliteState(SqlState):
 
     def write_row(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Return what one statement that writes returns, once it is durable."""
-        return self._writing.run(
-            lambda connection: connection.execute(sql, parameters).fetchall(), is_write=True
+        return self._write_durably(
+            lambda connection: connection.execute(sql, parameters).fetchall()
         )
+
+    def _write_durably(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what a transaction returns, once it is durable."""
+        answer = self._writing.run(work, is_write=True)
+        self._writing.sync()
+        return answer
+
+    def journal(
+        self, type_name: str, after: int = 0, limit: int = PAGE
+    ) -> Sequence[StoredEvent]:
+        """Return the durable events of all keys behind a position, in order of commits."""
+        found = super().journal(type_name, after, limit)
+        if found:
+            self._reading.sync()
+        return found
 
     def identity(self) -> Identity:
         """Return which state this is: a file that only this boot of this machine may use."""
@@ -163,8 +194,6 @@ class SqliteState(SqlState):
 
     def claim(self, type_name: str, slots: Mapping[int, int]) -> Mapping[int, Fence]:
         """Raise the fences of slots; returns those that another claim holds."""
-        # Each statement lets go of the interpreter, and may wait for the node's thread to have
-        # it back, with the file locked: so there are few of them.
         rows = [
             field
             for slot, epoch in slots.items()
@@ -184,19 +213,32 @@ class SqliteState(SqlState):
                 if epochs.get(slot) != epoch
             }
 
-        return self._writing.run(work, is_write=True)
+        return self._write_durably(work)
 
     def commit(self, batches: Sequence[SlotBatch]) -> Committed:
         """Write the batches of several slots in one transaction."""
-        ordered = sorted(batches, key=attrgetter("slot"))
+        return self.commit_waiting(lambda: batches)
+
+    def commit_waiting(self, take: Callable[[], Sequence[SlotBatch]]) -> Committed:
+        """Write what there is to commit once no other process writes.
+
+        `take` is called then, or not at all if that does not come to be: what is handed over
+        meanwhile goes along.
+        """
+        taken: list[SlotBatch] = []
+
+        def write(connection: sqlite3.Connection) -> Committed:
+            taken.extend(sorted(take(), key=attrgetter("slot")))
+            return self._write(taken, connection)
+
         try:
-            return self._commit(ordered)
-        except StateUnavailable:
+            return self._commit(write)
+        except (StateUnavailable, OutcomeUnknown):
             raise
         except StorageError as error:
-            if len(ordered) == 1:
-                return Committed({}, {ordered[0].slot: error}, {})
-            return self._commit_singly(ordered)
+            if len(taken) == 1:
+                return Committed({}, {taken[0].slot: error}, {})
+            return self._commit_singly(taken)
 
     def _commit_singly(self, batches: Sequence[SlotBatch]) -> Committed:
         """Try each slot by itself: what one cannot write does not hinder the others."""
@@ -205,7 +247,7 @@ class SqliteState(SqlState):
         positions: dict[str, int] = {}
         for batch in batches:
             try:
-                done = self._commit([batch])
+                done = self._commit(partial(self._write, [batch]))
             except StorageError as error:
                 failed[batch.slot] = error
             else:
@@ -213,11 +255,11 @@ class SqliteState(SqlState):
                 positions |= done.positions
         return Committed(fenced, failed, positions)
 
-    def _commit(self, batches: Sequence[SlotBatch]) -> Committed:
-        """Write batches in one transaction; find out what became of a failed one."""
+    def _commit(self, write: Callable[[sqlite3.Connection], Committed]) -> Committed:
+        """Write in one transaction; find out what became of a failed one."""
         self._number += 1
         try:
-            done = self._writing.run(partial(self._write, batches), is_write=True)
+            done = self._writing.run(write, is_write=True)
         except StateUnavailable as error:
             # A COMMIT whose sync failed may have left a whole transaction in the log.
             number = self._number
@@ -231,34 +273,66 @@ class SqliteState(SqlState):
                 raise OutcomeUnknown(message) from error
             raise
         self._kinds |= self._new_kinds
+        self._writing.sync()
         return done
 
     def _write(self, batches: Sequence[SlotBatch], connection: sqlite3.Connection) -> Committed:
         """Write what is not fenced; positions come last, as with other engines."""
         execute, now = connection.execute, time.time_ns() // 1_000_000
+        self._new_kinds = set()
         fenced: dict[Slot, Fence] = {}
         positions: dict[str, int] = {}
         kept: dict[str, list[SlotBatch]] = {}
-        own = self._own_fences(batches, connection)
-        for batch in batches:
-            if own.get(batch.slot) != batch.epoch:
+        last = self._advance_fenced(batches, connection)
+        if last is not None:  # as nearly always where there are many
+            kept[batches[0].slot[0]] = list(batches)
+        else:
+            for batch in batches:
                 fence = Fence(*(execute(_FENCE, batch.slot).fetchone() or NO_FENCE))
-                if fence != (batch.epoch, self.writer):
+                if fence == (batch.epoch, self.writer):
+                    kept.setdefault(batch.slot[0], []).append(batch)
+                else:
                     fenced[batch.slot] = fence
-                    continue
-            kept.setdefault(batch.slot[0], []).append(batch)
-        self._new_kinds = set()
         for type_name, of_type in kept.items():
             self._write_others(type_name, of_type, connection, now)
-            count = sum([len(batch.events) for batch in of_type])
+            count = _events_in(of_type)
             if count:
-                last = execute(_ADVANCE, (count, type_name)).fetchone()[0]
-                positions[type_name] = last
-                self._write_events(type_name, last - count, of_type, connection, now)
+                if last is None:
+                    end = execute(_ADVANCE, (count, type_name)).fetchone()[0]
+                else:
+                    end = last
+                positions[type_name] = end
+                self._write_events(type_name, end - count, of_type, connection, now)
         if self._new_kinds:
             connection.executemany(_KIND, self._new_kinds)
         execute(_COUNT, (self.writer, self._number, now))
         return Committed(fenced, {}, positions)
+
+    def _advance_fenced(
+        self, batches: Sequence[SlotBatch], connection: sqlite3.Connection
+    ) -> int | None:
+        """Return the position of the last event of many batches, if nothing is fenced.
+
+        None, and nothing is written, where a fence is another's, and where there are few
+        batches, or some of several types: each slot is looked at then.
+        """
+        name = batches[0].slot[0] if batches else ""
+        if len(batches) < _MANY_SLOTS or batches[-1].slot[0] != name:  # they are in order
+            return None
+        count = _events_in(batches)
+        row = connection.execute(_ADVANCE_FENCED, (count, name, self.writer)).fetchone()
+        if row is None:
+            return None
+        last, text = row
+        known = self._known_fences.get(name)
+        if known is None or known[0] != text:
+            known = self._known_fences[name] = text, _epochs(text)
+        own = known[1]
+        for (_, slot), epoch, *_ in batches:
+            if own.get(slot) != epoch:
+                connection.execute(_ADVANCE, (-count, name)).fetchone()
+                return None
+        return int(last)
 
     def _write_events(
         self,
@@ -273,10 +347,9 @@ class SqliteState(SqlState):
             self._kinds,
             [(batch.epoch, event) for batch in batches for event in batch.events],
         )
-        size, done, left = _MOST_EVENTS, 0, len(events)
+        done, left = 0, len(events)
         while left:
-            while size > left:
-                size >>= 1
+            size = next(size for size in _SIZES if size <= left) or left
             values: list[Any] = [type_name, now, position + done]
             for epoch, event in events[done : done + size]:
                 values.append(epoch)
@@ -287,29 +360,6 @@ class SqliteState(SqlState):
             connection.execute(_insert(size), values)
             done += size
             left -= size
-
-    def _own_fences(
-        self, batches: Sequence[SlotBatch], connection: sqlite3.Connection
-    ) -> Mapping[Slot, int]:
-        """Return the epochs of slots that this writer has, where there are many to look at.
-
-        They come as one text, which is read again only where it has changed.
-        """
-        if len(batches) < _MANY_SLOTS:
-            return {}
-        names = sorted({batch.slot[0] for batch in batches})
-        texts = [
-            connection.execute(_OWN_FENCES, (name, self.writer)).fetchone()[0] for name in names
-        ]
-        known = dict(zip(names, texts, strict=True))
-        if known != self._known_fences[0]:
-            found = {
-                (name, slot): epoch
-                for name, text in known.items()
-                for slot, epoch in _epochs(text).items()
-            }
-            self._known_fences = known, found
-        return self._known_fences[1]
 
     def _write_others(
         self,
@@ -333,6 +383,11 @@ class SqliteState(SqlState):
         self._writing.close()
         self._reading.close()
         self._looking.close()
+
+
+def _events_in(batches: Sequence[SlotBatch]) -> int:
+    """Return how many events some batches have."""
+    return sum([len(batch.events) for batch in batches])
 
 
 def _epochs(text: str | None) -> dict[int, int]:
@@ -393,6 +448,15 @@ class SqliteView(SqlView):
         return self._reading.run(
             lambda connection: connection.execute(sql, parameters).fetchall()
         )
+
+    def journal(
+        self, type_name: str, after: int = 0, limit: int = PAGE
+    ) -> Sequence[StoredEvent]:
+        """Return the durable events of all keys behind a position, in order of commits."""
+        found = super().journal(type_name, after, limit)
+        if found:
+            self._reading.sync()
+        return found
 
     def clock(self) -> int:
         """Return the machine's clock, in milliseconds since 1970."""
