@@ -343,7 +343,7 @@ class EntityCell(Cell):
         "_broken", "_events", "_has_begun", "_in_flight", "_is_leaving", "_next", "_outbox",
         "_recovered", "_saved", "_since", "after_commits", "host", "is_put_away", "is_reading",
         "_batches", "_half_made", "_reads", "_rows", "_writing", "durable", "home", "key",
-        "last_used", "slot", "take_outcome", "type", "type_is_kept", "written",
+        "last_used", "slot", "type", "type_is_kept", "written",
     )  # fmt: skip
 
     def __init__(self, host: Any, number: int, key: str, slot: int) -> None:
@@ -355,10 +355,8 @@ class EntityCell(Cell):
         #: Whether events are stored.
         self.type_is_kept = host.state is not None
         self.key, self.slot = key, slot
-        #: The slot with the name of its type, and what is told of each commit.
+        #: The slot with the name of its type.
         self.home: Slot = host.type.name, slot
-        self.take_outcome: Callable[[Committed | BaseException], None]
-        self.take_outcome = partial(host.take_outcome, self)
         self.known_ref = host.ref(key)
         #: The number of the last event that was persisted.
         self.written = 0
@@ -601,7 +599,14 @@ class EntityCell(Cell):
 
     def persist(self, event: object) -> None:
         """Apply an event, and store it when the stretch ends."""
-        self._check_writing("persist")
+        if (
+            self.is_reading
+            or self._is_leaving
+            or not (self.running and self._has_begun)
+            or current_cell.get() is not self
+        ):
+            self._check_writing("persist")  # which says why not
+        self._writing = self.sender
         host = self.host
         apply, kind, version = host.known_events.get(event.__class__) or host.learn(event)
         body = host.form.write_fields(kind, event)
@@ -773,11 +778,11 @@ class EntityCell(Cell):
             with self.host.lock:
                 self._events = []
                 self._batches = number = self._batches + 1
-                batch = self._in_flight = EntityBatch(number, events, [], answer)
+                self._in_flight = EntityBatch(number, events, [], answer)
                 writing = self._writing
                 if isinstance(writing, _Held) and not writing.batch:
                     writing.batch = number
-                self.host.commit(self, batch)
+                self.host.commit_events(self, events)
             return
         emission = answer.leave, answer.fail_at_once
         if self.is_clean and self._broken is None:  # as nearly always where it only read
@@ -842,32 +847,41 @@ class EntityCell(Cell):
         self._in_flight = batch
         self.host.commit(self, batch)
 
-    @property
-    def events_in_flight(self) -> int:
-        """How many events are being committed."""
-        return 0 if self._in_flight is None else len(self._in_flight.events)
-
-    def committed(self, error: BaseException | None) -> None:
-        """Take the outcome of a commit; on the node's thread."""
-        with self.host.lock:
-            batch, self._in_flight = self._in_flight, None
-            assert batch is not None
-            later = self._next
+    def take_outcome(self, outcome: Committed | BaseException) -> None:
+        """Take the outcome of a transaction that held a batch of this; on the node's thread."""
+        if isinstance(outcome, BaseException) or outcome.fenced or outcome.failed:
+            error = self.host.error_of(self, outcome)
             if error is not None:
-                self._next, self._broken = None, unavailable(error)
-            elif later is not None:
+                self._not_committed(error)
+                self.host.not_committed(self, outcome)
+                return
+            assert not isinstance(outcome, BaseException), "that is an error"
+        batch = self._in_flight
+        assert batch is not None
+        self.host.has_committed(len(batch.events), outcome)
+        with self.host.lock:
+            self._in_flight, later = None, self._next
+            if later is not None:
                 self._commit()
         if self.after_commits is not None and self.is_clean:
             self.runner.post(self.after_commits)
-        if error is None:
-            self.durable = batch.number
-            if batch.rows is not None:
-                self.host.rows_committed(batch.rows)
-            batch.release()
-            if later is None and self.reason is None and not self._has_begun:
-                self._read_if_clean()
-            return
+        self.durable = batch.number
+        if batch.rows is not None:
+            self.host.rows_committed(batch.rows)
+        batch.release()
+        if not self._has_begun and later is None and self.reason is None:
+            self._read_if_clean()
+
+    def _not_committed(self, error: BaseException) -> None:
+        """Fail what waits for a commit that failed, and read the state again."""
         told = unavailable(error)
+        with self.host.lock:
+            batch, later = self._in_flight, self._next
+            self._in_flight = self._next = None
+            self._broken = told
+            assert batch is not None
+        if self.after_commits is not None and self.is_clean:
+            self.runner.post(self.after_commits)
         if batch.rows is not None:  # they may be there all the same
             self.host.reminders.scan()
         for failed in (batch, later):

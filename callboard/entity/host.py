@@ -42,6 +42,7 @@ from callboard.entity.state.interface import (
     EntitySnapshot,
     EntityState,
     Fence,
+    NewEvent,
     PastEvent,
     Recovered,
     RowChanges,
@@ -143,8 +144,6 @@ class EntityHost:
         self._position = 0
         #: By class, what is done with an event that is persisted; filled by use.
         self.known_events: dict[type, KnownEvent] = {}
-        #: Kinds and versions of events that were written here.
-        self._kinds: set[tuple[str, int]] = set()
         #: What happened here, and how long commits took.
         self.counters = EntityCounters()
         self.commit_seconds = Histogram()
@@ -562,9 +561,9 @@ class EntityHost:
 
     def commit(self, cell: EntityCell, batch: EntityBatch) -> None:
         """Commit a batch of an entity in the next transaction; the entity is told of it."""
-        done = cell.take_outcome
-        if not self.counters.commits % TIMED:
-            done = partial(self._take_timed, done, self.runtime.now())
+        if batch.snapshot is None and batch.rows is None:
+            self.commit_events(cell, batch.events)
+            return
         snapshots: tuple[EntitySnapshot, ...] = ()
         forget = _NOTHING
         if batch.snapshot is not None:
@@ -573,50 +572,57 @@ class EntityHost:
                 last = batch.snapshot.number - keep
                 forget = {cell.key: last} if last > 0 else _NOTHING
         assert self.state is not None
-        events = batch.events
-        for event in events:
-            kind = event[2:4]
-            if kind not in self._kinds:
-                self._kinds.add(kind)
-                self.on_kind(kind)
         epoch = self.epochs.get(cell.slot, 0)
-        made = _slot_batch((cell.home, epoch, events, snapshots, forget, batch.rows))
-        self.state.commit(made, done)
+        made = SlotBatch(cell.home, epoch, batch.events, snapshots, forget, batch.rows)
+        self.state.commit(made, cell.take_outcome)
 
-    def _take_timed(
-        self,
-        take: Callable[[Committed | BaseException], None],
-        began: float,
-        outcome: Committed | BaseException,
-    ) -> None:
-        """Take an outcome, and note how long it took."""
-        self.commit_seconds.add(self.runtime.now() - began)
-        take(outcome)
+    def commit_events(self, cell: EntityCell, events: "Sequence[NewEvent]") -> None:
+        """Commit events of an entity, and nothing else."""
+        done: Callable[[Committed | BaseException], None] = cell.take_outcome
+        if not self.counters.commits % TIMED:
+            done = self._timed(done)
+        epoch = self.epochs.get(cell.slot, 0)
+        assert self.state is not None
+        self.state.commit(_slot_batch((cell.home, epoch, events, (), _NOTHING, None)), done)
 
-    def take_outcome(self, cell: EntityCell, outcome: Committed | BaseException) -> None:
-        """Take the outcome of a transaction that held a batch of an entity."""
+    def _timed(
+        self, done: Callable[[Committed | BaseException], None]
+    ) -> Callable[[Committed | BaseException], None]:
+        """Return what takes an outcome, and notes how long it took."""
+        began = self.runtime.now()
+
+        def take(outcome: Committed | BaseException) -> None:
+            self.commit_seconds.add(self.runtime.now() - began)
+            done(outcome)
+
+        return take
+
+    def has_committed(self, events: int, outcome: Committed) -> None:
+        """Take note of a batch that is durable."""
         counters = self.counters
-        if isinstance(outcome, BaseException):
-            counters.failures += 1
-            cell.committed(outcome)
-            return
-        fenced, failed, positions = outcome
-        slot = cell.home
-        position = positions.get(slot[0], 0)
+        counters.commits += 1
+        counters.events += events
+        position = outcome.positions.get(self.type.name, 0)
         if position > self._position:  # each batch of a transaction is told the same
             self._position = position
             self.grew(position)
-        if slot in fenced:
-            counters.failures += 1
-            cell.committed(self._fenced(cell.slot, fenced[slot]))
-            self.lost(cell.slot, fenced[slot])
-        elif slot in failed:
-            counters.failures += 1
-            cell.committed(failed[slot])
-        else:
-            counters.commits += 1
-            counters.events += cell.events_in_flight
-            cell.committed(None)
+
+    def error_of(
+        self, cell: EntityCell, outcome: Committed | BaseException
+    ) -> BaseException | None:
+        """Return why a batch of an entity was not committed; None if it was."""
+        if isinstance(outcome, BaseException):
+            return outcome
+        fence = outcome.fenced.get(cell.home)
+        if fence is not None:
+            return self._fenced(cell.slot, fence)
+        return outcome.failed.get(cell.home)
+
+    def not_committed(self, cell: EntityCell, outcome: Committed | BaseException) -> None:
+        """Take note of a batch that failed; the entity knows it."""
+        self.counters.failures += 1
+        if not isinstance(outcome, BaseException) and cell.home in outcome.fenced:
+            self.lost(cell.slot, outcome.fenced[cell.home])
 
     def rows_committed(self, rows: RowChanges) -> None:
         """Take note of reminders that were set or went."""
@@ -769,8 +775,12 @@ class EntityHost:
         """
         apply = self.type.applier(event)
         kind = self.form.kind_of(event)
-        known = apply, kind, self.type.version_of(kind.name)
-        self.known_events[type(event)] = known
+        version = self.type.version_of(kind.name)
+        known = apply, kind, version
+        with self.lock:
+            if self.state is not None:  # told before the first of them is stored
+                self.on_kind((kind.name, version))
+            self.known_events[type(event)] = known
         return known
 
     def snapshot(self, cell: EntityCell) -> EntitySnapshot | None:
