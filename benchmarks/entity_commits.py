@@ -1,7 +1,7 @@
 """Committing events of 80 bytes to the state of entities, each durable before it is told.
 
 Grouped: 1,000 entities have an event each under way; what comes while a transaction is under
-way goes into the next one. The peer is SQLite alone, in the same mode (WAL, synchronous=FULL),
+way goes into the next one. The peer is SQLite alone, just as durable (WAL, synchronous=FULL),
 one transaction for each event, as a library does that saves each aggregate by itself.
 """
 

@@ -1,7 +1,7 @@
 """Events of 80 bytes that entities persist, each durable before its ask is answered.
 
 1,000 entities in two processes, one event for each handler; a third process asks: 8 actors with
-100 asks outstanding each. The state is a file of SQLite with synchronous=FULL, or a database
+100 asks outstanding each. The state is a file of SQLite, synced for each commit, or a database
 of PostgreSQL with its defaults. The peer saves an aggregate for each event in a process of its
 own, in SQLite with the same mode. casty does it with actors in two processes and a client, and
 stores no events: once it keeps only the newest state, in a file of SQLite that all share, and

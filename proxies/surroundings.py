@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from callboard.actors.runner.collector import relax
 from callboard.actors.runner.runner import Runner
 from callboard.basp.node_id import NodeId, make_node_id
 from callboard.basp.registry import DEFAULT_REGISTRY, MessageRegistry
@@ -30,7 +31,8 @@ class Surroundings:
 
 
 def real_surroundings() -> Surroundings:
-    """Return what nodes stand on outside of simulations."""
+    """Return what nodes stand on outside of simulations; their process is made fit for it."""
+    relax()
     return Surroundings(Runner, MachineNetwork(), new_node_id)
 
 

@@ -1,12 +1,17 @@
 """What goes wrong with a file: no room, damage, another process' lock, a newer version."""
 
+import errno
 import itertools
+import shutil
 import sqlite3
+import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from callboard.actors.errors import WrongValue
+from callboard.entity.state.client import ThreadedStateClient
 from callboard.entity.state.interface import (
     NO_FENCE,
     Fence,
@@ -18,6 +23,7 @@ from callboard.entity.state.opening import open_leases, open_state, open_view
 from callboard.entity.state.sqlite import SqliteState
 from callboard.lease import sqlite as lease_sqlite
 from callboard.lease.errors import (
+    OutcomeUnknown,
     StateBusy,
     StateCorrupt,
     StateFull,
@@ -215,4 +221,90 @@ def test_of_many_events_all_are_written_or_none(tmp_path: Path) -> None:
     assert isinstance(done.failed["Cart", 1], StateCorrupt)
     assert done.positions == {"Cart": 358}
     assert [each.number for each in state.journal("Cart", 179)] == many
+    state.close()
+
+
+def test_what_is_handed_over_while_the_lock_is_waited_for_goes_along(tmp_path: Path) -> None:
+    state = SqliteState(tmp_path / "a.db", "a")
+    state.claim("Cart", {1: 1, 2: 1})
+    other = sqlite3.connect(tmp_path / "a.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    committed: SimpleQueue[object] = SimpleQueue()
+    client = ThreadedStateClient(state, lambda tell, *args: tell(*args))
+    client.commit(batch(1, [1]), committed.put)
+    free = threading.Timer(0.1, other.close)
+    free.start()
+    client.commit(batch(2, [1, 2]), committed.put)
+    assert committed.get(timeout=10) is committed.get(timeout=10), "one transaction"
+    assert state.last_position("Cart") == 3
+    client.close()
+
+
+def test_each_commit_is_synced_and_told_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    view = SqliteState(tmp_path / "a.db", "v")
+
+    def sync(_: int) -> None:
+        seen.append(view.last_position("Cart"))
+
+    state = SqliteState(tmp_path / "a.db", "a")
+    monkeypatch.setattr(lease_sqlite, "_sync", sync)
+    state.claim("Cart", {1: 1})
+    state.commit([batch(1, [1, 2])])
+    state.commit([batch(1, [3])])
+    assert seen == [0, 2, 3], "the claim, then each commit, with the lock free"
+    assert [each.number for each in view.journal("Cart")] == [1, 2, 3]
+    assert len(seen) == 4, "what a journal hands on is durable"
+    for each in (state, view):
+        each.close()
+
+
+def test_after_a_failed_sync_the_log_is_copied_before_anything_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = SqliteState(tmp_path / "a.db", "a")
+    state.claim("Cart", {1: 1})
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(lease_sqlite, "_sync", fail)
+    with pytest.raises(OutcomeUnknown, match="could not be synced.*broken"):
+        state.commit([batch(1, [1])])
+    monkeypatch.undo()
+    reader = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM callboard_events").fetchone()
+    with pytest.raises(OutcomeUnknown, match="an earlier sync failed"):
+        state.commit([batch(1, [2])])  # who reads the log keeps it from being begun anew
+    reader.close()
+    assert state.commit([batch(1, [3])]).positions == {"Cart": 3}
+    without_log = tmp_path / "b.db"
+    shutil.copyfile(tmp_path / "a.db", without_log)  # what an earlier sync was to write
+    copied = sqlite3.connect(without_log)
+    assert copied.execute("SELECT number FROM callboard_events").fetchall() == [
+        (1,),
+        (2,),
+        (3,),
+    ]
+    copied.close()
+    state.close()
+
+
+def test_an_unknown_outcome_is_not_tried_again_slot_by_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = SqliteState(tmp_path / "a.db", "a")
+    state.claim("Cart", {1: 1, 2: 1})
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(lease_sqlite, "_sync", fail)
+    with pytest.raises(OutcomeUnknown):
+        state.commit([batch(1, [1]), batch(2, [1])])
+    monkeypatch.undo()
+    assert state.last_position("Cart") == 2, "once"
     state.close()
