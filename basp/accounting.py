@@ -18,7 +18,9 @@ deceived on the way and takes what is sent for late: the next epoch behind it be
 Numbers wrap, so only the last line of a report, where the destination is now, says so. One that
 is in an epoch of which nothing is in flight any more was deceived too, or has missed its end.
 
-An epoch has room for 2^24 dispatches; with more the next one begins by itself.
+An epoch has room for 2^24 messages; with more the next one begins by itself.
+
+What is counted is messages: a dispatch that carries several of them counts as these.
 
 Payload of a ``delivery_report``: the CBOR array
 ``[[epoch, delivered, dead letters, given up], …]``. What the destination gave up, because it
@@ -82,11 +84,13 @@ class Account(_Sent):
     """What was sent to one node.
 
     Attributes:
-        sent: dispatches handed to a link; the sender adds to it directly.
+        sent: messages handed to a link; the sender adds to it directly, for a dispatch that
+            carries several as many, at most `room`.
         confirmed: reported as arrived, dead letters included.
         dead_letters: reported as arrived for an actor that had ended.
         lost: written off, or given up by the destination.
-        offset: the next dispatch has the position ``offset + sent & POSITION_MASK``.
+        offset: the next dispatch has the position ``offset + sent & POSITION_MASK``, or so
+            much behind it as it carries messages more than one.
         is_missed: whether the destination, as it said last, is in an epoch that is closed.
     """
 
@@ -111,6 +115,11 @@ class Account(_Sent):
         """Messages sent in the current epoch."""
         self._begin_full_ones()
         return self.sent - self._base
+
+    @property
+    def room(self) -> int:
+        """Messages that one dispatch may carry: it does not reach into the next epoch."""
+        return SEQUENCE_COUNT - (self.offset + self.sent & SEQUENCE_COUNT - 1)
 
     def next_epoch(self) -> int:
         """Begin an epoch because the path changed; earlier messages stay in flight.

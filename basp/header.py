@@ -27,6 +27,10 @@ bits  meaning
 Bits 61-32 are the *position* of a dispatch among all of its pair, whatever its priority: it
 is delivered in this order, see :mod:`callboard.basp.routing.path_order`.
 
+A dispatch may *carry* several messages: a request to ``CARRIED``, or a response with message id
+0. Its source actor is how many they are. It takes as many positions, all of one epoch, and has
+the last of them; so accounts, reports and ends of paths count messages.
+
 ``server_handshake`` and ``client_handshake`` carry the protocol version there,
 ``down_message`` the ordinal of the exit reason, ``release_proxy_instance`` the number of
 sightings, ``drop_conn`` the reason (:class:`callboard.basp.handshake.DropReason`).
@@ -89,6 +93,8 @@ LOG_SERVICE: Final = 5
 LOG_INTAKE: Final = 6
 #: Takes messages for entities, where a node has to do with some.
 ENTITIES: Final = 7
+#: Stands for `ENTITIES` where a dispatch carries several messages, see `count_of`.
+CARRIED: Final = 8
 #: Where a dispatch goes on to that its source has no right to; the payload says which.
 NOT_PERMITTED: Final = 15
 #: Numbers below this one are reserved for parts of the node.
@@ -98,6 +104,15 @@ MAX_ACTOR: Final = (1 << 32) - 1
 #: Unpacked header: operation, payload length, operation data, source node, destination
 #: node, source actor, destination actor.
 Fields = tuple[int, int, int, bytes, bytes, int, int]
+
+
+def count_of(data: int, source_actor: int, destination_actor: int) -> int:
+    """Return how many messages a dispatch is, by its operation data and its actors."""
+    if data & MESSAGE_ID_MASK if data & RESPONSE else destination_actor != CARRIED:
+        return 1
+    # No more than its epoch has had, whatever it says.
+    sequence = data >> POSITION_SHIFT & SEQUENCE_COUNT - 1
+    return max(1, min(source_actor, sequence + 1))
 
 
 _EMPTY = frozenset(

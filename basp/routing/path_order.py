@@ -2,11 +2,12 @@
 
 A source numbers its dispatches to a destination: six bits of path epoch, then 24 bits of
 sequence number. It begins a new epoch, with sequence number 0, when its path moves, and says
-over the new path how many dispatches the old epoch had: ``path_end``. An epoch holds 2^24
-dispatches at most, and the next one follows by itself: epoch and sequence number together are
-one number, the *position*, that rises by one with each dispatch and skips the unused rest of
-an epoch that ended early. Paths may also move in the middle, where the source hears of it
-later, so dispatches of one epoch may overtake each other too.
+over the new path how many messages the old epoch had: ``path_end``. An epoch holds 2^24
+messages at most, and the next one follows by itself: epoch and sequence number together are
+one number, the *position*, that rises by one with each message and skips the unused rest of
+an epoch that ended early. A dispatch that carries several messages takes as many positions; its
+header has the last, and here it stands at the first. Paths may also move in the middle, where
+the source hears of it later, so dispatches of one epoch may overtake each other too.
 
 The destination delivers exactly in the order of positions:
 
@@ -33,7 +34,7 @@ missing of it is lost with that link but for the little that had passed it, and
 ``BROKEN_PATIENCE`` is enough. Nothing comes of an epoch that is over for ``END_PATIENCE``.
 
 ``path_end`` has no payload; its operation data has the layout of a dispatch's: bits 61-56
-the epoch that ended, bits 31-0 how many dispatches it had, bit 62 set when the old path's
+the epoch that ended, bits 31-0 how many messages it had, bit 62 set when the old path's
 first link is still up.
 """
 
@@ -41,7 +42,7 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import Final
 
-from callboard.basp.frame import Frame, RawFrame, pack_frame
+from callboard.basp.frame import RawFrame, pack_frame
 from callboard.basp.header import (
     EPOCH_COUNT,
     EPOCH_SHIFT,
@@ -52,6 +53,7 @@ from callboard.basp.header import (
     SEQUENCE_BITS,
     SEQUENCE_COUNT,
     Operation,
+    count_of,
 )
 
 #: Seconds to wait for the rest of an epoch whose path is broken at its first link.
@@ -81,7 +83,7 @@ _PAYLOAD: Final = 7
 def pack_path_end(
     source: bytes, destination: bytes, epoch: int, count: int, *, is_open: bool
 ) -> bytes:
-    """Write a ``path_end``: epoch ``epoch`` had ``count`` dispatches."""
+    """Write a ``path_end``: epoch ``epoch`` had ``count`` messages."""
     data = epoch << EPOCH_SHIFT | count & MESSAGE_ID_MASK
     if is_open:
         data |= HIGH_PRIORITY
@@ -93,12 +95,13 @@ class PathOrder:
 
     Attributes:
         expected: position of the dispatch to deliver next; the driver delivers a dispatch of
-            this position, adds one, and gives all others to :meth:`take`. It is one that no
-            dispatch has while any is held or decides, and from :meth:`stop` to :meth:`go_on`.
+            this position, adds one, and gives all others to :meth:`is_next` and :meth:`take`.
+            It is one that no dispatch has while any is held or decides, and from :meth:`stop`
+            to :meth:`go_on`.
         deadline: when to call :meth:`tick`; None while nothing is waited for.
-        late: dispatches that came twice, after they were given up, or from far away, since
-            the start.
-        given_up: epochs, and how many dispatches of them were given up, for the driver to
+        late: messages that came twice, after they were given up, or from far away, since the
+            start.
+        given_up: epochs, and how many messages of them were given up, for the driver to
             count and remove. The rest of an epoch that is over is not among them: its source
             knows that it is over.
     """
@@ -135,20 +138,29 @@ class PathOrder:
         """Whether the source may be behind ends that were not complete in time."""
         return self._over > 0
 
+    def is_next(self, frame: RawFrame) -> bool:
+        """Return whether a dispatch carries the messages to deliver next; they count then."""
+        last = frame[2] >> POSITION_SHIFT & POSITION_MASK
+        count = _count(frame)
+        if last - count + 1 != self.expected:
+            return False
+        self.expected += count
+        return True
+
     def take(self, frame: RawFrame, now: float) -> list[RawFrame]:
         """Take a dispatch that is not the expected one; return what is released."""
         self._catch_up()
-        number = Frame._make(frame).data >> POSITION_SHIFT & POSITION_MASK
+        number = _first_number(frame)
         self._meet(number)
         position = _nearest(number, self._position)
         if self._is_far(position):
             if not self._is_nothing_else(now):
-                self.late += 1
+                self.late += _count(frame)
                 return []
             self._begin_at(position)
         self._far_since = _NEVER, 0
         if position < self._position or position in self._held:
-            self.late += 1
+            self.late += _count(frame)
             return []
         released = self._pass_over(position)
         self._held[position] = frame
@@ -185,21 +197,21 @@ class PathOrder:
                 self._ends[epoch] = last, broken, now
         return self._advance()
 
-    def is_owed(self, operation_data: int) -> bool:
+    def is_owed(self, frame: RawFrame) -> bool:
         """Return whether a dispatch is missing of an epoch whose end is known."""
-        position = self._position_of(operation_data)
+        position = self._position_of(frame)
         end = self._ends.get(position >> SEQUENCE_BITS, (0,))[0]
         return self._position <= position < end and position not in self._held
 
-    def has_come(self, operation_data: int) -> bool:
+    def has_come(self, frame: RawFrame) -> bool:
         """Return whether one of this position was delivered, is held, or was given up."""
-        position = self._position_of(operation_data)
+        position = self._position_of(frame)
         return position < self._position or position in self._held
 
-    def _position_of(self, operation_data: int) -> int:
+    def _position_of(self, frame: RawFrame) -> int:
         """Return the position of a dispatch, nearest to the expected one."""
         self._catch_up()
-        return _nearest(operation_data >> POSITION_SHIFT & POSITION_MASK, self._position)
+        return _nearest(_first_number(frame), self._position)
 
     def tick(self, now: float) -> list[RawFrame]:
         """Give up what did not come in time; return what is released."""
@@ -259,7 +271,7 @@ class PathOrder:
 
     def _begin_at(self, position: int) -> None:
         """Forget everything and go on where the source is; give up its epoch before that."""
-        self.late += len(self._held)
+        self.late += sum(map(_count, self._held.values()))
         self._held.clear()
         self._octets = 0
         self._ends.clear()
@@ -286,7 +298,7 @@ class PathOrder:
             frame = self._pop(self._position)
             if frame is not None:
                 released.append(frame)
-                self._position += 1
+                self._position += _count(frame)
                 continue
             end = self._ends.get(self._position >> SEQUENCE_BITS)
             if end is None or self._position < end[0]:
@@ -311,8 +323,8 @@ class PathOrder:
             frame = self._pop(position)
             if frame is not None:
                 released.append(frame)
-                missing -= position >= first
-        if missing:
+                missing -= _count(frame) if position >= first else 0
+        if missing > 0:
             self.given_up.append(((to >> SEQUENCE_BITS) % EPOCH_COUNT, missing))
         self._position = to
         return released + self._advance()
@@ -323,8 +335,10 @@ class PathOrder:
         for known in [known for known in self._ends if known < epoch]:
             del self._ends[known]
         while self._positions and self._positions[0] < self._position:
-            # Only a wrong end of its epoch is behind something that is held still.
-            self.late += self._pop(heappop(self._positions)) is not None
+            # Only a wrong end of its epoch is behind something that is held still, or a wrong
+            # number of messages that are carried.
+            frame = self._pop(heappop(self._positions))
+            self.late += 0 if frame is None else _count(frame)
         due = self._due_end()
         self.deadline = None if due == _NEVER else due
         if not self._held:
@@ -354,6 +368,16 @@ class PathOrder:
     def _is_whole(self) -> bool:
         """Return whether no end is missing between here and the last known one."""
         return max(self._ends) - (self._position >> SEQUENCE_BITS) < len(self._ends)
+
+
+def _count(frame: RawFrame) -> int:
+    """Return how many positions a dispatch takes."""
+    return count_of(frame[2], frame[5], frame[6])
+
+
+def _first_number(frame: RawFrame) -> int:
+    """Return the first position that a dispatch takes, as in headers."""
+    return (frame[2] >> POSITION_SHIFT & POSITION_MASK) - _count(frame) + 1
 
 
 def _nearest(number: int, origin: int) -> int:

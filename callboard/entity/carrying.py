@@ -117,12 +117,17 @@ class Carrying:
 
     def send(self) -> None:
         """Send what was gathered, and be empty; the lock of the routes is held."""
-        heads, keys, bodies = map(b"".join, (self._heads, self._keys, self._bodies))
+        outgoing = self._outgoing
+        assert outgoing is not None, "it gathered them"
+        gathered = self._heads, self._keys, self._bodies
         askers, self._askers = self._askers, []
         self._heads, self._keys, self._bodies, self.size = [], [], [], 0
-        assert self._outgoing is not None, "it gathered them"
-        message = EntityMessages(self._type_name, heads, keys, bodies)
-        self._outgoing.send_carrier(self._proxy, message, askers)
+        room = outgoing.room(self._proxy.node)
+        for at in range(0, len(askers), room):  # once, but for the end of an epoch
+            part = slice(at, at + room)
+            columns = [b"".join(column[part]) for column in gathered]
+            message = EntityMessages(self._type_name, *columns)
+            outgoing.send_carrier(self._proxy, message, askers[part])
 
 
 def _number_of(teller: ActorRef[Any]) -> int:

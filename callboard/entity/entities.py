@@ -197,7 +197,7 @@ class EntityServer(SystemActor):
         """Give messages that came together to their entities."""
         cell: Any = self.context
         carrier = cell.sender
-        if carrier is None or not carrier.expects or not hasattr(carrier, "carried"):
+        if carrier is None or not carrier.expects:
             return
         if self._refuses(msg.type_name, ("entities",)):
             return
@@ -208,6 +208,11 @@ class EntityServer(SystemActor):
             messages = msg.each()
         except MalformedPayload as error:
             self._refuse(error)
+            return
+        count = getattr(carrier, "count", 1)
+        if count != len(messages) or not hasattr(carrier, "carried"):
+            text = f"{len(messages):,} messages for entities came as {count:,}"
+            self._refuse(MalformedPayload(text))
             return
         cell.promised = carrier  # each message has an answer of its own
         carrier.owed()
@@ -831,7 +836,7 @@ class Entities:
         """Return what gives a message that came with others to its entity.
 
         It answers what cannot be read, and where this node is not the owner; `expire` takes
-        what has no time left.
+        what has no time left. `carrier` counted all as taken.
         """
         read, node, runtime = carrier.read, carrier.node, self.runtime
         host, now, refused = self._hosts.get(name), runtime.now(), self._refused
@@ -846,9 +851,11 @@ class Entities:
                 message = read(body)
             except RemoteProtocolError as error:
                 runtime.counters.dead_letters += 1
+                carrier.died()
                 asker.set_exception(error)
                 return
             if not left:
+                carrier.died()
                 expire(message, asker)
                 return
             if left != NO_DEADLINE:

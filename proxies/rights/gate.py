@@ -45,6 +45,7 @@ from callboard.basp.header import (
     SPAWN_SERVER,
     Fields,
     Operation,
+    count_of,
 )
 from callboard.basp.payload import LargePayload
 from callboard.dataclass import dataclass
@@ -422,7 +423,7 @@ class LeafGate:
         if operation != _DISPATCH:
             return
         epoch = data >> EPOCH_SHIFT & EPOCH_COUNT - 1
-        accounts.arrivals_of(node, epoch).dead_letters += 1
+        accounts.arrivals_of(node, epoch).dead_letters += count_of(data, actor, number)
         message_id = data & MESSAGE_ID_MASK
         if message_id and not data & RESPONSE:
             account = accounts.account(node)

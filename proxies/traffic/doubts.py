@@ -150,7 +150,7 @@ class Doubts:
                 doubt.is_handed_over = self._hand_over(frame)
             return False
         order, path = self.order_of(frame[3]), self._routes.wire_to(frame[3])
-        if order is None or path is None or not order.is_owed(frame[2]):
+        if order is None or path is None or not order.is_owed(frame):
             return False
         self.deliver(path, [frame])
         return True
@@ -171,7 +171,7 @@ class Doubts:
         is_dispatch = frame[0] == Operation.DISPATCH_MESSAGE
         if wire is None:
             order = self.order_of(frame[3])
-            is_refused = order is None or not order.has_come(frame[2])
+            is_refused = order is None or not order.has_come(frame)
         elif doubt.since < self._routes.changed_at + OLD_PATH_LIMIT:
             is_refused = is_dispatch and not doubt.is_handed_over  # its destination tells
         else:

@@ -19,6 +19,8 @@ from callboard.basp.accounting import Arrivals, read_report
 from callboard.basp.errors import BaspError, MalformedPayload, RemoteProtocolError
 from callboard.basp.frame import Frame, FrameReader, RawFrame
 from callboard.basp.header import (
+    CARRIED,
+    ENTITIES,
     EPOCH_COUNT,
     EPOCH_SHIFT,
     FIRST_ACTOR,
@@ -30,6 +32,7 @@ from callboard.basp.header import (
     POSITION_SHIFT,
     RESPONSE,
     Operation,
+    count_of,
 )
 from callboard.basp.node_id import NodeId
 from callboard.basp.payload import LargePayload
@@ -200,12 +203,54 @@ class RemoteAsker:
         """Return a one-shot address that answers the ask."""
         return runtime.reply_ref(self)
 
+
+class RemoteCarrier(RemoteAsker):
+    """Stands for what came together, until it is taken: then each has an asker of its own.
+
+    Attributes:
+        count: how many messages that are, by the frame that carries them.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(
+        self, outgoing: Outgoing, node: bytes, message_id: int, arrivals: Arrivals, count: int
+    ) -> None:
+        super().__init__(outgoing, node, 0, message_id, arrivals)
+        self.count = count
+
+    def set_result(self, value: Any) -> bool:
+        """Send an answer to all of them."""
+        self.owed()
+        return super().set_result(value)
+
+    def set_exception(self, error: BaseException) -> bool:
+        """Refuse all of them."""
+        if isinstance(error, _UNHANDLED) and not self._counted:
+            self._counted = True
+            self._arrivals.dead_letters += self.count
+            if isinstance(error, ActorDown):  # who refuses a message counts one
+                self._outgoing.counters.dead_letters += self.count - 1
+        self.owed()
+        return super().set_exception(error)
+
+    def owed(self) -> None:
+        """All of them were taken."""
+        if not self._counted:
+            self._counted = True
+            self._arrivals.delivered += self.count
+
+    def died(self) -> None:
+        """One of those that were taken is a dead letter."""
+        self._arrivals.delivered -= 1
+        self._arrivals.dead_letters += 1
+
     def carried(self, message_id: int) -> "CarriedAsker":
-        """Return the asker of an ask that came with this one."""
+        """Return the asker of one of them."""
         return CarriedAsker(self._outgoing, self.node, message_id)
 
     def read(self, payload: bytes) -> Any:
-        """Read a message that came with this one.
+        """Read one of them.
 
         Raises:
             RemoteProtocolError: it cannot be read.
@@ -216,7 +261,7 @@ class RemoteAsker:
 class CarriedAsker(RemoteAsker):
     """An asker on another node whose ask came with others, and whose answer goes with others.
 
-    What carried it was counted as delivered.
+    It was counted when all of them were taken.
     """
 
     __slots__ = ()
@@ -373,6 +418,9 @@ class Incoming:
                     dispatches.append(frame)
                     continue
                 order = order or self._orders.setdefault(source, PathOrder())
+                if order.is_next(frame):
+                    dispatches.append(frame)
+                    continue
                 self._post(wire, dispatches)
                 dispatches = []
                 self._take_out_of_order(wire, order, frame)
@@ -464,15 +512,18 @@ class Incoming:
             message_id = data & MESSAGE_ID_MASK
             if message_id or last != (data >> EPOCH_SHIFT, source, source_actor):
                 arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
-                if message_id:
-                    sender = RemoteAsker(self._out, source, source_actor, message_id, arrivals)
-                    if message.__class__ is Envelope:
-                        sender.deadline = message.deadline
-                else:
+                if not message_id:
                     last = (data >> EPOCH_SHIFT, source, source_actor)
                     sender = teller = RemoteTeller(source, source_actor, arrivals)
                     if source_actor:
                         self._lifetimes.remote_ref(source, source_actor)
+                elif number == CARRIED:
+                    count, number = count_of(data, source_actor, number), ENTITIES
+                    sender = RemoteCarrier(self._out, source, message_id, arrivals, count)
+                else:
+                    sender = RemoteAsker(self._out, source, source_actor, message_id, arrivals)
+                    if message.__class__ is Envelope:
+                        sender.deadline = message.deadline
             context = contexts.get(number)
             if context is None or (message_id and refuses and number >= FIRST_ACTOR):
                 self._refuse(number, message, sender)
@@ -505,7 +556,7 @@ class Incoming:
         if frame[0] != _DISPATCH:
             return False
         if frame[4] == self._node_id:
-            return order is not None and order.is_owed(frame[2])
+            return order is not None and order.is_owed(frame)
         return self._routes.brings(wire.peer, frame[4], self._runtime.now())
 
     def _expected_epoch(self, source: bytes) -> int | None:
@@ -587,8 +638,9 @@ class Incoming:
         data, source, payload = frame[2], frame[3], frame[7]
         arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
         if not data & MESSAGE_ID_MASK:
-            self._take_answers(source, decode(payload))
-            arrivals.delivered += 1
+            count = count_of(data, frame[5], frame[6])
+            self._take_answers(source, decode(payload), count)
+            arrivals.delivered += count
             return
         arrivals.delivered += 1
         outgoing = self._out
@@ -610,17 +662,20 @@ class Incoming:
         else:
             future.set_result(value)
 
-    def _take_answers(self, source: bytes, carrier: object) -> None:
+    def _take_answers(self, source: bytes, carrier: object, count: int) -> None:
         """Complete the asks that what came together answers.
 
         Raises:
-            MalformedPayload: it is something else.
+            MalformedPayload: it is something else, or not so many answers.
         """
         if not isinstance(carrier, CarriedAnswers):
             msg = f"an answer to no ask: a {type(carrier).__qualname__:.80}"
             raise MalformedPayload(msg)
-        pending, decode = self._out.pending, self._decode
-        for message_id, payload in carrier.each():
+        pending, decode, answers = self._out.pending, self._decode, carrier.each()
+        if len(answers) != count:
+            msg = f"{len(answers):,} answers came as {count:,}"
+            raise MalformedPayload(msg)
+        for message_id, payload in answers:
             waiting = pending.get(message_id)
             if waiting is None or waiting[1] != source:
                 self._runtime.counters.late_answers += 1
@@ -678,9 +733,12 @@ class Incoming:
         """Tell the asker that its message cannot be read; garbage ends a neighbor's link."""
         data, source, source_actor = frame[2], frame[3], frame[5]
         arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
-        arrivals.dead_letters += 1
-        self._runtime.counters.dead_letters += 1
-        is_for_part = frame[6] < FIRST_ACTOR and frame[6] not in self._runtime.contexts
+        count, number = count_of(data, source_actor, frame[6]), frame[6]
+        if number == CARRIED:
+            source_actor, number = 0, ENTITIES
+        arrivals.dead_letters += count
+        self._runtime.counters.dead_letters += count
+        is_for_part = number < FIRST_ACTOR and number not in self._runtime.contexts
         self._unreadable += not is_for_part  # asks whether this node has entities, for instance
         if self._unreadable == 1 and not is_for_part:
             _log.warning("a message from node %s cannot be read: %s", source.hex(), error)

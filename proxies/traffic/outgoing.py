@@ -26,6 +26,7 @@ from callboard.actors.reference import ActorRef, Sender, current_cell
 from callboard.actors.runtime import Runtime
 from callboard.basp.errors import LocalProtocolError, RemoteProtocolError
 from callboard.basp.header import (
+    CARRIED,
     DIRECTORY,
     FIRST_ACTOR,
     HEADER,
@@ -94,6 +95,7 @@ class Outgoing:
         self._accounts = routes.accounts.accounts
         self._message_ids = itertools.count(1)
         self._runner = self._runtime.runner
+        self.counters = self._runtime.counters
         #: What was gathered for nodes in this turn: it goes before anything else does.
         self.loads: dict[bytes, Load] = {}
         self._answers: dict[bytes, AnswerLoad] = {}
@@ -378,14 +380,38 @@ class Outgoing:
 
     def _send_answers(self, node: bytes, answers: list[tuple[int, bytes]]) -> None:
         """Send the answers of a turn, one of them as any other; with the lock held."""
-        if len(answers) == 1 or node not in self._next_hops:
-            for message_id, payload in answers:
-                self._respond(node, 0, message_id, payload)
-            return
-        pack = ANSWER_HEAD.pack
-        heads = b"".join([pack(number, len(body)) for number, body in answers])
-        bodies = b"".join([body for _, body in answers])
-        self._respond(node, 0, 0, self.codec.encode(CarriedAnswers(heads, bodies)))
+        wire, room, pack = self._wire_to(node), self.room(node), ANSWER_HEAD.pack
+        for at in range(0, len(answers), room):
+            part = answers[at : at + room]
+            if wire is None or len(part) == 1:
+                for message_id, payload in part:
+                    self._respond(node, 0, message_id, payload)
+                continue
+            heads = b"".join([pack(number, len(body)) for number, body in part])
+            bodies = b"".join([body for _, body in part])
+            payload = self.codec.encode(CarriedAnswers(heads, bodies))
+            head = self._head_of_carrier(node, len(part), RESPONSE, 0, len(payload))
+            wire.write(head + payload, at_once=True)
+
+    def _wire_to(self, node: bytes) -> Any:
+        """Return the wire of the next hop to a node; None without a path."""
+        hop = self._next_hops.get(node)
+        return None if hop is None else self._wires.get(hop)
+
+    def room(self, node: bytes) -> int:
+        """Return how many messages to a node may go together; with the lock held."""
+        account = self._accounts.get(node)
+        return CARRIER_LIMIT if account is None else account.room
+
+    def _head_of_carrier(
+        self, node: bytes, count: int, data: int, number: int, length: int
+    ) -> bytes:
+        """Count messages that go together, and return the header of what carries them."""
+        account = self._accounts.get(node) or self._account(node)
+        account.sent += count
+        position = account.offset + account.sent - 1 & POSITION_MASK
+        data |= position << POSITION_SHIFT
+        return HEADER.pack(_DISPATCH, length, data, self._node_id, node, count, number)
 
     def may_carry(self, proxy: Proxy, load: Load) -> bool:
         """Return whether messages to an actor may be gathered, and go together.
@@ -398,8 +424,7 @@ class Outgoing:
             return False
         if self.loads.get(node) is load:
             return True
-        hop = self._next_hops.get(node)
-        wire = None if hop is None else self._wires.get(hop)
+        wire = self._wire_to(node)
         return (
             wire is not None
             and CARRIERS in self._routes.abilities.get(node, ())
@@ -438,24 +463,19 @@ class Outgoing:
         return max(0, round(1000 * (deadline - self._runtime.now())))
 
     def send_carrier(self, proxy: Proxy, message: object, askers: list[Any]) -> None:
-        """Send what carries asks; with the lock held.
+        """Send what carries asks, no more than there is room for; with the lock held.
 
         If there is no path any more they fail, as what never left this node.
         """
         node = proxy.node
-        hop = self._next_hops.get(node)
-        wire = None if hop is None else self._wires.get(hop)
+        wire = self._wire_to(node)
         carrier = Carrier(askers, self.pending)
         if wire is None:
             self._runtime.post(carrier.fail_unsent, proxy.no_path())
             return
         payload = self.codec.encode(message)
         message_id = self._expect(carrier, node)
-        account = self._accounts.get(node) or self._account(node)
-        position = account.offset + account.sent & POSITION_MASK
-        account.sent += 1
-        data = position << POSITION_SHIFT | message_id
-        head = HEADER.pack(_DISPATCH, len(payload), data, self._node_id, node, 0, proxy.number)
+        head = self._head_of_carrier(node, len(askers), message_id, CARRIED, len(payload))
         wire.write(head + payload)
 
     def unload(self) -> None:

@@ -307,6 +307,21 @@ def test_the_epoch_after_a_full_one_begins_by_itself():
     assert account.in_flight == 0
 
 
+def test_what_carries_messages_ends_with_its_epoch():
+    account = Account()
+    assert account.room == SEQUENCE_COUNT
+    account.sent += SEQUENCE_COUNT - 3
+    assert account.room == 3
+
+    account.sent += account.room
+
+    assert (account.epoch, account.room) == (0, SEQUENCE_COUNT)
+    account.sent += 5
+    assert (account.epoch, account.sent_in_epoch) == (1, 5)
+    account.next_epoch()
+    assert (account.epoch, account.room) == (2, SEQUENCE_COUNT)
+
+
 def test_unknown_nodes_have_nothing_to_lose():
     accounts = Accounts()
     assert accounts.receive_report(B, write_plain([[0, 5, 0, 0]])) == 0

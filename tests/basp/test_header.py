@@ -54,6 +54,28 @@ def test_message_id_bits_fill_eight_bytes_without_overlap():
     assert header.EPOCH_SHIFT == header.POSITION_SHIFT + header.SEQUENCE_BITS
 
 
+@pytest.mark.parametrize(
+    ("kind", "message_id", "source_actor", "destination_actor", "count"),
+    [
+        (0, 7, 5, header.CARRIED, 5),
+        (0, 7, 0, header.CARRIED, 1),
+        (0, 7, 100, header.CARRIED, 10),
+        (0, 7, 5, header.ENTITIES, 1),
+        (0, 0, 5, 17, 1),
+        (header.RESPONSE, 0, 5, 0, 5),
+        (header.RESPONSE, 0, 2**32 - 1, 0, 10),
+        (header.RESPONSE, 7, 5, header.CARRIED, 1),
+    ],
+)
+def test_a_dispatch_is_as_many_messages_as_its_source_actor_says_if_it_carries_some(
+    kind, message_id, source_actor, destination_actor, count
+):
+    position = (3 << header.SEQUENCE_BITS | 9) << header.POSITION_SHIFT
+    data = kind | position | message_id
+
+    assert header.count_of(data, source_actor, destination_actor) == count
+
+
 GOOD = [
     (0, 20, 0x43420002, A, NO_NODE, 0, 0),
     (1, 50, 0x43420002, A, B, 0, 0),

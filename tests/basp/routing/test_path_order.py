@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.basp.frame import FrameReader, pack_frame
-from callboard.basp.header import POSITION_MASK, POSITION_SHIFT, SEQUENCE_BITS, Operation
+from callboard.basp.header import (
+    CARRIED,
+    POSITION_MASK,
+    POSITION_SHIFT,
+    SEQUENCE_BITS,
+    Operation,
+    count_of,
+)
 from callboard.basp.routing import path_order
 from callboard.basp.routing.path_order import (
     BROKEN_PATIENCE,
@@ -20,10 +27,13 @@ from callboard.basp.routing.path_order import (
 SOURCE, DESTINATION = b"s" * 18, b"d" * 18
 
 
-def at(epoch, sequence):
-    """Return a dispatch."""
-    data = (epoch << SEQUENCE_BITS | sequence) << POSITION_SHIFT
-    frame = pack_frame(Operation.DISPATCH_MESSAGE, data, SOURCE, DESTINATION, 0, 7, b"\x81\x01")
+def at(epoch, sequence, count=0):
+    """Return a dispatch; with a count, one that carries messages from this sequence on."""
+    data = (epoch << SEQUENCE_BITS | sequence + max(count, 1) - 1) << POSITION_SHIFT
+    actors = (count, CARRIED) if count else (0, 7)
+    frame = pack_frame(
+        Operation.DISPATCH_MESSAGE, data, SOURCE, DESTINATION, *actors, b"\x81\x01"
+    )
     return FrameReader().feed(frame)[0]
 
 
@@ -37,11 +47,19 @@ def arrive(order, frame, now=0.0):
     if frame[2] >> POSITION_SHIFT & POSITION_MASK == order.expected:
         order.expected += 1
         return [frame]
-    return order.take(frame, now)
+    return [frame] if order.is_next(frame) else order.take(frame, now)
 
 
 def positions(frames):
-    numbers = [frame[2] >> POSITION_SHIFT for frame in frames]
+    """Return the epoch and the sequence number of each message."""
+    numbers = [
+        number
+        for frame in frames
+        for last, count in [
+            (frame[2] >> POSITION_SHIFT, count_of(frame[2], frame[5], frame[6]))
+        ]
+        for number in range(last - count + 1, last + 1)
+    ]
     return [(number >> SEQUENCE_BITS, number % (1 << SEQUENCE_BITS)) for number in numbers]
 
 
@@ -327,6 +345,56 @@ def test_what_is_held_has_a_limit_in_bytes(monkeypatch):
     assert order.given_up == [(0, 5)]
 
 
+def test_what_carries_messages_takes_the_positions_of_all_of_them():
+    order = PathOrder()
+
+    assert positions(arrive(order, at(0, 0, 3))) == [(0, 0), (0, 1), (0, 2)]
+    assert positions(arrive(order, at(0, 3))) == [(0, 3)]
+    assert positions(arrive(order, at(0, 4, 1))) == [(0, 4)]
+    assert arrive(order, at(0, 6, 2)) == arrive(order, at(0, 8)) == []
+    assert positions(arrive(order, at(0, 5))) == [(0, 5), (0, 6), (0, 7), (0, 8)]
+    assert (order.expected, order.late, order.given_up, order.deadline) == (9, 0, [], None)
+
+
+def test_messages_that_were_carried_and_never_came_are_given_up_one_by_one():
+    order = PathOrder()
+    arrive(order, at(0, 5, 4), 1.0)  # behind five that never come
+    arrive(order, at(0, 12), 1.0)  # behind three
+
+    assert len(positions(order.tick(1.0 + OPEN_PATIENCE))) == 5
+    assert order.given_up == [(0, 5), (0, 3)]
+    assert arrive(order, at(0, 0, 5)) == arrive(order, at(0, 9, 3)) == []
+    assert order.late == 8
+
+
+def test_the_end_of_a_path_tells_of_messages_that_are_carried():
+    order = PathOrder()
+    arrive(order, at(1, 0, 2), 0.0)
+    order.end(end(0, 7), 0.0)
+    owed = at(0, 0, 7)
+
+    assert order.is_owed(owed)
+    assert not order.has_come(owed)
+    assert len(positions(arrive(order, owed, 0.1))) == 9
+    assert order.has_come(owed)
+
+
+@pytest.mark.parametrize("count", [1, 2, 6, 7, 2**32 - 1])
+def test_a_wrong_number_of_carried_messages_moves_no_more_than_its_epoch(count):
+    """A node on the path may alter what it passes on."""
+    order = PathOrder()
+    arrive(order, at(0, 0))
+    arrive(order, at(0, 1))
+    frame = list(at(0, 2, 4))
+    frame[5] = count
+    arrive(order, tuple(frame), 0.0)
+    while order.deadline is not None:
+        order.tick(order.deadline)
+
+    assert 2 <= order.expected <= 6
+    assert len(positions(arrive(order, at(0, order.expected), 60.0))) == 1
+
+
 def test_what_was_held_once_takes_no_place():
     """Something waits at the far end while a lot comes out of order, and is complete."""
     order = PathOrder()
@@ -354,13 +422,18 @@ def journeys(draw):
     for epoch in range(first, first + draw(st.integers(1, 6))):
         count = rng.randint(1, 12)
         way = rng.choice(ways)
-        for sequence in range(count):
+        sequence = 0
+        while sequence < count:
             now += rng.choice((0.0, 0.01, 0.3))
             if rng.random() < 0.2:
                 way = rng.choice(ways)  # the source hears of it later
-            sent.append((epoch, sequence))
+            carried = min(rng.choice((0, 0, 1, 2, 5)), count - sequence)
+            frame = at(epoch % 64, sequence, carried)
+            for _ in range(max(1, carried)):
+                sent.append((epoch, sequence))
+                sequence += 1
             if rng.random() >= loss:
-                events.append((now + way, len(events), at(epoch % 64, sequence)))
+                events.append((now + way, len(events), frame))
         if ends_arrive:
             told = end(epoch % 64, count, is_open=rng.random() < 0.5)
             events.append((now + rng.choice(ways), len(events), told))
@@ -388,7 +461,7 @@ def test_any_ways_and_losses_deliver_in_order_once(journey):
         if isinstance(event, int):
             delivered += positions(order.end(event, when))
         else:
-            arrived += 1
+            arrived += len(positions([event]))
             delivered += positions(arrive(order, event, when))
             assert not order._held or order.deadline <= when + OPEN_PATIENCE
     tick_until(float("inf"))
