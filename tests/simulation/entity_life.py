@@ -9,6 +9,7 @@ Two to four hosts, and perhaps a node that only asks, over one model database. W
 - only members vote whose leases were seen to rise;
 - a message that a handler sent behind `persist` leaves only if that was stored;
 - while no node is lost, what a node tells a key comes in order, or is reported as lost;
+- both ends of a link count the same messages, whether they went together or alone;
 - when all faults are over, each key answers each node within `PATIENCE` virtual seconds.
 """
 
@@ -47,7 +48,7 @@ from tests.simulation.entity_faults import (
     stalls,
     stranded,
 )
-from tests.simulation.entity_rules import Ballots, Follower, check_journal
+from tests.simulation.entity_rules import Ballots, Follower, check_accounts, check_journal
 from tests.simulation.rules import Violation
 
 ALONE: Final = 0.1
@@ -515,6 +516,7 @@ class EntityLife:
             left = ", ".join(sorted(f"{key} at {node.name}" for node, key in self.pending))
             raise Violation(f"{PATIENCE} s after the last fault no answer of {left}")
         self.cluster.advance(self.aftermath)
+        check_accounts(self.cluster, self._running(), PATIENCE)
         self.ends = self._last_reads()
 
     def _last_reads(self) -> dict[str, list[int]]:

@@ -28,6 +28,25 @@ RISES: Final = 2.0 / 0.95 + 0.001
 AGAIN: Final = 0.05
 
 
+def check_accounts(cluster: Cluster, nodes: list[Node], patience: float) -> None:
+    """At rest each message to a node was taken there, as both ends count, or is lost."""
+    pairs = [(node, other) for node in nodes for other in nodes if node is not other]
+
+    def in_flight() -> int:
+        accounts = [node.accounts().get(other.node_id) for node, other in pairs]
+        return sum(account.in_flight for account in accounts if account is not None)
+
+    cluster.run_until(lambda: not in_flight(), patience)
+    if in_flight():
+        raise Violation(f"{in_flight()} messages are in flight {patience} s after all is over")
+    for node, other in pairs:
+        account = node.accounts().get(other.node_id)
+        arrivals = other._broker.routes.accounts.arrivals.get(node.node_id, {})
+        taken = sum(one.delivered + one.dead_letters for one in arrivals.values())
+        if account is not None and not account.confirmed <= taken <= account.sent:
+            raise Violation(f"{other.name} took {taken} messages of {node.name}: {account}")
+
+
 class Seen(NamedTuple):
     """What a follower of a journal was given."""
 
