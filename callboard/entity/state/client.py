@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from callboard.entity.state.interface import (
@@ -170,10 +171,10 @@ class ThreadedStateClient:
         self._post = post
         self._reads, self._claims = _Calls(), _Calls()
         self._commits = GroupedCommits()
-        # What waits is told of by a condition each: a thread that is woken for nothing takes
-        # the interpreter from the node's thread.
-        self._commits_come = threading.Condition()
-        self._is_committing = False
+        #: Wakes the thread of commits, which waits here while it is not committing. A thread
+        #: that is woken for nothing takes the interpreter from the node's thread.
+        self._commits_come: SimpleQueue[None] = SimpleQueue()
+        self._is_committing = True
         self._is_closing = False
         #: Commits what it takes once it can; a state may wait for others before that.
         self._commit: Callable[[Callable[[], Sequence[SlotBatch]]], Committed]
@@ -208,8 +209,8 @@ class ThreadedStateClient:
         """Commit the batch of a slot in the next transaction."""
         self._commits.add(batch, done)
         if not self._is_committing:  # else its thread looks before it waits
-            with self._commits_come:
-                self._commits_come.notify()
+            self._is_committing = True
+            self._commits_come.put(None)
 
     def own_fences(self, type_name: str) -> Mapping[int, int] | None:
         """Return the slots that the writer has, if the state tells without waiting."""
@@ -218,8 +219,7 @@ class ThreadedStateClient:
     def close(self) -> None:
         """Finish what was handed over, and close the state."""
         self._is_closing = True
-        with self._commits_come:
-            self._commits_come.notify()
+        self._commits_come.put(None)
         self._claims.close()
         self._reads.close()
         for thread in self._threads:
@@ -253,13 +253,18 @@ class ThreadedStateClient:
         """Wait until there is something to commit, or the state is closed.
 
         Who commits appends without a lock, then looks whether this thread waits; this thread
-        says that it does before it looks. So one of them sees the other.
+        says that it does before it looks. So one of them sees the other, and maybe both do:
+        then it wakes once for nothing.
         """
-        with self._commits_come:
+        while self._is_idle():
             self._is_committing = False
-            while self._commits.is_empty and not self._is_closing:
-                self._commits_come.wait()
-            self._is_committing = True
+            if self._is_idle():
+                self._commits_come.get()
+        self._is_committing = True
+
+    def _is_idle(self) -> bool:
+        """Return whether there is nothing to commit, and more may come."""
+        return self._commits.is_empty and not self._is_closing
 
 
 def _outcome(call: Callable[[], T]) -> T | BaseException:

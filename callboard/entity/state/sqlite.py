@@ -27,6 +27,7 @@ from callboard.entity.state.interface import (
     Committed,
     Fence,
     Identity,
+    NewEvent,
     RowChanges,
     Slot,
     SlotBatch,
@@ -83,6 +84,10 @@ _MANY_SLOTS = 8
 
 #: Numbers of events that one statement inserts, besides any below the last of these.
 _SIZES = 256, 192, 128, 96, 64, 48, 32, 0
+
+
+#: Parameters of each event: its epoch, and what a `NewEvent` has.
+_FIELDS = 1 + len(NewEvent._fields)
 
 
 @cache
@@ -343,21 +348,22 @@ class SqliteState(SqlState):
         now: int,
     ) -> None:
         """Write the events of a type behind a position."""
-        known, events = (
-            self._kinds,
-            [(batch.epoch, event) for batch in batches for event in batch.events],
-        )
-        done, left = 0, len(events)
+        known, last_kind, last_version = self._kinds, "", 0
+        fields: list[Any] = []
+        for _, epoch, events, *_ in batches:
+            for event in events:
+                fields.append(epoch)
+                fields += event
+                if event[2] is not last_kind or event[3] is not last_version:
+                    _, _, last_kind, last_version, _ = event
+                    kind = type_name, last_kind, last_version
+                    if kind not in known:
+                        self._new_kinds.add(kind)
+        done, left = 0, len(fields) // _FIELDS
         while left:
             size = next(size for size in _SIZES if size <= left) or left
-            values: list[Any] = [type_name, now, position + done]
-            for epoch, event in events[done : done + size]:
-                values.append(epoch)
-                values += event
-                kind = type_name, event[2], event[3]
-                if kind not in known:
-                    self._new_kinds.add(kind)
-            connection.execute(_insert(size), values)
+            part = fields[done * _FIELDS : (done + size) * _FIELDS]
+            connection.execute(_insert(size), (type_name, now, position + done, *part))
             done += size
             left -= size
 
