@@ -1,7 +1,8 @@
 """Processes that host entities, and what asks them.
 
 `main` is called in each process with `STATE [--join ADDRESS] [--takeover lease|fast]`: it hosts
-the type on a node until stdin closes, and prints the node's address once it is a member.
+the type on a node until stdin closes, and prints the node's address once it is a member. Others
+may spawn senders there.
 """
 
 import argparse
@@ -184,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--takeover", default="fast")
     options = parser.parse_args(arguments)
     takeover = cast(Literal["fast", "lease"], options.takeover)
-    with Node() as node:
+    with Node(spawnable={"sender": Sender}) as node:
         node.listen("127.0.0.1", 0)
         for address in options.join:
             node.connect(address)

@@ -45,7 +45,7 @@ MEASURE = Measure(
         Subject("callboard, 100 outstanding", asked),
         Subject(
             "casty, client",
-            lambda share: casty.asked("count", NODES, max(1_000, int(ASKS * share))),
+            lambda share: casty.asked(NODES, max(1_000, int(ASKS * share))),
             casty.prepare,
             against="callboard, 100 outstanding",
         ),

@@ -3,17 +3,21 @@
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Literal
 
+from benchmarks.log_append import check
 from benchmarks.measure import PeerMissingError
 from benchmarks.peers import environment
-from benchmarks.processes import BUILD, ROOT, printed_rate, serving
+from benchmarks.processes import BUILD, ROOT, RunFailedError, printed_rate, serving
 
 ENVIRONMENT: Final = BUILD / "casty"
 LOCK: Final = ROOT / "requirements" / "bench-casty.txt"
 OLDEST: Final = (3, 12)
+HOSTS, SENDERS = 2, 8
 
 
 def prepare() -> None:
@@ -57,15 +61,57 @@ def version() -> str:
     return environment.version("casty", ENVIRONMENT)
 
 
-def asked(what: Literal["count", "note", "note-durable"], hosts: int, times: int) -> float:
-    """Measure asks of 1,000 actors in so many processes, from a client."""
+def asked(hosts: int, times: int) -> float:
+    """Measure asks that change nothing of 1,000 actors in so many processes, by a client."""
+    with ExitStack() as stack:
+        seeds = [address for _, address in hosting("memory", hosts, stack)]
+        return printed_rate(program("ask", f"{times}", *seeds))
+
+
+def noted(what: Literal["note", "note-durable"], times: int) -> float:
+    """Measure asks that change 1,000 actors in two processes, by four senders in each."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        store = f"sqlite://{folder}/state.db?mode=rwc" if "durable" in what else "memory"
-        seeds: list[str] = []
-        for _ in range(hosts):
-            _, address = stack.enter_context(serving(program("host", store, *seeds)))
-            seeds.append(address)
-        return printed_rate(program("ask", what, f"{times}", *seeds))
+        store = f"sqlite://{folder}/state.db?mode=rwc" if what == "note-durable" else "memory"
+        hosts = [host for host, _ in hosting(store, HOSTS, stack)]
+        before = int(told(hosts[:1], f"wake {what}")[0])
+        each = max(1, times // SENDERS)
+        started = time.perf_counter()
+        told(hosts, f"ask {what} {SENDERS // HOSTS} {each}")
+        taken = time.perf_counter() - started
+        found = int(told(hosts[:1], f"total {what}")[0]) - before
+    check(found, each * SENDERS)
+    return each * SENDERS / taken
+
+
+def hosting(
+    store: str, hosts: int, stack: ExitStack
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start processes that host; give each with its address."""
+    seeds: list[str] = []
+    for place in range(hosts):
+        host, address = stack.enter_context(serving(program("host", store, f"{place}", *seeds)))
+        seeds.append(address)
+        yield host, address
+
+
+def told(hosts: Sequence[subprocess.Popen[str]], order: str) -> list[str]:
+    """Give an order to hosts at once, and return what they print when it is done.
+
+    Raises:
+        RunFailedError: one of them has ended.
+    """
+    for host in hosts:
+        assert host.stdin is not None
+        host.stdin.write(f"{order}\n")
+        host.stdin.flush()
+    answers = []
+    for host in hosts:
+        assert host.stdout is not None
+        answers.append(host.stdout.readline().strip())
+    if not all(answers):
+        message = f"a process of casty ended instead of doing: {order}"
+        raise RunFailedError(message)
+    return answers
 
 
 def program(*arguments: str) -> list[str]:

@@ -1,10 +1,12 @@
 """casty doing what entities of callboard are measured at; run by a Python of its own.
 
-    casty_program.py host STORE [SEED]…      host until stdin closes; print the address
-    casty_program.py ask WHAT COUNT SEED…    ask from a client, and print a rate
+    casty_program.py host STORE PLACE [SEED]…  host until stdin closes; print the address
+    casty_program.py ask COUNT SEED…           ask from a client, and print a rate
 
-STORE is `memory` or the URL of a database. WHAT is `count` (changes nothing; 100 outstanding),
-`note` (changes the state; 8 times 100 outstanding) or `note-durable` (also in the store).
+STORE is `memory` or the URL of a database. A client asks for counts, which changes nothing,
+with 100 asks outstanding. Hosts take orders from stdin, a line each, and print a number when
+one is done: `wake WHAT`, `total WHAT` and `ask WHAT SENDERS COUNT`, by so many senders with 100
+asks outstanding each. WHAT is `note` (changes the state) or `note-durable` (also in the store).
 """
 
 import asyncio
@@ -13,11 +15,10 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from casty import ActorSystem, Askable, Client, Cluster, Context, Ref, actor
+from casty import ActorSystem, Askable, Client, Cluster, Context, Ref, System, actor
 from casty.stores import SQL
 
 ENTITIES = 1_000
-SENDERS = 8
 WINDOW = 100
 TEXT = "x" * 68
 
@@ -54,47 +55,56 @@ async def durable_tally(ctx: Context[int, Note | Count]) -> None:
     await body(ctx)
 
 
-async def host(store: str, *seeds: str) -> None:
+async def host(store: str, place: str, *seeds: str) -> None:
     """Host until stdin closes."""
     if store != "memory":
         async with SQL(store) as opened:
-            await serve(opened, seeds)
+            await serve(opened, int(place), seeds)
     else:
-        await serve(None, seeds)
+        await serve(None, int(place), seeds)
 
 
-async def serve(store: SQL | None, seeds: tuple[str, ...]) -> None:
+async def serve(store: SQL | None, place: int, seeds: tuple[str, ...]) -> None:
     """Host with a store, or without."""
     cluster = Cluster(bind="127.0.0.1:0", seeds=seeds)
     async with ActorSystem(cluster=cluster, store=store) as system:
         while len(system.members) <= len(seeds):  # noqa: ASYNC110 - it has no event for this
             await asyncio.sleep(0.01)
         print(system.node.address, flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            print(await obey(system, place, *line.split()), flush=True)
 
 
-async def ask(what: str, count: str, *seeds: str) -> None:
-    """Wake all, ask so often, and print the rate."""
+async def obey(
+    system: System, place: int, order: str, what: str, senders: str = "0", count: str = "0"
+) -> int:
+    """Do what a line says, and return a number."""
     kind = durable_tally if what == "note-durable" else tally
+    refs = [system.ref(kind, f"k-{number}") for number in range(ENTITIES)]
+    if order == "wake":
+        await wake(refs)
+    if order in {"wake", "total"}:
+        return await total(refs)
+    first = place * int(senders)
+    parts = [refs[125 * n :] + refs[: 125 * n] for n in range(first, first + int(senders))]
+    await asyncio.gather(*(keep_asking(part, Note(TEXT), int(count)) for part in parts))
+    return int(count)
+
+
+async def ask(count: str, *seeds: str) -> None:
+    """Wake all, ask so often, and print the rate."""
     async with Client(seeds=seeds) as client:
-        refs = [client.ref(kind, f"k-{number}") for number in range(ENTITIES)]
-        for start in range(0, ENTITIES, WINDOW):
-            await asyncio.gather(*(ref.ask(Note(TEXT)) for ref in refs[start : start + WINDOW]))
-        times = int(count)
-        before = await total(refs)
+        refs = [client.ref(tally, f"k-{number}") for number in range(ENTITIES)]
+        await wake(refs)
         started = time.perf_counter()
-        if what == "count":
-            await keep_asking(refs, Count(), times)
-        else:
-            question, each = Note(TEXT), times // SENDERS
-            turned = [refs[125 * n :] + refs[: 125 * n] for n in range(SENDERS)]
-            times = each * SENDERS
-            await asyncio.gather(*(keep_asking(part, question, each) for part in turned))
-        rate = times / (time.perf_counter() - started)
-        if what != "count":
-            found = await total(refs) - before
-            assert found == times, (found, times)
-    print("rate", rate, flush=True)
+        await keep_asking(refs, Count(), int(count))
+        print("rate", int(count) / (time.perf_counter() - started), flush=True)
+
+
+async def wake(refs: list[Ref]) -> None:
+    """Change each once."""
+    for start in range(0, ENTITIES, WINDOW):
+        await asyncio.gather(*(ref.ask(Note(TEXT)) for ref in refs[start : start + WINDOW]))
 
 
 async def keep_asking(refs: list[Ref], question: Note | Count, times: int) -> None:
