@@ -292,6 +292,8 @@ class Cell:
 
     #: As the sender of a message, a cell sets no time.
     deadline: ClassVar[None] = None
+    #: Empty: this is not an entity.
+    entity_name: ClassVar[str] = ""
 
     runtime: ActorHost
     runner: Runner
@@ -1098,11 +1100,6 @@ class Cell:
     def may_block_here(self) -> bool:
         """Return whether this is the actor's own thread, which it may block."""
         return self.runner.may_block and self.runner.is_runner_thread()
-
-    @property
-    def entity_name(self) -> str:
-        """Empty: this is not an entity."""
-        return ""
 
     def refuse_wait(self, asked: object) -> bool:
         """Raise if waiting on this thread would never end; returns whether it may block.

@@ -531,31 +531,39 @@ class ActorRef(Callee[A_co], ActorAddress):
         self, message: object, timeout: float | None, priority: Priority
     ) -> Future[Any]:
         """Ask with a deadline of its own, a trace context, or a priority."""
-        refuse_priority(priority)
+        if priority != "normal":
+            refuse_priority(priority)
         future: Future[Any] = Future(self)
         has_own_time = timeout is not DEFAULT_TIMEOUT
         # NaN is not between, nor is what is no plain time: it is checked.
         if has_own_time and not (timeout.__class__ is float and 0.0 <= timeout < LONGEST):
             timeout = checked_limit(timeout)
         if timeout is not None:
-            limit = None
-            if has_own_time:
-                COMPANY.used = True
-            elif (cell := current_cell.get()) is not None and cell.sender is not None:
-                limit = cell.sender.deadline
-            is_limited = self.home.set_deadline(future, timeout, limit)
-            if (has_own_time or is_limited) and not self.is_local:
-                message = Envelope(message, deadline=future.deadline)  # it travels, too
-        begun = COMPANY.begin_ask(self, message)
+            if has_own_time:  # as `set_deadline`, without the call
+                COMPANY.used, future.timeout, home = True, timeout, self.home
+                future.deadline = home.now() + timeout
+                home.fresh_asks.append(future)
+                is_told = True
+            else:
+                cell = current_cell.get()
+                sender = None if cell is None else cell.sender
+                limit = None if sender is None else sender.deadline
+                is_told = self.home.set_deadline(future, timeout, limit)
+            if is_told and not self.is_local:
+                message = Envelope(message, None, future.deadline)  # it travels, too
+        begun = None if COMPANY.spans is None else COMPANY.begin_ask(self, message)
         trace = COMPANY.current() if begun is None else begun.trace
         if begun is not None:
             future.on_done(begun.end)
-        chain = waiting_entities()
+        chain, cell = COMPANY.chain.get(), current_cell.get()
+        name = "" if cell is None else cell.entity_name
+        if name:
+            chain = (*chain, name)
         if trace is not None or chain:
             plain = message.message if isinstance(message, Envelope) else message
             message = Envelope(plain, trace, future.deadline, chain=chain)
         post = self.target.post_urgent if priority == "high" else self.target.post
-        if COMPANY.hold is None or not COMPANY.hold(post, message, future):
+        if not name or COMPANY.hold is None or not COMPANY.hold(post, message, future):
             post(message, future)
         return future
 

@@ -5,10 +5,12 @@ else travels with a message (a trace, the chain of an ask, a key by which it may
 large one, and one that another entity told goes as an `EntityMessage`, behind those before it.
 """
 
+from threading import get_ident
 from typing import Any, Final
 
 from callboard.actors.envelope import Envelope
 from callboard.actors.reference import ActorRef
+from callboard.basp.errors import LocalProtocolError
 from callboard.entity.messages import (
     CARRIED_ASKED,
     CARRIED_HEAD,
@@ -16,7 +18,6 @@ from callboard.entity.messages import (
     NO_DEADLINE,
     EntityMessages,
 )
-from callboard.proxies.errors import MessageTooLarge, NotSerializable
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.traffic.outgoing import Outgoing
 
@@ -25,14 +26,15 @@ ALONE: Final = 16
 
 
 _pack: Final = CARRIED_HEAD.pack
+_HEAD_SIZE: Final = CARRIED_HEAD.size
 
 
 class Carrying:
     """Gathers messages of this node for another one."""
 
     __slots__ = (
-        "_askers", "_bodies", "_heads", "_keys", "_large", "_outgoing", "_proxy", "_ref",
-        "_type_name", "early_at", "size",
+        "_askers", "_bodies", "_encode", "_heads", "_keys", "_large", "_node", "_outgoing",
+        "_proxy", "_ref", "_runner", "_type_name", "early_at", "size",
     )  # fmt: skip
 
     def __init__(self, type_name: str, ref: ActorRef[Any]) -> None:
@@ -40,8 +42,11 @@ class Carrying:
         self._type_name = type_name
         self._ref, target = ref, ref.target  # held, so that its proxy stays
         self._proxy: Any = target
+        self._node: bytes = getattr(target, "node", b"")
         found = target.outbound if isinstance(target, Proxy) else None
         self._outgoing = found if isinstance(found, Outgoing) else None
+        if self._outgoing is not None:  # looked up once, not for each ask
+            self._runner, self._encode = self._outgoing.runner, self._outgoing.codec.encode
         #: How many of the next messages of a class go alone without a look at their size.
         self._large: dict[type, int] = {}
         self._askers: list[Any] = []
@@ -52,7 +57,8 @@ class Carrying:
         self.size = 0
         self.early_at = 0 if self._outgoing is None else self._outgoing.first_load
 
-    def take(
+    # Each ask comes here, so there are few calls.
+    def take(  # noqa: C901
         self, parcel: Any, told_by: ActorRef[Any] | None, asker: Any, *, is_asked: bool
     ) -> bool:
         """Gather a message; False if it has to go alone.
@@ -64,18 +70,28 @@ class Carrying:
             is_asked: whether it was asked and not told.
         """
         outgoing, message = self._outgoing, parcel.message
-        if outgoing is None or not outgoing.may_carry(self._proxy, self):
+        if outgoing is None:
+            return False
+        is_open = outgoing.loads.get(self._node) is self  # as nearly always
+        is_free = is_open and self._runner.holder == get_ident()
+        if not is_free and not outgoing.may_carry(self._proxy, self):
             return False
         left, teller = NO_DEADLINE, 0
         if message.__class__ is Envelope:
-            left, message = self._left_of(message), message.message
+            envelope, message = message, message.message
+            if envelope.trace is not None or envelope.key is not None or envelope.chain:
+                return False  # more travels with it
+            if envelope.deadline is not None:
+                left = max(0, round(1000 * (envelope.deadline - self._runner.now())))
+                if left >= NO_DEADLINE:
+                    return False
         if told_by is not None:
             teller = _number_of(told_by)
-        if left < 0 or teller < 0 or (self._large and self._goes_alone(message.__class__)):
+        if teller < 0 or (self._large and self._goes_alone(message.__class__)):
             return False
         try:
-            body = outgoing.encode(message)
-        except (NotSerializable, MessageTooLarge):
+            body = self._encode(message)
+        except LocalProtocolError:
             return False  # which its sender is told where it goes alone
         size = len(body)
         if size > outgoing.carried_limit:
@@ -83,30 +99,21 @@ class Carrying:
             return False
         key = parcel.key.encode()
         flags = CARRIED_ASKED * is_asked + CARRIED_URGENT * parcel.is_urgent
-        node = self._proxy.node
         with outgoing.lock:
-            number = outgoing.open_load(node, self, asker)
+            number = outgoing.open_load(self._node, self, asker)
             self._heads.append(
                 _pack(number, flags, parcel.attempt, teller, left, len(key), size)
             )
             self._keys.append(key)
             self._bodies.append(body)
             self._askers.append(asker)
-            self.size += CARRIED_HEAD.size + len(key) + size
-            if self.size >= self.early_at:
-                outgoing.send_early(node, self)
-        outgoing.stay_awake()
+            self.size = size = self.size + _HEAD_SIZE + len(key) + size
+            if size >= self.early_at:
+                outgoing.send_early(self._node, self)
+        runner = self._runner
+        if runner.sleeping or runner.times.stuck:
+            outgoing.stay_awake()
         return True
-
-    def _left_of(self, envelope: Envelope) -> int:
-        """Return the milliseconds left for a message; -1 where more travels with it."""
-        if envelope.trace is not None or envelope.key is not None or envelope.chain:
-            return -1
-        if envelope.deadline is None:
-            return NO_DEADLINE
-        assert self._outgoing is not None, "it gathers"
-        left = self._outgoing.left_ms(envelope.deadline)
-        return left if left < NO_DEADLINE else -1
 
     def _goes_alone(self, kind: type) -> bool:
         """Return whether a message of a class goes alone, as the last one was large."""

@@ -432,7 +432,7 @@ class EntityCell(Cell):
             self.post(message)
 
     @property
-    def entity_name(self) -> str:
+    def entity_name(self) -> str:  # type: ignore[override]  # each has its own
         """What names it in the chain of an ask."""
         return f"{self.type.name}/{self.key}"
 

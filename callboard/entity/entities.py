@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -358,6 +358,7 @@ class Entities:
         self.overlay, self._start = overlay, start
         self._hosts: dict[str, EntityHost] = {}
         self._owned: dict[str, Ownership] = {}
+        self.hosted: Container[str] = self._hosts.keys()
         self._senders: dict[str, TypeSender] = {}
         self._turns = MoveTurns()
         #: Nodes that asked for a table, by type.
@@ -743,12 +744,10 @@ class Entities:
         self, type_name: str, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
         """Bring a message to an entity; from any thread, never blocks."""
-        chain = message.chain if type(message) is Envelope else ()
-        if chain and sender is not None and sender.expects:
-            name = f"{type_name}/{key}"
-            if len(chain) >= CHAIN_LIMIT:
-                sender.set_exception(would_deadlock(chain, name))
-                return
+        is_long = message.__class__ is Envelope and len(message.chain) >= CHAIN_LIMIT
+        if is_long and sender is not None and sender.expects:
+            sender.set_exception(would_deadlock(message.chain, f"{type_name}/{key}"))
+            return
         slot = slot_of(key)
         host = self._hosts.get(type_name)
         sending = self._senders.get(type_name) or self._sender(type_name)

@@ -1,6 +1,6 @@
 """Refs of entities: equal by type and key, on every node, wherever the entity runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, NoReturn, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
@@ -19,6 +19,8 @@ class EntityRouter(Protocol):
     """What brings messages to entities, wherever they are."""
 
     runtime: Home
+    #: The types of which entities may run on this node.
+    hosted: Container[str]
 
     def route(
         self,
@@ -134,7 +136,8 @@ class EntityRef(ActorRef[E]):
     @property
     def is_local(self) -> bool:
         """Whether the entity runs on this node, as far as is known."""
-        return self.node_id == self.home.node_id
+        target = self.target  # as nearly always where nothing is hosted: each ask comes here
+        return target.type_name in target.router.hosted and self.node_id == self.home.node_id
 
     def __str__(self) -> str:
         return entity_text(self.target.type_name, self.target.key)

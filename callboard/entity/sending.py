@@ -104,11 +104,6 @@ class Waiting:
     is_answered: bool = False
     expects: Literal[True] = True
 
-    def sent_to(self, sending: "TypeSender", node: bytes) -> None:
-        """Take note that it goes to an owner."""
-        self.sending, self.node = sending, node
-        self.message_id, self.is_answered = 0, False
-
     @property
     def is_asked(self) -> bool:
         """Whether it was asked, and not told, maybe by an actor on another node."""
@@ -233,7 +228,11 @@ class TypeSender:
                 and not (self._queues or self._marked or self._refusing or self._passing)
                 and node == self.table.node_of(slot)
                 and node != self._runtime.node_id
-                and (self._gathers_for(node) or self._runtime.remote.is_reachable(node))
+                and (
+                    # What was gathered in this turn is not sent yet, so there is a path.
+                    ((carrying := self._carrying.get(node)) is not None and carrying.size > 0)
+                    or self._runtime.remote.is_reachable(node)
+                )
             ):  # as nearly always: where the last one went, and nothing has changed
                 self._dispatch(waiting, node)
                 return
@@ -454,7 +453,7 @@ class TypeSender:
     def _dispatch(self, waiting: Waiting, node: bytes) -> bool:
         """Send a message to a node."""
         message, sender = waiting.message, waiting.sender
-        envelope = message if type(message) is Envelope else None
+        envelope = message if message.__class__ is Envelope else None
         is_asked, told_by = True, None
         if sender.__class__ is not Future:
             is_asked = sender is not None and sender.expects
@@ -468,7 +467,8 @@ class TypeSender:
         asker: Waiting | Future[Any]
         if is_asked:
             asker = waiting
-            waiting.sent_to(self, node)
+            waiting.sending, waiting.node = self, node
+            waiting.message_id, waiting.is_answered = 0, False
         else:
             asker = Future(ref)
             self._runtime.set_deadline(asker, TOLD_SECONDS)
@@ -494,11 +494,6 @@ class TypeSender:
         except Exception as error:  # noqa: BLE001 - it cannot travel: the sender's matter
             asker.set_exception(error)
         return True
-
-    def _gathers_for(self, node: bytes) -> bool:
-        """Return whether messages to a node were gathered in this turn, and not sent yet."""
-        carrying = self._carrying.get(node)
-        return carrying is not None and carrying.size > 0
 
     def _carry(self, node: bytes, ref: ActorRef[Any]) -> "Carrying":
         """Return what gathers messages for a node."""

@@ -94,7 +94,7 @@ class Outgoing:
         self._account = routes.accounts.account
         self._accounts = routes.accounts.accounts
         self._message_ids = itertools.count(1)
-        self._runner = self._runtime.runner
+        self.runner = self._runner = self._runtime.runner
         self.counters = self._runtime.counters
         #: What was gathered for nodes in this turn: it goes before anything else does.
         self.loads: dict[bytes, Load] = {}
@@ -441,7 +441,15 @@ class Outgoing:
         if self.loads.get(node) is not load:
             self._unload(node)
             self.loads[node] = load
-        return self._expect(asker, node)
+        message_id = 0  # as `_expect`, without the calls: each ask comes here
+        pending = self.pending
+        while not message_id or message_id in pending:
+            message_id = next(self._message_ids) & MESSAGE_ID_MASK
+        asker.message_id = message_id
+        pending[message_id] = (asker, node)
+        if self._runner.sleeping and asker.deadline is not None:
+            self._runtime.awake_by(asker.deadline)
+        return message_id
 
     def send_early(self, node: bytes, load: Load) -> None:
         """Send what has grown large, so that its node begins; with the lock held."""
@@ -457,10 +465,6 @@ class Outgoing:
         runner = self._runner
         if runner.sleeping or runner.times.stuck:
             runner.post(self.unload)
-
-    def left_ms(self, deadline: float) -> int:
-        """Return the milliseconds that are left to a time."""
-        return max(0, round(1000 * (deadline - self._runtime.now())))
 
     def send_carrier(self, proxy: Proxy, message: object, askers: list[Any]) -> None:
         """Send what carries asks, no more than there is room for; with the lock held.
