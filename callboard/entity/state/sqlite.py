@@ -42,6 +42,7 @@ from callboard.entity.state.schema import (
     steps_from,
 )
 from callboard.entity.state.sql import SqlState, SqlView
+from callboard.entity.state.wal_index import WalIndex
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateUnavailable, StorageError
 from callboard.lease.sqlite import SharedFile, connect_to_read
 
@@ -136,6 +137,9 @@ class SqliteState(SqlState):
             raise
         self._looking.connection.execute("PRAGMA busy_timeout=0")
         self._seen: tuple[int, dict[str, dict[int, int]]] = -1, {}
+        #: Tells whether anything was committed; None before the first look.
+        self._index: WalIndex | None = None
+        self._mark = b""
 
     def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
@@ -149,22 +153,30 @@ class SqliteState(SqlState):
         Readers wait for no writer here, so the node's thread may ask: a look costs it less
         than handing it to another thread would. None where the file is locked all the same.
         """
-
-        def look(connection: sqlite3.Connection) -> Mapping[int, int]:
-            # It rises with each commit of another connection; what is read may be newer.
-            version = connection.execute("PRAGMA data_version").fetchone()[0]
-            if version != self._seen[0]:
-                self._seen = version, {}
-            found = self._seen[1].get(type_name)
-            if found is None:
-                row = connection.execute(_OWN_FENCES, (type_name, self.writer)).fetchone()
-                found = self._seen[1][type_name] = _epochs(row[0])
-            return found
-
+        index = self._index
+        mark = b"" if index is None else index.mark()
+        if mark and mark == self._mark and (known := self._seen[1].get(type_name)) is not None:
+            return known  # nobody has committed anything since it was read
         try:
-            return self._looking.run(look)
+            found = self._looking.run(partial(self._look, type_name))
         except StorageError:
             return None
+        self._mark = mark  # from before the look: what was committed meanwhile makes another
+        return found
+
+    def _look(self, type_name: str, connection: sqlite3.Connection) -> Mapping[int, int]:
+        """Look which fences of a type are this writer's; they are read if anything changed."""
+        # It rises with each commit of another connection; what is read may be newer.
+        version = connection.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._seen[0]:
+            self._seen = version, {}
+        if self._index is None:
+            self._index = WalIndex(self.path)  # SQLite has mapped it by now
+        found = self._seen[1].get(type_name)
+        if found is None:
+            row = connection.execute(_OWN_FENCES, (type_name, self.writer)).fetchone()
+            found = self._seen[1][type_name] = _epochs(row[0])
+        return found
 
     def clock(self) -> int:
         """Return the machine's clock, in milliseconds since 1970."""
@@ -386,9 +398,11 @@ class SqliteState(SqlState):
 
     def close(self) -> None:
         """Close the file."""
+        self._looking.close()  # first: no look begins to read the index from here on
+        if self._index is not None:
+            self._index.close()  # before the last connection ends, and with it the index
         self._writing.close()
         self._reading.close()
-        self._looking.close()
 
 
 def _events_in(batches: Sequence[SlotBatch]) -> int:

@@ -2,8 +2,11 @@
 
 import errno
 import itertools
+import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from queue import SimpleQueue
@@ -11,6 +14,7 @@ from queue import SimpleQueue
 import pytest
 
 from callboard.actors.errors import WrongValue
+from callboard.entity.state import wal_index
 from callboard.entity.state.client import ThreadedStateClient
 from callboard.entity.state.interface import (
     NO_FENCE,
@@ -193,6 +197,108 @@ def test_a_writer_sees_at_once_which_slots_another_has_claimed(tmp_path: Path) -
     for state in (first, second):
         state.close()
     assert first.own_fences("Cart") is None
+
+
+_CLAIM_ELSEWHERE = """
+import sys
+from pathlib import Path
+from callboard.entity.state.sqlite import SqliteState
+state = SqliteState(Path(sys.argv[1]), "b")
+state.claim("Cart", {7: 2})
+print("claimed", flush=True)
+sys.stdin.read()
+state.close()
+"""
+
+
+def _statements_of_looks(state: SqliteState) -> list[str]:
+    """Return where the statements of a state's looks at its fences appear."""
+    statements: list[str] = []
+    state._looking.connection.set_trace_callback(statements.append)
+    return statements
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells where the index is")
+def test_a_look_asks_the_database_only_where_any_process_has_committed(tmp_path: Path) -> None:
+    state = SqliteState(tmp_path / "a.db", "a")
+    state.claim("Cart", {7: 1, 8: 1})
+    for _ in range(2):  # the first look finds the index
+        assert state.own_fences("Cart") == {7: 1, 8: 1}
+    statements = _statements_of_looks(state)
+    assert state.own_fences("Cart") == {7: 1, 8: 1}
+    assert not statements
+    assert state.own_fences("Basket") == {}  # of this type nothing was read
+    assert statements
+    elsewhere = subprocess.Popen(
+        [sys.executable, "-c", _CLAIM_ELSEWHERE, str(tmp_path / "a.db")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with elsewhere:
+        assert elsewhere.stdout is not None
+        assert elsewhere.stdout.readline() == "claimed\n"
+        statements.clear()
+        assert state.own_fences("Cart") == {8: 1}  # the first look behind the claim
+        assert statements
+        statements.clear()
+        assert state.own_fences("Cart") == {8: 1}
+        assert not statements
+        elsewhere.communicate()
+    state.close()
+    assert state.own_fences("Cart") is None
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_look_needs_no_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
+    maps = tmp_path / "maps"
+    if is_there:  # another file's, and too short a part of the right one
+        index = tmp_path / "a.db-shm"
+        SqliteState(tmp_path / "a.db", "b").close()
+        state = SqliteState(tmp_path / "a.db", "a")
+        found = index.stat()
+        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x} {found.st_ino}"
+        maps.write_text(
+            f"7f00-7fff rw-s 00000000 00:00 1 /other\n1000-1040 rw-s 00000000 {place} {index}\n"
+        )
+    else:
+        state = SqliteState(tmp_path / "a.db", "a")
+    monkeypatch.setattr(wal_index, "_MAPS", maps)
+    state.claim("Cart", {7: 1})
+    statements = _statements_of_looks(state)
+    for epoch in (2, 3):
+        assert state.own_fences("Cart") == {7: epoch - 1}
+        assert statements
+        statements.clear()
+        assert state.own_fences("Cart") == {7: epoch - 1}
+        assert statements
+        statements.clear()
+        state.claim("Cart", {7: epoch})
+    state.close()
+
+
+def test_the_mark_of_an_index_differs_behind_each_commit(tmp_path: Path) -> None:
+    state = SqliteState(tmp_path / "a.db", "a")
+    state.claim("Cart", {7: 1})
+    state.own_fences("Cart")
+    index = state._index
+    assert index is not None
+    is_known = sys.platform == "linux"
+    marks = [index.mark()]
+    for epoch in range(2, 6):
+        state.claim("Cart", {7: epoch})
+        marks.append(index.mark())
+        if epoch == 4:  # the log begins anew
+            with sqlite3.connect(tmp_path / "a.db") as connection:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            marks.append(index.mark())
+    assert all(marks) is is_known
+    assert len(set(marks)) == (len(marks) if is_known else 1)
+    assert index.mark() == marks[-1]
+    state.close()
+    assert index.mark() == b""
 
 
 def test_a_slot_that_another_has_is_fenced_among_many(tmp_path: Path) -> None:
