@@ -1,11 +1,12 @@
 """What goes to one node together: the messages, or the answers, of one turn.
 
-A frame for each message costs its header, its place in the accounts, a call of the link and a
+A frame for each message costs its header, its entry in the accounts, a call of the link and a
 look at the other end. What one turn of the runner sends to a node goes in few frames instead: a
 **load** is gathered, and sent when the turn ends, as what is written to links is. So nothing
 waits for a timer, and what is alone goes when it would have gone. Whatever else is sent to the
 node, by any thread, goes behind the load: the order is as it was without. A load that grows is
-sent early, so that the other node begins while the turn goes on.
+sent early, so that the other node begins while the turn goes on. In the accounts each message
+counts as if it went alone.
 
 The lock of the routes guards all of them.
 """
