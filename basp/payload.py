@@ -86,6 +86,8 @@ _REGISTERED_TAG: Final = 0xD9
 #: Bytes of a payload from which on saving a copy is worth comparing lengths.
 _LARGE: Final = 4096
 _FLOAT: Final = 0xFB
+#: The map of a record's fields, where it has none.
+_NO_FIELDS: Final = 0xA0
 
 
 _REFERENCE_HEAD: Final = head(0xC0, tags.REFERENCE) + b"\x82"
@@ -147,6 +149,13 @@ def read_flat_record(
     """
     if not payload.startswith(_RECORD_PREFIX):
         return _NOT_FLAT
+    if payload[-1] == _NO_FIELDS and levels:  # such as a question without parameters
+        bare = kinds.get(payload[_RECORD_HEAD + 1 : -1])
+        if bare is not None and not bare.field_names:
+            try:
+                return bare.cls()
+            except BaseException as cause:
+                raise refused(bare.name, cause) from cause
     try:
         found = _read_fields(payload, 1, kinds, levels)
     except Exception:  # noqa: BLE001  (cut short, or no UTF-8: the general decoder tells)

@@ -13,8 +13,8 @@ If a commit fails, whatever waits for it fails with the reason, and the entity i
 a handler raises, its stretch is forgotten and the entity is read again behind the commits under
 way. Messages wait in the mailbox meanwhile.
 
-Every sender is wrapped in a `_Held`: to the cell it is an asker, so each handler ends with an
-answer to it, and there the stretch ends.
+Every sender is wrapped in a `HeldSender`: to the cell it is an asker, so each handler ends with
+an answer to it, and there the stretch ends.
 """
 
 import math
@@ -76,7 +76,7 @@ class EntityBatch:
         number: int,
         events: list[NewEvent],
         emissions: "list[Emission]",
-        answer: "_Held | None" = None,
+        answer: "HeldSender | None" = None,
     ) -> None:
         #: Of the batches of one activation: 1, 2, 3 …
         self.number = number
@@ -111,7 +111,7 @@ def _nothing(_: BaseException) -> None:
     """A message that is not sent: nobody was told of it."""
 
 
-class _Held:
+class HeldSender:
     """The sender of a message to an entity: what answers it waits for the state."""
 
     __slots__ = ("_answer", "_entity", "_sends", "batch", "inner")
@@ -252,7 +252,12 @@ class _Held:
         return None if inner is None else inner.reference(runtime)
 
 
-class _HeldReminder(_Held):
+def emission_of(what: "Emission | HeldSender") -> Emission:
+    """Return how an answer goes, and how it fails."""
+    return (what.leave, what.fail_at_once) if isinstance(what, HeldSender) else what
+
+
+class _HeldReminder(HeldSender):
     """The sender of a reminder: its row goes with the stretch that ends its handler."""
 
     __slots__ = ()
@@ -267,7 +272,7 @@ class _HeldReminder(_Held):
         return True
 
 
-class _HeldStart(_Held):
+class _HeldStart(HeldSender):
     """Stands where the sender of `activated` would: if that fails, nothing begins."""
 
     __slots__ = ()
@@ -401,7 +406,7 @@ class EntityCell(Cell):
         mailbox = self._mailbox  # from here on as any cell does, without the call
         if mailbox is None:
             mailbox = self.open_mailbox()
-        mailbox.append((message, _Held(self, sender)))
+        mailbox.append((message, HeldSender(self, sender)))
         if not self.scheduled:
             self.scheduled = True
             runner.ready.append(self)
@@ -414,7 +419,7 @@ class EntityCell(Cell):
             self.post(message, sender)
             return
         self.last_used = self.runner.now()
-        Cell.post_urgent(self, message, _Held(self, sender))
+        Cell.post_urgent(self, message, HeldSender(self, sender))
 
     def post_reminder(self, ticket: ReminderTicket) -> None:
         """Append a reminder that is due to the mailbox."""
@@ -470,7 +475,7 @@ class EntityCell(Cell):
         plain = Envelope(
             envelope.message, envelope.trace, envelope.deadline, chain=envelope.chain
         )
-        super().handle_other(plain, _Held(self, inner))
+        super().handle_other(plain, HeldSender(self, inner))
 
     def _take_reminder(self, ticket: ReminderTicket, sender: Any) -> None:
         """Handle a reminder, unless it was forgotten or set anew while it waited."""
@@ -499,7 +504,7 @@ class EntityCell(Cell):
         entry = self.table[message.__class__]
         if entry is None or not entry.is_read_only or entry.is_coroutine or self.actor is None:
             return False
-        held, actor = _Held(self, sender), self.actor
+        held, actor = HeldSender(self, sender), self.actor
 
         def answer() -> None:
             self.sender = held
@@ -554,7 +559,7 @@ class EntityCell(Cell):
         self.host.singletons.could_not_begin(self.key)
         waiting, self._mailbox = self._mailbox, None
         for _, sender in waiting or ():
-            if isinstance(sender, _Held):
+            if isinstance(sender, HeldSender):
                 sender.fail_at_once(told)
         self.attention = True
         self.terminate(ExitReason.ERROR, why)
@@ -762,9 +767,22 @@ class EntityCell(Cell):
             emissions.append((lambda: post(copied, sender), fail))
         return True
 
-    def end_stretch(self, answer: _Held) -> None:
+    def end_stretch(self, answer: HeldSender) -> None:
         """Let an answer go when it may, and end the stretch behind it."""
-        events, every = self._events, self.type.cls.snapshot_every
+        events = self._events
+        if (
+            not events
+            and self._in_flight is None
+            and self._next is None
+            and self._saved is None
+            and self._rows is None
+            and self._broken is None
+        ):  # as nearly always where a handler only reads
+            host = self.host
+            with host.lock:
+                host.prove(self.slot, answer)
+            return
+        every = self.type.cls.snapshot_every
         if (
             events
             and self._in_flight is None
@@ -780,16 +798,11 @@ class EntityCell(Cell):
                 self._batches = number = self._batches + 1
                 self._in_flight = EntityBatch(number, events, [], answer)
                 writing = self._writing
-                if isinstance(writing, _Held) and not writing.batch:
+                if isinstance(writing, HeldSender) and not writing.batch:
                     writing.batch = number
                 self.host.commit_events(self, events)
             return
-        emission = answer.leave, answer.fail_at_once
-        if self.is_clean and self._broken is None:  # as nearly always where it only read
-            with self.host.lock:
-                self.host.prove(self.slot, emission)
-            return
-        self.emit_answer(*emission)
+        self.emit_answer(*emission_of(answer))
         self.close_stretch()
 
     def close_stretch(self) -> None:
@@ -806,7 +819,7 @@ class EntityCell(Cell):
                 return
             if events or saved is not None or rows is not None:
                 batch = self._open_batch()
-                if isinstance(self._writing, _Held) and not self._writing.batch:
+                if isinstance(self._writing, HeldSender) and not self._writing.batch:
                     self._writing.batch = batch.number
                 batch.events += events
                 if rows is not None and batch.rows is not None:
@@ -899,7 +912,7 @@ class EntityCell(Cell):
         task, self.task = self.task, None
         if task is not None:
             task.abandon()
-            if isinstance(task.sender, _Held):
+            if isinstance(task.sender, HeldSender):
                 task.sender.fail_at_once(error)
         self._forget_stretch(error)
         self.read_state()
@@ -955,7 +968,7 @@ class EntityCell(Cell):
         self._is_leaving = True
         actor = self.actor
         if actor is not None and type(actor).passivated is not Entity.passivated:
-            self.start_task(self._say_goodbye(actor), _Held(self, None), None)
+            self.start_task(self._say_goodbye(actor), HeldSender(self, None), None)
         else:
             self.end = (ExitReason.NORMAL, "")
 
@@ -972,7 +985,7 @@ class EntityCell(Cell):
                 message, sender = self.aside.urgent.popleft()
             if type(message) is ReminderTicket:
                 message.set_exception(EntityUnavailable(f"{self.ref} was put away"))
-            elif isinstance(sender, _Held):
+            elif isinstance(sender, HeldSender):
                 mail.append((message, sender.inner))
         if mail:
             self.host.take_back(self, mail)

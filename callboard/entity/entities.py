@@ -217,8 +217,9 @@ class EntityServer(SystemActor):
         cell.promised = carrier  # each message has an answer of its own
         carrier.owed()
         take = self._entities.carried(msg.type_name, carrier, cell.drop_expired)
+        made = carrier.carried
         for carried in messages:
-            asker = carrier.carried(carried[0])
+            asker = made(carried[0])
             try:
                 take(carried, asker)
             except Exception as error:  # noqa: BLE001 - the others are no part of it
@@ -863,15 +864,15 @@ class Entities:
             sender, is_asked = asker, flags & CARRIED_ASKED
             if not is_asked:
                 sender = _Teller(runtime.ref_of(node, teller) if teller else None)
-            is_urgent, refusal = flags & CARRIED_URGENT != 0, None
             if (
-                host is None
-                or refused
-                or host.is_closed
-                or not host.deliver(key, message, sender, is_urgent=is_urgent)
-            ):  # it is not as nearly always
-                arrived = ArrivedMessage(name, key, message, sender, is_urgent)
-                refusal = self.deliver(arrived, node, attempt)
+                flags == CARRIED_ASKED
+                and host is not None
+                and not (refused or host.is_closed)
+                and host.deliver_carried(key, message, asker)
+            ):  # as nearly always
+                return
+            arrived = ArrivedMessage(name, key, message, sender, flags & CARRIED_URGENT != 0)
+            refusal = self.deliver(arrived, node, attempt)
             if refusal is not None or not is_asked:
                 asker.set_result(refusal)
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors.dispatch import DispatchTable
+from callboard.actors.envelope import Envelope
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Sender
 from callboard.actors.runtime import Runtime
@@ -21,7 +22,9 @@ from callboard.entity.cell import (
     Emission,
     EntityBatch,
     EntityCell,
+    HeldSender,
     LeasedCell,
+    emission_of,
     read_only,
     unavailable,
 )
@@ -62,6 +65,9 @@ _slot_batch: Final[Callable[[tuple[Any, ...]], SlotBatch]] = partial(tuple.__new
 
 #: What applies an event, its registered type, and the version in which it is written.
 KnownEvent = tuple[Callable[[Any, Any], object], RecordType, int]
+
+#: What waits for a look at the fence of a slot, with the epoch that this node had it in.
+_Proof = tuple[int, int | None, Emission | HeldSender]
 
 #: Of a batch that lets no events be forgotten.
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
@@ -156,7 +162,7 @@ class EntityHost:
         self.when_left: Callable[[EntityCell], object] = lambda _: None
         self.singletons = Singletons(self)
         #: By slot, with the epoch that this node had it in.
-        self._proofs: list[tuple[int, int | None, Emission]] = []
+        self._proofs: list[_Proof] = []
         self._when_empty: list[Callable[[], object]] = []
         #: Slots that are being given away, what waits for that, and what came meanwhile.
         self._stopped: set[int] = set()
@@ -198,6 +204,21 @@ class EntityHost:
         if is_nested(message) and self._comes_back(key, message, sender):
             return True
         return self._take(key, message, sender, is_urgent=is_urgent)
+
+    def deliver_carried(self, key: str, message: Any, sender: Sender) -> bool:
+        """Give a message of another node to an entity that is awake, as `deliver` does.
+
+        Returns:
+            False if there is anything else to it, and nothing has happened: `deliver` tells.
+        """
+        if message.__class__ is Envelope or self.is_leased is not None:
+            return False
+        with self.lock:
+            cell = self.cells.get(key)
+            if cell is None or self._stopped or cell.is_put_away or cell.reason is not None:
+                return False
+            cell.post(message, sender)
+            return True
 
     def _comes_back(self, key: str, message: Any, sender: Sender | None) -> bool:
         """Look soon at an ask that comes back to an entity; False if it is none."""
@@ -636,12 +657,12 @@ class EntityHost:
             f"slot {slot} of {self.type.name} was taken over by {fence.writer or 'nobody'}"
         )
 
-    def prove(self, slot: int, emission: Emission) -> None:
+    def prove(self, slot: int, emission: "Emission | HeldSender") -> None:
         """Let an answer go once it is proven that this node has the slot; needs the lock."""
         if (
             self.is_leased is not None
         ):  # it proves what answers show: nobody else has it while the lease is valid
-            go, fail = emission
+            go, fail = emission_of(emission)
             post = self.runtime.post
             post(go) if self.is_leased() else post(fail, self._unleased())
             return
@@ -656,11 +677,14 @@ class EntityHost:
         with self.lock:  # first: a look proves nothing of what comes behind it
             waiting, self._proofs = self._proofs, []
         own = self.state.own_fences(self.type.name) or {}
-        unproven: list[tuple[int, int | None, Emission]] = []
+        unproven: list[_Proof] = []
         for proof in waiting:
-            slot, epoch, (go, _) = proof
+            slot, epoch, emission = proof
             if epoch is not None and own.get(slot) == epoch:
-                go()
+                if emission.__class__ is HeldSender:  # as nearly always
+                    emission.leave()
+                else:
+                    emission_of(emission)[0]()
             else:
                 unproven.append(proof)
         with self.lock:
@@ -682,7 +706,8 @@ class EntityHost:
         def take(fences: Mapping[Slot, Fence] | BaseException) -> None:
             with self.lock:
                 self._prove()
-            for slot, epoch, (go, fail) in proofs:
+            for slot, epoch, emission in proofs:
+                go, fail = emission_of(emission)
                 if isinstance(fences, BaseException):
                     fail(unavailable(fences))
                     continue

@@ -63,6 +63,9 @@ from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.pacing import Pacing
 from callboard.proxies.traffic.paths import Paths
 
+#: Values that always travel, and never are too large.
+SCALARS: Final = frozenset({int, bool, float, type(None)})
+
 #: Errors of messages that no handler has seen.
 _UNHANDLED: Final = (ActorDown, AskTimeout, MailboxFull, NotPermitted)
 
@@ -245,17 +248,15 @@ class RemoteCarrier(RemoteAsker):
         self._arrivals.delivered -= 1
         self._arrivals.dead_letters += 1
 
-    def carried(self, message_id: int) -> "CarriedAsker":
-        """Return the asker of one of them."""
-        return CarriedAsker(self._outgoing, self.node, message_id)
+    @property
+    def carried(self) -> "Callable[[int], CarriedAsker]":
+        """What makes the asker of one of them of the id of its ask."""
+        return partial(CarriedAsker, self._outgoing, self.node)
 
-    def read(self, payload: bytes) -> Any:
-        """Read one of them.
-
-        Raises:
-            RemoteProtocolError: it cannot be read.
-        """
-        return self._outgoing.codec.decode_message(payload)
+    @property
+    def read(self) -> Callable[[bytes], Any]:
+        """What reads one of them, or raises `RemoteProtocolError`."""
+        return self._outgoing.codec.decode_message
 
 
 class CarriedAsker(RemoteAsker):
@@ -280,9 +281,11 @@ class CarriedAsker(RemoteAsker):
             return False
         self.done_ = True
         outgoing = self._outgoing
-        outgoing.gather_answer(
-            self.node, self.message_id, outgoing.payload_of(self.node, value)
-        )
+        if value.__class__ in SCALARS:  # they travel, each in a few bytes
+            payload = outgoing.codec.encode(value)
+        else:
+            payload = outgoing.payload_of(self.node, value)
+        outgoing.gather_answer(self.node, self.message_id, payload)
         return True
 
     def _send(self, payload: bytes) -> bool:

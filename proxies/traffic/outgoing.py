@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
+from threading import get_ident
 from typing import Any, Final
 
 from callboard.actors.envelope import (
@@ -357,8 +358,9 @@ class Outgoing:
 
         An answer of another thread, or a large one, goes alone.
         """
-        size = len(payload)
-        if size > self.carried_limit or not self._runner.is_runner_thread():
+        size, runner = len(payload), self._runner
+        is_here = runner.holder == get_ident() or runner.is_runner_thread()
+        if size > self.carried_limit or not is_here:
             self.respond_encoded(node, 0, message_id, payload)
             return
         load = self._answers.get(node)
@@ -374,7 +376,7 @@ class Outgoing:
             load.size = size = load.size + size + ANSWER_HEAD.size
             if size >= load.early_at:
                 self.send_early(node, load)
-        runner = self._runner  # as `stay_awake`, without the call: each answer comes here
+        # As `stay_awake`, without the call: each answer comes here.
         if runner.sleeping or runner.times.stuck:
             runner.post(self.unload)
 

@@ -45,6 +45,16 @@ def test_both_decoders_agree_about_broken_bytes(x, y, data):
     assert is_same(outcome(CODEC.decode_message, broken), outcome(general, broken))
 
 
+@given(st.data(), st.sampled_from([Empty(), Point(1, Empty()), Point({}, {})]))
+def test_both_decoders_agree_about_broken_bytes_that_end_with_no_fields(data, message):
+    payload = bytearray(CODEC.encode(message) + data.draw(st.sampled_from([b"", b"\xa0"])))
+    payload[data.draw(st.integers(1, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    at = data.draw(st.integers(2, len(payload)))
+    broken = bytes(payload[:at]) + data.draw(st.sampled_from([b"", b"\xa0"]))
+
+    assert is_same(outcome(CODEC.decode_message, broken), outcome(general, broken))
+
+
 @given(scalars, scalars, st.integers(), st.data())
 def test_both_decoders_agree_about_a_record_in_a_record(x, y, z, data):
     message = Point(Point(x, y), z)
