@@ -12,6 +12,7 @@ The lock of the routes guards all of them.
 """
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final, Literal, Protocol
 
 #: Bytes after which the first load of a turn to a node is sent, and twice as many each time.
@@ -19,6 +20,8 @@ FIRST_LOAD: Final = 1_024
 
 #: Nothing is carried where a message may be no larger than this: a carrier is one, too.
 LEAST_LIMIT: Final = 4_096
+
+_message_id: Final = itemgetter(0)
 
 
 class Load(Protocol):
@@ -79,7 +82,9 @@ class Carrier:
     @property
     def done_(self) -> bool:
         """Whether nobody waits for an answer any more."""
-        return all(asker.done_ for _, asker in self.unanswered())
+        # As nearly always all are answered, which takes no look at each.
+        are_answered = self._pending.keys().isdisjoint(map(_message_id, self._asks))
+        return are_answered or all(asker.done_ for _, asker in self.unanswered())
 
     def set_result(self, _: Any) -> bool:
         """An answer to all of them is none."""
