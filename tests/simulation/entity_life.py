@@ -29,6 +29,7 @@ from callboard.entity.inspection.events import SlotsMoved
 from callboard.entity.machine.table import slot_of
 from callboard.entity.messages import MoveSlots
 from callboard.errors import EntityUnavailable, StateCorrupt
+from callboard.proxies.route_table import OLD_PATH_LIMIT
 from callboard.simulation import (
     Cluster,
     Fault,
@@ -516,7 +517,7 @@ class EntityLife:
             left = ", ".join(sorted(f"{key} at {node.name}" for node, key in self.pending))
             raise Violation(f"{PATIENCE} s after the last fault no answer of {left}")
         self.cluster.advance(self.aftermath)
-        check_accounts(self.cluster, self._running(), PATIENCE)
+        check_accounts(self.cluster, self._running(), 2 * OLD_PATH_LIMIT)
         self.ends = self._last_reads()
 
     def _last_reads(self) -> dict[str, list[int]]:
