@@ -157,9 +157,9 @@ class Node(Closing):
             limited_state=describe_node(name, is_tool=is_tool, is_limited=True),
         )
         self._closed = False
-        #: What `_start` began and nobody has finished.
-        #: What runs on the loop for callers: the future, the coroutine, the one around it.
+        #: What `_start` runs for callers: the future, the coroutine, the one around it.
         self._started: dict[Future[Any], tuple[Coroutine[Any, Any, Any], ...]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()  # asyncio itself has only weak references
         self._broker = broker = Broker(self.runtime, self.runner, around, options)
         self.runtime.connect(self, broker.lifetimes, self._spawn_elsewhere)
         self._routes, self._connector = broker.routes, broker.connector
@@ -851,8 +851,16 @@ class Node(Closing):
             self._started.pop(future, None)
             self._refuse_closed()
         loop = self.runtime.loop
-        loop.call_soon_threadsafe(_keep_task, loop, around)
+        loop.call_soon_threadsafe(self._keep_task, loop, around)
         return future
+
+    def _keep_task(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]
+    ) -> None:
+        """Start a task and keep it from being collected before its node."""
+        task = loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _refuse_closed(self) -> None:
         """Raise `NodeClosed` once the node is closed."""
@@ -909,13 +917,3 @@ def _account_info(account: Account, waiting: int, name: str) -> AccountInfo:
     sent = account.sent
     in_flight = sent - confirmed - lost
     return AccountInfo(sent, confirmed, dead_letters, lost, in_flight, waiting, name)
-
-
-_TASKS: set[asyncio.Task[Any]] = set()  # asyncio itself keeps only weak references
-
-
-def _keep_task(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> None:
-    """Start a task and keep it from being collected."""
-    task = loop.create_task(coroutine)
-    _TASKS.add(task)
-    task.add_done_callback(_TASKS.discard)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors.errors import CallboardError, NodeClosed
+from callboard.actors.runner.loop import current_task_cleared
 from callboard.actors.runner.runner import CELLS_A_TURN, Runner
 from callboard.node import Node
 from callboard.simulation.clock import Clock, NodeClock, Shown
@@ -100,6 +101,7 @@ class SimulatedRunner(Runner):
         finally:
             Shown.clock = outer
             self._stepping = False
+            current_task_cleared(self.loop, None)  # asyncio would keep it if the node dies
             _set_running_loop(before)
         self.sleeping = True
         if node_clock.busy_until > clock.now:
@@ -181,6 +183,8 @@ class SimulatedRunner(Runner):
     def die(self) -> None:
         """End without a word."""
         self.closed = True
+        for task in asyncio.all_tasks(self.loop):  # nor does it tell when they are collected
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
         for died in self.on_death:
             died()
 
