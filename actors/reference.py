@@ -516,7 +516,7 @@ class ActorRef(Callee[A_co], ActorAddress):
             is_limited = limit is not None and limit < deadline - LIMIT_MARGIN
             if (
                 is_limited
-                or COMPANY.hold is not None
+                or (cell is not None and cell.entity_name)
                 or COMPANY.looks() is not None
                 or COMPANY.chain.get()
             ):

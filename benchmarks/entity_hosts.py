@@ -102,7 +102,7 @@ class Sender(Actor):
         for number in range(times):
             if len(window) == WINDOW:
                 await window.popleft()
-            window.append(refs[number % len(refs)].ask(self.question, timeout=LIMIT))
+            window.append(refs[number % len(refs)].ask(self.question))
         for answer in window:
             await answer
         return times
