@@ -204,7 +204,7 @@ def test_what_is_not_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JobQueue, "_write", lambda *_: None)
     case = type("Rules", (QueueRules,), {}).TestCase
     case.settings = settings(
-        deadline=None, max_examples=100, phases=[Phase.generate], report_multiple_bugs=False
+        deadline=None, max_examples=3_000, phases=[Phase.generate], report_multiple_bugs=False
     )
     with pytest.raises(AssertionError):
         case().runTest()
