@@ -75,7 +75,8 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
     "mqtt_pairs": {"mosquitto, 50 pairs": 0.6, "amqtt, 50 pairs": 5},
     "mqtt_connect": {"mosquitto": 0.4, "amqtt": 5},
     "mqtt_idle": {"callboard": 12, "amqtt": 5},
-    "entity_events": {"callboard, PostgreSQL": 10_000, "eventsourcing, SQLite": 2},
+    "entity_events": {"callboard, PostgreSQL": 10_000, "eventsourcing, SQLite": 4},
+    "entity_reads": {"casty, client": 1},
     "entity_first": {"on this node": 2, "on another node": 4},
     "entity_replay": {"callboard, SQLite": 125_000, "eventsourcing, SQLite": 5},
     "entity_memory": {
