@@ -432,6 +432,12 @@ class SimulatedNetwork:
 
     # --- the way ---
 
+    @property
+    def late_until(self) -> float:
+        """When the last bytes arrive that are under way, however often they were lost."""
+        arrivals = (sock.last_arrival for sock in self._sockets if not sock.is_closed)
+        return max(arrivals, default=0.0)
+
     def _travel(
         self, sock: SimulatedSocket, one: str, other: str, size: int, arrival: "_Arrival"
     ) -> None:

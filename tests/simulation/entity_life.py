@@ -10,7 +10,8 @@ Two to four hosts, and perhaps a node that only asks, over one model database. W
 - a message that a handler sent behind `persist` leaves only if that was stored;
 - while no node is lost, what a node tells a key comes in order, or is reported as lost;
 - both ends of a link count the same messages, whether they went together or alone;
-- when all faults are over, each key answers each node within `PATIENCE` virtual seconds.
+- when all faults are over, and what was lost has come, each key answers each node within
+  `PATIENCE` virtual seconds.
 """
 
 import math
@@ -39,6 +40,7 @@ from callboard.simulation import (
     reachable,
 )
 from callboard.simulation.models import NEVER
+from callboard.simulation.network import FIRST_RETRANSMISSION
 from tests.simulation.entity_faults import (
     CALM_FAULTS,
     FAULTS,
@@ -511,11 +513,13 @@ class EntityLife:
         self.pending = {(node, key) for node in self._running() for key in self.keys}
         for node, key in sorted(self.pending, key=lambda each: (each[0].name, each[1])):
             self._look(node, key)
-        self.cluster.run_until(lambda: not self.pending, PATIENCE)
+        # Packets that were lost before are sent again as late as their connection has it.
+        late = max(0.0, self.cluster.network.late_until - since - FIRST_RETRANSMISSION)
+        self.cluster.run_until(lambda: not self.pending, PATIENCE + late)
         self.seconds = self.cluster.now - since
         if self.pending:
             left = ", ".join(sorted(f"{key} at {node.name}" for node, key in self.pending))
-            raise Violation(f"{PATIENCE} s after the last fault no answer of {left}")
+            raise Violation(f"{PATIENCE + late} s after the last fault no answer of {left}")
         self.cluster.advance(self.aftermath)
         check_accounts(self.cluster, self._running(), 2 * OLD_PATH_LIMIT)
         self.ends = self._last_reads()

@@ -608,3 +608,17 @@ def test_a_kind_with_other_bounds_is_the_same_kind(cluster):
 
     assert not cluster.is_running(nodes[1])
     assert cluster.machines()[1:] == told
+
+
+def test_what_was_lost_comes_late_and_the_network_knows_when() -> None:
+    with closing(Cluster(7)) as cluster:
+        a, b = cluster(2)
+        cluster.loss(a, b, 0.5)
+        for number in range(50):
+            a.find(f"nobody-{number}")
+            cluster.advance(0.01)
+        cluster.loss(a, b, 0.0)
+        late = cluster.network.late_until
+        assert late > cluster.now + 2 * FIRST_RETRANSMISSION, "though nothing is lost any more"
+        cluster.advance(late - cluster.now + 0.1)
+        assert cluster.network.late_until < cluster.now
