@@ -3,7 +3,8 @@
     eventsourcing_program.py save N      N saves of an event of 80 bytes, by 1,000 aggregates
     eventsourcing_program.py replay N    one aggregate of N events, read again
 
-It prints a rate. SQLite is in its mode WAL with synchronous=FULL, as with callboard.
+It prints a rate. SQLite is in its mode WAL with synchronous=FULL: like with callboard, each
+save is synced.
 """
 
 import sys

@@ -107,7 +107,32 @@ def _insert(count: int) -> str:
     return f"INSERT OR ROLLBACK INTO callboard_events VALUES {values}"  # noqa: S608 - our numbers
 
 
-class SqliteState(SqlState):
+class _FileView(SqlView):
+    """What is read of a file, by a connection of its own."""
+
+    _reading: SharedFile
+
+    def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        return self._reading.run(
+            lambda connection: connection.execute(sql, parameters).fetchall()
+        )
+
+    def journal(
+        self, type_name: str, after: int = 0, limit: int = PAGE
+    ) -> Sequence[StoredEvent]:
+        """Return the durable events of all keys behind a position, in order of commits."""
+        found = super().journal(type_name, after, limit)
+        if found:
+            self._reading.sync()
+        return found
+
+    def clock(self) -> int:
+        """Return the machine's clock, in milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+
+class SqliteState(_FileView, SqlState):
     """The state of a writer in a file; all processes of the machine may have it open."""
 
     def __init__(self, path: Path, writer: str) -> None:
@@ -141,12 +166,6 @@ class SqliteState(SqlState):
         self._index: WalIndex | None = None
         self._mark = b""
 
-    def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Return the rows of a query."""
-        return self._reading.run(
-            lambda connection: connection.execute(sql, parameters).fetchall()
-        )
-
     def own_fences(self, type_name: str) -> Mapping[int, int] | None:
         """Return the slots whose fences are this writer's, with their epochs.
 
@@ -178,10 +197,6 @@ class SqliteState(SqlState):
             found = self._seen[1][type_name] = _epochs(row[0])
         return found
 
-    def clock(self) -> int:
-        """Return the machine's clock, in milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
-
     def write_row(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Return what one statement that writes returns, once it is durable."""
         return self._write_durably(
@@ -193,15 +208,6 @@ class SqliteState(SqlState):
         answer = self._writing.run(work, is_write=True)
         self._writing.sync()
         return answer
-
-    def journal(
-        self, type_name: str, after: int = 0, limit: int = PAGE
-    ) -> Sequence[StoredEvent]:
-        """Return the durable events of all keys behind a position, in order of commits."""
-        found = super().journal(type_name, after, limit)
-        if found:
-            self._reading.sync()
-        return found
 
     def identity(self) -> Identity:
         """Return which state this is: a file that only this boot of this machine may use."""
@@ -445,7 +451,7 @@ def _change_rows(
         many(_NO_JOB, done)
 
 
-class SqliteView(SqlView):
+class SqliteView(_FileView):
     """The state in a file as it is, for those that only read: nothing is made or migrated."""
 
     def __init__(self, path: Path) -> None:
@@ -462,25 +468,6 @@ class SqliteView(SqlView):
         except BaseException:
             self.close()
             raise
-
-    def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Return the rows of a query."""
-        return self._reading.run(
-            lambda connection: connection.execute(sql, parameters).fetchall()
-        )
-
-    def journal(
-        self, type_name: str, after: int = 0, limit: int = PAGE
-    ) -> Sequence[StoredEvent]:
-        """Return the durable events of all keys behind a position, in order of commits."""
-        found = super().journal(type_name, after, limit)
-        if found:
-            self._reading.sync()
-        return found
-
-    def clock(self) -> int:
-        """Return the machine's clock, in milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
 
     def identity(self) -> Identity:
         """Return which state this is."""
