@@ -108,7 +108,7 @@ class SimulatedRunner(Runner):
             clock.plan_at(node_clock.busy_until, self._touched)
         elif not self.closed:
             deadlines = self.deadlines
-            is_waited_for = deadlines.fresh or deadlines.heap
+            is_waited_for = deadlines.fresh or deadlines.line or deadlines.heap
             self._plan(deadlines.sweep(node_clock.time()) if is_waited_for else math.inf)
 
     def _step(self) -> bool:
@@ -121,8 +121,9 @@ class SimulatedRunner(Runner):
                 if not ready or self.closed:  # closed: a fault came in the middle
                     break
         now = self._housekeep()
-        if self.deadlines.fresh or self.deadlines.heap:
-            self.deadlines.sweep(now)
+        deadlines = self.deadlines
+        if deadlines.fresh or deadlines.line or deadlines.heap:
+            deadlines.sweep(now)
         events = self._sockets.select(0) if self._sockets.touched else None
         if events:
             self._take_events(events)

@@ -3,6 +3,8 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from callboard import Future
 from callboard.actors.errors import AskTimeout, NodeClosed
@@ -62,15 +64,40 @@ def test_answered_asks_are_forgotten():
     assert deadlines.sweep(1.0) == math.inf
 
 
-def test_the_heap_does_not_keep_answered_asks_for_ever():
+@pytest.mark.parametrize("is_first_longer", [False, True])
+def test_answered_asks_behind_one_that_waits_are_not_kept_for_ever(is_first_longer):
     deadlines = Deadlines()
+    waits = pending(deadlines, 2000.0 if is_first_longer else 1000.0)
     for turn in range(10):
         futures = [pending(deadlines, 1000.0) for _ in range(1000)]
         deadlines.sweep(float(turn))
         for future in futures:
             future.set_result(1)
 
-    assert len(deadlines.heap) <= 2048
+    assert len(deadlines.line) + len(deadlines.heap) <= 2048
+    assert deadlines.unanswered() == [waits]
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.5, 2.0, 5.0]), st.booleans(), st.booleans())))
+def test_asks_of_different_times_fail_in_the_order_of_their_deadlines(asks):
+    deadlines, waiting, failed = Deadlines(), [], []
+    for number, (seconds, is_answered, is_swept) in enumerate(asks):
+        now = 0.1 * number
+        future = pending(deadlines, now + seconds)
+        if is_swept:
+            deadlines.sweep(now)
+        if is_answered:
+            future.set_result(1)
+        else:
+            waiting.append((future.deadline, number))
+            future.on_done(lambda _, ask=waiting[-1]: failed.append(ask))
+
+    deadlines.sweep(0.1 * len(asks))
+    due = [ask for ask in sorted(waiting) if ask[0] <= 0.1 * len(asks)]
+
+    assert failed == due
+    assert deadlines.sweep(1000.0) == math.inf
+    assert failed == sorted(waiting)
 
 
 def test_closing_fails_what_waits():

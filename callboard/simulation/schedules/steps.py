@@ -277,8 +277,8 @@ class SteppedRunner(SimulatedRunner):
     def next_timer(self, ours: Container[object]) -> float | None:
         """Return when a user's actor or an ask has its next timer, in outside seconds."""
         dues = [when for when, _, timer in self.timers.heap if _is_users_timer(timer, ours)]
-        asks = [*self.deadlines.fresh, *(each for _, _, each in self.deadlines.heap)]
-        dues += [ask.deadline for ask in asks if ask.deadline is not None and not ask.done_]
+        asks = self.deadlines.unanswered()
+        dues += [ask.deadline for ask in asks if ask.deadline is not None]
         return self.node_clock.outside(min(dues)) if dues else None
 
 
