@@ -234,7 +234,21 @@ class AskCredit:
 CARRIED_LIMIT: Final = 4_096
 CARRIER_LIMIT: Final = 32_768
 
+#: Bytes that no node lets come together: the last message may reach beyond the limit.
+CARRIER_BOUND: Final = 2 * CARRIER_LIMIT
+
 ANSWER_HEAD: Final = Struct(">II")
+
+
+def check_carrier(size: int) -> None:
+    """Refuse what carries more than any node lets come together: each part takes memory.
+
+    Raises:
+        MalformedPayload: it does.
+    """
+    if size > CARRIER_BOUND:
+        msg = f"{size:,} B are carried together; the limit is {CARRIER_BOUND:,} B"
+        raise MalformedPayload(msg)
 
 
 @frozen_message("callboard.CarriedAnswers")
@@ -253,7 +267,8 @@ class CarriedAnswers:
         """Return the answers, each with the id of its ask.
 
         Raises:
-            MalformedPayload: the columns do not fit together, or an answer is too large.
+            MalformedPayload: the columns do not fit together, an answer is too large, or all
+                of them are.
         """
         heads, bodies = self.heads, self.bodies
         if (
@@ -263,6 +278,7 @@ class CarriedAnswers:
         ):
             msg = "what carries answers has columns of another form"
             raise MalformedPayload(msg)
+        check_carrier(len(heads) + len(bodies))
         found, at = [], 0
         for message_id, size in ANSWER_HEAD.iter_unpack(heads):
             found.append((message_id, bodies[at : at + size]))

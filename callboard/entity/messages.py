@@ -1,5 +1,6 @@
 """What nodes tell each other about entities."""
 
+from operator import itemgetter
 from struct import Struct
 from typing import Any, ClassVar, Final
 
@@ -14,7 +15,7 @@ from callboard.lease.errors import (
     StateVersion,
     WrongState,
 )
-from callboard.proxies.messages import errors_travel, frozen_message, message
+from callboard.proxies.messages import check_carrier, errors_travel, frozen_message, message
 
 errors_travel(
     EntityUnavailable, OutcomeUnknown, StateCorrupt, StateVersion, WrongState, DatabaseReplaced
@@ -50,6 +51,8 @@ NO_DEADLINE: Final = 0xFFFF_FFFF
 #: message as the payload that it would have alone.
 Carried = tuple[int, int, int, int, int, str, bytes]
 
+_message_id: Final = itemgetter(0)
+
 
 @frozen_message("callboard.EntityMessages")
 class EntityMessages:
@@ -77,12 +80,14 @@ class EntityMessages:
         """Return the messages.
 
         Raises:
-            MalformedPayload: the columns do not fit together, or a key is no text.
+            MalformedPayload: the columns do not fit together, they are too large, a key is no
+                text, or a message has no id.
         """
         heads, keys, bodies = self.heads, self.keys, self.bodies
         if {type(heads), type(keys), type(bodies)} != {bytes} or len(heads) % CARRIED_HEAD.size:
             msg = "what carries messages has columns of another form"
             raise MalformedPayload(msg)
+        check_carrier(len(heads) + len(keys) + len(bodies))
         found: list[Carried] = []
         at = start = 0
         try:
@@ -95,6 +100,9 @@ class EntityMessages:
             raise MalformedPayload(msg) from None
         if at != len(bodies) or start != len(keys):
             msg = f"{len(found):,} messages are carried in columns of another size"
+            raise MalformedPayload(msg)
+        if not all(map(_message_id, found)):  # its answer would be one to no ask
+            msg = "what carries messages has one without an id"
             raise MalformedPayload(msg)
         return found
 

@@ -175,11 +175,15 @@ class LeafGate:
 
     def _take_dispatch(self, frame: RawFrame) -> RawFrame:
         """Return a dispatch as it goes on: as it is, or to nobody."""
-        refusal = self._refusal_of(frame)
+        operation, _, data, source, destination, actor, number, _ = frame
+        if data & RESPONSE and not data & MESSAGE_ID_MASK:  # refs in them would pass unseen
+            what = "answers that go together"
+            refusal: Refusal | None = Refusal("send", what, what)
+        else:
+            refusal = self._refusal_of(frame)
         if refusal is None:
             return frame
         self.refusals.append(refusal)
-        operation, _, data, source, destination, actor, number, _ = frame
         text = self.text_of(refusal)
         if data & RESPONSE:
             payload = self._host.write_error(text)

@@ -502,8 +502,8 @@ class Incoming:
                     self._take_response(frame, decode)
                     continue
                 message = decode(payload)
-            except RemoteProtocolError as error:
-                self._refuse_payload(wire, frame, error)
+            except RemoteProtocolError as cause:
+                self._refuse_payload(wire, frame, cause)
                 continue
             except LargePayload:
                 read = self._read
@@ -529,7 +529,11 @@ class Incoming:
                         sender.deadline = message.deadline
             context = contexts.get(number)
             if context is None or (message_id and refuses and number >= FIRST_ACTOR):
-                self._refuse(number, message, sender)
+                if number == CARRIED:
+                    error = MalformedPayload("what carries messages has no id")
+                    self._refuse_payload(wire, frame, error)
+                else:
+                    self._refuse(number, message, sender)
             elif data < HIGH_PRIORITY:
                 context.post(message, sender)
             else:
@@ -623,7 +627,10 @@ class Incoming:
         if frame is None:
             pass  # its source has waited for a turn
         elif frame[2] & RESPONSE:
-            self._take_response(frame, lambda _: reading.result())
+            try:
+                self._take_response(frame, lambda _: reading.result())
+            except RemoteProtocolError as error:  # an answer to no ask
+                self._refuse_payload(wire, frame, error)
         elif reading.error is not None:
             self._refuse_payload(wire, frame, reading.error)
         else:

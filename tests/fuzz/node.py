@@ -14,7 +14,7 @@ from callboard.basp.cbor.plain import write_plain
 from callboard.basp.errors import RemoteProtocolError
 from callboard.basp.frame import FrameReader, pack_frame, repack_frame
 from callboard.basp.handshake import HANDSHAKE_LIMIT, LinkConfig
-from callboard.basp.header import POSITION_MASK, RESPONSE, SEQUENCE_COUNT
+from callboard.basp.header import POSITION_MASK, RESPONSE, SEQUENCE_COUNT, count_of
 from callboard.basp.link import Link, LinkPairs, LinkState, Transmit
 from callboard.basp.node_id import NodeId, make_node_id
 from callboard.basp.payload import PayloadCodec
@@ -45,8 +45,10 @@ _HOST, _PEER_HOST = "10.0.0.0", "10.9.0.1"
 VICTIM = make_node_id(b"simulation", _SEED, 0, 1)
 #: Below and above the victim's id: it then is responder or originator.
 PEERS = (NodeId(bytes(17) + b"\x01"), NodeId(b"\xff" * 17 + b"\xfe"))
-_ESTABLISHED = 99
+ESTABLISHED = 99
 _MOMENT = 0.002
+#: Classes of actors and entities of which a peer may make handlers fail.
+_TOYS = ("Toy", "Shelf")
 
 
 class _Name:
@@ -56,7 +58,7 @@ class _Name:
         self.pair = (node, number)
 
 
-_CODEC = PayloadCodec(
+CODEC = PayloadCodec(
     DEFAULT_REGISTRY, ref_types=(_Name,), ref_to_pair=lambda name: name.pair, pair_to_ref=_Name
 )
 
@@ -102,7 +104,7 @@ def _messages(peer: bytes) -> list[bytes]:
         Failure("RemoteError", 5, [], {}), Failure(5), Failure("AskTimeout", [1]),
         Down(5, [], 6), Down(name, "no such reason"), Exit([], 5, {}), Exit(name, None),
     )  # fmt: skip
-    return [_CODEC.encode(value) for value in (*values, *odd)]
+    return [CODEC.encode(value) for value in (*values, *odd)]
 
 
 def _corpus(peer: bytes) -> list[bytes]:
@@ -167,7 +169,7 @@ class WholeNode:
                 else frame
                 for frame in rng.choices(corpus, k=FRAMES)
             ]
-            stage = rng.choice((0, 1, 2, 3, _ESTABLISHED, _ESTABLISHED, _ESTABLISHED))
+            stage = rng.choice((0, 1, 2, 3, ESTABLISHED, ESTABLISHED, ESTABLISHED))
             size = rng.choice((1, 1, 1, 3))
             chunks = [b"".join(frames[at : at + size]) for at in range(0, FRAMES, size)]
             connections.append({"peer": peer, "stage": stage, "chunks": chunks})
@@ -215,7 +217,7 @@ class _Scene:
         require(toy.ask("x").result(5) == "x", "the spawn server is wrong")
 
     def _connection(self, case: Case) -> int:
-        peer = _Peer(self.cluster, self.victim, NodeId(case["peer"]))
+        peer = MadPeer(self.cluster, self.victim, NodeId(case["peer"]))
         peer.behave(case["stage"])
         if peer.link.is_established:
             address = f"basp:///20@{case['peer'].hex()}"
@@ -223,6 +225,7 @@ class _Scene:
             self.asked += [ref.ask("x", 600.0) for _ in range(ASKS)]
         fed = 0
         for chunk in case["chunks"]:
+            peer.read()
             if not peer.send(chunk):
                 break
             self.cluster.advance(_MOMENT)
@@ -236,28 +239,31 @@ class _Scene:
         return fed
 
 
-class _Peer:
+class MadPeer:
     """A socket with a link machine that behaves up to a certain point."""
 
-    def __init__(self, cluster: Cluster, victim: Node, node_id: NodeId) -> None:
+    def __init__(
+        self, cluster: Cluster, victim: Node, node_id: NodeId, state: bytes = b""
+    ) -> None:
         self._cluster = cluster
         self._orders = victim._broker.incoming._orders
         self._sock = cluster.network.connect(_PEER_HOST, (_HOST, PORT))
         self.link = Link(
             LinkConfig(node_id), dialer=True, nonce=b"n" * 16, now=0.0, pairs=LinkPairs()
         )
+        self.link.upper_state = state
 
     def behave(self, stage: int) -> None:
         """Shake hands as far as `stage` frames go, or to the end."""
         sent = 0
         for _ in range(20):
             self._cluster.advance(_MOMENT)
-            for effect in receive(self.link, self._read(), 0.0):
+            for effect in receive(self.link, self.read(), 0.0):
                 if isinstance(effect, Transmit) and sent < stage:
                     sent += self.send(effect.data)
             if sent >= stage or self.link.is_established:
                 break
-        if stage == _ESTABLISHED:
+        if stage == ESTABLISHED:
             self._cluster.advance(_MOMENT)
             require(self.link.state is LinkState.ESTABLISHED, "the node refuses a good peer")
 
@@ -267,7 +273,6 @@ class _Peer:
         peer = self._sock.peer
         if peer is None or peer.is_closed:
             return False
-        self._read()
         try:
             return self._sock.send(data) == len(data)
         except OSError:
@@ -287,8 +292,9 @@ class _Peer:
         for frame in frames:
             operation, length, bits, *rest = frame
             if operation == 2 and rest[1] == VICTIM and not bits >> 32 & (SEQUENCE_COUNT - 1):
-                bits = bits & ~(POSITION_MASK << 32) | (position & POSITION_MASK) << 32
-                position += 1
+                said = bits | SEQUENCE_COUNT - 1 << 32  # or it would be of its epoch's first
+                position += count_of(said, *rest[2:4])
+                bits = bits & ~(POSITION_MASK << 32) | (position - 1 & POSITION_MASK) << 32
             numbered.append(repack_frame((operation, length, bits, *rest)))
         return b"".join(numbered)
 
@@ -297,7 +303,8 @@ class _Peer:
         self._sock.close()
         self._cluster.advance(0.05)
 
-    def _read(self) -> bytes:
+    def read(self) -> bytes:
+        """Return what the victim sent."""
         read = b""
         try:
             while data := self._sock.recv(READ):
@@ -315,7 +322,8 @@ class _Errors(logging.Handler):
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        is_toy = "failed: %s" in str(record.msg) and record.args and record.args[0] == "Toy"  # type: ignore[index]
+        subject = str(record.args[0]) if isinstance(record.args, tuple) and record.args else ""
+        is_toy = "failed: %s" in str(record.msg) and subject.partition(" ")[0] in _TOYS
         if not is_toy:
             cause = record.exc_info[1] if record.exc_info else None
             self.found.append(f"{record.getMessage():.300}: {cause!r}")

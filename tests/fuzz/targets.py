@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.fuzz.broker_1_4 import Broker14
+from tests.fuzz.carriers import Carriers
 from tests.fuzz.case import Case, Target, Violation, dump_case, load_case
 from tests.fuzz.control import Control
 from tests.fuzz.files import Files
@@ -35,6 +36,7 @@ _ALL: Final[tuple[Target, ...]] = (
     Mqtt(),
     MqttRouter(),
     WholeNode(),
+    Carriers(),
     TopicValue(),
     TopicRun(),
     TopicFilters(),

@@ -18,6 +18,7 @@ FRAMES = {
     "mqtt": 4_000,
     "mqtt-router": 1_500,
     "node": 1_000,
+    "carriers": 1_000,
     "value": 2_000,
     "websocket": 1_500,
     "websocket-client": 1_500,

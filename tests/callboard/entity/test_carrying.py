@@ -12,13 +12,19 @@ from hypothesis import strategies as st
 
 from callboard import Actor, Entity, Node, Rights, event, handler, message
 from callboard.actors.future import Future
-from callboard.basp.errors import MalformedPayload
+from callboard.basp.errors import MalformedPayload, RemoteProtocolError
 from callboard.basp.header import ENTITIES
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.entity.messages import CARRIED_HEAD, Carried, EntityMessages
 from callboard.errors import AskTimeout, MessageTooLarge, NotSerializable, RemoteError
-from callboard.proxies.messages import ANSWER_HEAD, CARRIED_LIMIT, CARRIERS, CarriedAnswers
+from callboard.proxies.messages import (
+    ANSWER_HEAD,
+    CARRIED_LIMIT,
+    CARRIER_BOUND,
+    CARRIERS,
+    CarriedAnswers,
+)
 from callboard.proxies.traffic.loads import Carrier
 from tests.polling import eventually
 
@@ -27,7 +33,7 @@ U32 = st.integers(0, 2**32 - 1)
 #: No payload is empty, so that a head whose body is missing is always one too many.
 ITEMS = st.lists(
     st.tuples(
-        *(U32, st.integers(0, 3), U32, U32, U32),
+        *(st.integers(1, 2**32 - 1), st.integers(0, 255), U32, U32, U32),
         st.text(st.characters(exclude_categories=("Cs",)), max_size=40),
         st.binary(min_size=1, max_size=60),
     ),
@@ -101,6 +107,53 @@ def test_garbage_in_columns_raises_nothing_else(heads: Any, keys: Any, bodies: A
             continue
         size = ANSWER_HEAD.size if isinstance(carrier, CarriedAnswers) else CARRIED_HEAD.size
         assert len(found) == len(heads) // size
+
+
+DAMAGE = st.lists(
+    st.tuples(st.integers(0, 2**16), st.integers(0, 8), st.binary(max_size=8)),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(st.one_of(ITEMS.map(carrying), ANSWERS.map(answering)), DAMAGE)
+def test_a_damaged_carrier_is_refused_or_holds_what_its_columns_say(
+    carrier: EntityMessages | CarriedAnswers, damage: list[tuple[int, int, bytes]]
+) -> None:
+    payload = CODEC.encode(carrier)
+    for place, removed, added in damage:
+        at = place % (len(payload) + 1)
+        payload = payload[:at] + added + payload[at + removed :]
+    try:
+        read: Any = CODEC.decode_message(payload)
+        found = read.each() if isinstance(read, EntityMessages | CarriedAnswers) else None
+    except RemoteProtocolError:
+        return
+    if found is not None:
+        again: Any = carrying(found) if isinstance(read, EntityMessages) else answering(found)
+        columns = ("heads", "bodies", *(["keys"] * isinstance(read, EntityMessages)))
+        for column in columns:
+            assert getattr(again, column) == getattr(read, column)
+
+
+def test_more_than_any_node_sends_together_is_not_even_looked_at() -> None:
+    full = CARRIER_BOUND // CARRIED_HEAD.size
+    head = CARRIED_HEAD.pack(1, 1, 0, 0, 0, 0, 0)
+    assert len(EntityMessages("shop.Cart", head * full, b"", b"").each()) == full
+    answers = CARRIER_BOUND // ANSWER_HEAD.size
+    assert len(CarriedAnswers(bytes(CARRIER_BOUND), b"").each()) == answers
+    for carrier in (
+        EntityMessages("shop.Cart", head * (full + 1), b"", b""),
+        EntityMessages("shop.Cart", head, bytes(CARRIER_BOUND), b""),
+        CarriedAnswers(bytes(CARRIER_BOUND + 8), b""),
+    ):
+        with pytest.raises(MalformedPayload, match="the limit is 65,536 B"):
+            carrier.each()
+
+
+def test_a_message_without_an_id_is_refused() -> None:
+    with pytest.raises(MalformedPayload, match="without an id"):
+        carrying([(1, 1, 0, 0, 0, "k", b"x"), (0, 1, 0, 0, 0, "k", b"x")]).each()
 
 
 def test_an_answer_that_would_go_alone_is_not_carried() -> None:

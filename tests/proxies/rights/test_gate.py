@@ -31,6 +31,8 @@ from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.proxies.errors import NotPermitted
 from callboard.proxies.inspection import Inspect
 from callboard.proxies.messages import (
+    ANSWER_HEAD,
+    CarriedAnswers,
     Describe,
     DrainNode,
     LinkActors,
@@ -360,6 +362,18 @@ def test_a_ref_in_another_form_does_not_pass_unseen(odd):
         pass
     passed = gate.admit([frame(2, 0, ME, 21, payload)])
     assert passed[0][6] == NOT_PERMITTED
+
+
+def test_answers_that_go_together_do_not_pass_for_a_ref_in_them_would_not_be_seen():
+    gate = gate_of()
+    hidden = codec.encode(Ref(ME, 21))
+    payload = codec.encode(CarriedAnswers(ANSWER_HEAD.pack(9, len(hidden)), hidden))
+    data = RESPONSE | 5 << POSITION_SHIFT
+
+    (passed,) = gate.admit([frame(2, data, ME, 0, payload, source_actor=1)])
+    assert passed[:3] == (2, len(passed[7]), data)
+    assert codec.decode_message(passed[7]).kind == "NotPermitted"
+    assert gate.refusals
 
 
 def test_who_hides_a_ref_among_many_items_is_refused():
