@@ -9,8 +9,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from queue import SimpleQueue
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from callboard.entity.state.interface import (
     Committed,
@@ -27,6 +27,9 @@ T = TypeVar("T")
 
 #: Called with the answer of a call, or with what it raised.
 Done = Callable[[T | BaseException], object]
+
+#: Seconds without a commit behind which a state does what it has put off.
+IDLE_AFTER: Final = 0.5
 
 #: The slots of a batch that wait at most: more than a node can have.
 _MOST_BATCHES = 4096
@@ -179,6 +182,9 @@ class ThreadedStateClient:
         #: Commits what it takes once it can; a state may wait for others before that.
         self._commit: Callable[[Callable[[], Sequence[SlotBatch]]], Committed]
         self._commit = getattr(state, "commit_waiting", lambda take: state.commit(take()))
+        #: Does what a state puts off while there is much to commit; tells whether that is all.
+        self._settle: Callable[..., bool] = getattr(state, "settle", _settled)
+        self._is_settled = False
         #: Tells at once which slots the writer has, if the state can.
         self._look: Callable[[str], Mapping[int, int] | None]
         self._look = getattr(state, "own_fences", lambda _: None)
@@ -242,6 +248,7 @@ class ThreadedStateClient:
             if not waiters:  # it could not even begin
                 self._take_group(waiters)
             self._post(_tell_all, waiters, outcome)
+            self._is_settled = self._settle()
 
     def _take_group(self, waiters: list[Done[Committed]]) -> list[SlotBatch]:
         """Return what the next transaction holds, and note who waits for it."""
@@ -259,12 +266,20 @@ class ThreadedStateClient:
         while self._is_idle():
             self._is_committing = False
             if self._is_idle():
-                self._commits_come.get()
+                try:
+                    self._commits_come.get(timeout=None if self._is_settled else IDLE_AFTER)
+                except Empty:
+                    self._is_settled = self._settle(is_idle=True)
         self._is_committing = True
 
     def _is_idle(self) -> bool:
         """Return whether there is nothing to commit, and more may come."""
         return self._commits.is_empty and not self._is_closing
+
+
+def _settled(*, is_idle: bool = False) -> bool:
+    """Answer for a state that puts nothing off."""
+    return True
 
 
 def _outcome(call: Callable[[], T]) -> T | BaseException:

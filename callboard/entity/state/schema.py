@@ -1,4 +1,4 @@
-"""The tables of a state, the same for SQLite and PostgreSQL, and how older ones become newer.
+"""The tables of a state, alike for SQLite and PostgreSQL, and how older ones become newer.
 
 `docs/entities-schema.md` tells each column. A step is never changed once it was released: what
 comes later is a step more.
@@ -7,6 +7,13 @@ comes later is a step more.
 from typing import Final
 
 from callboard.lease.errors import StateVersion
+
+
+class OnSqlite(str):
+    """A statement that is left out where the engine is another one."""
+
+    __slots__ = ()
+
 
 #: Each step leads from the version that is its index to the next one. `{json}` and `{key}` are
 #: the engine's types of JSON and of text that is ordered by its bytes.
@@ -56,7 +63,28 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
             epoch BIGINT NOT NULL, time_ms BIGINT NOT NULL,
             PRIMARY KEY (type, reader)){clustered}""",
     ),
+    (  # where PostgreSQL keeps an index, SQLite has a table that may be behind
+        OnSqlite("DROP INDEX callboard_events_of_key"),
+        OnSqlite(
+            """CREATE TABLE callboard_events_of_key (
+            type {key} NOT NULL, key {key} NOT NULL, number BIGINT NOT NULL,
+            position BIGINT NOT NULL, PRIMARY KEY (type, key, number)){clustered}"""
+        ),
+        OnSqlite(
+            """CREATE TABLE callboard_indexed (
+            type {key} PRIMARY KEY, position BIGINT NOT NULL){clustered}"""
+        ),
+        OnSqlite(
+            """INSERT INTO callboard_events_of_key
+            SELECT type, key, number, position FROM callboard_events
+            ORDER BY type, key, number"""
+        ),
+        OnSqlite("INSERT INTO callboard_indexed SELECT type, last FROM callboard_types"),
+    ),
 )
+
+#: From this version on SQLite has a table in place of an index.
+INDEX_TABLE_VERSION: Final = 4
 
 #: The table that says which state this is, and which version its tables have.
 STATE_TABLE: Final = """CREATE TABLE IF NOT EXISTS callboard_state (
@@ -69,7 +97,9 @@ POSTGRESQL_TYPES: Final = {"json": "JSON", "key": 'TEXT COLLATE "C"', "clustered
 
 def steps_from(version: int, types: dict[str, str]) -> list[str]:
     """Return the statements that bring tables of a version up to date."""
-    return [sql.format_map(types) for step in STEPS[version:] for sql in step]
+    is_sqlite = types is SQLITE_TYPES
+    statements = (sql for step in STEPS[version:] for sql in step)
+    return [s.format_map(types) for s in statements if is_sqlite or not isinstance(s, OnSqlite)]
 
 
 def check_version(version: int, where: str) -> None:

@@ -4,7 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from callboard.entity.state.interface import (
     NO_FENCE,
@@ -25,17 +25,10 @@ from callboard.entity.state.interface import (
     recovered,
 )
 
-_EVENT = "position, key, number, time_ms, epoch, kind, version, body"
-_EVENTS = (
-    f"SELECT {_EVENT} FROM callboard_events"  # noqa: S608 - names of columns
-    " WHERE type = ? AND key = ? AND number > ? ORDER BY number LIMIT ?"
-)
-_PAST_EVENTS = (
-    "SELECT number, kind, version, body FROM callboard_events"
-    " WHERE type = ? AND key = ? AND number > ? ORDER BY number LIMIT ?"
-)
+#: The columns of an event; their order is that of `StoredEvent`.
+EVENT: Final = "position, key, number, time_ms, epoch, kind, version, body"
 _JOURNAL = (
-    f"SELECT {_EVENT} FROM callboard_events"  # noqa: S608
+    f"SELECT {EVENT} FROM callboard_events"  # noqa: S608
     " WHERE type = ? AND position > ? ORDER BY position LIMIT ?"
 )
 _SNAPSHOTS = (
@@ -47,16 +40,6 @@ _OPEN_READER = """INSERT INTO callboard_readers VALUES (?, ?, 0, 1, ?)
     RETURNING position, epoch"""
 _MOVE_READER = """UPDATE callboard_readers SET position = ?, time_ms = ?
     WHERE type = ? AND reader = ? AND epoch = ? RETURNING 1"""
-_LAST_NUMBER = (
-    "SELECT max(number) FROM (SELECT max(number) AS number FROM callboard_events"
-    " WHERE type = ? AND key = ? UNION ALL SELECT max(number) FROM callboard_snapshots"
-    " WHERE type = ? AND key = ?) AS found"
-)
-_KEYS = (
-    "SELECT key FROM callboard_events WHERE type = ? AND key > ?"
-    " UNION SELECT key FROM callboard_snapshots WHERE type = ? AND key > ?"
-    " ORDER BY key LIMIT ?"
-)
 
 _REMINDER = "SELECT key, name, due_ms, every_ms, body FROM callboard_reminders WHERE type = ?"
 _COUNTS = (
@@ -77,8 +60,37 @@ _past_event: Final[Callable[[tuple[Any, ...]], PastEvent]] = partial(tuple.__new
 _FEW_SLOTS: Final = 64
 
 
+class KeyQueries(NamedTuple):
+    """What finds events by their key."""
+
+    #: Of a type and key behind a number, so many.
+    events: str
+    past_events: str
+    #: Of a type and key, twice.
+    last_number: str
+    #: Of a type behind a key, twice, so many.
+    keys: str
+
+
+#: Where the table of events has an index.
+BY_INDEX: Final = KeyQueries(
+    f"SELECT {EVENT} FROM callboard_events"  # noqa: S608 - names of columns
+    " WHERE type = ? AND key = ? AND number > ? ORDER BY number LIMIT ?",
+    "SELECT number, kind, version, body FROM callboard_events"
+    " WHERE type = ? AND key = ? AND number > ? ORDER BY number LIMIT ?",
+    "SELECT max(number) FROM (SELECT max(number) AS number FROM callboard_events"
+    " WHERE type = ? AND key = ? UNION ALL SELECT max(number) FROM callboard_snapshots"
+    " WHERE type = ? AND key = ?) AS found",
+    "SELECT key FROM callboard_events WHERE type = ? AND key > ?"
+    " UNION SELECT key FROM callboard_snapshots WHERE type = ? AND key > ?"
+    " ORDER BY key LIMIT ?",
+)
+
+
 class SqlView(ABC):
     """A state in tables, for those that only read it."""
+
+    _by_key: KeyQueries = BY_INDEX
 
     @abstractmethod
     def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
@@ -100,13 +112,15 @@ class SqlView(ABC):
         self, type_name: str, key: str, after: int = 0, limit: int = PAGE
     ) -> Sequence[StoredEvent]:
         """Return the events of a key behind a number."""
-        return list(map(StoredEvent._make, self.rows(_EVENTS, type_name, key, after, limit)))
+        rows = self.rows(self._by_key.events, type_name, key, after, limit)
+        return list(map(StoredEvent._make, rows))
 
     def past_events(
         self, type_name: str, key: str, after: int = 0, limit: int = PAGE
     ) -> Sequence[PastEvent]:
         """Return what is applied of the events of a key behind a number."""
-        return list(map(_past_event, self.rows(_PAST_EVENTS, type_name, key, after, limit)))
+        rows = self.rows(self._by_key.past_events, type_name, key, after, limit)
+        return list(map(_past_event, rows))
 
     def journal(
         self, type_name: str, after: int = 0, limit: int = PAGE
@@ -149,7 +163,7 @@ class SqlView(ABC):
 
     def keys(self, type_name: str, after: str = "", limit: int = PAGE) -> Sequence[str]:
         """Return the keys of a type, in order, behind one."""
-        found = self.rows(_KEYS, type_name, after, type_name, after, limit)
+        found = self.rows(self._by_key.keys, type_name, after, type_name, after, limit)
         return [row[0] for row in found]
 
     def types(self) -> Sequence[str]:
@@ -198,7 +212,7 @@ class SqlView(ABC):
 
     def last_number(self, type_name: str, key: str) -> int:
         """Return the number of the last event or snapshot of a key; 0 where there is none."""
-        found = self.rows(_LAST_NUMBER, type_name, key, type_name, key)
+        found = self.rows(self._by_key.last_number, type_name, key, type_name, key)
         return int(found[0][0] or 0)
 
     def snapshot_at(

@@ -9,16 +9,24 @@ synced with all that was committed before it.
 Each statement lets go of the interpreter, and may wait for the node's thread to have it back,
 with the file locked. So a transaction has few of them, and takes what was handed over while it
 waited for the lock.
+
+**The index by key lags behind.** Events lie in the order of their positions, so many of them
+are written to few pages. In an index by key each event of a busy file has a page of its own,
+which every process reads again behind the commits of the others. So where many events come, the
+index, a table of ours, is not written with each commit but for thousands of events at once, in
+order. Whoever reads the events of a key looks through those that are not in it yet.
 """
 
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from operator import attrgetter
 from pathlib import Path
 from socket import gethostname
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from callboard.entity.state.interface import (
@@ -28,6 +36,7 @@ from callboard.entity.state.interface import (
     Fence,
     Identity,
     NewEvent,
+    PastEvent,
     RowChanges,
     Slot,
     SlotBatch,
@@ -35,18 +44,21 @@ from callboard.entity.state.interface import (
     StoredJob,
 )
 from callboard.entity.state.schema import (
+    INDEX_TABLE_VERSION,
     SQLITE_TYPES,
     STATE_TABLE,
     STEPS,
     check_version,
     steps_from,
 )
-from callboard.entity.state.sql import SqlState, SqlView
+from callboard.entity.state.sql import BY_INDEX, EVENT, KeyQueries, SqlState, SqlView
 from callboard.entity.state.wal_index import WalIndex
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateUnavailable, StorageError
 from callboard.lease.sqlite import SharedFile, connect_to_read
 
 T = TypeVar("T")
+
+_log: Final = logging.getLogger("callboard")
 
 _CLAIM = """INSERT INTO callboard_fences VALUES {} ON CONFLICT (type, slot)
     DO UPDATE SET epoch = excluded.epoch, writer = excluded.writer
@@ -56,11 +68,15 @@ _OWN_FENCES = (
     "SELECT group_concat(slot || ' ' || epoch) FROM callboard_fences"
     " WHERE type = ? AND writer = ?"
 )
-_ADVANCE = "UPDATE callboard_types SET last = last + ? WHERE type = ? RETURNING last"
+#: The position up to which the events of a type, the second parameter, are in the index.
+_INDEXED = "coalesce((SELECT position FROM callboard_indexed WHERE type = ?2), 0)"
+_ADVANCE = (
+    "UPDATE callboard_types SET last = last + ?1 WHERE type = ?2"  # noqa: S608 - our own text
+    f" RETURNING last, {_INDEXED}"
+)
 #: The same, and the fences of a writer in one text.
 _ADVANCE_FENCED = (
-    "UPDATE callboard_types SET last = last + ?1 WHERE type = ?2 RETURNING last,"
-    " (SELECT group_concat(slot || ' ' || epoch) FROM callboard_fences"
+    f"{_ADVANCE}, (SELECT group_concat(slot || ' ' || epoch) FROM callboard_fences"  # noqa: S608
     " WHERE type = ?2 AND writer = ?3)"
 )
 _KIND = "INSERT INTO callboard_kinds VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
@@ -68,7 +84,51 @@ _SNAPSHOT = "INSERT OR REPLACE INTO callboard_snapshots VALUES (?, ?, ?, ?, ?, ?
 _OLD_SNAPSHOTS = """DELETE FROM callboard_snapshots WHERE type = ?1 AND key = ?2 AND number <
     (SELECT min(number) FROM (SELECT number FROM callboard_snapshots
      WHERE type = ?1 AND key = ?2 ORDER BY number DESC LIMIT 2))"""
-_FORGET = "DELETE FROM callboard_events WHERE type = ? AND key = ? AND number <= ?"
+#: Enters the events of a type between two positions into the index.
+_INDEX = """INSERT INTO callboard_events_of_key
+    SELECT type, key, number, position FROM callboard_events
+    WHERE type = ? AND position > ? AND position <= ? ORDER BY key, number"""
+_NOW_INDEXED = "INSERT OR REPLACE INTO callboard_indexed VALUES (?, ?)"
+_LAG = """SELECT last, coalesce((SELECT position FROM callboard_indexed WHERE type = ?1), 0)
+    FROM callboard_types WHERE type = ?1"""
+_LAGGING = """SELECT t.type, t.last - coalesce(i.position, 0) FROM callboard_types t
+    LEFT JOIN callboard_indexed i USING (type) WHERE t.last > coalesce(i.position, 0)"""
+
+#: Of a type and key, the events that are not in the index yet.
+_NEWEST = """callboard_events WHERE type = ?1 AND key = ?2 AND position >
+    coalesce((SELECT position FROM callboard_indexed WHERE type = ?1), 0)"""
+
+
+def _events_of_key(columns: str) -> str:
+    """Return the query for columns of the events of a key behind a number."""
+    own = {"key": "k.key", "number": "k.number AS number"}
+    indexed = ", ".join(own.get(name, f"e.{name}") for name in columns.split(", "))
+    return f"""SELECT {indexed} FROM callboard_events_of_key k
+        CROSS JOIN callboard_events e ON e.type = k.type AND e.position = k.position
+        WHERE k.type = ?1 AND k.key = ?2 AND k.number > ?3
+        UNION ALL SELECT {columns} FROM {_NEWEST} AND number > ?3
+        ORDER BY number LIMIT ?4"""  # noqa: S608 - names of columns
+
+
+#: Queries of one statement each, so that nothing enters the index between two parts.
+_BY_KEY: Final = KeyQueries(
+    _events_of_key(EVENT),
+    _events_of_key("number, kind, version, body"),
+    f"""SELECT max(number) FROM (
+        SELECT max(number) AS number FROM callboard_events_of_key WHERE type = ?1 AND key = ?2
+        UNION ALL SELECT max(number) FROM {_NEWEST}
+        UNION ALL SELECT max(number) FROM callboard_snapshots WHERE type = ?3 AND key = ?4)""",  # noqa: S608
+    """SELECT key FROM callboard_events_of_key WHERE type = ?1 AND key > ?2
+        UNION SELECT key FROM callboard_events WHERE type = ?1 AND key > ?2 AND position >
+            coalesce((SELECT position FROM callboard_indexed WHERE type = ?1), 0)
+        UNION SELECT key FROM callboard_snapshots WHERE type = ?3 AND key > ?4
+        ORDER BY key LIMIT ?5""",
+)
+_FORGET_EVENTS = f"""DELETE FROM callboard_events WHERE type = ?1 AND position IN (
+    SELECT position FROM callboard_events_of_key WHERE type = ?1 AND key = ?2 AND number <= ?3
+    UNION ALL SELECT position FROM {_NEWEST} AND number <= ?3)"""  # noqa: S608
+_FORGET_PLACES = """DELETE FROM callboard_events_of_key
+    WHERE type = ? AND key = ? AND number <= ?"""
 _REMINDER = "INSERT OR REPLACE INTO callboard_reminders VALUES (?, ?, ?, ?, ?, ?, ?)"
 _NO_REMINDER = "DELETE FROM callboard_reminders WHERE type = ? AND key = ? AND name = ?"
 _JOB = "INSERT INTO callboard_jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -82,6 +142,14 @@ _COUNTED = "SELECT number FROM callboard_writers WHERE writer = ?"
 
 #: Slots of a commit from which on their fences are read together.
 _MANY_SLOTS = 8
+
+#: Events of a commit that enter the index with it, if it is not behind before.
+INDEXED_AT_ONCE: Final = 32
+
+#: Events that are not in the index, from which on they enter it: where nobody has read the
+#: events of a key since the last time, and else. Who reads them looks through so many.
+INDEXED_TOGETHER: Final = 8192
+INDEXED_FOR_READERS: Final = 512
 
 #: Numbers of events that one statement inserts, besides any below the last of these.
 _SIZES = 256, 192, 128, 96, 64, 48, 32, 0
@@ -111,6 +179,7 @@ class _FileView(SqlView):
     """What is read of a file, by a connection of its own."""
 
     _reading: SharedFile
+    _by_key = _BY_KEY
 
     def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
@@ -150,11 +219,19 @@ class SqliteState(_FileView, SqlState):
         self._new_kinds: set[tuple[str, str, int]] = set()
         #: By type, the text of the fences that were this writer's, and what it says.
         self._known_fences: dict[str, tuple[str | None, dict[int, int]]] = {}
+        #: By type, how many events are not in the index, as far as is known.
+        self._lags: dict[str, int] = {}
+        self._new_lags: dict[str, int] = {}
+        #: Types of which some events cannot enter the index.
+        self._unfit: set[str] = set()
+        #: Whether events of a key were read since events entered the index.
+        self._is_read = False
         self._writing = SharedFile(self.path)
         try:
             self._id = self._writing.run(partial(_migrate, self.path), is_write=True)
             self._writing.sync_late()
             self._reading = SharedFile(self.path)
+            self._lags.update(self.rows(_LAGGING))
             #: Of the node's thread: it waits for nobody.
             self._looking = SharedFile(self.path)
         except BaseException:
@@ -238,9 +315,18 @@ class SqliteState(_FileView, SqlState):
 
         return self._write_durably(work)
 
+    def past_events(
+        self, type_name: str, key: str, after: int = 0, limit: int = PAGE
+    ) -> Sequence[PastEvent]:
+        """Return what is applied of the events of a key behind a number."""
+        self._is_read = True
+        return super().past_events(type_name, key, after, limit)
+
     def commit(self, batches: Sequence[SlotBatch]) -> Committed:
         """Write the batches of several slots in one transaction."""
-        return self.commit_waiting(lambda: batches)
+        done = self.commit_waiting(lambda: batches)
+        self.settle()
+        return done
 
     def commit_waiting(self, take: Callable[[], Sequence[SlotBatch]]) -> Committed:
         """Write what there is to commit once no other process writes.
@@ -262,6 +348,44 @@ class SqliteState(_FileView, SqlState):
             if len(taken) == 1:
                 return Committed({}, {taken[0].slot: error}, {})
             return self._commit_singly(taken)
+
+    def settle(self, *, is_idle: bool = False) -> bool:
+        """Enter events into the index if there are many that are not in it; all, if idle.
+
+        Returns:
+            Whether none are left out, as far as is known here.
+        """
+        most = INDEXED_FOR_READERS if self._is_read else INDEXED_TOGETHER
+        for type_name, lag in list(self._lags.items()):
+            if lag and (is_idle or lag >= most):
+                with suppress(StorageError):  # later, then
+                    self._lags[type_name] = self._enter(type_name, 1 if is_idle else most)
+                    self._is_read = False
+        return not any(self._lags.values())
+
+    def _enter(self, type_name: str, least: int) -> int:
+        """Enter the first events that are not in the index; return how many are left out.
+
+        Nothing is done where another process has by now. A long lag, which an older callboard
+        can leave, is worked off in parts, so that no other process waits for long.
+        """
+
+        def write(connection: sqlite3.Connection) -> int:
+            last, indexed = connection.execute(_LAG, (type_name,)).fetchone()
+            if last - indexed < least:
+                return int(last - indexed)
+            end = min(last, indexed + 2 * INDEXED_TOGETHER)
+            connection.execute(_INDEX, (type_name, indexed, end))
+            connection.execute(_NOW_INDEXED, (type_name, end))
+            return int(last - end)
+
+        try:
+            return self._writing.run(write, is_write=True)
+        except StateCorrupt as error:
+            text = "two events of a %s have one number, all newer ones are found slowly: %s"
+            _log.error(text, type_name, error)
+            self._unfit.add(type_name)
+            return 0
 
     def _commit_singly(self, batches: Sequence[SlotBatch]) -> Committed:
         """Try each slot by itself: what one cannot write does not hinder the others."""
@@ -296,18 +420,19 @@ class SqliteState(_FileView, SqlState):
                 raise OutcomeUnknown(message) from error
             raise
         self._kinds |= self._new_kinds
+        self._lags |= self._new_lags
         self._writing.sync()
         return done
 
     def _write(self, batches: Sequence[SlotBatch], connection: sqlite3.Connection) -> Committed:
         """Write what is not fenced; positions come last, as with other engines."""
         execute, now = connection.execute, time.time_ns() // 1_000_000
-        self._new_kinds = set()
+        self._new_kinds, self._new_lags = set(), {}
         fenced: dict[Slot, Fence] = {}
         positions: dict[str, int] = {}
         kept: dict[str, list[SlotBatch]] = {}
-        last = self._advance_fenced(batches, connection)
-        if last is not None:  # as nearly always where there are many
+        ends = self._advance_fenced(batches, connection)
+        if ends is not None:  # as nearly always where there are many
             kept[batches[0].slot[0]] = list(batches)
         else:
             for batch in batches:
@@ -320,12 +445,18 @@ class SqliteState(_FileView, SqlState):
             self._write_others(type_name, of_type, connection, now)
             count = _events_in(of_type)
             if count:
-                if last is None:
-                    end = execute(_ADVANCE, (count, type_name)).fetchone()[0]
+                if ends is None:
+                    end, indexed = execute(_ADVANCE, (count, type_name)).fetchone()
                 else:
-                    end = last
+                    end, indexed = ends
                 positions[type_name] = end
                 self._write_events(type_name, end - count, of_type, connection, now)
+                if count <= INDEXED_AT_ONCE and indexed == end - count:
+                    execute(_INDEX, (type_name, indexed, end))
+                    execute(_NOW_INDEXED, (type_name, end))
+                    indexed = end
+                if type_name not in self._unfit:
+                    self._new_lags[type_name] = end - indexed
         if self._new_kinds:
             connection.executemany(_KIND, self._new_kinds)
         execute(_COUNT, (self.writer, self._number, now))
@@ -333,8 +464,8 @@ class SqliteState(_FileView, SqlState):
 
     def _advance_fenced(
         self, batches: Sequence[SlotBatch], connection: sqlite3.Connection
-    ) -> int | None:
-        """Return the position of the last event of many batches, if nothing is fenced.
+    ) -> tuple[int, int] | None:
+        """Return the last position of many batches, and that of the index, if none is fenced.
 
         None, and nothing is written, where a fence is another's, and where there are few
         batches, or some of several types: each slot is looked at then.
@@ -346,7 +477,7 @@ class SqliteState(_FileView, SqlState):
         row = connection.execute(_ADVANCE_FENCED, (count, name, self.writer)).fetchone()
         if row is None:
             return None
-        last, text = row
+        last, indexed, text = row
         known = self._known_fences.get(name)
         if known is None or known[0] != text:
             known = self._known_fences[name] = text, _epochs(text)
@@ -355,7 +486,7 @@ class SqliteState(_FileView, SqlState):
             if own.get(slot) != epoch:
                 connection.execute(_ADVANCE, (-count, name)).fetchone()
                 return None
-        return int(last)
+        return last, indexed
 
     def _write_events(
         self,
@@ -400,10 +531,12 @@ class SqliteState(_FileView, SqlState):
                 connection.execute(_SNAPSHOT, (type_name, key, number, version, now, body))
                 connection.execute(_OLD_SNAPSHOTS, (type_name, key))
             for key, last in batch.forget.items():
-                connection.execute(_FORGET, (type_name, key, last))
+                connection.execute(_FORGET_EVENTS, (type_name, key, last))
+                connection.execute(_FORGET_PLACES, (type_name, key, last))
 
     def close(self) -> None:
         """Close the file."""
+        self.settle(is_idle=True)
         self._looking.close()  # first: no look begins to read the index from here on
         if self._index is not None:
             self._index.close()  # before the last connection ends, and with it the index
@@ -464,10 +597,12 @@ class SqliteView(_FileView):
         """
         self._reading = SharedFile(path.absolute(), connect_to_read)
         try:
-            self._reading.run(partial(_check_tables, path))
+            self._version = self._reading.run(partial(_check_tables, path))
         except BaseException:
             self.close()
             raise
+        if self._version < INDEX_TABLE_VERSION:
+            self._by_key = BY_INDEX
 
     def identity(self) -> Identity:
         """Return which state this is."""
@@ -480,8 +615,8 @@ class SqliteView(_FileView):
         self._reading.close()
 
 
-def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
-    """Raise an error unless a file has tables that this callboard can read."""
+def _check_tables(path: Path, connection: sqlite3.Connection) -> int:
+    """Return the version of a file's tables, if this callboard can read them."""
     sql = "SELECT count(*) FROM sqlite_master WHERE name = 'callboard_state'"
     is_there = connection.execute(sql).fetchone()[0]
     row = is_there and connection.execute("SELECT schema_version FROM callboard_state")
@@ -490,6 +625,7 @@ def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
         message = f"{path} holds no state of entities; give the file that nodes host with"
         raise StateCorrupt(message)
     check_version(found[0], str(path))
+    return int(found[0])
 
 
 def _migrate(path: Path, connection: sqlite3.Connection) -> str:
