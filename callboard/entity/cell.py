@@ -114,7 +114,7 @@ def _nothing(_: BaseException) -> None:
 class HeldSender:
     """The sender of a message to an entity: what answers it waits for the state."""
 
-    __slots__ = ("_answer", "_entity", "_sends", "batch", "inner")
+    __slots__ = ("_answer", "cell", "_sends", "batch", "inner")
 
     expects: Literal[True] = True
     #: The first answer as it was given, and what sends it if it was encoded then.
@@ -122,7 +122,7 @@ class HeldSender:
     _sends: Callable[[], object] | None
 
     def __init__(self, cell: "EntityCell", inner: Sender | None) -> None:
-        self._entity = cell
+        self.cell = cell
         self.inner = inner
         self._answer = _NONE
         #: The first batch with something that the handler persisted; 0: there is none.
@@ -163,7 +163,7 @@ class HeldSender:
 
     def set_result(self, value: Any) -> bool:
         """End the stretch; the answer leaves when it may."""
-        inner, cell = self.inner, self._entity
+        inner, cell = self.inner, self.cell
         if inner is None or not inner.expects:
             cell.close_stretch()
             return True
@@ -197,7 +197,7 @@ class HeldSender:
                 pass  # which the asker is told once the state may be shown
             else:
                 return
-        self._answer = self._entity.host.form.copy(value)
+        self._answer = self.cell.host.form.copy(value)
 
     def leave(self) -> None:
         """Let the answer go."""
@@ -209,7 +209,7 @@ class HeldSender:
 
     def set_exception(self, error: BaseException) -> bool:
         """Let an error leave as an answer does."""
-        inner, cell = self.inner, self._entity
+        inner, cell = self.inner, self.cell
         if inner is None or not inner.expects:
             return True
         if cell.type_is_kept and cell.reason is None:
@@ -221,7 +221,7 @@ class HeldSender:
 
     def _stopped(self) -> BaseException:
         """Return what is told of a handler whose activation ended while it awaited."""
-        cell = self._entity
+        cell = self.cell
         text = f"{cell.ref} was stopped while it handled this ({cell.detail or cell.reason})"
         if cell.type_is_kept and not self.batch:
             return EntityUnavailable(f"{text}{_REPEAT}")
@@ -229,7 +229,7 @@ class HeldSender:
 
     def _refuse(self, error: BaseException) -> None:
         """Fail the ask: what waited for the state may not leave."""
-        if 0 < self.batch <= self._entity.durable and isinstance(error, EntityUnavailable):
+        if 0 < self.batch <= self.cell.durable and isinstance(error, EntityUnavailable):
             why = said(error).removesuffix(_REPEAT)
             error = OutcomeUnknown(f"{why}; a part of what its handler persisted is stored")
         if self.inner is not None and self.inner.expects:
@@ -252,6 +252,72 @@ class HeldSender:
         return None if inner is None else inner.reference(runtime)
 
 
+class HeldCarried(HeldSender):
+    """The sender of a message that came with others.
+
+    It answers without the asker that a message alone has: that is made if it is needed.
+    """
+
+    __slots__ = ("_asker", "_carrier", "_has_left", "_message_id", "deadline", "expects")
+
+    #: The asker that a message alone has, once it was made.
+    _asker: Any
+
+    only_counts: Final = False  # it was asked
+
+    deadline: float | None
+    expects: Literal[True]
+
+    def __init__(self, carrier: Any, message_id: int, deadline: float | None) -> None:
+        """Make one that no cell has yet; `carrier` makes askers, and sends answers."""
+        self._carrier, self._message_id, self.deadline = carrier, message_id, deadline
+        self._answer, self._asker = _NONE, None
+        self.expects, self.batch, self._has_left = True, 0, False
+
+    @property
+    def inner(self) -> Any:  # type: ignore[override]
+        """The asker that a message alone has."""
+        asker = self._asker
+        if asker is None:
+            asker = self._asker = self._carrier.carried(self._message_id)
+            asker.done_ = self._has_left
+        asker.deadline = self.deadline
+        return asker
+
+    @property
+    def done_(self) -> bool:
+        """Whether the ask is over."""
+        return self._has_left or (self._asker is not None and self._asker.done_)
+
+    @property
+    def node(self) -> bytes:
+        """The node that asks."""
+        node: bytes = self._carrier.node
+        return node
+
+    def set_result(self, value: Any) -> bool:
+        """End the stretch; the answer leaves when it may."""
+        cell = self.cell
+        if (
+            self._asker is not None
+            or self._answer is not _NONE
+            or not cell.type_is_kept
+            or value.__class__ not in IMMUTABLE
+        ):
+            return super().set_result(value)
+        self._answer, self._sends = value, None
+        cell.end_stretch(self)
+        return True
+
+    def leave(self) -> None:
+        """Let the answer go."""
+        if self._asker is not None or self._has_left:
+            super().leave()
+        else:
+            self._has_left = True
+            self._carrier.answer(self._message_id, self._answer)
+
+
 def emission_of(what: "Emission | HeldSender") -> Emission:
     """Return how an answer goes, and how it fails."""
     return (what.leave, what.fail_at_once) if isinstance(what, HeldSender) else what
@@ -264,7 +330,7 @@ class _HeldReminder(HeldSender):
 
     def set_result(self, value: Any) -> bool:
         """End the stretch, and with it the reminder."""
-        cell, ticket = self._entity, self.inner
+        cell, ticket = self.cell, self.inner
         assert type(ticket) is ReminderTicket, "that is what it was made with"
         cell.end_reminder(ticket)
         cell.emit_answer(lambda: ticket.set_result(None), ticket.set_exception)
@@ -279,7 +345,7 @@ class _HeldStart(HeldSender):
 
     def set_result(self, value: Any) -> bool:
         """Take note that all went well."""
-        self._entity.host.singletons.has_begun(self._entity.key)
+        self.cell.host.singletons.has_begun(self.cell.key)
         return super().set_result(value)
 
 
@@ -401,12 +467,16 @@ class EntityCell(Cell):
 
     def post(self, message: Any, sender: Sender | None = None) -> None:
         """Append a message to the mailbox; from any thread, never blocks."""
+        self.post_held(message, HeldSender(self, sender))
+
+    def post_held(self, message: Any, held: HeldSender) -> None:
+        """Append a message that has the sender which this cell's messages have."""
         runner = self.runner
         self.last_used = runner.now()
         mailbox = self._mailbox  # from here on as any cell does, without the call
         if mailbox is None:
             mailbox = self.open_mailbox()
-        mailbox.append((message, HeldSender(self, sender)))
+        mailbox.append((message, held))
         if not self.scheduled:
             self.scheduled = True
             runner.ready.append(self)

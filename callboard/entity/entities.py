@@ -22,7 +22,7 @@ from callboard.basp.errors import MalformedPayload, RemoteProtocolError
 from callboard.basp.header import ENTITIES
 from callboard.basp.options import CHAIN_LIMIT
 from callboard.basp.payload import PayloadCodec
-from callboard.entity.cell import EntityCell
+from callboard.entity.cell import EntityCell, HeldCarried
 from callboard.entity.cycles import would_deadlock
 from callboard.entity.entity import Entity, EntityType, checked_key, type_name
 from callboard.entity.errors import DuplicateEntityType, NeedsLeases
@@ -216,14 +216,17 @@ class EntityServer(SystemActor):
             return
         cell.promised = carrier  # each message has an answer of its own
         carrier.owed()
-        take = self._entities.carried(msg.type_name, carrier, cell.drop_expired)
-        made = carrier.carried
+        take, now = self._entities.carried(msg.type_name, carrier, cell), cell.runner.now()
         for carried in messages:
-            asker = made(carried[0])
+            left, deadline = carried[4], None
+            if left != NO_DEADLINE:
+                COMPANY.used = True
+                deadline = now + left / 1000
+            held = HeldCarried(carrier, carried[0], deadline)
             try:
-                take(carried, asker)
+                take(carried, held)
             except Exception as error:  # noqa: BLE001 - the others are no part of it
-                asker.set_exception(remote_error(error))
+                held.inner.set_exception(remote_error(error))
                 text = f"{class_name(error)}: {said(error)}"
                 self._entities.runtime.note_failure(cell, text, error)
 
@@ -376,8 +379,8 @@ class Entities:
         self._terms: dict[str, int] = {}
         #: Where the table of a type is, by its name.
         self._registers: dict[str, str] = {}
-        #: The attempts in which messages were refused, by their node, type and slot.
-        self._refused: dict[tuple[bytes, str, int], int] = {}
+        #: By node and type of messages that were refused: the latest attempt for each slot.
+        self._refused: dict[tuple[bytes, str], dict[int, int]] = {}
         self._stop_listening: Callable[[], object] | None = None
         #: What is being opened: in which of these, of which URL.
         self._opening: dict[tuple[int, str], Future[Any]] = {}
@@ -815,66 +818,67 @@ class Entities:
             and host.deliver(key, message, sender, is_urgent=is_urgent)
         ):
             return None
-        slot = slot_of(key)
-        way = (bytes(node), name, slot)
-        is_late = attempt <= self._refused.get(way, -1)  # one before it was refused
+        slot, way = slot_of(key), (bytes(node), name)
+        refused = self._refused.get(way, {})
+        is_late = attempt <= refused.get(slot, -1)  # one before it was refused
         if (
             host is not None
             and not host.is_closed
             and not is_late
             and self._take_or_hold(host, key, slot, message, sender, is_urgent=is_urgent)
         ):
-            self._refused.pop(way, None)
+            refused.pop(slot, None)
             return None
         if host is not None:
-            self._refused[way] = max(attempt, self._refused.get(way, 0))
+            refused[slot] = max(attempt, refused.get(slot, 0))
+            self._refused[way] = refused
         return NotOwner(self.table(name))
 
     def carried(
-        self, name: str, carrier: Any, expire: Callable[[Any, Any], object]
-    ) -> Callable[[Carried, Any], None]:
+        self, name: str, carrier: Any, server: Any
+    ) -> Callable[[Carried, HeldCarried], None]:
         """Return what gives a message that came with others to its entity.
 
-        It answers what cannot be read, and where this node is not the owner; `expire` takes
+        It answers what cannot be read, and where this node is not the owner; `server` drops
         what has no time left. `carrier` counted all as taken.
         """
         read, node, runtime = carrier.read, carrier.node, self.runtime
-        host, now, refused = self._hosts.get(name), runtime.now(), self._refused
+        host, way, ways = self._hosts.get(name), (node, name), self._refused
         cells = {} if host is None else host.cells
+        is_quick = host is not None and not host.sending.has_lines
 
-        def take(carried: Carried, asker: Any) -> None:
+        def take(carried: Carried, held: HeldCarried) -> None:
+            nonlocal is_quick
             _, flags, attempt, teller, left, key, body = carried
             if key not in cells and not is_key(key):
-                asker.set_exception(_no_key(key))
+                held.inner.set_exception(_no_key(key))
                 return
             try:
                 message = read(body)
             except RemoteProtocolError as error:
                 runtime.counters.dead_letters += 1
                 carrier.died()
-                asker.set_exception(error)
+                held.inner.set_exception(error)
                 return
             if not left:
                 carrier.died()
-                expire(message, asker)
+                server.drop_expired(message, held.inner)
                 return
-            if left != NO_DEADLINE:
-                COMPANY.used = True
-                asker.deadline = now + left / 1000
-            sender, is_asked = asker, flags & CARRIED_ASKED
-            if not is_asked:
-                sender = _Teller(runtime.ref_of(node, teller) if teller else None)
             if (
-                flags == CARRIED_ASKED
+                is_quick
+                and flags == CARRIED_ASKED
                 and host is not None
-                and not (refused or host.is_closed)
-                and host.deliver_carried(key, message, asker)
+                and host.deliver_carried(key, message, held, ways.get(way, ()) if ways else ())
             ):  # as nearly always
                 return
+            sender, is_asked = held.inner, flags & CARRIED_ASKED
+            if not is_asked:
+                sender = _Teller(runtime.ref_of(node, teller) if teller else None)
             arrived = ArrivedMessage(name, key, message, sender, flags & CARRIED_URGENT != 0)
             refusal = self.deliver(arrived, node, attempt)
             if refusal is not None or not is_asked:
-                asker.set_result(refusal)
+                held.inner.set_result(refusal)
+            is_quick = host is not None and not host.sending.has_lines  # it may wait in one
 
         return take
 

@@ -6,7 +6,7 @@ Its lock guards what handlers on other threads touch as well.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +22,7 @@ from callboard.entity.cell import (
     Emission,
     EntityBatch,
     EntityCell,
+    HeldCarried,
     HeldSender,
     LeasedCell,
     emission_of,
@@ -205,19 +206,34 @@ class EntityHost:
             return True
         return self._take(key, message, sender, is_urgent=is_urgent)
 
-    def deliver_carried(self, key: str, message: Any, sender: Sender) -> bool:
+    def deliver_carried(
+        self, key: str, message: Any, sender: HeldCarried, refused: Container[int]
+    ) -> bool:
         """Give a message of another node to an entity that is awake, as `deliver` does.
+
+        Args:
+            key: of the entity.
+            message: that came with others.
+            sender: of the message.
+            refused: slots whose messages were refused to that node.
 
         Returns:
             False if there is anything else to it, and nothing has happened: `deliver` tells.
         """
-        if message.__class__ is Envelope or self.is_leased is not None:
+        if message.__class__ is Envelope or self.is_leased is not None or self.is_closed:
             return False
         with self.lock:
             cell = self.cells.get(key)
-            if cell is None or self._stopped or cell.is_put_away or cell.reason is not None:
+            if (
+                cell is None
+                or self._stopped
+                or cell.is_put_away
+                or cell.reason is not None
+                or cell.slot in refused
+            ):
                 return False
-            cell.post(message, sender)
+            sender.cell = cell
+            cell.post_held(message, sender)
             return True
 
     def _comes_back(self, key: str, message: Any, sender: Sender | None) -> bool:
@@ -681,10 +697,10 @@ class EntityHost:
         for proof in waiting:
             slot, epoch, emission = proof
             if epoch is not None and own.get(slot) == epoch:
-                if emission.__class__ is HeldSender:  # as nearly always
+                if isinstance(emission, HeldSender):  # as nearly always
                     emission.leave()
                 else:
-                    emission_of(emission)[0]()
+                    emission[0]()
             else:
                 unproven.append(proof)
         with self.lock:

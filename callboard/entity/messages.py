@@ -42,6 +42,7 @@ class EntityMessage:
 
 #: The head of a message that is carried, see `EntityMessages`.
 CARRIED_HEAD: Final = Struct(">IBIIIHH")
+_HEADS_IN: Final = CARRIED_HEAD.iter_unpack
 CARRIED_ASKED: Final = 1
 CARRIED_URGENT: Final = 2
 #: Of a message without an end of its time.
@@ -91,9 +92,10 @@ class EntityMessages:
         found: list[Carried] = []
         at = start = 0
         try:
-            for *fields, key_size, size in CARRIED_HEAD.iter_unpack(heads):
+            for ask, flags, attempt, teller, left, key_size, size in _HEADS_IN(heads):
                 key_end, end = start + key_size, at + size
-                found.append((*fields, keys[start:key_end].decode(), bodies[at:end]))
+                key = keys[start:key_end].decode()
+                found.append((ask, flags, attempt, teller, left, key, bodies[at:end]))
                 start, at = key_end, end
         except UnicodeDecodeError:
             msg = "what carries messages has a key that is no text"

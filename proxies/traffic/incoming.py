@@ -248,10 +248,18 @@ class RemoteCarrier(RemoteAsker):
         self._arrivals.delivered -= 1
         self._arrivals.dead_letters += 1
 
-    @property
-    def carried(self) -> "Callable[[int], CarriedAsker]":
-        """What makes the asker of one of them of the id of its ask."""
-        return partial(CarriedAsker, self._outgoing, self.node)
+    def carried(self, message_id: int) -> "CarriedAsker":
+        """Return the asker of one of them, by the id of its ask."""
+        return CarriedAsker(self._outgoing, self.node, message_id)
+
+    def answer(self, message_id: int, value: Any) -> None:
+        """Send the answer of one of them, which has no asker."""
+        outgoing = self._outgoing
+        if value.__class__ in SCALARS:  # they travel, each in a few bytes
+            payload = outgoing.codec.encode(value)
+        else:
+            payload = outgoing.payload_of(self.node, value)
+        outgoing.gather_answer(self.node, message_id, payload)
 
     @property
     def read(self) -> Callable[[bytes], Any]:
