@@ -623,7 +623,8 @@ class Entities:
                 self._terms.pop(url, None)
                 for each in owned:
                     each.end_term()
-                text = f"the lease of {self.runtime.name} was killed by {by}: it was silent"
+                why = f"killed by {by}: it was silent" if by else "removed from its register"
+                text = f"the lease of {self.runtime.name} was {why}"
                 self.runtime.warn_once(("lease killed", url), text)
                 self._held[url].begin_anew()
             case HolderGone(writer, number):

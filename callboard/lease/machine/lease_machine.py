@@ -16,6 +16,7 @@ that it does, and then begins another **term** (`begin_anew`): numbers go on ris
 is named by its first one, so that the death of an earlier term says nothing about a later one.
 
 An outcome that is not known is settled by reading: a value carries its writer and a number.
+A value that is no longer there is a kill, too: what it said last is not known.
 """
 
 from typing import Final
@@ -72,6 +73,7 @@ class LeaseExpired:
 class LeaseKilled:
     """The own lease was killed: what was done in its term has to end."""
 
+    #: Who did; empty where its value was removed from the register.
     by: str
 
 
@@ -254,16 +256,22 @@ class LeaseMachine:
         value, version = answer
         self._is_unknown = False
         if value is not None and value.text != HELD:
-            self.is_killed, self._is_held = True, False
             self._number = max(self._number, value.number)
-            self._version, self._sent_at = version, None
-            return [LeaseKilled(value.writer)]
+            return self._killed(value.writer, version)
+        if value is None and self._version:  # a kill may have been removed with it
+            return self._killed("", version)
         if value is not None and value.number == self._number:
             return self._raised(now, version)
         # It did not take place yet; with the version that was read, a late one cannot any more
         # once the next raise has.
         self._version, self._sent_at = version, None
         return []
+
+    def _killed(self, by: str, version: int) -> list[Effect]:
+        """End the term."""
+        self.is_killed, self._is_held = True, False
+        self._version, self._sent_at = version, None
+        return [LeaseKilled(by)]
 
     def _raised(self, now: float, version: int) -> list[Effect]:
         """Be valid from when the raise was sent."""

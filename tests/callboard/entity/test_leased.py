@@ -114,6 +114,31 @@ def test_a_node_that_lost_its_slots_runs_nothing_before_it_hears_of_that(
     assert one_at_a_time(runs)
 
 
+@pytest.mark.parametrize("removed_at", [1.0, 4.0, 6.0])
+def test_a_row_of_a_lease_that_somebody_removes_lets_no_two_run(
+    cluster: Cluster, runs: Runs, removed_at: float
+) -> None:
+    """Of a node that still holds it, that is silent, or that has been replaced."""
+    one, _, asker, key = hosts(cluster, runs)
+    database, ticket = cluster.database(LEASES), one.entity(Ticket, key)
+    assert ticket.ask(0.0).result(5) == 1
+    database.cut(runner_of(one))
+    cluster.clock.plan(
+        removed_at, lambda: database._contents.leases.pop(f"lease/{one._entities.writer}")
+    )
+    for _ in range(70):
+        ticket.tell(0.0)
+        cluster.advance(0.1)
+    assert asker.entity(Ticket, key).ask(0.0, timeout=20.0).result(20) >= 1
+    database.mend(runner_of(one))
+    for _ in range(50):
+        ticket.tell(0.0)
+        cluster.advance(0.1)
+    assert one.entity(Ticket, key).ask(0.0).result(5) >= 1
+    assert one_at_a_time(runs)
+    assert database._contents.leases[f"lease/{one._entities.writer}"][0].text == "held"
+
+
 def test_a_node_without_its_lease_closes(cluster: Cluster, runs: Runs) -> None:
     one, _, asker, key = hosts(cluster, runs)
     asker.entity(Ticket, key).tell("60.0")

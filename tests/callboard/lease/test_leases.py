@@ -154,6 +154,26 @@ def test_who_was_killed_begins_another_term_beyond_the_kill(pair: tuple[Life, Li
     assert other.news[-1] == killed
 
 
+def test_a_lease_whose_value_was_removed_is_over(pair: tuple[Life, Life]) -> None:
+    """By an operator, behind the kill: the holder was stopped and has not seen that."""
+    one, other = pair
+    one.tick(0.0)
+    for quarter in range(6):
+        other.tick(quarter * 0.5)
+    assert other.gone == ["a"]
+    del one.leases._values["lease/a"]
+    one.tick(2.6)
+    one.tick(2.7)
+    assert one.news[-1] == LeaseKilled("")
+    assert not one.machine.is_valid(2.7)
+    one.machine.begin_anew()
+    one.tick(2.8)
+    begun = one.news[-1]
+    assert isinstance(begun, LeaseHeld)
+    assert begun.term > 1
+    assert one.machine.is_valid(2.8)
+
+
 def test_it_is_known_when_a_silent_holder_may_be_killed(pair: tuple[Life, Life]) -> None:
     one, other = pair
     one.tick(0.0)
@@ -162,9 +182,10 @@ def test_it_is_known_when_a_silent_holder_may_be_killed(pair: tuple[Life, Life])
     assert one.machine.silent_at(0.1) == float("inf")
 
 
+@pytest.mark.parametrize("removed", [0.0, 0.01])
 @pytest.mark.parametrize("seed", range(30))
-def test_nobody_is_valid_when_another_believes_it_gone(seed: int) -> None:
-    """Clocks that are wrong by up to 5 %, pauses, slow and lost answers."""
+def test_nobody_is_valid_when_another_believes_it_gone(seed: int, removed: float) -> None:
+    """Clocks that are wrong by up to 5 %, pauses, slow and lost answers; values removed."""
     rng, leases = random.Random(seed), MemoryLeases()
     machines = [LeaseMachine(name) for name in "abc"]
     rates = [rng.uniform(0.955, 1.045) for _ in machines]
@@ -176,6 +197,8 @@ def test_nobody_is_valid_when_another_believes_it_gone(seed: int) -> None:
         due.remove(event)
         at, n, answered = event
         machine, now = machines[n], at * rates[n]
+        if removed and rng.random() < removed:
+            leases._values.pop(f"lease/{rng.choice('abc')}", None)
         effects = machine.tick(now) if answered is None else answered(now)  # type: ignore[operator]
         if answered is None:
             pause = rng.uniform(1.0, 6.0) if rng.random() < 0.03 else 0.5

@@ -1,17 +1,23 @@
 """What every register does: memory, SQLite, PostgreSQL and etcd alike."""
 
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from callboard.entity.machine.table import Table, TableMember
 from callboard.entity.state.opening import open_leases
 from callboard.lease.errors import OutcomeUnknown, StateUnavailable
+from callboard.lease.etcd import EtcdLeases
+from callboard.lease.postgresql import PostgresqlLeases
 from callboard.lease.register import Leases, LeaseValue, MemoryLeases
+from callboard.lease.sqlite import SqliteLeases
 from tests.callboard.entity.state.postgresql_server import running_server
 from tests.callboard.lease.etcd_server import running_etcd
 from tests.polling import eventually
@@ -52,6 +58,34 @@ def test_a_value_is_replaced_only_by_who_saw_it(open_one: OpenLeases) -> None:
     assert not one.write("table", LeaseValue("a", 2), 1)
     assert one.read("table") == (LeaseValue("b", 1), 2)
     assert one.read("other") == (None, 0)
+
+
+def remove(leases: Any, name: str) -> None:
+    """Remove a value, as an operator does."""
+    sql = "DELETE FROM callboard_leases WHERE name = "
+    if isinstance(leases, MemoryLeases):
+        del leases._values[name]
+    elif isinstance(leases, SqliteLeases):
+        leases._file.run(lambda file: file.execute(f"{sql}?", (name,)), is_write=True)
+    elif isinstance(leases, PostgresqlLeases):
+        leases._connected.query(f"{sql}%s RETURNING 1", (name,))
+    else:
+        assert isinstance(leases, EtcdLeases)
+        leases._ask({"success": [{"request_delete_range": {"key": leases._key(name)}}]})
+
+
+def test_a_value_that_was_removed_is_read_as_none_and_replaced_by_nobody_who_saw_it(
+    open_one: OpenLeases,
+) -> None:
+    one, other = open_one("a"), open_one("b")
+    assert one.write("lease/a", LeaseValue("a", 1), 0)
+    assert one.write("lease/a", LeaseValue("a", 2), 1)
+    remove(other, "lease/a")
+    assert one.read("lease/a") == (None, 0)
+    assert not one.write("lease/a", LeaseValue("a", 3), 2)
+    assert one.write("lease/a", LeaseValue("a", 3), 0)
+    assert other.read("lease/a") == (LeaseValue("a", 3), 1)
+    assert not one.write("lease/a", LeaseValue("a", 4), 2)
 
 
 def test_of_writers_at_once_one_wins_each_version(open_one: OpenLeases) -> None:
@@ -113,3 +147,27 @@ def test_a_write_whose_connection_was_lost_perhaps_took_place() -> None:
     with pytest.raises(StateUnavailable):
         leases.read("n")
     leases.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_the_documented_statement_removes_lives_that_are_over_and_nothing_else(
+    kind: str, tmp_path: Path
+) -> None:
+    url = f"sqlite:{tmp_path}/a.db" if kind == "sqlite" else running_server().new_database()
+    leases: Any = open_leases(url, "a")
+    table = Table(1, members={"ab-1": TableMember("ab" * 18)}).filled().text()
+    rows = {"entities/shop.Cart": table, "entities/x": "", "other/ab-2": "released"}
+    lives = {"ab-1": "killed", "ab-2": "held", "ab-3": "killed", "ab-4": "released"}
+    for name, text in (rows | {f"lease/{life}": text for life, text in lives.items()}).items():
+        assert leases.write(name, LeaseValue("a", 1, text), 0)
+    page = (Path(__file__).parents[3] / "docs" / "entities-schema.md").read_text()
+    (sql,) = re.findall(r"```sql\n(DELETE FROM callboard_leases\n.*?)```", page, re.DOTALL)
+    if kind == "sqlite":
+        leases._file.run(lambda file: file.execute(sql), is_write=True)
+    else:
+        leases._connected.transaction(lambda file: file.execute(sql))
+    left = {
+        name for name in (*rows, *(f"lease/{life}" for life in lives)) if leases.read(name)[0]
+    }
+    leases.close()
+    assert left == {*rows, "lease/ab-1", "lease/ab-2"}
