@@ -88,13 +88,6 @@ class EntityBatch:
         self.answer = answer
         self.emissions = emissions
 
-    def release(self) -> None:
-        """Let go what waited."""
-        if self.answer is not None:
-            self.answer.leave()
-        for go, _ in self.emissions:
-            go()
-
     def fail(self, error: BaseException) -> None:
         """Fail what waited."""
         if self.answer is not None:
@@ -839,39 +832,29 @@ class EntityCell(Cell):
 
     def end_stretch(self, answer: HeldSender) -> None:
         """Let an answer go when it may, and end the stretch behind it."""
-        events = self._events
         if (
-            not events
-            and self._in_flight is None
+            self._in_flight is None
             and self._next is None
             and self._saved is None
             and self._rows is None
             and self._broken is None
-        ):  # as nearly always where a handler only reads
-            host = self.host
-            with host.lock:
-                host.prove(self.slot, answer)
-            return
-        every = self.type.cls.snapshot_every
-        if (
-            events
-            and self._in_flight is None
-            and self._next is None
-            and self._saved is None
-            and self._rows is None
-            and self._broken is None
-            and (self._since < every or not every)
-            and not self._outbox
-        ):  # as nearly always where a handler has persisted something
-            with self.host.lock:
-                self._events = []
-                self._batches = number = self._batches + 1
-                self._in_flight = EntityBatch(number, events, [], answer)
-                writing = self._writing
-                if isinstance(writing, HeldSender) and not writing.batch:
-                    writing.batch = number
-                self.host.commit_events(self, events)
-            return
+        ):
+            host, events, every = self.host, self._events, self.type.snapshot_every
+            if not events:  # as nearly always where a handler only reads
+                with host.lock:
+                    host.prove(self.slot, answer)
+                return
+            if not self._outbox and (self._since < every or not every):
+                # As nearly always where a handler has persisted something.
+                with host.lock:
+                    self._events = []
+                    self._batches = number = self._batches + 1
+                    self._in_flight = EntityBatch(number, events, [], answer)
+                    writing = self._writing
+                    if isinstance(writing, HeldSender) and not writing.batch:
+                        writing.batch = number
+                    host.commit_events(self, events)
+                return
         self.emit_answer(*emission_of(answer))
         self.close_stretch()
 
@@ -898,7 +881,7 @@ class EntityCell(Cell):
                     batch.rows = rows
                 batch.emissions += emitted
                 batch.snapshot = saved or batch.snapshot
-                every = self.type.cls.snapshot_every
+                every = self.type.snapshot_every
                 if events and every and self._since >= every:
                     self._since = 0
                     batch.snapshot = self.host.snapshot(self)
@@ -911,7 +894,7 @@ class EntityCell(Cell):
         Not while a handler runs, or waits: the state may be half of what it will be. And not
         before a tenth of the events are there that the class has between snapshots.
         """
-        every = self.type.cls.snapshot_every
+        every = self.type.snapshot_every
         has_many = self.type_is_kept and every and self._since >= max(events, every // 10)
         is_between = not (self.running or self.task or self._has_written) and self._has_begun
         if not (is_between and has_many) or self._broken is not None:
@@ -932,17 +915,20 @@ class EntityCell(Cell):
 
     def take_outcome(self, outcome: Committed | BaseException) -> None:
         """Take the outcome of a transaction that held a batch of this; on the node's thread."""
-        if isinstance(outcome, BaseException) or outcome.fenced or outcome.failed:
-            error = self.host.error_of(self, outcome)
+        host = self.host
+        if outcome is not host.all_committed:  # which one look tells for a whole transaction
+            error = host.error_of(self, outcome)
             if error is not None:
                 self._not_committed(error)
-                self.host.not_committed(self, outcome)
+                host.not_committed(self, outcome)
                 return
-            assert not isinstance(outcome, BaseException), "that is an error"
+            host.has_committed(outcome)
         batch = self._in_flight
         assert batch is not None
-        self.host.has_committed(len(batch.events), outcome)
-        with self.host.lock:
+        counters = host.counters
+        counters.commits += 1
+        counters.events += len(batch.events)
+        with host.lock:
             self._in_flight, later = None, self._next
             if later is not None:
                 self._commit()
@@ -950,8 +936,11 @@ class EntityCell(Cell):
             self.runner.post(self.after_commits)
         self.durable = batch.number
         if batch.rows is not None:
-            self.host.rows_committed(batch.rows)
-        batch.release()
+            host.rows_committed(batch.rows)
+        if batch.answer is not None:
+            batch.answer.leave()
+        for go, _ in batch.emissions:
+            go()
         if not self._has_begun and later is None and self.reason is None:
             self._read_if_clean()
 

@@ -266,6 +266,7 @@ class EntityType:
                     self._latest[named] = max(version, self._latest.get(named, 0))
         #: By kind, the latest version, and what makes an event of its fields; filled by use.
         self.builders: dict[str, tuple[int, Callable[[Any], object]]] = {}
+        self.snapshot_every = cls.snapshot_every
         #: Of snapshots: the simple form changes by defaults of fields, as messages do.
         self.snapshot_version = cls.version if self.appliers else 0
 

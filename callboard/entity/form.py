@@ -120,7 +120,11 @@ class EventForm:
         fields = self._fields.get(kind)
         if fields is None:
             names = kind.names_of(value)
-            fields = [(f",{_Escaped(name)}:", name) for name in names]
+            starts = "{" + "," * (len(names) - 1)
+            fields = [
+                (f"{start}{_Escaped(name)}:", name)
+                for start, name in zip(starts, names, strict=False)
+            ]
             self._fields[kind] = fields
         text = ""
         try:
@@ -134,7 +138,7 @@ class EventForm:
                     text += before + repr(field)
                 else:
                     text += before + _Encode(self._plain(field))
-            return f"{{{text[1:]}}}"
+            return text + "}" if text else "{}"
         except (CannotTravel, ValueError) as error:  # also a text that UTF-8 cannot express
             msg = f"{kind.name} cannot be stored: {error}"
             raise NotSerializable(msg) from None

