@@ -394,6 +394,10 @@ class PayloadCodec:
             RemoteProtocolError: as :meth:`decode`.
             LargePayload: it is to be read in pieces.
         """
+        if payload.startswith(_RECORD_PREFIX):  # looked for first: so is nearly every message
+            record = read_flat_record(payload, self.registry.flat, self._flat_levels)
+            if record is not _NOT_FLAT:
+                return record
         size = len(payload)
         if size < 2 or payload[0] != 0x81:
             if size and payload[0] == WITH_OPTIONS:
@@ -416,10 +420,6 @@ class PayloadCodec:
         elif first == _FLOAT:
             if size == 10:
                 return _read_float(payload, 2)[0]
-        elif first == _REGISTERED_TAG:
-            record = read_flat_record(payload, self.registry.flat, self._flat_levels)
-            if record is not _NOT_FLAT:
-                return record
         elif 0x40 <= first < 0x58 and size == first - 0x3E:
             return payload[2:]
         elif size >= _LARGE and 0x58 <= first <= 0x5B:

@@ -678,11 +678,10 @@ class EntityCell(Cell):
         host = self.host
         apply, kind, version = host.known_events.get(event.__class__) or host.learn(event)
         body = host.form.write_fields(kind, event)
-        self.written += 1
+        self.written = number = self.written + 1
         self._since += 1
         if self.type_is_kept:
-            made = self.key, self.written, kind.name, version, body
-            self._events.append(_new_event(made))
+            self._events.append(_new_event((self.key, number, kind.name, version, body)))
         apply(self.actor, event)
 
     def save(self) -> None:

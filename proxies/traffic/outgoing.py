@@ -62,6 +62,9 @@ from callboard.proxies.traffic.unrouted import Unrouted
 
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
 
+#: Bytes of the head of an answer that goes with others.
+_ANSWER_HEAD_SIZE: Final = ANSWER_HEAD.size
+
 #: Seconds in which a node says what it can do, and what may wait for that.
 DESCRIBED_WITHIN: Final = 5.0
 LEARNERS: Final = 1_000
@@ -359,26 +362,33 @@ class Outgoing:
         An answer of another thread, or a large one, goes alone.
         """
         size, runner = len(payload), self._runner
-        is_here = runner.holder == get_ident() or runner.is_runner_thread()
-        if size > self.carried_limit or not is_here:
+        if size > self.carried_limit or not (
+            runner.holder == get_ident() or runner.is_runner_thread()
+        ):
             self.respond_encoded(node, 0, message_id, payload)
             return
-        load = self._answers.get(node)
-        if load is None:
-            load = self._answers[node] = AnswerLoad(
-                partial(self._send_answers, node), self.first_load
-            )
         with self.lock:
-            if self.loads.get(node) is not load:
-                self._unload(node)
-                self.loads[node] = load
+            load = self.loads.get(node)
+            if load.__class__ is not AnswerLoad:  # else answers are being gathered already
+                load = self._open_answers(node)
             load.answers.append((message_id, payload))
-            load.size = size = load.size + size + ANSWER_HEAD.size
+            load.size = size = load.size + size + _ANSWER_HEAD_SIZE
             if size >= load.early_at:
                 self.send_early(node, load)
         # As `stay_awake`, without the call: each answer comes here.
         if runner.sleeping or runner.times.stuck:
             runner.post(self.unload)
+
+    def _open_answers(self, node: bytes) -> AnswerLoad:
+        """Let answers be gathered for a node, behind what was before; with the lock held."""
+        load = self._answers.get(node)
+        if load is None:
+            load = self._answers[node] = AnswerLoad(
+                partial(self._send_answers, node), self.first_load
+            )
+        self._unload(node)
+        self.loads[node] = load
+        return load
 
     def _send_answers(self, node: bytes, answers: list[tuple[int, bytes]]) -> None:
         """Send the answers of a turn, one of them as any other; with the lock held."""

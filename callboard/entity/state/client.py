@@ -73,10 +73,8 @@ class GroupedCommits:
     def __init__(self) -> None:
         """Make one of nothing."""
         self._waiting: deque[tuple[SlotBatch, Done[Committed]]] = deque()
-
-    def add(self, batch: SlotBatch, done: Done[Committed]) -> None:
-        """Let a batch wait."""
-        self._waiting.append((batch, done))
+        #: Lets a batch wait, with who waits for it: each commit of an entity comes here.
+        self.add = self._waiting.append
 
     @property
     def is_empty(self) -> bool:
@@ -213,7 +211,7 @@ class ThreadedStateClient:
 
     def commit(self, batch: SlotBatch, done: Done[Committed]) -> None:
         """Commit the batch of a slot in the next transaction."""
-        self._commits.add(batch, done)
+        self._commits.add((batch, done))
         if not self._is_committing:  # else its thread looks before it waits
             self._is_committing = True
             self._commits_come.put(None)

@@ -318,7 +318,7 @@ class ModelClient:
 
     def commit(self, batch: SlotBatch, done: Done[Committed]) -> None:
         """Commit the batch of a slot in the next transaction."""
-        self._commits.add(batch, done)
+        self._commits.add((batch, done))
         if self._committing is None:
             self._next_commit()
 
