@@ -768,7 +768,8 @@ class Entities:
         found = self._senders.get(name)
         if found is None:
             here = partial(self._deliver_here, name)
-            made = TypeSender(self.runtime, name, here, self._tellers(name))
+            is_host = partial(self._hosts.__contains__, name)
+            made = TypeSender(self.runtime, name, here, self._tellers(name), is_host)
             found = self._senders.setdefault(name, made)
         return found
 

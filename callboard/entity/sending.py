@@ -159,6 +159,7 @@ class TypeSender:
         type_name: str,
         here: Callable[[Waiting], bool],
         others: Callable[[], Iterable[bytes]],
+        is_host: Callable[[], bool],
     ) -> None:
         """Make one that knows no table.
 
@@ -167,9 +168,10 @@ class TypeSender:
             type_name: of the entities.
             here: gives a message to this node's own host; False if it does not serve the slot.
             others: returns the nodes in reach.
+            is_host: tells whether this node hosts the type.
         """
         self._runtime, self.type_name = runtime, type_name
-        self._here, self._others = here, others
+        self._here, self._others, self._is_host = here, others, is_host
         self.table = Table()
         self._lock = threading.RLock()
         self._queues: dict[int, deque[Waiting]] = {}
@@ -191,6 +193,8 @@ class TypeSender:
         self._is_looking = False
         #: The refs of the entities of nodes, while the table stays.
         self._refs: dict[bytes, ActorRef[Any]] = {}
+        #: Nodes that have said since then that they host no such entities.
+        self._hostless: set[bytes] = set()
         self._carrying: dict[bytes, Carrying] = {}
 
     @property
@@ -348,6 +352,7 @@ class TypeSender:
             if table.version > self.table.version or (is_certain and table != self.table):
                 before, self.table = self.table.nodes, table
                 self._refs.clear()
+                self._hostless.clear()
                 self._carrying.clear()
                 for node in sorted(before - table.nodes):
                     forget = self._forget_owner
@@ -540,12 +545,25 @@ class TypeSender:
             waiting.sender.set_result(value)
 
     def take(self, told: EntityTable) -> None:
-        """Take a table from another node."""
-        if told.is_sound and told.version > self.table.version:
+        """Take a table from another node.
+
+        Versions begin again where the only host of a type was replaced, and a false one may be
+        as high as it likes. So an earlier one is taken while no member of the one that is known
+        is in reach: whom it makes owners refuses what it does not own.
+        """
+        is_newer = told.is_sound and told.version > self.table.version
+        if is_newer or (told.is_sound and self._is_deserted()):
             try:
-                self.adopt(Table.read(told.text))
+                self.adopt(Table.read(told.text), is_certain=not is_newer)
             except (StateCorrupt, StateVersion):
                 return
+
+    def _is_deserted(self) -> bool:
+        """Return whether no member of the table that is known is in reach, and is a host."""
+        nodes = {bytes.fromhex(node) for node in self.table.nodes} - self._hostless
+        if self._runtime.node_id in nodes and self._is_host():
+            return False
+        return not any(map(self._runtime.remote.is_reachable, nodes - {self._runtime.node_id}))
 
     def _wait_again(self, waiting: Waiting) -> None:
         """Put a message that was refused where it was, before what was sent later."""
@@ -693,14 +711,17 @@ class TypeSender:
             ref = self._runtime.ref_of(node, ENTITIES)
             future: Future[Any] = Future(ref)
             self._runtime.set_deadline(future, 2.0)
-            future.on_done(self._told_table)
+            future.on_done(partial(self._told_table, node))
             ref.target.post(AskEntityTable(self.type_name), future)
 
-    def _told_table(self, future: Future[Any]) -> None:
+    def _told_table(self, node: bytes, future: Future[Any]) -> None:
         """Take what a node answered that was asked for the table."""
         error = future.exception()
         found = None if error is not None else future.result()
+        if isinstance(error, ActorDown) or (error is None and found is None):
+            self._hostless.add(node)
         if isinstance(found, EntityTable) and found.type_name == self.type_name:
+            self._hostless.discard(node)
             self.take(found)
         elif isinstance(error, NotPermitted) and not self.table.version:
             with self._lock:  # nobody else will tell a leaf

@@ -9,6 +9,7 @@ from tests.fuzz.broker_1_4 import Broker14
 from tests.fuzz.carriers import Carriers
 from tests.fuzz.case import Case, Target, Violation, dump_case, load_case
 from tests.fuzz.control import Control
+from tests.fuzz.entity_wire import EntityWire
 from tests.fuzz.files import Files
 from tests.fuzz.flow import Flows
 from tests.fuzz.gateway import Gateways
@@ -37,6 +38,7 @@ _ALL: Final[tuple[Target, ...]] = (
     MqttRouter(),
     WholeNode(),
     Carriers(),
+    EntityWire(),
     TopicValue(),
     TopicRun(),
     TopicFilters(),

@@ -19,6 +19,7 @@ FRAMES = {
     "mqtt-router": 1_500,
     "node": 1_000,
     "carriers": 1_000,
+    "entities": 600,
     "value": 2_000,
     "websocket": 1_500,
     "websocket-client": 1_500,
