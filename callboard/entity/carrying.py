@@ -33,23 +33,22 @@ class Carrying:
     """Gathers messages of this node for another one."""
 
     __slots__ = (
-        "_askers", "_bodies", "_encode", "_heads", "_keys", "_large", "_node", "_outgoing",
-        "_proxy", "_ref", "_runner", "_type_name", "early_at", "size",
+        "_bodies", "_encode", "_heads", "_ids", "_keys", "_large", "_outgoing", "_proxy",
+        "_runner", "_type_name", "early_at", "node", "ref", "size",
     )  # fmt: skip
 
-    def __init__(self, type_name: str, ref: ActorRef[Any]) -> None:
+    def __init__(self, type_name: str, node: bytes, ref: ActorRef[Any]) -> None:
         """Make one; `ref` is that of the entities of the other node."""
-        self._type_name = type_name
-        self._ref, target = ref, ref.target  # held, so that its proxy stays
+        self._type_name, self.node = type_name, node
+        self.ref, target = ref, ref.target  # held, so that its proxy stays
         self._proxy: Any = target
-        self._node: bytes = getattr(target, "node", b"")
         found = target.outbound if isinstance(target, Proxy) else None
         self._outgoing = found if isinstance(found, Outgoing) else None
         if self._outgoing is not None:  # looked up once, not for each ask
             self._runner, self._encode = self._outgoing.runner, self._outgoing.codec.encode
         #: How many of the next messages of a class go alone without a look at their size.
         self._large: dict[type, int] = {}
-        self._askers: list[Any] = []
+        self._ids: list[int] = []
         self._heads: list[bytes] = []
         self._keys: list[bytes] = []
         self._bodies: list[bytes] = []
@@ -72,7 +71,7 @@ class Carrying:
         outgoing, message = self._outgoing, parcel.message
         if outgoing is None:
             return False
-        is_open = outgoing.loads.get(self._node) is self  # as nearly always
+        is_open = outgoing.loads.get(self.node) is self  # as nearly always
         is_free = is_open and self._runner.holder == get_ident()
         if not is_free and not outgoing.may_carry(self._proxy, self):
             return False
@@ -100,16 +99,16 @@ class Carrying:
         key = parcel.key.encode()
         flags = CARRIED_ASKED * is_asked + CARRIED_URGENT * parcel.is_urgent
         with outgoing.lock:
-            number = outgoing.open_load(self._node, self, asker)
+            number = outgoing.open_load(self.node, self, asker)
             self._heads.append(
                 _pack(number, flags, parcel.attempt, teller, left, len(key), size)
             )
             self._keys.append(key)
             self._bodies.append(body)
-            self._askers.append(asker)
+            self._ids.append(number)
             self.size = size = self.size + _HEAD_SIZE + len(key) + size
             if size >= self.early_at:
-                outgoing.send_early(self._node, self)
+                outgoing.send_early(self.node, self)
         runner = self._runner
         if runner.sleeping or runner.times.stuck:
             outgoing.stay_awake()
@@ -127,14 +126,14 @@ class Carrying:
         outgoing = self._outgoing
         assert outgoing is not None, "it gathered them"
         gathered = self._heads, self._keys, self._bodies
-        askers, self._askers = self._askers, []
+        ids, self._ids = self._ids, []
         self._heads, self._keys, self._bodies, self.size = [], [], [], 0
-        room = outgoing.room(self._proxy.node)
-        for at in range(0, len(askers), room):  # once, but for the end of an epoch
+        room = outgoing.room(self.node)
+        for at in range(0, len(ids), room):  # once, but for the end of an epoch
             part = slice(at, at + room)
             columns = [b"".join(column[part]) for column in gathered]
             message = EntityMessages(self._type_name, *columns)
-            outgoing.send_carrier(self._proxy, message, askers[part])
+            outgoing.send_carrier(self._proxy, message, ids[part])
 
 
 def _number_of(teller: ActorRef[Any]) -> int:

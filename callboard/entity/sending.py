@@ -191,11 +191,12 @@ class TypeSender:
         self._number = 0
         self._pause = FIRST_LOOK
         self._is_looking = False
-        #: The refs of the entities of nodes, while the table stays.
-        self._refs: dict[bytes, ActorRef[Any]] = {}
-        #: Nodes that have said since then that they host no such entities.
+        #: Nodes that have said, since the table was taken, that they host no such entities.
         self._hostless: set[bytes] = set()
+        #: What gathers messages for nodes, while the table stays.
         self._carrying: dict[bytes, Carrying] = {}
+        #: That of the node which owns a slot, and which the last message of it went to.
+        self._settled: dict[int, Carrying] = {}
 
     @property
     def has_lines(self) -> bool:
@@ -226,19 +227,14 @@ class TypeSender:
         with self._lock:
             self._number = number = self._number + 1
             waiting = Waiting(number, key, slot, message, sender, is_urgent, now)
-            node = self._former.get(slot)
+            carrying = self._settled.get(slot)
             if (
-                node is not None
+                carrying is not None
                 and not (self._queues or self._marked or self._refusing or self._passing)
-                and node == self.table.node_of(slot)
-                and node != self._runtime.node_id
-                and (
-                    # What was gathered in this turn is not sent yet, so there is a path.
-                    ((carrying := self._carrying.get(node)) is not None and carrying.size > 0)
-                    or self._runtime.remote.is_reachable(node)
-                )
+                # What was gathered in this turn is not sent yet, so there is a path.
+                and (carrying.size > 0 or self._runtime.remote.is_reachable(carrying.node))
             ):  # as nearly always: where the last one went, and nothing has changed
-                self._dispatch(waiting, node)
+                self._dispatch(waiting, carrying)
                 return
             if slot not in self._queues and self._go(waiting):
                 return
@@ -351,9 +347,9 @@ class TypeSender:
         with self._lock:
             if table.version > self.table.version or (is_certain and table != self.table):
                 before, self.table = self.table.nodes, table
-                self._refs.clear()
                 self._hostless.clear()
                 self._carrying.clear()
+                self._settled.clear()
                 for node in sorted(before - table.nodes):
                     forget = self._forget_owner
                     self._runtime.call_later(GONE_SECONDS, forget, bytes.fromhex(node))
@@ -448,39 +444,51 @@ class TypeSender:
         if not waiting.key:
             self._ask_marker(slot, node, partial(self._marker_came, waiting))
             return True
+        carrying = self._carrying.get(node) or self._carry(node)
         if waiting.is_passing:
             self._handing[slot] = node
             self._former.setdefault(slot, node)  # messages of this node may be among them
         else:
             self._former[slot] = node
-        return self._dispatch(waiting, node)
+            self._settled[slot] = carrying
+        self._dispatch(waiting, carrying)
+        return True
 
-    def _dispatch(self, waiting: Waiting, node: bytes) -> bool:
-        """Send a message to a node."""
-        message, sender = waiting.message, waiting.sender
-        envelope = message if message.__class__ is Envelope else None
+    def _dispatch(self, waiting: Waiting, carrying: Carrying) -> None:
+        """Send a message to a node, with others of this turn if it may go with them."""
+        sender, node = waiting.sender, carrying.node
         is_asked, told_by = True, None
         if sender.__class__ is not Future:
             is_asked = sender is not None and sender.expects
             only_counts = bool(getattr(sender, "only_counts", False))
             if sender is not None and (not is_asked or only_counts):
                 told_by, is_asked = sender.reference(self._runtime), False
-        waiting.attempt = self._attempts.get(waiting.slot, 0)
-        ref = self._refs.get(node)
-        if ref is None:
-            ref = self._refs[node] = self._runtime.ref_of(node, ENTITIES)
+        if self._attempts:
+            waiting.attempt = self._attempts.get(waiting.slot, 0)
         asker: Waiting | Future[Any]
         if is_asked:
             asker = waiting
             waiting.sending, waiting.node = self, node
             waiting.message_id, waiting.is_answered = 0, False
         else:
-            asker = Future(ref)
+            asker = Future(carrying.ref)
             self._runtime.set_deadline(asker, TOLD_SECONDS)
             asker.on_done(partial(self._told, waiting, node))
-        carrying = self._carrying.get(node) or self._carry(node, ref)
-        if carrying.take(waiting, told_by, asker, is_asked=is_asked):
-            return True
+        if not carrying.take(waiting, told_by, asker, is_asked=is_asked):
+            self._send_alone(waiting, carrying.ref, told_by, asker, is_asked=is_asked)
+
+    def _send_alone(
+        self,
+        waiting: Waiting,
+        ref: ActorRef[Any],
+        told_by: ActorRef[Any] | None,
+        asker: Waiting | Future[Any],
+        *,
+        is_asked: bool,
+    ) -> None:
+        """Send a message that cannot go with others."""
+        message = waiting.message
+        envelope = message if message.__class__ is Envelope else None
         wrapped: Any = EntityMessage(
             self.type_name,
             waiting.key,
@@ -498,11 +506,11 @@ class TypeSender:
             ref.target.post(wrapped, asker)
         except Exception as error:  # noqa: BLE001 - it cannot travel: the sender's matter
             asker.set_exception(error)
-        return True
 
-    def _carry(self, node: bytes, ref: ActorRef[Any]) -> "Carrying":
+    def _carry(self, node: bytes) -> Carrying:
         """Return what gathers messages for a node."""
-        made = self._carrying[node] = Carrying(self.type_name, ref)
+        ref = self._runtime.ref_of(node, ENTITIES)
+        made = self._carrying[node] = Carrying(self.type_name, node, ref)
         return made
 
     def _told(self, waiting: Waiting, node: bytes, future: Future[Any]) -> None:
@@ -628,6 +636,7 @@ class TypeSender:
                 return
             self._marked.discard(slot)
             del self._former[slot]
+            self._settled.pop(slot, None)
         self._runtime.post(self.flush)
 
     def _refusals_came(self, slot: int, node: bytes) -> None:

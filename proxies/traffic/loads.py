@@ -11,8 +11,7 @@ counts as if it went alone.
 The lock of the routes guards all of them.
 """
 
-from collections.abc import Callable
-from operator import itemgetter
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Protocol
 
 #: Bytes after which the first load of a turn to a node is sent, and twice as many each time.
@@ -20,8 +19,6 @@ FIRST_LOAD: Final = 1_024
 
 #: Nothing is carried where a message may be no larger than this: a carrier is one, too.
 LEAST_LIMIT: Final = 4_096
-
-_message_id: Final = itemgetter(0)
 
 
 class Load(Protocol):
@@ -60,7 +57,7 @@ class Carrier:
     Each of them has an answer of its own; this has one only if none of them was taken.
     """
 
-    __slots__ = ("_asks", "_pending", "expects", "message_id")
+    __slots__ = ("_ids", "_pending", "expects", "message_id")
 
     expects: Literal[True]
     message_id: int
@@ -68,22 +65,25 @@ class Carrier:
     #: Each of the asks has its own.
     deadline: Final = None
 
-    def __init__(self, askers: list[Any], pending: dict[int, tuple[Any, bytes]]) -> None:
-        """Make one of asks that are pending; who asks may send again later, by another id."""
+    def __init__(self, ids: Sequence[int], pending: dict[int, tuple[Any, bytes]]) -> None:
+        """Make one of asks that are pending; who asks may send again later, by another id.
+
+        It knows but the ids, so that who has an answer is not kept in memory.
+        """
         self.expects = True
-        self._asks = [(asker.message_id, asker) for asker in askers]
+        self._ids = ids
         self._pending = pending
 
     def unanswered(self) -> list[tuple[int, Any]]:
         """Return the asks that have no answer, each with its id."""
-        get, nobody = self._pending.get, (None, b"")
-        return [each for each in self._asks if get(each[0], nobody)[0] is each[1]]
+        found = ((number, self._pending.get(number)) for number in self._ids)
+        return [(number, ask[0]) for number, ask in found if ask is not None]
 
     @property
     def done_(self) -> bool:
         """Whether nobody waits for an answer any more."""
         # As nearly always all are answered, which takes no look at each.
-        are_answered = self._pending.keys().isdisjoint(map(_message_id, self._asks))
+        are_answered = self._pending.keys().isdisjoint(self._ids)
         return are_answered or all(asker.done_ for _, asker in self.unanswered())
 
     def set_result(self, _: Any) -> bool:

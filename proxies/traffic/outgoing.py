@@ -7,7 +7,7 @@ order on the wire is the order of the positions.
 
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from threading import get_ident
@@ -478,20 +478,21 @@ class Outgoing:
         if runner.sleeping or runner.times.stuck:
             runner.post(self.unload)
 
-    def send_carrier(self, proxy: Proxy, message: object, askers: list[Any]) -> None:
-        """Send what carries asks, no more than there is room for; with the lock held.
+    def send_carrier(self, proxy: Proxy, message: object, ids: Sequence[int]) -> None:
+        """Send what carries asks of some ids, no more than there is room for.
 
-        If there is no path any more they fail, as what never left this node.
+        With the lock held. If there is no path any more they fail, as what never left this
+        node.
         """
         node = proxy.node
         wire = self._wire_to(node)
-        carrier = Carrier(askers, self.pending)
+        carrier = Carrier(ids, self.pending)
         if wire is None:
             self._runtime.post(carrier.fail_unsent, proxy.no_path())
             return
         payload = self.codec.encode(message)
         message_id = self._expect(carrier, node)
-        head = self._head_of_carrier(node, len(askers), message_id, CARRIED, len(payload))
+        head = self._head_of_carrier(node, len(ids), message_id, CARRIED, len(payload))
         wire.write(head + payload)
 
     def unload(self) -> None:

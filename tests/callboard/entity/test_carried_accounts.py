@@ -160,7 +160,8 @@ def send_together(
         )
         keys = "".join(key for key, _, _ in items).encode()
         carrier = EntityMessages(name, heads, keys, b"".join(body for _, body, _ in items))
-        outgoing.send_carrier(proxy.target, carrier, futures)
+        ids = [future.message_id for future in futures]
+        outgoing.send_carrier(proxy.target, carrier, ids)
     return futures
 
 

@@ -373,7 +373,7 @@ def test_a_lost_node_fails_no_message_that_went_to_another_one_since() -> None:
     stays, goes_again = Again(), Again()
     goes_again.message_id = 2
     pending: dict[int, tuple[Any, bytes]] = {1: (stays, b"a"), 2: (goes_again, b"a")}
-    carrier = Carrier([stays, goes_again], pending)
+    carrier = Carrier([1, 2], pending)
     del pending[2]  # refused, and on its way to the next owner
     goes_again.message_id = 3
     pending[3] = goes_again, b"b"
