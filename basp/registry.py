@@ -20,6 +20,7 @@ from callboard.basp import errors
 from callboard.basp.cbor import tags
 from callboard.basp.cbor.reader import TagReader
 from callboard.basp.cbor.writer import (
+    TEXT_HEADS,
     Encoder,
     EncoderTable,
     encode_text,
@@ -242,7 +243,11 @@ class RecordType(MessageType):
             def encode_single(value: object, depth: int) -> bytes:
                 if depth >= limit:
                     raise too_deep(limit)
-                field = values_of(value)
+                field: Any = values_of(value)
+                if type(field) is str:  # as `encode_text`, without the call
+                    text = field.encode()
+                    size = len(text)
+                    return first + (TEXT_HEADS[size] if size < 256 else head(0x60, size)) + text
                 return first + table[type(field)](field, depth + 1)
 
             return encode_single

@@ -65,7 +65,7 @@ def head(major: int, count: int) -> bytes:
 
 
 _ARRAY_HEADS: Final = tuple(head(0x80, count) for count in range(24))
-_TEXT_HEADS: Final = tuple(head(0x60, count) for count in range(256))
+TEXT_HEADS: Final = tuple(head(0x60, count) for count in range(256))
 _BYTES_HEADS: Final = tuple(head(0x40, count) for count in range(256))
 _NATURALS: Final = tuple(head(0x00, number) for number in range(1024))
 
@@ -98,7 +98,7 @@ def encode_text(value: str, _depth: int = 0) -> bytes:
     """
     text = value.encode()
     size = len(text)
-    return (_TEXT_HEADS[size] if size < 256 else head(0x60, size)) + text
+    return (TEXT_HEADS[size] if size < 256 else head(0x60, size)) + text
 
 
 def encode_bytes(value: bytes, _depth: int = 0) -> bytes:

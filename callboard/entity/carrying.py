@@ -58,15 +58,14 @@ class Carrying:
 
     # Each ask comes here, so there are few calls.
     def take(  # noqa: C901
-        self, parcel: Any, told_by: ActorRef[Any] | None, asker: Any, *, is_asked: bool
+        self, parcel: Any, told_by: ActorRef[Any] | None, asker: Any
     ) -> bool:
         """Gather a message; False if it has to go alone.
 
         Args:
             parcel: has the message, its key, its attempt, and whether it is urgent.
             told_by: the actor that told it; None for an ask, and where nobody is known.
-            asker: takes the outcome.
-            is_asked: whether it was asked and not told.
+            asker: takes the outcome; the parcel itself if it was asked and not told.
         """
         outgoing, message = self._outgoing, parcel.message
         if outgoing is None:
@@ -97,7 +96,9 @@ class Carrying:
             self._large[message.__class__] = ALONE
             return False
         key = parcel.key.encode()
-        flags = CARRIED_ASKED * is_asked + CARRIED_URGENT * parcel.is_urgent
+        flags = CARRIED_ASKED if asker is parcel else 0
+        if parcel.is_urgent:
+            flags |= CARRIED_URGENT
         with outgoing.lock:
             number = outgoing.open_load(self.node, self, asker)
             self._heads.append(

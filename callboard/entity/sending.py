@@ -82,6 +82,7 @@ class Waiting:
     no time of its own: when that of the ask is over, nobody waits for this either.
     """
 
+    expects: ClassVar[Literal[True]] = True
     #: The asker's own is looked after where it was made.
     deadline: ClassVar[None] = None
 
@@ -91,6 +92,7 @@ class Waiting:
     message: Any
     sender: Sender | None
     is_urgent: bool
+    #: When it was told; what was asked has a deadline instead.
     since: float
     #: Whether this node's host held it while it gave the slot away.
     is_passing: bool = False
@@ -102,7 +104,6 @@ class Waiting:
     message_id: int = 0
     #: Whether there was an outcome since it was sent.
     is_answered: bool = False
-    expects: Literal[True] = True
 
     @property
     def is_asked(self) -> bool:
@@ -223,7 +224,7 @@ class TypeSender:
         self, key: str, slot: int, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
         """Send a message, or let it wait for its owner; from any thread."""
-        now = self._runtime.now()
+        now = 0.0 if sender.__class__ is Future else self._runtime.now()
         with self._lock:
             self._number = number = self._number + 1
             waiting = Waiting(number, key, slot, message, sender, is_urgent, now)
@@ -456,26 +457,21 @@ class TypeSender:
 
     def _dispatch(self, waiting: Waiting, carrying: Carrying) -> None:
         """Send a message to a node, with others of this turn if it may go with them."""
-        sender, node = waiting.sender, carrying.node
-        is_asked, told_by = True, None
-        if sender.__class__ is not Future:
-            is_asked = sender is not None and sender.expects
-            only_counts = bool(getattr(sender, "only_counts", False))
-            if sender is not None and (not is_asked or only_counts):
-                told_by, is_asked = sender.reference(self._runtime), False
+        sender, told_by = waiting.sender, None
+        asker: Waiting | Future[Any] = waiting
         if self._attempts:
             waiting.attempt = self._attempts.get(waiting.slot, 0)
-        asker: Waiting | Future[Any]
-        if is_asked:
-            asker = waiting
-            waiting.sending, waiting.node = self, node
+        if sender.__class__ is Future or waiting.is_asked:
+            waiting.sending, waiting.node = self, carrying.node
             waiting.message_id, waiting.is_answered = 0, False
         else:
+            if sender is not None:
+                told_by = sender.reference(self._runtime)
             asker = Future(carrying.ref)
             self._runtime.set_deadline(asker, TOLD_SECONDS)
-            asker.on_done(partial(self._told, waiting, node))
-        if not carrying.take(waiting, told_by, asker, is_asked=is_asked):
-            self._send_alone(waiting, carrying.ref, told_by, asker, is_asked=is_asked)
+            asker.on_done(partial(self._told, waiting, carrying.node))
+        if not carrying.take(waiting, told_by, asker):
+            self._send_alone(waiting, carrying.ref, told_by, asker)
 
     def _send_alone(
         self,
@@ -483,11 +479,9 @@ class TypeSender:
         ref: ActorRef[Any],
         told_by: ActorRef[Any] | None,
         asker: Waiting | Future[Any],
-        *,
-        is_asked: bool,
     ) -> None:
         """Send a message that cannot go with others."""
-        message = waiting.message
+        message, is_asked = waiting.message, asker is waiting
         envelope = message if message.__class__ is Envelope else None
         wrapped: Any = EntityMessage(
             self.type_name,

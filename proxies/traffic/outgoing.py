@@ -453,10 +453,10 @@ class Outgoing:
         if self.loads.get(node) is not load:
             self._unload(node)
             self.loads[node] = load
-        message_id = 0  # as `_expect`, without the calls: each ask comes here
-        pending = self.pending
+        pending, ids = self.pending, self._message_ids
+        message_id = next(ids) & MESSAGE_ID_MASK  # as `_expect`: each ask comes here
         while not message_id or message_id in pending:
-            message_id = next(self._message_ids) & MESSAGE_ID_MASK
+            message_id = next(ids) & MESSAGE_ID_MASK
         asker.message_id = message_id
         pending[message_id] = (asker, node)
         if self._runner.sleeping and asker.deadline is not None:
