@@ -121,6 +121,14 @@ class SystemActor(Actor):
         """The runtime of the node that this actor lives on."""
         return self._cell.runtime
 
+    @property
+    def is_told(self) -> bool:
+        """Whether somebody sent the current message: what the runtime says has no sender.
+
+        So a `Down` that is told says nothing, and its fields may be anything.
+        """
+        return self._cell.sender is not None
+
     def now(self) -> float:
         """Return the monotonic time of the node in seconds."""
         return self._cell.runtime.now()

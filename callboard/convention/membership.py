@@ -150,6 +150,8 @@ class Administrator(SystemActor):
     @handler
     def down(self, down: Down) -> None:
         """Forget a system that ended, or that cannot be reached."""
+        if self.is_told:
+            return
         self._watched.discard(down.ref)
         self._membership.left(down.ref)
 

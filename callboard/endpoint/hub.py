@@ -802,6 +802,8 @@ class Hub(SystemActor):
     @handler
     def hub_lost(self, down: Down) -> None:
         """Another hub ended, or no path leads to it."""
+        if self.is_told:
+            return
         node = down.ref.node_id
         with self.core_lock:
             if self._hubs.pop(node, None) is not None:

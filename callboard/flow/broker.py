@@ -196,7 +196,8 @@ class FlowBrokerActor(FlowSwitch[ActorRef[Any]], SystemActor):
     @handler
     def port_down(self, down: Down) -> None:
         """A client or handler ended, or no path leads to it."""
-        self._lose(down.ref, down.detail or str(down.reason))
+        if not self.is_told:
+            self._lose(down.ref, down.detail or str(down.reason))
 
     def expire_flows(self) -> None:
         """Refuse flows that waited too long for their handlers."""

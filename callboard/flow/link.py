@@ -68,6 +68,8 @@ class FlowPort(SystemActor):
     @handler
     def broker_down(self, down: Down) -> None:
         """The broker ended, or no path leads to it."""
+        if self.is_told:
+            return
         text = down.detail or str(down.reason)
         self._taker.lost(FlowAborted(f"the flow broker is lost: {text}"))
 

@@ -18,6 +18,7 @@ from tests.fuzz.log_write import LogWrites
 from tests.fuzz.mqtt import Mqtt
 from tests.fuzz.mqtt_router import MqttRouter
 from tests.fuzz.node import WholeNode
+from tests.fuzz.parts import Parts
 from tests.fuzz.payload import Payload
 from tests.fuzz.peering import Peering
 from tests.fuzz.reader import Reader
@@ -39,6 +40,7 @@ _ALL: Final[tuple[Target, ...]] = (
     WholeNode(),
     Carriers(),
     EntityWire(),
+    Parts(),
     TopicValue(),
     TopicRun(),
     TopicFilters(),

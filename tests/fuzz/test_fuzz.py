@@ -20,6 +20,7 @@ FRAMES = {
     "node": 1_000,
     "carriers": 1_000,
     "entities": 600,
+    "parts": 2_000,
     "value": 2_000,
     "websocket": 1_500,
     "websocket-client": 1_500,

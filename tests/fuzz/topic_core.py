@@ -83,7 +83,7 @@ def _delivered(effects: list[Any]) -> list[Item]:
     return [item for effect in effects if type(effect) is DeliverItems for item in effect.items]
 
 
-class _Taker:
+class Taker:
     def __init__(self) -> None:
         self.items: list[Item] = []
 
@@ -115,7 +115,7 @@ class TopicEndpoint:
     def _live(self, cluster: Cluster, runs: list[Any]) -> None:
         victim, friend, mad = cluster(3, topology="star")
         hub, good = Hub.of(victim), Hub.of(friend)
-        taker, far = _Taker(), _Taker()
+        taker, far = Taker(), Taker()
         hub.add_receiver(taker, ["/friend", "/a"]).result(5)
         good.add_receiver(far, ["/back"]).result(5)
         core = mad.runtime.ref_of(victim.node_id, CORE_ACTOR)
