@@ -224,7 +224,9 @@ class EntityHost:
         """
         if message.__class__ is Envelope or self.is_leased is not None or self.is_closed:
             return False
-        with self.lock:
+        lock = self.lock
+        lock.acquire()  # in half of the time that `with` takes: each message comes here
+        try:
             cell = self.cells.get(key)
             if (
                 cell is None
@@ -236,7 +238,9 @@ class EntityHost:
                 return False
             sender.cell = cell
             cell.post_held(message, sender)
-            return True
+        finally:
+            lock.release()
+        return True
 
     def _comes_back(self, key: str, message: Any, sender: Sender | None) -> bool:
         """Look soon at an ask that comes back to an entity; False if it is none."""
