@@ -111,7 +111,9 @@ def storage_error(error: "psycopg.Error") -> StorageError:
         return StateBusy(f"PostgreSQL: {text}: another connection holds a lock or it is slow")
     if state in {"53100", "53200", "54000"}:
         return StateFull(f"PostgreSQL: {text}: free space on its disk and repeat")
-    if state[:2] in {"22", "23", "XX"} or state == "58P01":
+    # What the driver itself refuses has no state: a text with NUL, which no column takes.
+    is_refused = isinstance(error, psycopg.DataError)
+    if is_refused or state[:2] in {"22", "23", "XX"} or state == "58P01":
         return StateCorrupt(f"PostgreSQL: {text}")
     return StateUnavailable(f"PostgreSQL: {text}")
 
@@ -171,6 +173,9 @@ class Connected:
                     if isinstance(told, StateBusy):
                         self._end_stopped()
                     raise told from error
+                if isinstance(error, UnicodeEncodeError):  # lone surrogates
+                    message = f"PostgreSQL: {error}"
+                    raise StateCorrupt(message) from error
                 raise
 
     def _end_stopped(self) -> None:

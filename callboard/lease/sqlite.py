@@ -186,6 +186,9 @@ class SharedFile:
                         connection.execute("ROLLBACK")
                 if isinstance(error, sqlite3.Error):
                     raise storage_error(error, self.path) from error
+                if isinstance(error, UnicodeEncodeError):  # lone surrogates
+                    message = f"{self.path}: {error}"
+                    raise StateCorrupt(message) from error
                 raise
             return answer
 

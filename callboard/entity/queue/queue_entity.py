@@ -46,7 +46,7 @@ from callboard.entity.queue.messages import (
 )
 from callboard.entity.state.interface import EntityState, JobState, JobStatus, RowChanges
 from callboard.seconds import LONGEST
-from callboard.text import shown
+from callboard.text import printable, shown
 
 #: Seconds between looks whether the nodes of takers are there.
 LOOK: Final = 0.5
@@ -58,6 +58,9 @@ UNSEEN_SECONDS: Final = 5.0
 
 #: Seconds between two ticks at least.
 _SHORTEST: Final = 0.01
+
+#: What no text of PostgreSQL may have; neither JSON nor a token of ours has it.
+_NUL: Final = "\x00"
 
 #: Numbers of jobs hold the epoch of their owner's slot above so many bits: none is used twice.
 _EPOCH_BITS: Final = 40
@@ -131,7 +134,7 @@ class QueueEntity(Entity):
         )
         put = []
         for body, delay in msg.put[: jobs.room]:
-            if type(body) is str and 0.0 <= delay <= LONGEST:
+            if type(body) is str and _NUL not in body and 0.0 <= delay <= LONGEST:
                 number = self._next_number()
                 jobs.put(number, body, math.ceil(now_ms + 1000 * delay) if delay else 0)
                 put.append(number)
@@ -151,7 +154,8 @@ class QueueEntity(Entity):
         """Give a job to a taker, or let it wait."""
         cell = self.context
         asker = cell.sender
-        if type(msg.token) is not str or not 0.0 < msg.visible <= LONGEST or not asker.expects:
+        is_token = type(msg.token) is str and _NUL not in msg.token
+        if not is_token or not 0.0 < msg.visible <= LONGEST or not asker.expects:
             return
         cell.promised = asker  # answered when there is a job
         if not self._jobs.take(Taker(msg.token, msg.visible, asker)):
@@ -172,7 +176,7 @@ class QueueEntity(Entity):
         now_ms, delay = self.context.host.reminders.now_ms(), msg.delay
         due_ms = math.ceil(now_ms + 1000 * delay) if 0.0 < delay <= LONGEST else 0
         was_taken = self._jobs.give_back(
-            msg.number, msg.token, due_ms=due_ms, reason=str(msg.reason)
+            msg.number, msg.token, due_ms=due_ms, reason=printable(str(msg.reason), "\n\t")
         )
         self._settle()
         return self._outcome(msg.number, was_taken=was_taken)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from callboard import Actor, Entity, Node, handler, message
+from callboard.entity.queue.messages import ChangeJobs, TakeJob
 from callboard.errors import (
     AskTimeout,
     CallboardError,
@@ -26,6 +27,7 @@ from callboard.errors import (
     WrongValue,
 )
 from callboard.simulation import Cluster
+from tests.callboard.entity.state.postgresql_server import running_server
 from tests.polling import eventually
 
 FILE, SERVER = "sqlite:jobs.db", "postgresql://jobs/shop"
@@ -116,6 +118,21 @@ def test_what_is_given_back_comes_again_with_its_attempt(node: Node, state: str)
     assert (again.value, again.attempt) == ("a", 2)
     with pytest.raises(JobLost, match="taken from this taker"):
         [mails.take().result(5), again.ack(), again.ack()][-1].result(5)
+
+
+def test_texts_that_no_database_takes_reach_none() -> None:
+    """PostgreSQL has no NUL, and what a taker says of a failure may be anything."""
+    with Node("one") as node:
+        mails = node.queue("mails", state=running_server().new_database(), attempts=1)
+        owner = node.entity("queue.mails", "mails")
+        put = ChangeJobs(put=(('"\x00"', 0.0), ('"a"', 0.0)))
+        assert len(owner.ask(put).result(5).put) == 1
+        assert owner.ask(TakeJob("\x00", 5.0)).result(5) is None
+        job = mails.take().result(5)
+        assert job.value == "a"
+        job.nack(reason="a\x00b\udc80").result(5)
+        (dead,) = mails.dead().result(5)
+        assert dead.reason == r"a\x00b\udc80"
 
 
 def test_a_job_that_fails_too_often_is_dead_and_can_be_looked_at(

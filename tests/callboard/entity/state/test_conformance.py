@@ -9,6 +9,7 @@ from callboard.entity.state.interface import (
     Fence,
     JobState,
     JobStatus,
+    NewEvent,
     PastEvent,
     RowChanges,
     SlotBatch,
@@ -99,6 +100,20 @@ def test_a_number_is_written_once_and_others_of_the_group_commit(open_one: OpenS
     assert isinstance(done.failed["Cart", 1], StateCorrupt)
     assert set(done.failed) == {("Cart", 1)}
     assert done.positions == {"Cart": 2}
+    assert len(state.recover("Cart", "k-2", 1).events) == 1
+
+
+@pytest.mark.parametrize("body", ['"\x00"', '"\udc80"', "no json"])
+def test_what_no_database_takes_hinders_no_others_of_the_group(
+    open_one: OpenState, body: str
+) -> None:
+    state = open_one("a")
+    state.claim("Cart", {1: 1, 2: 1})
+    odd = SlotBatch(("Cart", 1), 1, [NewEvent("k-1", 1, "shop.ItemAdded", 1, body)], (), {})
+    done = state.commit([odd, batch(2, [1])])
+    assert not done.fenced
+    assert set(done.failed) <= {("Cart", 1)}
+    assert all(isinstance(error, StateCorrupt) for error in done.failed.values())
     assert len(state.recover("Cart", "k-2", 1).events) == 1
 
 
