@@ -2,8 +2,9 @@
 
 Nearly every ask is answered long before its deadline, so an ask costs one append when it is
 made. A sweep looks at the asks made since the last one, drops those that are answered, and
-gives the rest a place in a line: nearly all asks have the same time, so that the last one made
-is the last one due. An ask that is due before the end of the line goes into a heap.
+gives the rest a place in a line: most asks have one of a few times, and of those that have the
+same the last one made is the last one due. An ask goes to the first line that ends no later, as
+in patience sorting; one that is due before the end of all lines goes into a heap.
 """
 
 import heapq
@@ -22,6 +23,9 @@ SWEEP_INTERVAL: Final = 0.01
 SWEEP_SIZE: Final = 4096
 
 
+#: How many lines there are at most.
+LINES: Final = 4
+
 #: When an ask is due, its place among those made before and after it, and the ask.
 Entry = tuple[float, int, Future[Any]]
 
@@ -32,9 +36,9 @@ class Deadlines:
     def __init__(self) -> None:
         #: Asks made since the last sweep; any thread appends those that have a deadline.
         self.fresh: deque[Future[Any]] = deque()
-        #: Asks that a sweep found unanswered, each due no sooner than the one before it.
-        self.line: deque[Entry] = deque()
-        #: Those that were due before the end of the line.
+        #: Asks that a sweep found unanswered, in a line each due no sooner than the one before.
+        self.lines: list[deque[Entry]] = []
+        #: Those that were due before the end of all lines.
         self.heap: list[Entry] = []
         self._numbers = itertools.count()
         self._next_sweep = 0.0
@@ -42,63 +46,78 @@ class Deadlines:
 
     def sweep(self, now: float) -> float:
         """Fail what is overdue; returns when to come again, infinity while nothing waits."""
-        fresh, line, heap = self.fresh, self.line, self.heap
+        fresh, heap = self.fresh, self.heap
         while fresh and fresh[0].done_:
             fresh.popleft()
-        while line and line[0][2].done_:
-            line.popleft()
         if fresh and (now >= self._next_sweep or len(fresh) >= SWEEP_SIZE):
             self._next_sweep = now + SWEEP_INTERVAL
             self._place_fresh()
-        until = line[0][0] if line else math.inf
-        if heap and heap[0][0] < until:
-            until = heap[0][0]
-        if until <= now or (heap and heap[0][2].done_):
+        while heap and heap[0][2].done_:
+            heapq.heappop(heap)
+        until = heap[0][0] if heap else math.inf
+        for line in self.lines:
+            while line and line[0][2].done_:
+                line.popleft()
+            if not line:
+                self.lines = [each for each in self.lines if each is not line]
+            elif line[0][0] < until:
+                until = line[0][0]
+        if until <= now:
             until = self._expire(now)
         return self._next_sweep if fresh else until
 
     def _place_fresh(self) -> None:
         """Give the asks made since the last sweep their places, those without an answer."""
-        take, line, heap = self.fresh.popleft, self.line, self.heap
-        last = line[-1][0] if line else -math.inf
+        take, lines, heap = self.fresh.popleft, self.lines, self.heap
         for _ in range(len(self.fresh)):
             future = take()
             deadline = future.deadline
             if future.done_ or deadline is None:
                 continue
             entry = (deadline, next(self._numbers), future)
-            if deadline >= last:
-                line.append(entry)
-                last = deadline
+            for line in lines:
+                if line[-1][0] <= deadline:
+                    line.append(entry)
+                    break
             else:
-                heapq.heappush(heap, entry)
-        if len(line) + len(heap) >= self._compact_at:
-            waiting = [entry for entry in line if not entry[2].done_]
-            line.clear()
-            line.extend(waiting)
-            heap[:] = [entry for entry in heap if not entry[2].done_]
-            heapq.heapify(heap)
-            self._compact_at = max(1024, 2 * (len(line) + len(heap)))
+                if len(lines) < LINES:
+                    lines.append(deque((entry,)))
+                else:
+                    heapq.heappush(heap, entry)
+        if len(heap) + sum(map(len, lines)) >= self._compact_at:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Forget all asks that are answered, wherever they stand."""
+        kept = [deque(each for each in line if not each[2].done_) for line in self.lines]
+        self.lines = [line for line in kept if line]
+        self.heap[:] = [entry for entry in self.heap if not entry[2].done_]
+        heapq.heapify(self.heap)
+        self._compact_at = max(1024, 2 * (len(self.heap) + sum(map(len, self.lines))))
 
     def _expire(self, now: float) -> float:
         """Fail what is overdue, in the order of the deadlines; returns the next of them."""
-        line, heap = self.line, self.heap
-        while line or heap:
-            is_in_line = not heap or (bool(line) and line[0] < heap[0])
-            deadline, _, future = line[0] if is_in_line else heap[0]
+        while self.lines or self.heap:
+            first = min((line[0] for line in self.lines), default=None)
+            if first is None or (self.heap and self.heap[0] < first):
+                first = self.heap[0]
+            deadline, _, future = first
             if deadline > now and not future.done_:
                 return deadline
-            if is_in_line:
-                line.popleft()
+            if self.heap and self.heap[0] is first:
+                heapq.heappop(self.heap)
             else:
-                heapq.heappop(heap)
+                for line in self.lines:
+                    if line[0] is first:
+                        line.popleft()
+                self.lines = [line for line in self.lines if line]
             if not future.done_:
                 future.expire()
         return math.inf
 
     def unanswered(self) -> list[Future[Any]]:
         """Return the asks that have no outcome yet."""
-        asks = [*self.fresh, *(entry[2] for entry in itertools.chain(self.line, self.heap))]
+        asks = [*self.fresh, *(entry[2] for entry in itertools.chain(*self.lines, self.heap))]
         return [future for future in asks if not future.done_]
 
     def close(self) -> None:
@@ -106,5 +125,5 @@ class Deadlines:
         for future in self.unanswered():
             future.set_exception(NodeClosed(f"closed before {future.asked} answered"))
         self.fresh.clear()
-        self.line.clear()
+        self.lines.clear()
         self.heap.clear()

@@ -343,7 +343,7 @@ class Runner:
         Each message of a sequential exchange comes through here, so calls are spared.
         """
         deadlines = self.deadlines
-        is_waited_for = deadlines.fresh or deadlines.line or deadlines.heap
+        is_waited_for = deadlines.fresh or deadlines.lines or deadlines.heap
         until = deadlines.sweep(now) if is_waited_for else math.inf
         self._polls_until = math.inf  # a thread that sets a deadline just now wakes us
         self.sleeping = True

@@ -108,7 +108,7 @@ class SimulatedRunner(Runner):
             clock.plan_at(node_clock.busy_until, self._touched)
         elif not self.closed:
             deadlines = self.deadlines
-            is_waited_for = deadlines.fresh or deadlines.line or deadlines.heap
+            is_waited_for = deadlines.fresh or deadlines.lines or deadlines.heap
             self._plan(deadlines.sweep(node_clock.time()) if is_waited_for else math.inf)
 
     def _step(self) -> bool:
@@ -122,7 +122,7 @@ class SimulatedRunner(Runner):
                     break
         now = self._housekeep()
         deadlines = self.deadlines
-        if deadlines.fresh or deadlines.line or deadlines.heap:
+        if deadlines.fresh or deadlines.lines or deadlines.heap:
             deadlines.sweep(now)
         events = self._sockets.select(0) if self._sockets.touched else None
         if events:

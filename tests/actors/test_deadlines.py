@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from callboard import Future
@@ -74,11 +74,15 @@ def test_answered_asks_behind_one_that_waits_are_not_kept_for_ever(is_first_long
         for future in futures:
             future.set_result(1)
 
-    assert len(deadlines.line) + len(deadlines.heap) <= 2048
+    assert sum(map(len, [*deadlines.lines, deadlines.heap])) <= 2048
     assert deadlines.unanswered() == [waits]
 
 
-@given(st.lists(st.tuples(st.sampled_from([0.5, 2.0, 5.0]), st.booleans(), st.booleans())))
+SECONDS = [5.0, 4.0, 3.0, 2.0, 1.0, 0.8, 0.5]
+
+
+@given(st.lists(st.tuples(st.sampled_from(SECONDS), st.booleans(), st.booleans())))
+@example([(seconds, False, True) for seconds in SECONDS])  # more than there are lines
 def test_asks_of_different_times_fail_in_the_order_of_their_deadlines(asks):
     deadlines, waiting, failed = Deadlines(), [], []
     for number, (seconds, is_answered, is_swept) in enumerate(asks):
@@ -98,6 +102,16 @@ def test_asks_of_different_times_fail_in_the_order_of_their_deadlines(asks):
     assert failed == due
     assert deadlines.sweep(1000.0) == math.inf
     assert failed == sorted(waiting)
+
+
+def test_one_ask_of_a_longer_time_does_not_keep_the_others_out_of_line():
+    deadlines = Deadlines()
+    for number in range(100):
+        pending(deadlines, (1000.0 if number % 10 == 0 else 60.0) + number)
+    deadlines.sweep(0.0)
+
+    assert list(map(len, deadlines.lines)) == [10, 90]
+    assert not deadlines.heap
 
 
 def test_closing_fails_what_waits():
