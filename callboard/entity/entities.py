@@ -847,10 +847,11 @@ class Entities:
         read, node, runtime = carrier.read, carrier.node, self.runtime
         host, way, ways = self._hosts.get(name), (node, name), self._refused
         cells = {} if host is None else host.cells
-        is_quick = host is not None and not host.sending.has_lines
+        quick = None if host is None or host.sending.has_lines else host
+        refused: Container[int] = ways.get(way, ())
 
         def take(carried: Carried, held: HeldCarried) -> None:
-            nonlocal is_quick
+            nonlocal quick, refused
             _, flags, attempt, teller, left, key, body = carried
             if key not in cells and not is_key(key):
                 held.inner.set_exception(_no_key(key))
@@ -867,10 +868,9 @@ class Entities:
                 server.drop_expired(message, held.inner)
                 return
             if (
-                is_quick
+                quick is not None
                 and flags == CARRIED_ASKED
-                and host is not None
-                and host.deliver_carried(key, message, held, ways.get(way, ()) if ways else ())
+                and quick.deliver_carried(key, message, held, refused)
             ):  # as nearly always
                 return
             sender, is_asked = held.inner, flags & CARRIED_ASKED
@@ -880,7 +880,9 @@ class Entities:
             refusal = self.deliver(arrived, node, attempt)
             if refusal is not None or not is_asked:
                 held.inner.set_result(refusal)
-            is_quick = host is not None and not host.sending.has_lines  # it may wait in one
+            # It may have been refused, or wait in a line.
+            quick = None if host is None or host.sending.has_lines else host
+            refused = ways.get(way, ())
 
         return take
 

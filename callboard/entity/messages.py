@@ -91,10 +91,12 @@ class EntityMessages:
         check_carrier(len(heads) + len(keys) + len(bodies))
         found: list[Carried] = []
         at = start = 0
+        # As nearly always: then a part of the text is that of the bytes.
+        text = keys.decode() if keys.isascii() else None
         try:
             for ask, flags, attempt, teller, left, key_size, size in _HEADS_IN(heads):
                 key_end, end = start + key_size, at + size
-                key = keys[start:key_end].decode()
+                key = keys[start:key_end].decode() if text is None else text[start:key_end]
                 found.append((ask, flags, attempt, teller, left, key, bodies[at:end]))
                 start, at = key_end, end
         except UnicodeDecodeError:

@@ -16,6 +16,7 @@ from callboard.basp.errors import MalformedPayload, RemoteProtocolError
 from callboard.basp.header import ENTITIES
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import DEFAULT_REGISTRY
+from callboard.entity.machine.table import slot_of
 from callboard.entity.messages import CARRIED_HEAD, Carried, EntityMessages
 from callboard.errors import AskTimeout, MessageTooLarge, NotSerializable, RemoteError
 from callboard.proxies.messages import (
@@ -180,6 +181,7 @@ class Line(Entity):
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
+        self._later: list[Any] = []
 
     @handler
     def on_add(self, msg: Add) -> int:
@@ -194,6 +196,12 @@ class Line(Entity):
     def on_box(self, msg: Box) -> Any:
         if msg.content == "fail":
             raise ValueError(msg.content)
+        if msg.content == "later":
+            self._later.append(self.promise())
+        elif msg.content == "now":
+            for promise in self._later:
+                for answer in ("first", "second"):  # what comes second is no answer
+                    promise.set_result(answer)
         return msg.content * 2
 
     @handler(read_only=True)
@@ -298,6 +306,23 @@ def test_large_messages_and_failures_keep_their_place(nodes: tuple[Node, Node]) 
     expected = [each if each == "fail" else each * 2 for each in contents]
     expected[3] = RemoteError.__name__
     assert client.ask(contents, timeout=30).result(30) == expected
+
+
+def test_an_answer_that_comes_later_comes_once(nodes: tuple[Node, Node]) -> None:
+    client = nodes[1].spawn(Client)
+    contents = ["a", "later", "b", "later", "now", "now", "c"]
+    expected = ["aa", "first", "bb", "first", "nownow", "nownow", "cc"]
+    assert client.ask(contents, timeout=30).result(30) == expected
+
+
+def test_a_slot_that_was_refused_holds_up_no_other_one(nodes: tuple[Node, Node]) -> None:
+    host, client = nodes
+    for key in range(5):
+        client.entity(Line, f"k-{key}").ask("all").result(10)
+    refused = {slot_of("k-0"): 2}  # as if it had been another node's
+    host._entities._refused[bytes(client.node_id), Line.name] = refused
+    burst(client, keys=5, each=10)
+    assert not refused, "it was sent again, and taken"
 
 
 def test_what_cannot_travel_fails_alone(nodes: tuple[Node, Node]) -> None:
