@@ -25,6 +25,7 @@ from callboard.flow.link import NAME, ActorLink, FlowLink, FlowTaker
 from callboard.flow.protocol.machine import Dat, End, FlowMachine, FlowState, Opened
 from callboard.flow.protocol.message import as_frames
 from callboard.node import Node
+from callboard.proxies.rights.permissions import Secrets
 from callboard.text import describe, said
 
 #: Seconds to reach a broker's node when a flow sets no limit.
@@ -97,7 +98,7 @@ class Flow:
         *,
         attributes: Mapping[str, Any] | None = None,
         node: Any = None,
-        secret: str | bytes | None = None,
+        secret: Secrets | None = None,
         tls: Any = None,
     ) -> Self:
         """Open a flow as the client of a flow broker.
@@ -135,7 +136,7 @@ class Flow:
         *,
         attributes: Mapping[str, Any] | None = None,
         node: Any = None,
-        secret: str | bytes | None = None,
+        secret: Secrets | None = None,
         tls: Any = None,
     ) -> Self:
         """Awaitable twin of `connect`."""
@@ -529,7 +530,7 @@ class FlowAddress:
 
     address: Any
     node: Node | None = None
-    secret: str | bytes | None = None
+    secret: Secrets | None = None
     tls: Any = None
     timeout: float | None = None
 
