@@ -191,7 +191,7 @@ class Bridge(Closing):
                 return
 
     def _advance(self, follower: Follower) -> None:
-        """Record how far the follower is, so that a follower opened later counts no loss again."""
+        """Record how far the follower is: one that is opened later counts no loss again."""
         self.position = follower.cursor.offset
         self.lost = self._lost_before + follower.lost
         self._write_place()
