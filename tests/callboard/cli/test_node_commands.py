@@ -14,6 +14,8 @@ from callboard.cli import main
 from tests.callboard.cli.process import start_command
 from tests.polling import eventually
 
+pytestmark = pytest.mark.slow
+
 APP = """
 from callboard import Actor
 
