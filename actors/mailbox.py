@@ -26,12 +26,12 @@ import contextlib
 import inspect
 import logging
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import field
 from typing import Any, Final, Literal, Protocol, SupportsIndex
 
+from callboard import locks
 from callboard.actors import errors
 from callboard.actors.envelope import Envelope
 from callboard.actors.events import Counters, MailboxOverflow
@@ -332,7 +332,7 @@ class BoundedMailbox(deque[Item]):
         self.bounds = bounds
         self.pressure = BackPressure(bounds)
         self._cell = cell
-        self._lock = threading.Lock()  # messages and their sizes go together
+        self._lock = locks.lock("bounded mailbox", 850)  # messages and their sizes go together
         self._sizes: deque[int] | None = None if bounds.bytes is None else deque()
         self._lost = 0
         self._reporting = False

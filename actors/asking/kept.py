@@ -5,11 +5,11 @@ handled; a further one joins it while it is under way, and gets the same answer 
 key is one of the node that asks: no other can guess its way to an answer.
 """
 
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from callboard import locks
 from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull
 from callboard.actors.mailbox import size_of
 from callboard.actors.reference import ActorRef, Asker, Home
@@ -110,7 +110,7 @@ class KeptAnswers:
         self._now = now
         self._call_later = call_later
         #: Guards the tables, and what becomes of each answer.
-        self.lock = threading.Lock()
+        self.lock = locks.lock("kept answers", 750)
         self._answers: dict[Place, KeptAnswer] = {}
         #: Those that are there, the oldest first: when they expire, and by actor.
         self._due: OrderedDict[KeptAnswer, float] = OrderedDict()

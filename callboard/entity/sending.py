@@ -16,12 +16,12 @@ sender's for a slot refuses all of that attempt; the next attempt begins behind 
 """
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Final, Literal
 
+from callboard import locks
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, CallboardError, NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
@@ -151,6 +151,27 @@ class Waiting:
         return runtime.reply_ref(self)
 
 
+class _ToldOutcome(Future[Any]):
+    """The outcome of a message that was told.
+
+    It fails at once where the message cannot be sent, which happens under the sender's lock.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, asked: object, lock: locks.CollectingLock) -> None:
+        """Make a pending outcome; `lock` is that of the sender."""
+        super().__init__(asked)
+        self._lock = lock
+
+    def set_exception(self, error: BaseException) -> bool:
+        """Fail as soon as this thread does not hold the sender's lock."""
+        if self._lock.is_owned:
+            self._lock.after(super().set_exception, error)
+            return True
+        return super().set_exception(error)
+
+
 class TypeSender:
     """Messages of one node to the entities of a type."""
 
@@ -174,7 +195,8 @@ class TypeSender:
         self._runtime, self.type_name = runtime, type_name
         self._here, self._others, self._is_host = here, others, is_host
         self.table = Table()
-        self._lock = threading.RLock()
+        self.lock = self._lock = locks.collecting_lock("messages to entities", 520)
+        self._guard = self._lock.guard
         self._queues: dict[int, deque[Waiting]] = {}
         #: What the host held while it gave a slot away, and cannot go yet.
         self._passing: dict[int, deque[Waiting]] = {}
@@ -225,7 +247,9 @@ class TypeSender:
     ) -> None:
         """Send a message, or let it wait for its owner; from any thread."""
         now = 0.0 if sender.__class__ is Future else self._runtime.now()
-        with self._lock:
+        guard = self._guard
+        guard.acquire()  # in half of the time that `with` takes: each message comes here
+        try:
             self._number = number = self._number + 1
             waiting = Waiting(number, key, slot, message, sender, is_urgent, now)
             carrying = self._settled.get(slot)
@@ -241,6 +265,11 @@ class TypeSender:
                 return
             if self._wait(waiting, self._queues):
                 return
+        finally:
+            if self._lock.calls:
+                self._lock.release()
+            else:
+                guard.release()
         self._refuse(waiting, f"{WAITING_LIMIT:,} messages wait for its owner, the limit")
 
     def send_marker(self, slot: int, passed: Callable[[], object]) -> None:
@@ -287,7 +316,7 @@ class TypeSender:
                 if slot in self._passing or not self._pass(marker):
                     self._wait(marker, self._passing)
                 return
-        passed()
+        self._lock.after(passed)
 
     def end_passing(self, slots: Iterable[int]) -> None:
         """Take note that nothing more of some slots is to be passed on."""
@@ -467,7 +496,7 @@ class TypeSender:
         else:
             if sender is not None:
                 told_by = sender.reference(self._runtime)
-            asker = Future(carrying.ref)
+            asker = _ToldOutcome(carrying.ref, self._lock)
             self._runtime.set_deadline(asker, TOLD_SECONDS)
             asker.on_done(partial(self._told, waiting, carrying.node))
         if not carrying.take(waiting, told_by, asker):
@@ -499,7 +528,7 @@ class TypeSender:
         try:
             ref.target.post(wrapped, asker)
         except Exception as error:  # noqa: BLE001 - it cannot travel: the sender's matter
-            asker.set_exception(error)
+            self._lock.after(asker.set_exception, error)
 
     def _carry(self, node: bytes) -> Carrying:
         """Return what gathers messages for a node."""
@@ -523,6 +552,10 @@ class TypeSender:
         has_left: bool,
     ) -> None:
         """Take the outcome of a message that was sent to an owner."""
+        if self._lock.is_owned:  # it was refused while it was sent
+            take = partial(self.done, waiting, node, value, error, has_left=has_left)
+            self._lock.after(take)
+            return
         # A node that drained, too, may have taken what it did not answer.
         is_lost = isinstance(error, NodeUnreachable | NodeClosed)
         if is_lost:
@@ -661,7 +694,8 @@ class TypeSender:
         """
         came: Future[None] = Future()
         came.on_done(lambda _: passed())
-        self._send_marker(EntityMarker(self.type_name, slot, is_refused), node, came)
+        marker = EntityMarker(self.type_name, slot, is_refused)
+        self._lock.after(self._send_marker, marker, node, came)
 
     def _send_marker(
         self, marker: EntityMarker, node: bytes, came: Future[None], waited: float = 0.0
@@ -743,10 +777,10 @@ class TypeSender:
         return _unavailable(self.type_name, key, _NO_OWNER)
 
     def _refuse(self, waiting: Waiting, why: str, error: CallboardError | None = None) -> None:
-        """Fail a message that found no owner."""
+        """Fail a message that found no owner, as soon as this thread has no lock."""
         sender = waiting.sender
         if sender is not None and sender.expects:
             told = error or _unavailable(self.type_name, waiting.key, why)
-            sender.set_exception(told)
+            self._lock.after(sender.set_exception, told)
         nobody = self._runtime.nobody
-        self._runtime.dead_letter(nobody, waiting.message, sender)
+        self._lock.after(self._runtime.dead_letter, nobody, waiting.message, sender)

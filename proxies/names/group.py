@@ -1,11 +1,11 @@
 """Groups: many actors under one name, on any nodes, and one of them or all for each message."""
 
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar, get_args, overload
 
+from callboard import locks
 from callboard.actors.asking.gathering import Answers
 from callboard.actors.asking.retry import FIRST_PAUSE
 from callboard.actors.envelope import Priority
@@ -44,7 +44,7 @@ class Members:
         #: Outstanding asks of this node, for each member that has any.
         self.asks: dict[ActorRef[Any], int] = {}
         self._ring: HashRing[ActorRef[Any]] | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock("members of a group", 640)
         self._waiting: list[tuple[int, Future[list[ActorRef[Any]]]]] = []
         self._watcher = watch_name(runtime, name, is_group=True, told=self._changed)
 
