@@ -1,8 +1,8 @@
 """The locks of callboard: each has a name, a rank and an owner.
 
-Every lock that guards data is made here, by `lock`, `condition` or `collecting_lock`. In production it is the
-interpreter's own `RLock`: it costs as much as a `Lock`, and it knows its owner. The owner is
-what tells a call that it runs inside another one (see `callboard.reentry`).
+Every lock that guards data is made here, by `lock`, `condition` or `collecting_lock`. In
+production it is the interpreter's own `RLock`: it costs as much as a `Lock`, and it knows its
+owner. The owner is what tells a call that it runs inside another one (see `callboard.reentry`).
 
 Three rules hold for all of them:
 
@@ -41,11 +41,14 @@ class Lock(Protocol):
         """Return whether this thread holds the lock."""
 
 
-#: Makes a lock of a name and a rank; the last argument says whether it is reentrant.
-Factory = Callable[[str, int, bool], Lock]
+class Factory(Protocol):
+    """Makes a lock; see `lock` for the arguments."""
+
+    def __call__(self, name: str, rank: int, *, reentrant: bool, runs_users: bool) -> Lock:
+        """Return a lock."""
 
 
-def _plain(_name: str, _rank: int, _reentrant: bool) -> Lock:  # noqa: FBT001
+def _plain(name: str, rank: int, *, reentrant: bool, runs_users: bool) -> Lock:
     """Return the lock of production."""
     return threading.RLock()  # type: ignore[return-value]  # the stubs leave `_is_owned` out
 
@@ -59,15 +62,17 @@ def use(factory: Factory) -> None:
     _factory = factory
 
 
-def lock(name: str, rank: int, *, reentrant: bool = False) -> Lock:
+def lock(name: str, rank: int, *, reentrant: bool = False, runs_users: bool = False) -> Lock:
     """Make a lock.
 
     Args:
         name: what it guards, as in `docs/locks.md`.
         rank: its place in the order; a thread takes locks of rising ranks only.
         reentrant: whether its owner may take it again.
+        runs_users: whether code of users may run under it, against the first rule: it makes
+            whole operations follow each other, and guards no data. The page gives the reason.
     """
-    return _factory(name, rank, reentrant)
+    return _factory(name, rank, reentrant=reentrant, runs_users=runs_users)
 
 
 def condition(name: str, rank: int) -> threading.Condition:

@@ -21,7 +21,9 @@ from callboard import locks
 _original_import: Final = builtins.__import__
 
 #: Importing changes tables of the whole process.
-_IMPORTING: Final = locks.lock("imports of Thespian sources", 100, reentrant=True)
+_IMPORTING: Final = locks.lock(
+    "imports of Thespian sources", 100, reentrant=True, runs_users=True
+)
 
 
 def source_import(

@@ -123,7 +123,7 @@ class LogSegment:
         self.base = base
         self.index = SegmentIndex(base)
         self.is_covered = is_covered
-        self.covering = locks.lock("index of a segment", 612)
+        self.covering = locks.lock("index of a segment", 612, runs_users=True)
 
     def __getstate__(self) -> tuple[int, "SegmentIndex", bool]:
         """Return what a copy in another process has: readers are sent to executors."""
@@ -132,7 +132,7 @@ class LogSegment:
 
     def __setstate__(self, state: tuple[int, "SegmentIndex", bool]) -> None:
         self.base, self.index, self.is_covered = state
-        self.covering = locks.lock("index of a segment", 612)
+        self.covering = locks.lock("index of a segment", 612, runs_users=True)
 
 
 class SegmentInfo(NamedTuple):

@@ -193,7 +193,7 @@ class Hub(SystemActor):
         self.core = self._make_core(options)
         self.counters = self.core.counters
         #: Held by the thread that works with the core.
-        self.core_lock = locks.lock("core of a hub", 420)
+        self.core_lock = locks.lock("core of a hub", 420, runs_users=True)
         self._listeners: list[Callable[[PeerEvent], object]] = []
         #: Told what another endpoint refuses this one: its node, the right, and for what.
         self.refusal_listeners: list[Callable[[RefusedThere], object]] = []
@@ -1073,4 +1073,4 @@ class Hub(SystemActor):
             self.runtime.report(Undelivered(peer, count, str(self._overflow_policy)))
 
 
-_MAKING: Final = locks.lock("making of hubs", 400)
+_MAKING: Final = locks.lock("making of hubs", 400, runs_users=True)

@@ -152,24 +152,16 @@ class Waiting:
 
 
 class _ToldOutcome(Future[Any]):
-    """The outcome of a message that was told.
+    """The outcome of a message that was told; no code of users waits for it.
 
-    It fails at once where the message cannot be sent, which happens under the sender's lock.
+    So it may fail under the lock of the sender, where the message cannot be sent: one that has
+    to wait is in its line again before the next one is sent.
     """
 
-    __slots__ = ("_lock",)
+    __slots__ = ()
 
-    def __init__(self, asked: object, lock: locks.CollectingLock) -> None:
-        """Make a pending outcome; `lock` is that of the sender."""
-        super().__init__(asked)
-        self._lock = lock
-
-    def set_exception(self, error: BaseException) -> bool:
-        """Fail as soon as this thread does not hold the sender's lock."""
-        if self._lock.is_owned:
-            self._lock.after(super().set_exception, error)
-            return True
-        return super().set_exception(error)
+    #: For `callboard.checked_locks`.
+    is_internal: ClassVar[bool] = True
 
 
 class TypeSender:
@@ -496,7 +488,7 @@ class TypeSender:
         else:
             if sender is not None:
                 told_by = sender.reference(self._runtime)
-            asker = _ToldOutcome(carrying.ref, self._lock)
+            asker = _ToldOutcome(carrying.ref)
             self._runtime.set_deadline(asker, TOLD_SECONDS)
             asker.on_done(partial(self._told, waiting, carrying.node))
         if not carrying.take(waiting, told_by, asker):
@@ -528,7 +520,7 @@ class TypeSender:
         try:
             ref.target.post(wrapped, asker)
         except Exception as error:  # noqa: BLE001 - it cannot travel: the sender's matter
-            self._lock.after(asker.set_exception, error)
+            asker.set_exception(error)
 
     def _carry(self, node: bytes) -> Carrying:
         """Return what gathers messages for a node."""
@@ -552,10 +544,6 @@ class TypeSender:
         has_left: bool,
     ) -> None:
         """Take the outcome of a message that was sent to an owner."""
-        if self._lock.is_owned:  # it was refused while it was sent
-            take = partial(self.done, waiting, node, value, error, has_left=has_left)
-            self._lock.after(take)
-            return
         # A node that drained, too, may have taken what it did not answer.
         is_lost = isinstance(error, NodeUnreachable | NodeClosed)
         if is_lost:
@@ -573,11 +561,12 @@ class TypeSender:
                 self._refuse(waiting, str(error))
         elif is_lost:
             text = f"{entity_text(self.type_name, waiting.key)}: its node was lost ({error})"
-            waiting.sender.set_exception(OutcomeUnknown(f"{text}; perhaps it took the message"))
-        elif error is not None:
-            waiting.sender.set_exception(error)
+            unknown = OutcomeUnknown(f"{text}; perhaps it took the message")
+            self._lock.after(waiting.sender.set_exception, unknown)
+        elif error is not None:  # it may have been refused while it was sent
+            self._lock.after(waiting.sender.set_exception, error)
         else:
-            waiting.sender.set_result(value)
+            self._lock.after(waiting.sender.set_result, value)
 
     def take(self, told: EntityTable) -> None:
         """Take a table from another node.

@@ -60,7 +60,7 @@ class Gateway(Closing):
         self._events = EventDispatcher(name)
         self._lock = locks.lock("modules of a gateway", 210, reentrant=True)
         #: Held while a configuration is taken over.
-        self._updating = locks.lock("update of a gateway", 200, reentrant=True)
+        self._updating = locks.lock("update of a gateway", 200, reentrant=True, runs_users=True)
         self._handles: dict[str, ModuleHandle] = {}
         #: The modules that came from a configuration.
         self._specs: dict[str, ModuleSpec] = {}

@@ -54,9 +54,11 @@ class Members:
 
     def add(self, ref: ActorRef[Any]) -> None:
         """Count on a member from now on."""
+        reached: list[Future[list[ActorRef[Any]]]] = []
         with self._lock:
             if ref not in self.refs:
-                self._set((*self.refs, ref))
+                reached = self._set((*self.refs, ref))
+        self._complete(reached)
 
     def joined(self, ref: ActorRef[Any]) -> None:
         """Count on a member that joins here at once, before the directory tells."""
@@ -66,7 +68,8 @@ class Members:
     def remove(self, ref: ActorRef[Any]) -> None:
         """Count on a member no more."""
         with self._lock:
-            self._set(tuple(member for member in self.refs if member != ref))
+            reached = self._set(tuple(member for member in self.refs if member != ref))
+        self._complete(reached)
 
     def find(self, key: bytes) -> ActorRef[Any] | None:
         """Return the member that a key belongs to."""
@@ -110,17 +113,20 @@ class Members:
         else:
             self.remove(change.ref)
 
-    def _set(self, refs: tuple[ActorRef[Any], ...]) -> None:
-        """Replace the members and complete futures that wait for them; with the lock held."""
+    def _set(self, refs: tuple[ActorRef[Any], ...]) -> list[Future[list[ActorRef[Any]]]]:
+        """Replace the members; return the futures of so many members. Needs the lock."""
         self.refs = tuple(sorted(refs))
         if self._ring is not None:
             self._ring = self._ring.updated(_by_id(self.refs))
-        waiting, self._waiting = self._waiting, []
-        for count, future in waiting:
-            if len(refs) < count:
-                self._waiting.append((count, future))
-            else:
-                future.set_result(list(self.refs))
+        reached = [future for count, future in self._waiting if len(refs) >= count]
+        self._waiting = [(count, each) for count, each in self._waiting if len(refs) < count]
+        return reached
+
+    def _complete(self, reached: Iterable[Future[list[ActorRef[Any]]]]) -> None:
+        """Complete futures of members that are there, without the lock."""
+        refs = self.refs
+        for future in reached:
+            future.set_result(list(refs))
 
 
 @dataclass(eq=False, repr=False)
