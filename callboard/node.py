@@ -7,10 +7,10 @@ that a method added here is there wherever a node is made, in worker processes t
 import contextlib
 import importlib
 import ssl
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, Unpack, cast
 
+from callboard import locks
 from callboard.actors.actor import Actor
 from callboard.actors.closing import refuse_loop
 from callboard.actors.errors import CallboardError, NodeClosed, WrongValue, require
@@ -43,7 +43,7 @@ A = TypeVar("A", bound=Actor)
 CLOSE_ENTITIES: Final = 6.0
 
 #: Held while what a node has to do with entities is made.
-_ENTITIES_LOCK: Final = threading.Lock()
+_ENTITIES_LOCK: Final = locks.lock("making of a node's entities", 130)
 
 
 class NodeOptions(TypedDict, total=False):

@@ -1,11 +1,11 @@
 """Groups: many actors under one name, on any nodes, and one of them or all for each message."""
 
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar, get_args, overload
 
+from callboard import locks
 from callboard.actors.asking.gathering import Answers
 from callboard.actors.asking.retry import FIRST_PAUSE
 from callboard.actors.envelope import Priority
@@ -44,7 +44,7 @@ class Members:
         #: Outstanding asks of this node, for each member that has any.
         self.asks: dict[ActorRef[Any], int] = {}
         self._ring: HashRing[ActorRef[Any]] | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock("members of a group", 640)
         self._waiting: list[tuple[int, Future[list[ActorRef[Any]]]]] = []
         self._watcher = watch_name(runtime, name, is_group=True, told=self._changed)
 
@@ -54,9 +54,11 @@ class Members:
 
     def add(self, ref: ActorRef[Any]) -> None:
         """Count on a member from now on."""
+        reached: list[Future[list[ActorRef[Any]]]] = []
         with self._lock:
             if ref not in self.refs:
-                self._set((*self.refs, ref))
+                reached = self._set((*self.refs, ref))
+        self._complete(reached)
 
     def joined(self, ref: ActorRef[Any]) -> None:
         """Count on a member that joins here at once, before the directory tells."""
@@ -66,7 +68,8 @@ class Members:
     def remove(self, ref: ActorRef[Any]) -> None:
         """Count on a member no more."""
         with self._lock:
-            self._set(tuple(member for member in self.refs if member != ref))
+            reached = self._set(tuple(member for member in self.refs if member != ref))
+        self._complete(reached)
 
     def find(self, key: bytes) -> ActorRef[Any] | None:
         """Return the member that a key belongs to."""
@@ -110,17 +113,20 @@ class Members:
         else:
             self.remove(change.ref)
 
-    def _set(self, refs: tuple[ActorRef[Any], ...]) -> None:
-        """Replace the members and complete futures that wait for them; with the lock held."""
+    def _set(self, refs: tuple[ActorRef[Any], ...]) -> list[Future[list[ActorRef[Any]]]]:
+        """Replace the members; return the futures of so many members. Needs the lock."""
         self.refs = tuple(sorted(refs))
         if self._ring is not None:
             self._ring = self._ring.updated(_by_id(self.refs))
-        waiting, self._waiting = self._waiting, []
-        for count, future in waiting:
-            if len(refs) < count:
-                self._waiting.append((count, future))
-            else:
-                future.set_result(list(self.refs))
+        reached = [future for count, future in self._waiting if len(refs) >= count]
+        self._waiting = [(count, each) for count, each in self._waiting if len(refs) < count]
+        return reached
+
+    def _complete(self, reached: Iterable[Future[list[ActorRef[Any]]]]) -> None:
+        """Complete futures of members that are there, without the lock."""
+        refs = self.refs
+        for future in reached:
+            future.set_result(list(refs))
 
 
 @dataclass(eq=False, repr=False)

@@ -10,7 +10,6 @@ two with a space between); `NAME.lock`, locked while the name is open.
 
 import json
 import re
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import Final, NamedTuple, Self
 from weakref import WeakSet
 from zlib import crc32
 
+from callboard import locks
 from callboard.commitlog.errors import (
     InvalidOption,
     LogClosed,
@@ -203,7 +203,7 @@ class NamedReader(Follower):
 
 #: Those of this process, for its metrics.
 _OPEN: Final[WeakSet[NamedReader]] = WeakSet()
-_LOCK: Final = threading.Lock()
+_LOCK: Final = locks.lock("open named positions", 602)
 
 _FIGURES: Final[tuple[Figure[NamedReader], ...]] = figures_of(
     "callboard_log_reader_",

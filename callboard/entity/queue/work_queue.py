@@ -8,13 +8,13 @@ happened. A taking is repeated for ever, by the same token, until its future is 
 or dropped; a job that comes for a future which nobody holds any more goes to the next taker.
 """
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 from weakref import ref as weak
 
+from callboard import locks
 from callboard.actors.errors import (
     ActorDown,
     AskTimeout,
@@ -174,7 +174,7 @@ class WorkQueue:
         """Only nodes make them."""
         self.name = name
         self._home, self._owner = home, owner
-        self._lock = threading.Lock()
+        self._lock = locks.lock("takers of a work queue", 500)
         self._waiting: deque[_Put | _Done] = deque()
         self._is_asking = False
         self._takings = 0
