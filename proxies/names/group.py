@@ -34,12 +34,16 @@ Routing = Literal["round_robin", "random", "least_busy", "hash"]
 
 ROUTINGS: Final[tuple[str, ...]] = get_args(Routing)
 
+#: A wait for members that is over, and the members.
+_Ready = tuple[Future[list[ActorRef[Any]]], list[ActorRef[Any]]]
+
 
 class Members:
     """Who belongs to a group, as one node knows it; all its `Group` objects share it."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
         """Begin to watch the group on all nodes in reach."""
+        self._shutdown = runtime.shutdown
         self.refs: tuple[ActorRef[Any], ...] = ()
         #: Outstanding asks of this node, for each member that has any.
         self.asks: dict[ActorRef[Any], int] = {}
@@ -55,8 +59,11 @@ class Members:
     def add(self, ref: ActorRef[Any]) -> None:
         """Count on a member from now on."""
         with self._lock:
-            if ref not in self.refs:
-                self._set((*self.refs, ref))
+            if ref in self.refs:
+                return
+            ready = self._set((*self.refs, ref))
+        for future, refs in ready:
+            future.set_result(refs)
 
     def joined(self, ref: ActorRef[Any]) -> None:
         """Count on a member that joins here at once, before the directory tells."""
@@ -90,10 +97,13 @@ class Members:
         """Return a future that is done once there are so many members."""
         future: Future[list[ActorRef[Any]]] = Future(f"a group of {count}")
         with self._lock:
-            if len(self.refs) < count:
+            refs = list(self.refs)
+            if len(refs) < count:
+                self._waiting = [entry for entry in self._waiting if not entry[1].done_]
                 self._waiting.append((count, future))
-                return future
-        future.set_result(list(self.refs))
+        if len(refs) < count:
+            return self._shutdown.guard(future)
+        future.set_result(refs)
         return future
 
     def _answered(self, ref: ActorRef[Any]) -> None:
@@ -110,17 +120,23 @@ class Members:
         else:
             self.remove(change.ref)
 
-    def _set(self, refs: tuple[ActorRef[Any], ...]) -> None:
-        """Replace the members and complete futures that wait for them; with the lock held."""
+    def _set(self, refs: tuple[ActorRef[Any], ...]) -> list[_Ready]:
+        """Replace the members; needs the lock.
+
+        Returns:
+            The waits that end with these, to be completed after the lock.
+        """
         self.refs = tuple(sorted(refs))
         if self._ring is not None:
             self._ring = self._ring.updated(_by_id(self.refs))
         waiting, self._waiting = self._waiting, []
+        ready = []
         for count, future in waiting:
             if len(refs) < count:
                 self._waiting.append((count, future))
             else:
-                future.set_result(list(self.refs))
+                ready.append((future, list(self.refs)))
+        return ready
 
 
 @dataclass(eq=False, repr=False)
