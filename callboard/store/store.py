@@ -8,7 +8,7 @@ import asyncio
 import datetime
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,7 @@ from callboard.actors.errors import ResultTimeout, WouldBlock
 from callboard.actors.future import Future
 from callboard.actors.reference import current_cell
 from callboard.endpoint.message_queue import MessageQueue
+from callboard.items import Items
 from callboard.keywords import also_named
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
@@ -406,18 +407,21 @@ class Store(Closing):
         except (TimeoutError, errors.StoreClosed):
             return False
 
-    async def watch(self, prefix: str = "") -> AsyncIterator[StoreEvent]:
+    def watch(self, prefix: str = "") -> AsyncIterator[StoreEvent]:
         """Iterate over the changes of keys that start with a text; of all keys without one.
 
-        A watcher that is too slow misses the oldest changes beyond 65,536.
+        A watcher that is too slow misses the oldest changes beyond 65,536. A cancelled wait for
+        the next change loses none.
         """
-        with self.changes(prefix) as queue:
-            while True:
-                try:
-                    event = await queue.aget()
-                except EOFError:
-                    return
-                yield event
+        watching = ExitStack()
+        queues: list[MessageQueue[StoreEvent]] = []
+
+        async def next_event() -> StoreEvent:
+            if not queues:  # changes count from the first wait on
+                queues.append(watching.enter_context(self.changes(prefix)))
+            return await queues[0].aget()
+
+        return Items(next_event, watching.close, ends=(EOFError,))
 
     @contextmanager
     def changes(self, prefix: str = "") -> Iterator[MessageQueue[StoreEvent]]:
