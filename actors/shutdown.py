@@ -10,6 +10,7 @@ What a part of a node does with it:
 
     guard(future)               a pending future that only this node can complete: it fails
                                 with `NodeClosed` when the node ends, or in an earlier phase
+    with ending():              a coroutine that awaits several things of this node
     on(phase, callback)         something else that has to end: an iterator, a table of waiters
     retry_in(seconds, callback) a repetition: a timer alone would never fire on a closed node
     add_drain_step(run)         work to hand over or to finish while the node drains
@@ -24,12 +25,15 @@ enters itself first and looks at the phase then, the node sets the phase first a
 entries then; whichever takes an entry out of the table is the one that calls it.
 """
 
+import asyncio
 import itertools
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from enum import IntEnum
 from functools import partial
+from types import TracebackType
 from typing import Any, Final, TypeVar
 from weakref import ref as weak
 
@@ -170,6 +174,14 @@ class Shutdown:
             self._call(number)
         return partial(self._forget_listener, number)
 
+    def ending(self) -> "Ending":
+        """Return a context in which the current task fails with `NodeClosed` at the end.
+
+        For a coroutine that awaits several things, of which any may be left unanswered then:
+        `with shutdown.ending(): …`, as `asyncio.timeout` does it for a time.
+        """
+        return Ending(self)
+
     def retry_in(self, seconds: float, callback: Callable[[], object]) -> None:
         """Call back in so many seconds, or when the node ends if that is sooner; once.
 
@@ -256,3 +268,53 @@ class Shutdown:
         if phase is Phase.DRAINING and self.phase is Phase.DRAINING:
             return NodeClosed(f"{self._name} is draining and takes no new work")
         return NodeClosed(f"{self._name} was closed; make another node")
+
+    def closed_error(self) -> NodeClosed:
+        """Return the error of a wait that ended with the node."""
+        return self._error(Phase.ENDED)
+
+
+class Ending:
+    """A part of a task that fails with `NodeClosed` when the node ends."""
+
+    def __init__(self, shutdown: Shutdown) -> None:
+        """Use `Shutdown.ending`."""
+        self._shutdown = shutdown
+        self._is_over = self._has_cancelled = False
+        self._take_back: Callable[[], object] = _nothing
+
+    def __enter__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        if task is None:  # a step on the node's own loop that held its thread up for long
+            return  # that loop cancels its tasks when the node ends
+        self._task, self._cancels = task, task.cancelling()
+        self._take_back = self._shutdown.on(Phase.ENDED, self._end)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        _: TracebackType | None,
+    ) -> None:
+        self._is_over = True
+        self._take_back()
+        if not self._has_cancelled:
+            return
+        is_ours = self._task.uncancel() <= self._cancels
+        if is_ours and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise self._shutdown.closed_error() from error
+
+    def _end(self) -> None:
+        """Cancel the task, on the thread of its loop; from any thread."""
+        with suppress(RuntimeError):  # the loop has ended, and the task with it
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if not self._is_over:
+            self._has_cancelled = True
+            self._task.cancel()
+
+
+def _nothing() -> None:
+    """What takes back that nothing was registered."""

@@ -202,7 +202,9 @@ class Node(node.Node):
         **kwargs: Any,
     ) -> None:
         """Awaitable twin of `host`."""
-        await self._all_entities.host(entity_class, args, kwargs, state, leases)
+        entities = self._all_entities
+        with self.runtime.shutdown.ending():
+            await entities.host(entity_class, args, kwargs, state, leases)
 
     def singleton(
         self,
@@ -253,7 +255,8 @@ class Node(node.Node):
     ) -> ActorRef[A]:
         """Awaitable twin of `singleton`."""
         entities, kind = self._all_entities, cast("type[Any]", entity_class)
-        return await entities.singleton(kind, key, args, kwargs, state, leases)
+        with self.runtime.shutdown.ending():
+            return await entities.singleton(kind, key, args, kwargs, state, leases)
 
     def queue(
         self,
@@ -303,7 +306,9 @@ class Node(node.Node):
         require(fits, "leases decide who owns a queue; give its state as well", leases)
         limits = checked_count(attempts, "attempts", 1), checked_count(limit, "limit", 1)
         if state is not None:
-            await self._all_entities.host_queue(name, state, leases, *limits)
+            entities = self._all_entities
+            with self.runtime.shutdown.ending():
+                await entities.host_queue(name, state, leases, *limits)
         return self._all_entities.queue(name)
 
     def entity(self, entity_class: "type[A] | str", key: str) -> ActorRef[A]:

@@ -312,10 +312,11 @@ class Node(Closing):
                 f"attributes of {name}, or offer a subclass of it there that has them"
             )
             raise errors.NotSpawnable(msg)
-        if isinstance(on, Worker | WorkerPool):
-            return await on.aspawn(actor_class, *args, **kwargs)
         request = Spawn(name, args, kwargs or None, by_class=True)
-        return await self._reach.spawn(on, request)
+        with self.runtime.shutdown.ending():
+            if isinstance(on, Worker | WorkerPool):
+                return await on.aspawn(actor_class, *args, **kwargs)
+            return await self._reach.spawn(on, request)
 
     def remote_spawn(
         self, on: str | bytes, name: str, *args: Any, **kwargs: Any
@@ -341,7 +342,8 @@ class Node(Closing):
         """Awaitable twin of `remote_spawn`."""
         needed = "takes the name of an offered class; spawn(Till, on=…) the class"
         errors.require(isinstance(name, str), f"remote_spawn() {needed}", name)
-        return await self._reach.spawn(on, Spawn(name, args, kwargs or None))
+        with self.runtime.shutdown.ending():
+            return await self._reach.spawn(on, Spawn(name, args, kwargs or None))
 
     def offer(self, name: str, actor_class: type[Actor]) -> None:
         """Let other nodes spawn a class here from now on, as `spawnable` does."""
@@ -370,7 +372,8 @@ class Node(Closing):
     async def aworkers(self, count: int | None = None) -> WorkerPool:
         """Awaitable twin of `workers`."""
         refuse_while_loading()
-        return await self._start_workers(count)
+        with self.runtime.shutdown.ending():
+            return await self._start_workers(count)
 
     async def _start_workers(self, count: int | None) -> WorkerPool:
         """Start workers and wait until they are linked."""
@@ -561,9 +564,10 @@ class Node(Closing):
         """Awaitable twin of `connect`."""
         self._refuse_closed()
         where, limit = parse_seed(address), checked(timeout)
-        if isinstance(where, NodeSource):
-            return await self._connect_source(where, limit)
-        peer, _ = await self._reach.linked(where, limit, keep=True)
+        with self.runtime.shutdown.ending():
+            if isinstance(where, NodeSource):
+                return await self._connect_source(where, limit)
+            peer, _ = await self._reach.linked(where, limit, keep=True)
         return peer
 
     async def _connect_source(self, source: NodeSource, timeout: float) -> bytes:
@@ -605,7 +609,8 @@ class Node(Closing):
         self._refuse_closed()
         if parse_address(address).number is not None:
             return self.ref(address)
-        return await self._reach.actor_at(address, checked(timeout))
+        with self.runtime.shutdown.ending():
+            return await self._reach.actor_at(address, checked(timeout))
 
     def monitor_node(self, node_id: bytes) -> Future[NodeDown]:
         """Return a future that is done when no path leads to a node any more."""

@@ -9,6 +9,7 @@ from callboard.actors.closing import Closing, refuse_loop
 from callboard.actors.errors import WrongArgument
 from callboard.actors.future import waiting
 from callboard.actors.seconds import limit
+from callboard.actors.shutdown import Phase
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, PeerEvent
 from callboard.endpoint.machine.status import SC, EndpointInfo, Error, Status
@@ -35,6 +36,8 @@ class QueueReader(Closing, Generic[T]):
         self._queue: MessageQueue[T] = MessageQueue()
         self._closed_told = closed
         self._is_closed = False
+        #: Takes back that the queue is closed with its node, which may go before it.
+        self._forget_end = hub.runtime.shutdown.on(Phase.ENDED, self._queue.close)
 
     @overload
     def get(self) -> T: ...
@@ -129,6 +132,7 @@ class QueueReader(Closing, Generic[T]):
         """Take no more messages; those that have arrived can still be read. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
+            self._forget_end()
             self._detach()
             self._closed_told(self)
             self._queue.close()

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from callboard.actors.closing import Closing
-from callboard.actors.errors import ResultTimeout, WouldBlock
+from callboard.actors.errors import NodeClosed, ResultTimeout, WouldBlock
 from callboard.actors.future import Future
 from callboard.actors.reference import current_cell
 from callboard.endpoint.message_queue import MessageQueue
@@ -432,6 +432,10 @@ class Store(Closing):
         finally:
             self._actor.unwatch(queue)
 
+    def close_with_node(self, queue: MessageQueue[Any]) -> None:
+        """Close a queue of answers when the node ends, and with it the store."""
+        self._actor.close_with_node(queue)
+
     def mapping(self) -> "StoreMapping":
         """Return the store as a mutable mapping."""
         return StoreMapping(self)
@@ -448,7 +452,8 @@ class Store(Closing):
         if future is None or current_cell.get() is not None:
             return  # a handler never waits; its node goes on when it returns
         try:
-            future.result(CLOSE_TIMEOUT)
+            with suppress(NodeClosed):  # which has ended the store
+                future.result(CLOSE_TIMEOUT)
         except ResultTimeout:
             self._actor.me.kill()
 
@@ -457,7 +462,8 @@ class Store(Closing):
         future = self._detach()
         if future is not None:
             try:
-                await self._actor.within(future, CLOSE_TIMEOUT)
+                with suppress(NodeClosed):  # which has ended the store
+                    await self._actor.within(future, CLOSE_TIMEOUT)
             except TimeoutError:
                 self._actor.me.kill()
 
@@ -597,6 +603,7 @@ class StoreProxy:
         self._store = store
         self._requests = count(1)
         self._mailbox: MessageQueue[StoreResponse] = MessageQueue()
+        store.close_with_node(self._mailbox)
 
     def exists(self, key: Any) -> int:
         """Ask whether a key has a value; returns the number of the request."""
