@@ -29,6 +29,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import field
+from functools import partial
 from typing import Any, Final, Literal, Protocol, SupportsIndex
 
 from callboard import locks
@@ -235,7 +236,7 @@ class SendTurn:
     def pause(self, home: Home, seconds: float) -> None:
         """Look again in so many seconds: what is full wakes no coroutines."""
         room = self._room = Future(self._asked)
-        home.call_later(seconds, room.set_result, None)
+        home.shutdown.retry_in(seconds, partial(room.set_result, None))
 
     def pass_on(self) -> None:
         """Let the next one in line try."""

@@ -574,7 +574,7 @@ class Hub(SystemActor):
         self._room_awaited.append(future)
         if self.has_room():
             self._release_waiters()
-        return future
+        return self.runtime.shutdown.guard(future)
 
     def _release_waiters(self) -> None:
         """Wake everyone waiting for room."""
@@ -695,7 +695,7 @@ class Hub(SystemActor):
         """Let the hub carry out an order in a turn, which gets the future of its outcome."""
         done: Future[bool] = Future()
         self.call_soon(order, *args, done)
-        return done
+        return self.runtime.shutdown.guard(done)
 
     def flushed(self, timeout: float) -> None:
         """Wait until the core has taken everything that was published before."""

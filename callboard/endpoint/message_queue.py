@@ -82,6 +82,12 @@ class MessageQueue(Generic[T]):
         if self._waiters or self._pipe is not None:
             self._tell_readers()
 
+    def put_back(self, items: list[T]) -> None:
+        """Put messages back that a reader took and did not get, before those that wait."""
+        self._items.extendleft(reversed(items))
+        if items:
+            self._tell_readers()
+
     def _drop_oldest(self) -> None:
         dropped = 0
         while len(self._items) > self.limit:

@@ -571,6 +571,13 @@ class EntityHost:
         if not cells:
             when_empty()
 
+    def kill_all(self, why: str) -> None:
+        """End every activation before its next message."""
+        with self.lock:
+            cells = list(self.cells.values())
+        for cell in cells:
+            cell.kill(ExitReason.SHUTDOWN, why)
+
     # --- the state ---
 
     def recover(

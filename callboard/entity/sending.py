@@ -27,6 +27,7 @@ from callboard.actors.errors import ActorDown, CallboardError, NodeClosed, NodeU
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Home, Sender
 from callboard.actors.runtime import Runtime
+from callboard.actors.shutdown import Phase
 from callboard.basp.header import ENTITIES
 from callboard.dataclass import dataclass
 from callboard.entity.carrying import Carrying
@@ -212,6 +213,7 @@ class TypeSender:
         self._carrying: dict[bytes, Carrying] = {}
         #: That of the node which owns a slot, and which the last message of it went to.
         self._settled: dict[int, Carrying] = {}
+        runtime.shutdown.on(Phase.ENDED, self._end)
 
     @property
     def has_lines(self) -> bool:
@@ -255,14 +257,17 @@ class TypeSender:
                 return
             if slot not in self._queues and self._go(waiting):
                 return
-            if self._wait(waiting, self._queues):
+            if not self._has_ended and self._wait(waiting, self._queues):
                 return
         finally:
             if self._lock.calls:
                 self._lock.release()
             else:
                 guard.release()
-        self._refuse(waiting, f"{WAITING_LIMIT:,} messages wait for its owner, the limit")
+        if self._has_ended:
+            self._refuse(waiting, "", self._closed())
+        else:
+            self._refuse(waiting, f"{WAITING_LIMIT:,} messages wait for its owner, the limit")
 
     def send_marker(self, slot: int, passed: Callable[[], object]) -> None:
         """Call back once all that this node has sent for a slot is with its owner."""
@@ -591,6 +596,9 @@ class TypeSender:
 
     def _wait_again(self, waiting: Waiting) -> None:
         """Put a message that was refused where it was, before what was sent later."""
+        if self._has_ended:
+            self._refuse(waiting, "", self._closed())
+            return
         with self._lock:
             lines = self._passing if waiting.is_passing else self._queues
             line = lines.setdefault(waiting.slot, deque())
@@ -764,6 +772,23 @@ class TypeSender:
             return None
         self._runtime.dead_letter(self._runtime.nobody, found.message, asker)
         return _unavailable(self.type_name, key, _NO_OWNER)
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the node has ended, so that nothing goes anywhere."""
+        return self._runtime.shutdown.phase is Phase.ENDED
+
+    def _closed(self) -> NodeClosed:
+        """Return the error of a message that a closed node does not send."""
+        return NodeClosed(f"{self._runtime.name} was closed before it sent this")
+
+    def _end(self) -> None:
+        """Fail what waits for an owner: the node has ended."""
+        with self._lock:
+            lines = [*self._queues.values(), *self._passing.values()]
+            self._queues, self._passing = {}, {}
+        for waiting in (each for line in lines for each in line if each.key):
+            self._refuse(waiting, "", self._closed())
 
     def _refuse(self, waiting: Waiting, why: str, error: CallboardError | None = None) -> None:
         """Fail a message that found no owner, as soon as this thread has no lock."""

@@ -31,6 +31,7 @@ from callboard.actors.errors import (
 )
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
+from callboard.actors.shutdown import Phase
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.header import LOG_INTAKE
 from callboard.commitlog.batch import MAX_BATCH_RECORDS
@@ -156,6 +157,9 @@ class LogWriter:
         largest = self._take_opening(self._caller.ask(self._question(0)))
         self._carrier = self._carrier_to(self._caller.peer, largest)
         self._linker = self._node.runtime.start_actor(_Linker, (self,))
+        closed = LogClosed(f"{self._node.name} was closed, and with it this writer")
+        end = partial(self._fail, closed)
+        self._forget_end = self._node.runtime.shutdown.on(Phase.ENDED, end)
 
     @property
     def producer(self) -> str:
@@ -226,7 +230,13 @@ class LogWriter:
     ) -> int:
         """Append one record as `append` does, without blocking the loop."""
         if not self._room.acquire(blocking=False):
-            await asyncio.to_thread(self._room.acquire)
+            loop = asyncio.get_running_loop()
+            room = loop.run_in_executor(None, self._room.acquire)
+            try:
+                await asyncio.shield(room)
+            except asyncio.CancelledError:  # the thread still waits, and takes it
+                room.add_done_callback(lambda _: self._room.release())
+                raise
         row = partial(_row, topic, payload, key, headers, sender, time)
         return await self._submit(row, number)
 
@@ -552,6 +562,7 @@ class LogWriter:
             self.flush()
             self._fail(LogClosed(f"this writer of {self._caller.text} was closed"))
             self._linker.stop()
+            self._forget_end()
 
     def __enter__(self) -> Self:
         """Return the writer."""

@@ -34,12 +34,22 @@ Routing = Literal["round_robin", "random", "least_busy", "hash"]
 
 ROUTINGS: Final[tuple[str, ...]] = get_args(Routing)
 
+#: A wait for members that is over, and the members.
+_Ready = tuple[Future[list[ActorRef[Any]]], list[ActorRef[Any]]]
+
+
+def _complete(ready: Iterable[_Ready]) -> None:
+    """Complete waits for members, without a lock."""
+    for future, refs in ready:
+        future.set_result(refs)
+
 
 class Members:
     """Who belongs to a group, as one node knows it; all its `Group` objects share it."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
         """Begin to watch the group on all nodes in reach."""
+        self._shutdown = runtime.shutdown
         self.refs: tuple[ActorRef[Any], ...] = ()
         #: Outstanding asks of this node, for each member that has any.
         self.asks: dict[ActorRef[Any], int] = {}
@@ -54,11 +64,11 @@ class Members:
 
     def add(self, ref: ActorRef[Any]) -> None:
         """Count on a member from now on."""
-        reached: list[Future[list[ActorRef[Any]]]] = []
+        ready: list[_Ready] = []
         with self._lock:
             if ref not in self.refs:
-                reached = self._set((*self.refs, ref))
-        self._complete(reached)
+                ready = self._set((*self.refs, ref))
+        _complete(ready)
 
     def joined(self, ref: ActorRef[Any]) -> None:
         """Count on a member that joins here at once, before the directory tells."""
@@ -68,8 +78,8 @@ class Members:
     def remove(self, ref: ActorRef[Any]) -> None:
         """Count on a member no more."""
         with self._lock:
-            reached = self._set(tuple(member for member in self.refs if member != ref))
-        self._complete(reached)
+            ready = self._set(tuple(member for member in self.refs if member != ref))
+        _complete(ready)
 
     def find(self, key: bytes) -> ActorRef[Any] | None:
         """Return the member that a key belongs to."""
@@ -93,10 +103,13 @@ class Members:
         """Return a future that is done once there are so many members."""
         future: Future[list[ActorRef[Any]]] = Future(f"a group of {count}")
         with self._lock:
-            if len(self.refs) < count:
+            refs = list(self.refs)
+            if len(refs) < count:
+                self._waiting = [entry for entry in self._waiting if not entry[1].done_]
                 self._waiting.append((count, future))
-                return future
-        future.set_result(list(self.refs))
+        if len(refs) < count:
+            return self._shutdown.guard(future)
+        future.set_result(refs)
         return future
 
     def _answered(self, ref: ActorRef[Any]) -> None:
@@ -113,20 +126,23 @@ class Members:
         else:
             self.remove(change.ref)
 
-    def _set(self, refs: tuple[ActorRef[Any], ...]) -> list[Future[list[ActorRef[Any]]]]:
-        """Replace the members; return the futures of so many members. Needs the lock."""
+    def _set(self, refs: tuple[ActorRef[Any], ...]) -> list[_Ready]:
+        """Replace the members; needs the lock.
+
+        Returns:
+            The waits that end with these, to be completed after the lock.
+        """
         self.refs = tuple(sorted(refs))
         if self._ring is not None:
             self._ring = self._ring.updated(_by_id(self.refs))
-        reached = [future for count, future in self._waiting if len(refs) >= count]
-        self._waiting = [(count, each) for count, each in self._waiting if len(refs) < count]
-        return reached
-
-    def _complete(self, reached: Iterable[Future[list[ActorRef[Any]]]]) -> None:
-        """Complete futures of members that are there, without the lock."""
-        refs = self.refs
-        for future in reached:
-            future.set_result(list(refs))
+        waiting, self._waiting = self._waiting, []
+        ready = []
+        for count, future in waiting:
+            if len(refs) < count:
+                self._waiting.append((count, future))
+            else:
+                ready.append((future, list(self.refs)))
+        return ready
 
 
 @dataclass(eq=False, repr=False)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict
 from functools import partial
@@ -111,9 +112,9 @@ class Worker:
         if self._process is not None:
             self._process.kill()
 
-    def join(self) -> None:
+    def join(self, timeout: float = EXIT_TIME) -> None:
         """Wait until the process has ended; kill it when it takes too long."""
-        self._thread.join(EXIT_TIME)
+        self._thread.join(min(timeout, EXIT_TIME))
         if self._thread.is_alive():
             self.kill()
             self._thread.join(EXIT_TIME)
@@ -411,10 +412,11 @@ class WorkerPool:
         for found in self._waiting:
             found.set_exception(NodeClosed("the workers were closed"))
 
-    def join(self) -> None:
-        """Wait for the processes, a few seconds at most."""
+    def join(self, timeout: float = EXIT_TIME) -> None:
+        """Wait for the processes, so many seconds at most for all; the rest are killed."""
+        end = time.monotonic() + min(timeout, EXIT_TIME)
         for worker in self._workers:
-            worker.join()
+            worker.join(max(0.0, end - time.monotonic()))
 
     # --- what happens ---
 
