@@ -12,12 +12,12 @@ Times. Delays end by the database's clock, in milliseconds, as they outlive the 
 time is counted by the owner's own clock, in seconds, from the moment when the commit of the
 taking was through (`begin`), and anew by the next owner: it never ends early.
 
-Jobs that a taker cannot read. The program of a taker may lack the type of a job, as in a rolling
-upgrade. It refuses the job, which counts no attempt. What a node lacks is remembered for a while,
-so its takers get other jobs meanwhile, and takers of other nodes this one: there is no traffic
-over a job that no taker can read. Ready jobs that some node refuses are in heaps of their own
-(`_aside`), by the nodes that refuse them. A heap is looked at again when its first job may be
-handed out, so what a later refusal changes is settled then.
+Jobs that a taker cannot read. The program of a taker may lack the type of a job, as in a
+rolling upgrade. It refuses the job, which counts no attempt. What a node lacks is remembered for
+a while. So its takers get other jobs, takers of other nodes get this one, and a job that no
+taker can read causes no traffic. Ready jobs that a node refuses are in heaps of their own
+(`_aside`), one for each set of nodes that refuse them. A heap is checked when its first job may
+be handed out, which applies later refusals.
 
 A taking has a token of its own, which names the taker's node. Who acknowledges names it, so
 one that comes late is told apart, whatever happened to the job since.
