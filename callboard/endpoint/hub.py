@@ -72,6 +72,7 @@ from callboard.proxies.events import (
     ForeignLinkUp,
     LinkDown,
     LinkUp,
+    NodeDown,
     NodeUp,
     PathMoved,
 )
@@ -245,6 +246,7 @@ class Hub(SystemActor):
         self.overlay.add_part("topics", self.topic_rows)
         self.overlay.add_part("peers", self.peer_rows)
         for other in node.overlay.nodes():
+            self.core.node_reached(other, self._now())
             self._look_for_hub(other)
         for link in node.links():
             self._link_up(link.peer)
@@ -831,12 +833,15 @@ class Hub(SystemActor):
                 self._carry_out(self.core.endpoint_lost(node, text))
 
     @handler
-    def node_event(self, event: NodeUp | LinkUp | LinkDown | PathMoved) -> None:
+    def node_event(self, event: NodeUp | NodeDown | LinkUp | LinkDown | PathMoved) -> None:
         """Something changed about links or nodes."""
         with self.core_lock:
             match event:
                 case NodeUp():
+                    self.core.node_reached(event.node_id, self._now())
                     self._look_for_hub(event.node_id)
+                case NodeDown():
+                    self.core.node_lost(event.node_id)
                 case LinkUp():
                     self._link_up(event.peer)
                 case LinkDown():
@@ -852,7 +857,7 @@ class Hub(SystemActor):
 
     def _note_event(self, event: object) -> None:
         """Hear of events of the node, on the thread where they happen."""
-        if isinstance(event, NodeUp | LinkUp | LinkDown | PathMoved):
+        if isinstance(event, NodeUp | NodeDown | LinkUp | LinkDown | PathMoved):
             self._post(event)
         elif isinstance(event, ForeignLinkUp | ForeignLinkDown | ForeignDialFailed):
             self.call_soon(self._foreign_event, event)

@@ -5,20 +5,23 @@ in the meantime has no receiver there yet. So a core keeps what it published of 
 it to an endpoint as soon as the filter of that endpoint arrives. The source alone sends, so
 each value arrives once, whatever the nodes between know, and old nodes take part unchanged.
 
-Only values count that were published after the receiver subscribed, and after each link on the
-way was established. The source asks the nodes on the way, and the receiver, how long ago that
-was: with a ping, which nodes of older releases echo. Until they answer, values for the receiver
-wait, so that it gets all of them in order.
+Only values count that were published when the receiver was subscribed and in reach. Its node
+knows since when it is subscribed. Nobody knows when it came into reach of the source, but each
+node on the way knows when it heard of each of the others. Two nodes were in reach of each other
+when one of them heard of the other, and so were those at the ends of a chain of such pairs. Of
+all these chains that gives the earliest time; a peering is in one as soon as it is established.
 
-An answer has an age. The event happened at most so long before the question was sent, which is
-exact up to the time that a message is under way. An answer has the reading of the clock too:
-one that lies between question and answer comes from the same clock, and makes the age exact.
+The source asks with a ping, which nodes of older releases echo. Until the answers are there,
+values for the receiver wait, so that it gets all of them in order. An answer has an age, and
+the event happened at most so long before the question was sent: that is exact up to the time
+which the question was under way. An answer has the reading of the clock too: one that lies
+between question and answer comes from the same clock, and makes the age exact.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from itertools import islice, pairwise
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -42,23 +45,18 @@ HELD_BYTES: Final = 4 * 1024 * 1024
 TOPICS_ASKED: Final = 1024
 
 #: Topics of pings. Their content is a number and a node, or a topic; answers add age and clock.
-LINK_AGE: Final = f"{RESERVED}/age/link"
+REACH_AGE: Final = f"{RESERVED}/age/reach"
 SUBSCRIPTION_AGE: Final = f"{RESERVED}/age/subscription"
 
 _topic_of: Final = itemgetter(0)
 _NEVER: Final = float("inf")
-_UNKNOWN: Final = -_NEVER
-
-#: The two ends of a link.
-_Link = frozenset[bytes]
-
 #: When a run was published; its topic, or None for several; packed runs, or messages of that
 #: topic, or topics and messages; number of messages; bytes; TTL.
 _Kept = tuple[float, str | None, Sequence[Any], int, int, int]
 
 
 class Question(NamedTuple):
-    """A question to a node about the links and subscriptions that it has.
+    """A question to a node about what it has in reach, and what it is subscribed to.
 
     Attributes:
         node: who is asked.
@@ -75,26 +73,24 @@ class Pending:
 
     Attributes:
         node: the receiver's node.
-        begin: number of the first run that it may get late.
+        path: the nodes on the way from the source to it, both included.
         end: number of the first run that was published when its filter was known.
-        found: number of the first run that was published when its endpoint was known.
         began_at: when its filter arrived.
-        links: when each link beyond the first was established, as far as that is known.
-        topics: since when the receiver wants each topic; None until it answers.
-        silent: nodes that do not know when a link of theirs was established, with the link.
+        pairs: since when two nodes of the path are in reach of each other, and who they are.
+        topics: since when the receiver wants each topic.
+        silent: nodes that have not answered.
         asked: nodes that were asked.
         held: what was published since its filter is known.
         size: bytes of that.
     """
 
     node: bytes
-    begin: int
+    path: Sequence[bytes]
     end: int
-    found: int
     began_at: float
-    links: dict[_Link, float]
-    topics: dict[str, float | None]
-    silent: set[tuple[bytes, _Link]] = field(default_factory=set)
+    pairs: list[tuple[float, bytes, bytes]]
+    topics: dict[str, float]
+    silent: set[bytes]
     asked: set[bytes] = field(default_factory=set)
     held: list[TransmitRun] = field(default_factory=list)
     size: int = 0
@@ -102,19 +98,21 @@ class Pending:
     def is_answered(self, now: float) -> bool:
         """Return whether nothing more will be heard."""
         waited = now - self.began_at
-        if waited >= ANSWER_SECONDS:
-            return True
-        if None in self.topics.values():
-            return False
-        nodes_are_known = waited >= ENDPOINT_SECONDS
-        return all(time == _NEVER for time in self.topics.values()) or all(
-            time != _UNKNOWN
-            or all(
-                (end, link) in self.silent or (nodes_are_known and end not in self.asked)
-                for end in link
-            )
-            for link, time in self.links.items()
-        )
+        nobody_else = waited >= ENDPOINT_SECONDS and self.silent.isdisjoint(self.asked)
+        return not self.silent or nobody_else or waited >= ANSWER_SECONDS
+
+    def in_reach_since(self) -> float:
+        """Return since when there has been a way from the source to the receiver.
+
+        Pairs are taken in the order of their times, until they join the ends of the path.
+        """
+        groups = {node: {node} for node in self.path}
+        for time, one, other in sorted(self.pairs):
+            joined = groups[one] | groups[other]
+            groups.update(dict.fromkeys(joined, joined))
+            if self.node in groups[self.path[0]]:
+                return time
+        return _NEVER
 
 
 class CatchUp:
@@ -200,23 +198,20 @@ class CatchUp:
         self,
         node: bytes,
         path: Sequence[bytes],
-        since: int,
-        found: int,
+        reached: Mapping[bytes, float],
         now: float,
         wants: Callable[[str], bool],
-    ) -> bool:
-        """Begin with a receiver whose filter has arrived; False when there is nothing for it.
+    ) -> None:
+        """Let values for a receiver wait whose filter has arrived, if it may get late ones.
 
         Args:
             node: the receiver's node.
-            path: the nodes on the way to it, itself last.
-            since: number of the first run that was published after the first link of the way
-                was established.
-            found: number of the first run that was published when the endpoint was known.
+            path: the nodes on the way, from the source to the receiver, both included.
+            reached: since when nodes are in reach of the source.
             now: the time.
             wants: returns whether the receiver wants a topic.
         """
-        since, end = max(since, self._served.get(node, 0)), self.next_number
+        since, end = self._served.get(node, 0), self.next_number
         wanted: dict[str, bool] = {}
         for _, topic, content, _, _, _ in self._runs_between(since, end):
             for each in (topic,) if topic is not None else {*map(_topic_of, content)}:
@@ -224,31 +219,27 @@ class CatchUp:
                     wanted[each] = wants(each)
         topics = [topic for topic, is_wanted in wanted.items() if is_wanted][:TOPICS_ASKED]
         if topics:
-            links = {frozenset(ends): _UNKNOWN for ends in pairwise(path)}
-            asked_about: dict[str, float | None] = dict.fromkeys(topics)
-            self.pending[node] = Pending(node, since, end, found, now, links, asked_about)
-        return bool(topics)
+            source, *others = path
+            pairs = [(reached[other], source, other) for other in others if other in reached]
+            self.pending[node] = Pending(
+                *(node, path, end, now, pairs, dict.fromkeys(topics, _NEVER), {*others})
+            )
 
     def questions_to(self, node: bytes, now: float) -> list[Question]:
         """Return what a node is to be asked, for all receivers whose values wait."""
         questions: list[Question] = []
         for pending in self.pending.values():
-            if node in pending.asked:
+            if node not in pending.silent or node in pending.asked:
                 continue
-            number = self._question + 1
+            self._question = number = self._question + 1
             pairs: list[tuple[str, tuple[Any, ...]]] = [
-                (LINK_AGE, (number, other))
-                for link in pending.links
-                if node in link
-                for other in link - {node}
+                (REACH_AGE, (number, other)) for other in pending.path if other != node
             ]
             if node == pending.node:
                 pairs += [(SUBSCRIPTION_AGE, (number, topic)) for topic in pending.topics]
-            if pairs:
-                self._question = number
-                self._questions[number] = node, now, pending
-                pending.asked.add(node)
-                questions.append(Question(node, pairs))
+            self._questions[number] = node, now, pending
+            pending.asked.add(node)
+            questions.append(Question(node, pairs))
         return questions
 
     def take_answers(self, node: bytes, items: list[Item], now: float) -> list[Pending]:
@@ -257,22 +248,26 @@ class CatchUp:
         for topic, content in items:
             match content:
                 case (int() as number, (bytes() | str()) as subject, *answer) if (
-                    topic in (LINK_AGE, SUBSCRIPTION_AGE)
+                    topic in (REACH_AGE, SUBSCRIPTION_AGE)
                 ):
-                    asked, at, pending = self._questions.get(number, (b"", 0.0, None))
+                    question = self._questions.get(number)
                 case _:
                     continue
-            if pending is None or asked != node or pending is not self.pending.get(pending.node):
+            if question is None or question[0] != node:
                 continue
-            time = _time_of(answer, at, now)
-            if topic == SUBSCRIPTION_AGE and subject in pending.topics:
-                pending.topics[subject] = _NEVER if time is None else time
-            elif topic == LINK_AGE and (link := frozenset((node, subject))) in pending.links:
-                if time is None:
-                    pending.silent.add((node, link))
-                else:
-                    pending.links[link] = max(time, pending.links[link])
+            _, at, pending = question
+            if pending is not self.pending.get(pending.node):
+                continue
             changed[pending.node] = pending
+            pending.silent.discard(node)
+            time = _time_of(answer, at, now)
+            if time is None:
+                continue
+            if isinstance(subject, str):
+                if subject in pending.topics:
+                    pending.topics[subject] = time
+            elif subject in pending.path:
+                pending.pairs.append((time, node, subject))
         return [pending for pending in changed.values() if pending.is_answered(now)]
 
     def tick(self, now: float) -> list[Pending]:
@@ -313,14 +308,11 @@ class CatchUp:
         """
         if self.pending.pop(pending.node, None) is None:
             return []
+        begin = self._served.get(pending.node, 0)
         self.served(pending.node)
-        begin, established = pending.begin, max(pending.links.values(), default=_UNKNOWN)
-        if _UNKNOWN in pending.links.values():
-            begin = max(begin, pending.found)
+        since = pending.in_reach_since()
         times = {
-            topic: max(_NEVER if time is None else time, established)
-            for topic, time in pending.topics.items()
-            if wants(topic)
+            topic: max(time, since) for topic, time in pending.topics.items() if wants(topic)
         }
         runs: list[TransmitRun] = []
         for published, topic, content, _, _, ttl in self._runs_between(begin, pending.end):

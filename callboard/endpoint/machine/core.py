@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from callboard.dataclass import dataclass
 from callboard.endpoint.machine.catch_up import (
-    LINK_AGE,
+    REACH_AGE,
     SUBSCRIPTION_AGE,
     CatchUp,
     Pending,
@@ -92,6 +92,9 @@ OTHER_TOPICS: Final = "(all others)"
 _DATA: Final = PackedType.DATA
 
 
+#: What stands for the source on the way from it to a receiver.
+_SOURCE: Final = b""
+
 _topic_of: Final = itemgetter(0)
 _pair_of: Final = itemgetter(1)
 _PAIRS: Final = {tuple}
@@ -106,11 +109,6 @@ class PeerPlace:
     address: tuple[str, int] | None = None
     is_discovered: bool = False
     was_peer_then: bool = False
-    #: When the link was established, and the number of the next run published then.
-    linked_at: float = 0.0
-    linked_number: int = 0
-    #: The number of the next run published when the endpoint was found.
-    found_number: int = 0
 
 
 @dataclass(eq=False, repr=False)
@@ -150,6 +148,8 @@ class Core:
         self._wanted_since: dict[str, float] = {}
         #: What was published of late, for receivers of which this endpoint learns later.
         self.catch_up = CatchUp()
+        #: Since when nodes are in reach.
+        self._reached: dict[bytes, float] = {}
         #: Links there are: without any, no receiver is in reach.
         self._links = 0
         #: Whether there has been a receiver of a door.
@@ -596,11 +596,17 @@ class Core:
 
     def endpoint_found(self, node: bytes, now: float) -> list[CoreEffect]:
         """A node that has an endpoint came into reach: tell it what is wanted here."""
-        place = self._places.setdefault(node, PeerPlace())
-        if not place.is_known:
-            place.is_known, place.found_number = True, self.catch_up.next_number
+        self._places.setdefault(node, PeerPlace()).is_known = True
         self._receivers.clear()
         return self._tell(self.filters.greet(node, now)) + self._introduce(node)
+
+    def node_reached(self, node: bytes, now: float) -> None:
+        """A node came into reach, with or without an endpoint."""
+        self._reached.setdefault(node, now)
+
+    def node_lost(self, node: bytes) -> None:
+        """No path leads to a node any more."""
+        self._reached.pop(node, None)
 
     def path_moved(self) -> None:
         """Another path leads to some node."""
@@ -610,13 +616,13 @@ class Core:
         self, node: bytes, address: tuple[str, int] | None = None, now: float = 0.0
     ) -> list[CoreEffect]:
         """There is a link to a node: its endpoint is a peer."""
+        self.node_reached(node, now)
         self._receivers.clear()  # it may have other rights than before
         place = self._places.setdefault(node, PeerPlace())
         place.address = address or place.address
         if place.is_peer:
             return []
         place.is_peer = True
-        place.linked_at, place.linked_number = now, self.catch_up.next_number
         self._links += 1
         return self._connected(node) if place.is_discovered else []
 
@@ -776,14 +782,11 @@ class Core:
 
     def _begin_catch_up(self, node: bytes, now: float) -> None:
         """Look for what a node wants of the values that were published before it was known."""
-        path, place = self.path_of(node), self._places.get(node)
-        first = self._places.get(path[0]) if path else None
-        if place is None or first is None or not first.is_peer:
-            return
-        self.catch_up.begin(
-            *(node, path, first.linked_number, place.found_number, now),
-            partial(self._wants, node),
-        )
+        path = self.path_of(node)
+        if path:
+            self.catch_up.begin(
+                *(node, (_SOURCE, *path), self._reached, now), partial(self._wants, node)
+            )
 
     def _ask(self, arrived: bytes, now: float) -> list[CoreEffect]:
         """Ask those who know whether late values are for a receiver, as far as they are known.
@@ -793,10 +796,10 @@ class Core:
             now: the time.
         """
         pending = self.catch_up.pending.get(arrived)
-        asked = {arrived} if pending is None else {*chain.from_iterable(pending.links), arrived}
+        asked = (arrived,) if pending is None else pending.path
         return [
             run._replace(messages=0)
-            for node in sorted(asked)
+            for node in asked
             if self.endpoint_of(node) is not None
             for question in self.catch_up.questions_to(node, now)
             for run in self._runs(
@@ -826,9 +829,8 @@ class Core:
         """Return the content of a pong."""
         since: float | None = None
         match content:
-            case (int(), bytes() as other) if topic == LINK_AGE:
-                place = self._places.get(other)
-                since = place.linked_at if place is not None and place.is_peer else None
+            case (int(), bytes() as other) if topic == REACH_AGE:
+                since = self._reached.get(other or asker)
             case (int(), str() as wanted) if topic == SUBSCRIPTION_AGE:
                 rights = self.rights.get(asker)
                 if rights is None or rights.permit_topic("publish", wanted):
