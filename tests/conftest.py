@@ -16,6 +16,7 @@ import warnings
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from tests.costs import Costs, is_quick_run
 
@@ -136,6 +137,23 @@ LONGEST = [
     "test_tutorial.py",
     "test_plugin.py",
 ]
+
+
+#: Folders whose files are run by one process, which so starts Spark once.
+TOGETHER = ("tests/callboard/pipeline/",)
+
+
+class Scheduling(LoadFileScheduling):
+    """Gives whole files to processes, and whole folders of those that share a server."""
+
+    def _split_scope(self, nodeid):
+        folders = (folder for folder in TOGETHER if nodeid.startswith(folder))
+        return next(folders, super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """Schedule by files and folders where `--dist loadfile` asks for that."""
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 #: Where a process remembers what it has open, for pages and metrics.
