@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from callboard.actors.runner.runner import Runner
 from callboard.dataclass import dataclass
+from callboard.host_guard import ANY_HOST, HostGuard
 from callboard.mqtt.port.remote_link import Door
 from callboard.mqtt.port.socket_stream import SocketServer
 from callboard.mqtt.port.stream import Entrance, TransportStream
@@ -44,12 +45,16 @@ class ListenerSettings:
         tenants: whether the organisation in a client's certificate is its tenant: its client
             id and topics stand under the tenant's.
         origins: for WebSocket, web sites whose pages may connect; empty for all.
+        hosts: for WebSocket, names by which clients reach the port, beside addresses,
+            `localhost` and the name of the machine; `*` for all. Over TLS, where the
+            certificate has shown the name already, empty stands for all.
     """
 
     address: str = "127.0.0.1:1883"
     tls: Tls | None = None
     tenants: bool = False
     origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
 
     def parse(self) -> tuple[str, str, int]:
         """Return scheme, host or path, and port.
@@ -145,7 +150,9 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
             certificates.listening()  # its files are of use
         make = partial(TransportStream, door, entrance, runner)
         if scheme in {"ws", "wss"}:
-            make = partial(_web_stream(settings), door, entrance, runner, settings.origins)
+            hosts = settings.hosts or ((ANY_HOST,) if certificates is not None else ())
+            guard, origins = HostGuard.of_port(where, hosts), settings.origins
+            make = partial(_web_stream(settings), door, entrance, runner, origins, guard)
         shaken = None if scheme == "tcp" else Handshakes(door, make, loop, certificates)
         begin = None if shaken is None else shaken.begin
         found = await loop.getaddrinfo(where, port, type=socket.SOCK_STREAM)

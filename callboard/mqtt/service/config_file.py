@@ -152,11 +152,13 @@ class ListenerTable(TlsTable):
     client_certificates: StrictBool = False
     tenants: StrictBool = False
     origins: list[Origin] = []
+    hosts: list[str] = []
 
     def settings(self, folder: Path) -> ListenerSettings:
         """Return what the table stands for."""
         tls = self.tls(folder, mutual=self.client_certificates)
-        return ListenerSettings(self.address, tls, self.tenants, tuple(self.origins))
+        origins, hosts = tuple(self.origins), tuple(self.hosts)
+        return ListenerSettings(self.address, tls, self.tenants, origins, hosts)
 
 
 #: Whole numbers from 0, from 1, of two bytes on the wire, of memory; other numbers from 0.
@@ -335,6 +337,7 @@ class ConfigTable(reading.Table):
     name: str = "callboard"
     directory: str | None = None
     console: reading.HostPort | None = None
+    hosts: list[str] = []
     sys_interval: float = Field(default=10.0, ge=0)
     log_level: reading.LogLevel = "warning"
     app: str | None = None
@@ -503,6 +506,7 @@ def make_config(
         directory=None if table.directory is None else folder / table.directory,
         name=table.name,
         sessions=table.cluster.sessions,
+        hosts=tuple(table.hosts),
     )
     places: tuple[ListenerSettings | BridgeSettings, ...] = (*config.listeners, *config.bridges)
     for place in places:

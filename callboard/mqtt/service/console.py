@@ -9,12 +9,12 @@
 | `/waiters/FILTER` | requests that have read all |
 | `/readyqueue` | clients that wait to be served |
 | `/slow` | subscribers that are behind |
-| `/trace/ID/NUMBER` | packets of a client after a number |
 | `/metrics` | counts for Prometheus |
+| `POST /trace/ID/NUMBER` | begins a trace of a client; its packets after a number |
 | `POST /logs` | sets the level of the router's log: `debug`, `info`, `warning`, `error` |
 
 In ids and filters `%2F` stands for `/`; in filters so does a dot where no filter has it.
-Every client that reaches the port is answered: it belongs on 127.0.0.1 or a network of yours.
+Every program that reaches the port is answered: it belongs on 127.0.0.1 or a network of yours.
 """
 
 import logging
@@ -55,9 +55,6 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
     state: RouterState
     config: Callable[[], RouterConfig]
 
-    def __post_init__(self) -> None:
-        self._tracer = Tracer(self.state.door.clock)
-
     def __iter__(self) -> Iterator[str]:
         return iter(_PATHS)
 
@@ -73,10 +70,6 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
         noun, _, rest = path.removeprefix("/").partition("/")
         if noun == "metrics" and not rest:
             return self._metrics
-        if noun == "trace" and rest:
-            client, _, since = rest.rpartition("/")
-            number = int(since) if since.isdecimal() and len(since) < 20 else 0
-            return partial(self._trace, unquote(client), number)
         view = _BY_NOUN[noun, bool(rest)]
         return partial(self._answer, partial(view, self, unquote(rest)))
 
@@ -95,8 +88,45 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
         """Return the page for Prometheus."""
         return metrics_page(self.call(router_metrics, self.state))
 
+
+@dataclass(eq=False)
+class ConsoleActions(Mapping[str, Callable[[str], Page]]):
+    """What a post to the console does, by path.
+
+    Attributes:
+        call: calls a function on the router's thread.
+        state: of the router; looked at through `call` only.
+    """
+
+    call: Callable[..., Any]
+    state: RouterState
+
+    def __post_init__(self) -> None:
+        self._tracer = Tracer(self.state.door.clock)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_ACTIONS)
+
+    def __len__(self) -> int:
+        return len(_ACTIONS)
+
+    def __getitem__(self, path: str) -> Callable[[str], Page]:
+        """Return what is done with a text that is posted.
+
+        Raises:
+            KeyError: nothing is done there.
+        """
+        if path == "/logs":
+            return set_log_level
+        noun, _, rest = path.removeprefix("/").partition("/")
+        if noun != "trace" or not rest:
+            raise KeyError(path)
+        client, _, since = rest.rpartition("/")
+        number = int(since) if since.isdecimal() and len(since) < 20 else 0
+        return lambda _: self._trace(unquote(client), number)
+
     def _trace(self, client_id: str, since: int) -> Page:
-        """Return the packets of a client after a number."""
+        """Return the packets of a client after a number; the first request begins the trace."""
 
         def look() -> Any:
             links = self.state.door.links
@@ -337,8 +367,9 @@ _VIEWS: Final[dict[str, Callable[[ConsolePages, str], Any]]] = {
     ),
     "/slow": lambda pages, _: slow_view(*pages.state),
 }
-_PATHS: Final = (*_VIEWS, "/trace/ID/NUMBER", "/metrics")
+_ACTIONS: Final = ("/trace/ID/NUMBER", "/logs")
+_PATHS: Final = (*_VIEWS, "/metrics")
 _BY_NOUN: Final[dict[tuple[str, bool], Callable[[ConsolePages, str], Any]]] = {
-    ("", False): lambda *_: list(_PATHS),
+    ("", False): lambda *_: [*_PATHS, *(f"POST {path}" for path in _ACTIONS)],
     **{(path.split("/")[1], path.count("/") > 1): view for path, view in _VIEWS.items()},
 }
