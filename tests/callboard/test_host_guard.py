@@ -130,6 +130,7 @@ SERVERS = {
     "callboard/cli/work/zeek_logger.py": "pages: /metrics alone",
     "callboard/gateway/modules/http.py": "gateway",
     "callboard/dashboard/server.py": "dashboard",
+    "callboard/node.py": "dashboard",
     "callboard/dashboard/port.py": "dashboard",
     "callboard/cli/work/window.py": "dashboard",
     "callboard/demo/page.py": "dashboard",

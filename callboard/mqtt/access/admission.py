@@ -67,12 +67,18 @@ class Admission:
         text: why not, for the client.
         access: what it may do; None is everything.
         client_id: the id to use in place of what the client said.
+        user: who the client has proved to be: sessions belong to users. Empty for a client that
+            comes in without a name where others have one, None where nobody has to prove
+            anything.
+        listed: the name in the router's table of users; empty if it is not there.
     """
 
     reason_code: ReasonCode = ReasonCode.SUCCESS
     text: str = ""
     access: Access | None = None
     client_id: str | None = None
+    user: str | None = None
+    listed: str = ""
 
 
 NO_SUCH_METHOD: Final = Admission(

@@ -91,7 +91,8 @@ class Edge:
                 continue
             ruling = self.gate.review(link.connect, remote.peer, remote.proof)
             if isinstance(ruling, ReasonCode):
-                remote.end(ruling)
+                # of a user who was removed, not even the last word counts
+                remote.end(ruling, has_will=ruling is not ReasonCode.NOT_AUTHORIZED)
             else:
                 link.access = ruling
                 link.access_changed()

@@ -26,7 +26,7 @@ from callboard.mqtt.port.hooks import Hooks
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.listener import ListenerSettings
 from callboard.mqtt.router.datalog import SEGMENT_BYTES, SEGMENT_COUNT
-from callboard.mqtt.router.limits import CustomSegment, Limits, ShareStrategy
+from callboard.mqtt.router.limits import CustomSegment, DuplicateClientId, Limits, ShareStrategy
 from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
 from callboard.mqtt.service.claims import SessionPolicy
 from callboard.mqtt.service.config import RouterConfig
@@ -200,6 +200,7 @@ class LimitsTable(reading.StrictTable):
     max_hold: Amount = None
     journal_bytes: Natural = Field(default=None, alias="max_journal_size")
     share_strategy: ShareStrategy | None = Field(default=None, strict=False)
+    duplicate_client_id: DuplicateClientId | None = Field(default=None, strict=False)
     packets_per_read: Positive = Field(default=None, alias="max_packets_per_read")
     connect_timeout: Amount = None
     linger: Amount = None

@@ -280,6 +280,7 @@ def config_view(config: RouterConfig) -> Table:
     """Return what the router was configured with; nothing secret."""
     limits = asdict(config.limits)
     limits["share_strategy"] = config.limits.share_strategy.value
+    limits["duplicate_client_id"] = config.limits.duplicate_client_id.value
     return {
         "name": config.name,
         "directory": None if config.directory is None else str(config.directory),
