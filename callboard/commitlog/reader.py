@@ -375,6 +375,7 @@ def open_folder(
     storage_options: Mapping[str, Any] | None = None,
     tls: str | Path | None = None,
     node: Any = None,
+    mode: int | None = None,
 ) -> Folder:
     """Return a folder of the machine, of a disk that was given, of a server, node or store.
 
@@ -400,7 +401,7 @@ def open_folder(
     if isinstance(folder, str) and "://" in folder:
         served = parse_address(folder, token).with_tls(tls)
         return Folder(RemoteDisk(served), str(served))
-    return Folder(RealDisk("/"), str(Path(folder).absolute()))
+    return Folder(RealDisk("/", mode), str(Path(folder).absolute()))
 
 
 def list_logs(

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from callboard.commitlog.disk import sync_path
 from callboard.commitlog.errors import ExtraMissing, InvalidOption, LogError, LogFailed
+from callboard.private_file import make_folder, make_private_file, open_private
 
 #: Bytes of a part of an object that is sent as several.
 _PART: Final = 32 << 20
@@ -145,7 +146,8 @@ class FileSystemObjects:
         with self._told():
             found, path = self._at(name)
             if _is_local(found):
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                make_folder(Path(path).parent)
+                make_private_file(path)
             with found.open(path, "wb", block_size=_PART) as file:
                 for piece in pieces:
                     file.write(piece)
@@ -284,10 +286,10 @@ def _create(found: Any, path: str, data: bytes) -> bool:
 
 def _link(path: Path, data: bytes) -> bool:
     """Create a file that is whole and durable when it is seen."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     whole = path.with_name(f"{path.name}.{os.urandom(16).hex()}.tmp")
     try:
-        with whole.open("xb") as file:
+        with open(whole, "xb", opener=open_private) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
