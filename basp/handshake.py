@@ -48,7 +48,7 @@ their senders (see :class:`PeerIdentity`).
 
 import hmac
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import IntEnum
 from hashlib import sha256
 from typing import Any, Final
@@ -130,8 +130,8 @@ class LinkConfig:
 
     node_id: NodeId
     application_ids: tuple[str, ...] = ("callboard",)
-    secret: bytes | None = None
-    secrets: tuple[tuple[str, bytes], ...] = ()
+    secret: bytes | None = field(default=None, repr=False)
+    secrets: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
     admit: Admit | None = None
     version: int = VERSION
     published: Published | None = None

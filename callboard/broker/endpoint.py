@@ -58,6 +58,7 @@ from callboard.proxies.link.foreign import ForeignPeer
 from callboard.proxies.link.ports import refuse_unguarded
 from callboard.proxies.link.tls import Tls
 from callboard.proxies.rights.rights import Rights
+from callboard.redaction import redacted
 from callboard.store import Backend as StoreBackend
 from callboard.store import (
     CloneOptions,
@@ -389,7 +390,9 @@ class Endpoint(Closing):
         )
         if limit is not None and not peer.await_subscribed(limit):
             peer.close()
-            msg = peer.reason or f"no acknowledgment came from {url} within {limit:g} s"
+            msg = (
+                peer.reason or f"no acknowledgment came from {redacted(url)} within {limit:g} s"
+            )
             raise errors.NodeUnreachable(msg)
         self._doors.append(peer)
         return peer

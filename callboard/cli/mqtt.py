@@ -15,6 +15,7 @@ import typer
 from callboard.cli.options import JsonOptions, LookOptions, command, flag, noun, option
 from callboard.cli.output import columns, say, to_json
 from callboard.cli.problem import Misuse, Problem
+from callboard.redaction import redacted
 from callboard.text import printable
 
 #: Seconds that the console has to answer.
@@ -53,7 +54,10 @@ class PasswordOptions(JsonOptions):
     """A password, and what is kept of it."""
 
     password: str | None = option(
-        None, "The password; else it is asked for, or read from a pipe.", envvar="MQTT_PASSWORD"
+        None,
+        "The password; else it is asked for, or read from a pipe.",
+        envvar="MQTT_PASSWORD",
+        hide_input=True,
     )
     scram: bool = flag("Add what the method SCRAM-SHA-256 takes.", "--scram")
 
@@ -245,7 +249,7 @@ def _ask(url: str, path: str, posted: bytes | None = None) -> Any:
 
     target = url.rstrip("/") + path
     if not target.startswith(("http://", "https://")):
-        raise Misuse(why=f"{url!r} is no URL", step="write http://HOST:PORT")
+        raise Misuse(why=f"{redacted(url)!r} is no URL", step="write http://HOST:PORT")
     try:
         request = urllib.request.Request(target, data=posted)  # noqa: S310  # checked above
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
@@ -256,7 +260,7 @@ def _ask(url: str, path: str, posted: bytes | None = None) -> Any:
             text = printable(error.read(TEXT_LIMIT).decode(errors="replace").strip())
             raise Problem(why=f"{why}: {text}", step="ask it by its address") from None
     except (OSError, ValueError) as error:
-        why = f"no console answers at {url}: {getattr(error, 'reason', error)}"
+        why = f"no console answers at {redacted(url)}: {getattr(error, 'reason', error)}"
     raise Problem(why=why, step='set console = "HOST:PORT" in the router\'s file')
 
 

@@ -49,7 +49,7 @@ class Judgment:
 
     status: int = 200
     text: str = ""
-    cookie: str = ""
+    cookie: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

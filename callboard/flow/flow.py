@@ -11,7 +11,7 @@ import importlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final, NoReturn, Self
 
@@ -529,7 +529,7 @@ class FlowAddress:
 
     address: Any
     node: Node | None = None
-    secret: str | bytes | None = None
+    secret: str | bytes | None = field(default=None, repr=False)
     tls: Any = None
     timeout: float | None = None
 

@@ -42,6 +42,7 @@ from callboard.dataclass import dataclass
 from callboard.endpoint.machine.topic import checked_topic
 from callboard.host_guard import ANY_HOST, Asking, HostGuard, is_loopback
 from callboard.model.errors import EndpointError, InvalidOption, InvalidTopic, MalformedMessage
+from callboard.redaction import redacted
 from callboard.zeek.form import Forms
 from callboard.zeek.json_message import message_of_frame, parse_frame
 from callboard.zeek.text_frames import TextFrames
@@ -103,7 +104,7 @@ def parse_address(url: str) -> WebSocketURI:
     try:
         found = parse_uri(url)
     except (InvalidURI, ValueError) as cause:
-        msg = f"{url!r} is no address of a WebSocket, as ws://HOST:27759{PATH} is one"
+        msg = f"{redacted(url)!r} is no address of a WebSocket, as ws://HOST:27759{PATH} is one"
         raise InvalidOption(msg) from cause
     if found.path in ("", "/"):
         found.path = PATH

@@ -1,6 +1,7 @@
 """Who a link belongs to, by what was proven on it, and what that peer may do."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -50,7 +51,7 @@ class LinkAccess:
         permissions: what each peer may do; None for everything.
     """
 
-    keys: tuple[tuple[str, bytes], ...] = ()
+    keys: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
     permissions: Permissions | None = None
 
     @classmethod

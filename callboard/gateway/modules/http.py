@@ -17,6 +17,7 @@ from callboard.gateway.errors import GatewayError
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
 from callboard.host_guard import HostGuard, Refusal
+from callboard.redaction import redacted
 from callboard.seconds import LONGEST
 from callboard.text import describe
 from callboard.web import WebHandler, WebServer
@@ -52,7 +53,7 @@ class HttpArguments(ModuleArguments):
     get: str | None = None
     period: float = Field(default=60.0, gt=0, le=LONGEST, strict=False)
     timeout: float = Field(default=10.0, gt=0, le=LONGEST, strict=False)
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default={}, repr=False)
     hosts: list[str] = []
 
     @field_validator("post", "get")
@@ -60,7 +61,7 @@ class HttpArguments(ModuleArguments):
     def _is_http(cls, url: str | None) -> str | None:
         """Refuse what is not a URL of HTTP."""
         if url is not None and not url.startswith(("http://", "https://")):
-            msg = f"{url!r} is no URL of HTTP"
+            msg = f"{redacted(url)!r} is no URL of HTTP"
             raise ValueError(msg)
         return url
 
@@ -142,14 +143,14 @@ class HttpModule(Module):
                 found = answer.read(BODY_LIMIT + 1)
         except HTTPError as error:
             error.close()
-            msg = f"{url} answered with {error.code} {error.reason}"
+            msg = f"{redacted(url)} answered with {error.code} {error.reason}"
             may_pass = error.code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.code in PASSING
             raise (ConnectionError if may_pass else ValueError)(msg) from None
         except (HTTPException, URLError) as error:
-            msg = f"{url}: {getattr(error, 'reason', None) or describe(error)}"
+            msg = f"{redacted(url)}: {getattr(error, 'reason', None) or describe(error)}"
             raise ConnectionError(msg) from None
         if len(found) > BODY_LIMIT:
-            msg = f"the body of {url} exceeds {BODY_LIMIT:,} B"
+            msg = f"the body of {redacted(url)} exceeds {BODY_LIMIT:,} B"
             raise ValueError(msg)
         return answer.headers.get_content_type(), found
 

@@ -7,6 +7,7 @@ a connection.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -54,7 +55,7 @@ class Credentials:
 
     client_id: str
     username: str | None
-    password: bytes | None
+    password: bytes | None = field(repr=False)
     peer: Peer
 
 

@@ -64,8 +64,8 @@ class Security:
         login_failures: wrong passwords from one host in a minute before it has to wait.
     """
 
-    users: Mapping[str, PasswordHash] = field(default_factory=dict)
-    scram: Mapping[str, ScramKeys] = field(default_factory=dict)
+    users: Mapping[str, PasswordHash] = field(default_factory=dict, repr=False)
+    scram: Mapping[str, ScramKeys] = field(default_factory=dict, repr=False)
     anonymous: bool = False
     acl: tuple[AclEntry, ...] = ()
     bans: BanList = field(default_factory=BanList)

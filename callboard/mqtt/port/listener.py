@@ -26,6 +26,7 @@ from callboard.mqtt.wire.errors import ListenError
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.tls import Tls
 from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT
+from callboard.redaction import redacted
 
 _log = logging.getLogger("callboard.mqtt")
 
@@ -70,12 +71,12 @@ class ListenerSettings:
         is_port = port.isdecimal() and len(port) <= 5 and int(port) <= 65_535
         if scheme not in _SCHEMES or not host or not is_port:
             message = (
-                f"{self.address!r} is no address of a listener; write HOST:PORT, "
+                f"{redacted(self.address)!r} is no address of a listener; write HOST:PORT, "
                 "tls://HOST:PORT, ws://HOST:PORT, wss://HOST:PORT or unix:/PATH"
             )
             raise ListenError(message)
         if _SCHEMES[scheme] and self.tls is None:
-            message = f"{self.address} needs a certificate and a key"
+            message = f"{redacted(self.address)} needs a certificate and a key"
             raise ListenError(message)
         return scheme, host.strip("[]"), int(port)
 
@@ -131,7 +132,9 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
     """
     scheme, where, port = settings.parse()
     if runner.machine is not None and scheme != "tcp":
-        message = f"{settings.address}: simulated ports are plain TCP; write HOST:PORT"
+        message = (
+            f"{redacted(settings.address)}: simulated ports are plain TCP; write HOST:PORT"
+        )
         raise ListenError(message)
     loop = asyncio.get_running_loop()
     entrance = Entrance(settings.address, settings.tenants)
@@ -165,7 +168,9 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
     except OSError as error:
         for server in servers:
             server.close()
-        message = f"{settings.address} cannot be opened: {os.strerror(error.errno or 0)}"
+        message = (
+            f"{redacted(settings.address)} cannot be opened: {os.strerror(error.errno or 0)}"
+        )
         raise ListenError(message) from error
     return Listener(settings, servers, _handshakes=shaken)
 
@@ -232,7 +237,9 @@ def _web_stream(settings: ListenerSettings) -> Callable[..., TransportStream]:
     try:
         from callboard.mqtt.port.websocket import WebSocketStream
     except ImportError as error:
-        message = f"{settings.address} needs a package: pip install 'callboard[websocket]'"
+        message = (
+            f"{redacted(settings.address)} needs a package: pip install 'callboard[websocket]'"
+        )
         raise ListenError(message) from error
     return WebSocketStream
 

@@ -217,8 +217,12 @@ class UserTable(reading.Table):
     """`[[users]]`: a password, keys for SCRAM-SHA-256, or both."""
 
     name: Annotated[str, _form(lambda name: name not in {"", "*"}, "is no name of a user")]
-    password: Annotated[str, reading.text_form(PasswordHash.parse)] | None = None
-    scram: Annotated[str, reading.text_form(ScramKeys.parse)] | None = None
+    password: Annotated[str, reading.text_form(PasswordHash.parse)] | None = Field(
+        default=None, repr=False
+    )
+    scram: Annotated[str, reading.text_form(ScramKeys.parse)] | None = Field(
+        default=None, repr=False
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "UserTable":
@@ -288,7 +292,7 @@ class BridgeTable(TlsTable):
     topics: list[BridgeTopicTable] = Field(min_length=1)
     client_id: str = "callboard-bridge"
     username: str | None = None
-    password: str | None = None
+    password: str | None = Field(default=None, repr=False)
     version: Literal["5", "3.1.1"] = "5"
     keep_alive: int = Field(default=60, ge=1, le=65_535)
     reconnect_delay: float = Field(default=1.0, gt=0)

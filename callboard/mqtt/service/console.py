@@ -32,6 +32,7 @@ from callboard.mqtt.router.session import Connection, DataRequest, FilterLog, Se
 from callboard.mqtt.service.config import RouterConfig
 from callboard.mqtt.service.figures import RouterState, router_metrics, router_view
 from callboard.pages import Page, json_page, metrics_page, text_page
+from callboard.redaction import redacted
 
 #: Clients or filters of one answer; the count is given as well.
 MOST_ITEMS: Final = 1_000
@@ -284,7 +285,7 @@ def config_view(config: RouterConfig) -> Table:
     return {
         "name": config.name,
         "directory": None if config.directory is None else str(config.directory),
-        "listeners": [listener.address for listener in config.listeners],
+        "listeners": [redacted(listener.address) for listener in config.listeners],
         "sessions": config.sessions.value,
         "limits": limits,
         "network": asdict(config.network),
@@ -294,7 +295,7 @@ def config_view(config: RouterConfig) -> Table:
         "acl": [asdict(entry) for entry in config.security.acl],
         "bans": list(config.security.bans.entries),
         "rules": [rule.topic_filter for rule in config.rules],
-        "bridges": [bridge.address for bridge in config.bridges],
+        "bridges": [redacted(bridge.address) for bridge in config.bridges],
     }
 
 
