@@ -2,7 +2,7 @@
 
 At a desk 30 random ones each time; with `CI=true` 30 that are the same in every run, so that a
 failure there is a failure here: `make fuzz` tries millions on every codec, and
-`make test ARGS=--hypothesis-profile=thorough` 500 on all else. None has a deadline for one
+`make test-all ARGS=--hypothesis-profile=thorough` 500 on all else. None has a deadline for one
 example: machines are shared, and pytest's timeout catches hangs.
 """
 
