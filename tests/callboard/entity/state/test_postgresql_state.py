@@ -117,6 +117,7 @@ def test_a_lost_answer_to_the_question_is_not_taken_for_the_commits(state: Any) 
     assert [each.name for each in state.reminders_of("Cart", "k-1")] == ["wake"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_reads_beside_a_commit_neither_wait_for_it_nor_ask_what_became_of_it(
     state: Any, is_lost: bool
