@@ -20,6 +20,7 @@ from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
+from callboard import locks
 from callboard.host_guard import Asking, HostGuard, Refusal
 from callboard.proxies.link.limits import source_of
 from callboard.text import logged
@@ -69,7 +70,7 @@ class WebServer(ThreadingHTTPServer):
             OSError: the address is not ours or the port is taken.
         """
         self.guard = guard
-        self._lock = threading.Lock()
+        self._lock = locks.lock("sessions of a web server", 290)
         #: Open connections: address, and the deadline of the request or the answer; None while
         #: the answer is made. The oldest comes first.
         self._open: dict[Any, tuple[str, float | None]] = {}
