@@ -132,8 +132,8 @@ def _parsed(text: str, token: str | None) -> LogAddress | None:
     authority = os.environ.get(AUTHORITY_VARIABLE) or None
     if given and parts.scheme == "grpc" and not _is_loopback(parts.hostname):
         what = (
-            f"{redacted(text)!r} speaks plainly, and on the way to {parts.hostname} others could"
-            f" read the token (token=…, or {TOKEN_VARIABLE}); write grpc+tls://"
+            f"{redacted(text)!r} speaks plainly, and on the way to {parts.hostname} others"
+            f" could read the token (token=…, or {TOKEN_VARIABLE}); write grpc+tls://"
         )
         raise InvalidOption(what)
     return LogAddress(
