@@ -40,7 +40,12 @@ from callboard.basp.cbor.writer import (
     head,
 )
 from callboard.basp.entity_name import is_key, is_type_name
-from callboard.basp.errors import MalformedPayload, NotSerializable, RemoteProtocolError
+from callboard.basp.errors import (
+    MalformedPayload,
+    NotSerializable,
+    PayloadTooHeavy,
+    RemoteProtocolError,
+)
 from callboard.basp.header import MAX_ACTOR
 from callboard.basp.node_id import NODE_ID_SIZE
 from callboard.basp.options import (
@@ -402,6 +407,9 @@ class PayloadCodec:
         if size < 2 or payload[0] != 0x81:
             if size and payload[0] == WITH_OPTIONS:
                 return self._decode_with_options(payload)
+            if not size:  # `FrameReader.drop_payload` leaves it so, here or on the way
+                msg = "the message arrived without its payload: a node had no memory for it"
+                raise PayloadTooHeavy(msg)
             msg = f"payload of {size:,} B is not an array of one message and its options"
             raise MalformedPayload(msg)
         first = payload[1]

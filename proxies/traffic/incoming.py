@@ -16,7 +16,12 @@ from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull, NodeClos
 from callboard.actors.reference import ActorRef, Home
 from callboard.actors.runtime import Runtime
 from callboard.basp.accounting import Arrivals, read_report
-from callboard.basp.errors import BaspError, MalformedPayload, RemoteProtocolError
+from callboard.basp.errors import (
+    BaspError,
+    MalformedPayload,
+    PayloadTooHeavy,
+    RemoteProtocolError,
+)
 from callboard.basp.frame import Frame, FrameReader, RawFrame
 from callboard.basp.header import (
     CARRIED,
@@ -325,6 +330,13 @@ _EPOCH_BITS: Final = EPOCH_COUNT - 1
 _NEVER: Final = float("inf")
 
 
+def _unreadable(error: RemoteProtocolError | MemoryError) -> RemoteProtocolError:
+    """Return why a message cannot be read; without memory, it is that message alone."""
+    if isinstance(error, RemoteProtocolError):
+        return error
+    return PayloadTooHeavy("there is no memory left to read the message")
+
+
 @dataclass(slots=True)
 class Backlog:
     """What one link brought and is left for its next turn: the link is not read before.
@@ -474,10 +486,13 @@ class Incoming:
         backlog = self._backlogs.pop(wire, None)
         if backlog is None:  # the link has ended
             return
-        if backlog.work is not None and self._step(wire, backlog.work):
-            self._leave(wire, backlog.frames, backlog.work, were_doubted=False)
-        else:
-            self.deliver(wire, backlog.frames)
+        try:
+            if backlog.work is not None and self._step(wire, backlog.work):
+                self._leave(wire, backlog.frames, backlog.work, were_doubted=False)
+            else:
+                self.deliver(wire, backlog.frames)
+        except BaseException as error:  # noqa: BLE001  # as in a callback of the link
+            self._runtime.runner.failed(wire.release, error)
         wire.release()
 
     def finish(self, wire: Wire) -> None:
@@ -510,8 +525,8 @@ class Incoming:
                     self._take_response(frame, decode)
                     continue
                 message = decode(payload)
-            except RemoteProtocolError as cause:
-                self._refuse_payload(wire, frame, cause)
+            except (RemoteProtocolError, MemoryError) as cause:
+                self._refuse_payload(wire, frame, _unreadable(cause))
                 continue
             except LargePayload:
                 read = self._read
@@ -669,8 +684,8 @@ class Incoming:
         future = waiting[0]
         try:
             value = decode(payload)
-        except RemoteProtocolError as error:
-            value = failure_of(error)
+        except (RemoteProtocolError, MemoryError) as error:
+            value = failure_of(_unreadable(error))
         except LargePayload:
             arrivals.delivered -= 1
             raise
@@ -701,8 +716,8 @@ class Incoming:
             del pending[message_id]
             try:
                 value = decode(payload)
-            except RemoteProtocolError as error:
-                value = failure_of(error)
+            except (RemoteProtocolError, MemoryError) as error:
+                value = failure_of(_unreadable(error))
             if isinstance(value, Failure):
                 self._fail(source, waiting[0], value)
             else:

@@ -155,7 +155,10 @@ class LargeMessages:
         if self._by_source:
             self._runtime.call_later(0.0, self._go_on)
         reading.order.go_on()
-        self._take(reading)
+        try:
+            self._take(reading)
+        except BaseException as error:  # noqa: BLE001  # as in a callback of the link
+            self._runtime.runner.failed(reading.wire.release, error)
         frames = reading.waiting if reading.frame is None else [reading.frame, *reading.waiting]
         self._note(reading.wire, -_size_of(frames))
         reading.value = reading.error = None  # its traceback leads back here
