@@ -8,11 +8,13 @@ from the bytes of a peer.
 """
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable
 from enum import Enum, Flag
 from functools import partial
 from inspect import Parameter, signature
 from operator import attrgetter
+from sys import getrefcount
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
@@ -32,6 +34,12 @@ from callboard.text import describe
 
 #: A type name travels with every message of its type; 255 characters hide no abuse.
 NAME_LIMIT: Final = 255
+
+#: Combinations of flags that peers sent and a class keeps, though nothing refers to them.
+SENT_FLAGS: Final = 64
+#: References to a combination that nothing else refers to: the map of its class, a local name,
+#: and the argument of the function that counts.
+_UNUSED: Final = 3
 
 # A dataclass that is also one of these holds content that its fields do not show.
 _BUILTIN = (int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset)
@@ -123,11 +131,17 @@ class EnumType(MessageType):
 
 
 class FlagType(MessageType):
-    """Flags: a set of them travels as an integer."""
+    """Flags: a set of them travels as an integer.
+
+    Python keeps each combination that was ever made in its class. Those that peers sent are
+    dropped again, the oldest first, when nothing else refers to them.
+    """
 
     def __init__(self, name: str, cls: type[Flag]) -> None:
         super().__init__(name, cls)
         self.shape = ("flag",)
+        # Combinations that peers sent first.
+        self._sent: OrderedDict[int, Flag] = OrderedDict()
 
     def written(self, value: Any) -> object:
         """Return the integer."""
@@ -143,12 +157,17 @@ class FlagType(MessageType):
         if type(content) is not int:
             msg = f"flags {self.name!r}: value must be an integer, not {type(content).__name__}"
             raise errors.MalformedPayload(msg)
+        known = self.cls._value2member_map_.get(content)
+        if known is not None:
+            return known
         try:
             made = self.cls(content)
         except ValueError:
             made = None
         except BaseException as cause:  # `_missing_` of the user
             raise refused(self.name, cause) from cause
+        if made is not None:
+            self._note_sent(made)
         # Depending on its boundary, a flag drops bits that it does not know.
         if getattr(made, "value", None) != content:
             msg = (
@@ -157,6 +176,18 @@ class FlagType(MessageType):
             )
             raise errors.MessageVersion(msg)
         return made
+
+    def _note_sent(self, made: Any) -> None:
+        """Drop combinations that nothing refers to, when many of peers are kept."""
+        sent, known = self._sent, self.cls._value2member_map_
+        sent[made.value] = made
+        del made
+        for _ in range(min(2, len(sent) - SENT_FLAGS)):  # two, so that the number goes down
+            value, oldest = sent.popitem(last=False)
+            if getrefcount(oldest) > _UNUSED:
+                sent[value] = oldest
+            else:
+                known.pop(value, None)
 
 
 class RecordType(MessageType):

@@ -158,7 +158,7 @@ class EventForm:
                 else:
                     return value  # nearly every event
             return self._value(value)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             msg = f"what is stored cannot be read: {text[:200]!r} ({error})"
             raise StateCorrupt(msg) from None
 
@@ -173,7 +173,7 @@ class EventForm:
         """
         try:
             return self._loose(_decoded(text))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             msg = f"what is stored cannot be read: {text[:200]!r} ({error})"
             raise StateCorrupt(msg) from None
 
