@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from callboard.basp import errors
 from callboard.basp.cbor import tags
-from callboard.basp.cbor.reader import TagReader
+from callboard.basp.cbor.reader import RunsUserCode, TagReader
 from callboard.basp.cbor.writer import (
     TEXT_HEADS,
     Encoder,
@@ -29,6 +29,7 @@ from callboard.basp.cbor.writer import (
     head,
     too_deep,
 )
+from callboard.construction import Restoring, constructor_of, runs_code_of_users
 from callboard.dataclass import awaited_fields
 from callboard.text import describe
 
@@ -71,6 +72,8 @@ class MessageType:
         self.field_names: tuple[str, ...] = ()
         self.shape: tuple[str, ...] = ()
         self.wire_name = encode_text(name)
+        #: Whether reading one runs functions of its user, which may take any time.
+        self.runs_code = runs_code_of_users(cls)
 
     def names_of(self, value: object) -> tuple[str, ...]:
         """Return the names of the fields of an instance."""
@@ -142,6 +145,8 @@ class FlagType(MessageType):
         self.shape = ("flag",)
         # Combinations that peers sent first.
         self._sent: OrderedDict[int, Flag] = OrderedDict()
+        # All combinations that were made so far.
+        self._known: dict[Any, Any] = cls._value2member_map_
 
     def written(self, value: Any) -> object:
         """Return the integer."""
@@ -157,7 +162,7 @@ class FlagType(MessageType):
         if type(content) is not int:
             msg = f"flags {self.name!r}: value must be an integer, not {type(content).__name__}"
             raise errors.MalformedPayload(msg)
-        known = self.cls._value2member_map_.get(content)
+        known = self._known.get(content)
         if known is not None:
             return known
         try:
@@ -179,7 +184,7 @@ class FlagType(MessageType):
 
     def _note_sent(self, made: Any) -> None:
         """Drop combinations that nothing refers to, when many of peers are kept."""
-        sent, known = self._sent, self.cls._value2member_map_
+        sent, known = self._sent, self._known
         sent[made.value] = made
         del made
         for _ in range(min(2, len(sent) - SENT_FLAGS)):  # two, so that the number goes down
@@ -194,6 +199,8 @@ class RecordType(MessageType):
     """A dataclass or a named tuple: its instances travel as maps of their fields.
 
     Attributes:
+        construct: makes an instance of the values of all fields that the constructor takes, in
+            order or by name; they keep the values that were sent.
         wire_keys: CBOR of the field names; the map's head is in front of the first.
         is_flat: whether the constructor takes exactly the fields, in order.
     """
@@ -226,6 +233,7 @@ class RecordType(MessageType):
             parameter.kind is Parameter.POSITIONAL_OR_KEYWORD for parameter in self._parameters
         )
         self.is_flat &= self.field_names == tuple(each.name for each in self._parameters)
+        self.construct: Callable[..., Any] = constructor_of(cls, self.field_names)
 
     def _unfit(self, why: str) -> errors.NotSerializable:
         """Return the error for a class that cannot travel."""
@@ -307,9 +315,9 @@ class RecordType(MessageType):
             msg = f"message {self.name!r}: fields must be a map, not {kind}"
             raise errors.MalformedPayload(msg)
         try:
-            if content.keys() != self._defaults.keys():
-                content = self._fit(content, note_dropped)
-            return self._build_late(content) if self._late else self.cls(**content)
+            if self._late or content.keys() != self._defaults.keys():
+                return self._build_in_parts(content, note_dropped)
+            return self.construct(**content)
         except errors.MessageVersion:
             raise
         except BaseException as cause:  # a constructor of the user, or a maker of a default
@@ -336,12 +344,24 @@ class RecordType(MessageType):
             note_dropped(dropped)
         return fitted
 
-    def _build_late(self, content: dict[str, object]) -> object:
-        """Make an instance, and set the fields that its constructor does not take."""
-        late = self._late
-        taken = {name: value for name, value in content.items() if name not in late}
-        built: object = self.cls(**taken)
-        for name in late:
+    def _build_in_parts(
+        self, content: dict[Any, Any], note_dropped: NoteDropped | None
+    ) -> object:
+        """Make an instance of a sender that has other fields, or of what is set late.
+
+        What was not sent has the value that the constructor gives it.
+        """
+        late, fitted = self._late, content
+        if content.keys() != self._defaults.keys():
+            fitted = self._fit(content, note_dropped)
+        taken = {name: value for name, value in fitted.items() if name not in late}
+        construct = self.construct
+        built: object
+        if isinstance(construct, Restoring):
+            built = construct.make(taken, content.keys() - late)
+        else:
+            built = construct(**taken)
+        for name in late.intersection(content):
             # object.__setattr__ because the class may be frozen.
             object.__setattr__(built, name, content[name])
         return built
@@ -371,6 +391,9 @@ class MessageRegistry:
         #: Flat records, by ``wire_name``, for
         #: the short cut in :mod:`callboard.basp.payload`.
         self.flat: dict[bytes, RecordType] = {}
+        #: Those of them that run no functions of users, and all types that do.
+        self.plain_flat: dict[bytes, RecordType] = {}
+        self.coded: dict[bytes, MessageType] = {}
 
     def type_of(self, cls: type) -> MessageType | None:
         """Return what is known about a class, or None."""
@@ -385,11 +408,13 @@ class MessageRegistry:
         kind = self.type_of(cls)
         return None if kind is None else kind.make_encoder(table)
 
-    def reader(self, note_dropped: NoteDropped) -> TagReader:
+    def reader(self, note_dropped: NoteDropped, *, runs_code: bool = True) -> TagReader:
         """Return the function of the tag ``REGISTERED``, for a table of tags.
 
         Args:
             note_dropped: told how many fields of a message no class here knows.
+            runs_code: whether it makes instances with functions of users; it raises
+                `RunsUserCode` otherwise.
         """
         by_name = self.by_name
 
@@ -402,6 +427,8 @@ class MessageRegistry:
                     f'module that declares it with @message("{str(name)[:80]}")'
                 )
                 raise errors.UnknownMessageType(message)
+            if kind.runs_code and not runs_code:
+                raise RunsUserCode(kind.name)
             return kind.build(fields, note_dropped)
 
         return read
@@ -447,11 +474,19 @@ class MessageRegistry:
             )
             raise errors.DuplicateMessageType(msg)
         self.by_name[name] = made
-        if isinstance(made, RecordType) and made.is_flat:
-            self.flat[made.wire_name] = made
-        else:
-            self.flat.pop(made.wire_name, None)
+        is_flat = isinstance(made, RecordType) and made.is_flat
+        _file(self.flat, made, belongs=is_flat)
+        _file(self.plain_flat, made, belongs=is_flat and not made.runs_code)
+        _file(self.coded, made, belongs=made.runs_code)
         self.by_class[cls] = made
+
+
+def _file(table: dict[bytes, Any], kind: MessageType, *, belongs: bool) -> None:
+    """Put a type into a table, or take one of its name out of it."""
+    if belongs:
+        table[kind.wire_name] = kind
+    else:
+        table.pop(kind.wire_name, None)
 
 
 def _parameters(cls: type) -> tuple[Parameter, ...]:
