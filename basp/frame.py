@@ -41,6 +41,7 @@ _NO_FIELDS: Final = (0, 0, 0, b"", b"", 0, 0)
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
 _NO_MEMORY: Final = "there is no memory left for what it sends"
 
+_join = b"".join
 _pack_header = HEADER.pack
 _unpack_header = HEADER.unpack_from
 
@@ -189,7 +190,7 @@ class FrameReader:
         self._pieces.append(data[:missing])
         self._missing = 0
         try:
-            payload = b"".join(self._pieces)
+            payload = _join(self._pieces)
         except MemoryError:
             if self._fields[0] == _DISPATCH:
                 self._unjoined = rest

@@ -24,7 +24,7 @@ _SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
 _DICT: Final = {dict}
 _ARRAYS: Final = frozenset({list, tuple})
 #: Containers of one level from which on each counts once.
-_MANY: Final = 100_000
+_MANY: Final = 1_000
 _TEXTUAL: Final = (str, bytes, bytearray, memoryview)
 _TEXTS: Final = frozenset({str, bytes})
 
@@ -48,7 +48,7 @@ def check_levels(value: Any, limit: int = LEVEL_LIMIT) -> None:
     Raises:
         NestedTooDeep: there are more.
     """
-    if type(value) is dict and _is_flat(value):
+    if limit > 0 and type(value) is dict and _is_flat(value):
         return
     check_all_levels([value], limit)
 
@@ -60,7 +60,7 @@ def check_all_levels(values: Sequence[Any], limit: int = LEVEL_LIMIT) -> None:
         NestedTooDeep: one has more levels than the limit.
     """
     level = values
-    for _ in range(limit + 1):
+    for _ in range(limit):
         kinds = set(map(type, level))
         if kinds <= _SCALARS:
             return
@@ -76,7 +76,8 @@ def check_all_levels(values: Sequence[Any], limit: int = LEVEL_LIMIT) -> None:
         level = [part for part in parts if type(part) not in _SCALARS]
         if len(level) > _MANY:  # such as one list that stands in a list twice, and so on
             level = list({id(part): part for part in level}.values())
-    raise NestedTooDeep(limit)
+    if any(map(_is_container, level)):
+        raise NestedTooDeep(limit)
 
 
 def _is_flat(value: dict[Any, Any]) -> bool:
@@ -92,9 +93,14 @@ def _parts(value: Any) -> Collection[Any]:
         return [*value, *value.values()]
     if isinstance(value, cbor2.CBORTag):
         return (value.value,)
-    if isinstance(value, _TEXTUAL) or not isinstance(value, Sequence | AbstractSet):
-        return ()
-    return value
+    return value if _is_container(value) else ()
+
+
+def _is_container(value: Any) -> bool:
+    """Return whether a value holds others."""
+    if isinstance(value, _TEXTUAL):
+        return False
+    return isinstance(value, Mapping | Sequence | AbstractSet | cbor2.CBORTag)
 
 
 def to_cbor(value: Any, limit: int = LEVEL_LIMIT, **options: Any) -> bytes:
