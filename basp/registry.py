@@ -8,17 +8,19 @@ from the bytes of a peer.
 """
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable
 from enum import Enum, Flag
 from functools import partial
 from inspect import Parameter, signature
 from operator import attrgetter
+from sys import getrefcount
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from callboard.basp import errors
 from callboard.basp.cbor import tags
-from callboard.basp.cbor.reader import TagReader
+from callboard.basp.cbor.reader import RunsUserCode, TagReader
 from callboard.basp.cbor.writer import (
     TEXT_HEADS,
     Encoder,
@@ -27,12 +29,18 @@ from callboard.basp.cbor.writer import (
     head,
     too_deep,
 )
-from callboard.construction import Restoring, constructor_of
+from callboard.construction import Restoring, constructor_of, runs_code_of_users
 from callboard.dataclass import awaited_fields
 from callboard.text import describe
 
 #: A type name travels with every message of its type; 255 characters hide no abuse.
 NAME_LIMIT: Final = 255
+
+#: Combinations of flags that peers sent and a class keeps, though nothing refers to them.
+SENT_FLAGS: Final = 64
+#: References to a combination that nothing else refers to: the map of its class, a local name,
+#: and the argument of the function that counts.
+_UNUSED: Final = 3
 
 # A dataclass that is also one of these holds content that its fields do not show.
 _BUILTIN = (int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset)
@@ -64,6 +72,8 @@ class MessageType:
         self.field_names: tuple[str, ...] = ()
         self.shape: tuple[str, ...] = ()
         self.wire_name = encode_text(name)
+        #: Whether reading one runs functions of its user, which may take any time.
+        self.runs_code = runs_code_of_users(cls)
 
     def names_of(self, value: object) -> tuple[str, ...]:
         """Return the names of the fields of an instance."""
@@ -124,11 +134,19 @@ class EnumType(MessageType):
 
 
 class FlagType(MessageType):
-    """Flags: a set of them travels as an integer."""
+    """Flags: a set of them travels as an integer.
+
+    Python keeps each combination that was ever made in its class. Those that peers sent are
+    dropped again, the oldest first, when nothing else refers to them.
+    """
 
     def __init__(self, name: str, cls: type[Flag]) -> None:
         super().__init__(name, cls)
         self.shape = ("flag",)
+        # Combinations that peers sent first.
+        self._sent: OrderedDict[int, Flag] = OrderedDict()
+        # All combinations that were made so far.
+        self._known: dict[Any, Any] = cls._value2member_map_
 
     def written(self, value: Any) -> object:
         """Return the integer."""
@@ -144,12 +162,17 @@ class FlagType(MessageType):
         if type(content) is not int:
             msg = f"flags {self.name!r}: value must be an integer, not {type(content).__name__}"
             raise errors.MalformedPayload(msg)
+        known = self._known.get(content)
+        if known is not None:
+            return known
         try:
             made = self.cls(content)
         except ValueError:
             made = None
         except BaseException as cause:  # `_missing_` of the user
             raise refused(self.name, cause) from cause
+        if made is not None:
+            self._note_sent(made)
         # Depending on its boundary, a flag drops bits that it does not know.
         if getattr(made, "value", None) != content:
             msg = (
@@ -158,6 +181,18 @@ class FlagType(MessageType):
             )
             raise errors.MessageVersion(msg)
         return made
+
+    def _note_sent(self, made: Any) -> None:
+        """Drop combinations that nothing refers to, when many of peers are kept."""
+        sent, known = self._sent, self._known
+        sent[made.value] = made
+        del made
+        for _ in range(min(2, len(sent) - SENT_FLAGS)):  # two, so that the number goes down
+            value, oldest = sent.popitem(last=False)
+            if getrefcount(oldest) > _UNUSED:
+                sent[value] = oldest
+            else:
+                known.pop(value, None)
 
 
 class RecordType(MessageType):
@@ -356,6 +391,9 @@ class MessageRegistry:
         #: Flat records, by ``wire_name``, for
         #: the short cut in :mod:`callboard.basp.payload`.
         self.flat: dict[bytes, RecordType] = {}
+        #: Those of them that run no functions of users, and all types that do.
+        self.plain_flat: dict[bytes, RecordType] = {}
+        self.coded: dict[bytes, MessageType] = {}
 
     def type_of(self, cls: type) -> MessageType | None:
         """Return what is known about a class, or None."""
@@ -370,11 +408,13 @@ class MessageRegistry:
         kind = self.type_of(cls)
         return None if kind is None else kind.make_encoder(table)
 
-    def reader(self, note_dropped: NoteDropped) -> TagReader:
+    def reader(self, note_dropped: NoteDropped, *, runs_code: bool = True) -> TagReader:
         """Return the function of the tag ``REGISTERED``, for a table of tags.
 
         Args:
             note_dropped: told how many fields of a message no class here knows.
+            runs_code: whether it makes instances with functions of users; it raises
+                `RunsUserCode` otherwise.
         """
         by_name = self.by_name
 
@@ -387,6 +427,8 @@ class MessageRegistry:
                     f'module that declares it with @message("{str(name)[:80]}")'
                 )
                 raise errors.UnknownMessageType(message)
+            if kind.runs_code and not runs_code:
+                raise RunsUserCode(kind.name)
             return kind.build(fields, note_dropped)
 
         return read
@@ -432,11 +474,19 @@ class MessageRegistry:
             )
             raise errors.DuplicateMessageType(msg)
         self.by_name[name] = made
-        if isinstance(made, RecordType) and made.is_flat:
-            self.flat[made.wire_name] = made
-        else:
-            self.flat.pop(made.wire_name, None)
+        is_flat = isinstance(made, RecordType) and made.is_flat
+        _file(self.flat, made, belongs=is_flat)
+        _file(self.plain_flat, made, belongs=is_flat and not made.runs_code)
+        _file(self.coded, made, belongs=made.runs_code)
         self.by_class[cls] = made
+
+
+def _file(table: dict[bytes, Any], kind: MessageType, *, belongs: bool) -> None:
+    """Put a type into a table, or take one of its name out of it."""
+    if belongs:
+        table[kind.wire_name] = kind
+    else:
+        table.pop(kind.wire_name, None)
 
 
 def _parameters(cls: type) -> tuple[Parameter, ...]:

@@ -62,6 +62,20 @@ class Runnable(Protocol):
         """Do one turn's share of work."""
 
 
+class Watched:
+    """Owner of a connection whose callbacks a runner calls.
+
+    A callback that raises has not finished what it began: bytes may be read and not handled.
+    So its owner closes the connection instead of continuing in an unknown place.
+    """
+
+    __slots__ = ()
+
+    def broken(self, error: BaseException) -> None:
+        """Close, because a callback of this object raised; it was logged."""
+        raise NotImplementedError
+
+
 #: All runners of this process, for its forks.
 _ALL: Final[WeakSet["Runner"]] = WeakSet()
 
@@ -293,7 +307,10 @@ class Runner:
             for callback, args in self.timers.due(now):
                 self._call(callback, args)
         for before_poll in self.before_poll:
-            before_poll()
+            try:
+                before_poll()
+            except BaseException as error:  # noqa: BLE001  # as in `_call`
+                self.failed(before_poll, error)
         return now
 
     def _run_ready(self, me: int) -> bool:
@@ -336,7 +353,17 @@ class Runner:
         try:
             callback(*args)
         except BaseException as error:  # noqa: BLE001  # the role lock is held
-            logged(log, "%s failed", shown(callback), error=error)
+            self.failed(callback, error)
+
+    def failed(self, callback: Callable[..., object], error: BaseException) -> None:
+        """Log what a callback raised, and let the connection end that it belongs to."""
+        logged(log, "%s failed", shown(callback), error=error)
+        owner = getattr(callback, "__self__", None)
+        if isinstance(owner, Watched):
+            try:
+                owner.broken(error)
+            except BaseException as second:  # noqa: BLE001  # as in `_call`
+                logged(log, "%s could not be closed", shown(owner), error=second)
 
     def _poll(self, now: float) -> None:
         """Wait for sockets and take what they bring.
@@ -379,7 +406,7 @@ class Runner:
                 try:
                     key.data(mask)
                 except BaseException as error:  # noqa: BLE001  # as in `_call`
-                    logged(log, "%s failed", shown(key.data), error=error)
+                    self.failed(key.data, error)
             else:
                 self.loop._process_events([(key, mask)])
 

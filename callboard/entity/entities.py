@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from callboard import locks
 from callboard.actors.dispatch import handler
-from callboard.actors.envelope import COMPANY, Envelope
+from callboard.actors.envelope import COMPANY, Encoded, Envelope
 from callboard.actors.errors import WrongValue, remote_error, require
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Home, Sender, current_cell
@@ -19,6 +19,7 @@ from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.shutdown import Deadline
 from callboard.actors.system_actor import SystemActor
+from callboard.basp.cbor.reader import RunsUserCode
 from callboard.basp.entity_name import KEY_LIMIT, QUEUE_PREFIX, is_key, is_type_name
 from callboard.basp.errors import MalformedPayload, RemoteProtocolError
 from callboard.basp.header import ENTITIES
@@ -850,6 +851,11 @@ class Entities:
         quick = None if host is None or host.sending.has_lines else host
         refused: Container[int] = ways.get(way, ())
 
+        def unread(held: HeldCarried, error: BaseException) -> None:
+            runtime.counters.dead_letters += 1
+            carrier.died()
+            held.inner.set_exception(error)
+
         def take(carried: Carried, held: HeldCarried) -> None:
             nonlocal quick, refused
             _, flags, attempt, teller, left, key, body = carried
@@ -859,10 +865,12 @@ class Entities:
             try:
                 message = read(body)
             except RemoteProtocolError as error:
-                runtime.counters.dead_letters += 1
-                carrier.died()
-                held.inner.set_exception(error)
+                unread(held, error)
                 return
+            except RunsUserCode:
+                message = Encoded(
+                    partial(carrier.read_whole, body), partial(unread, held), len(body)
+                )
             if not left:
                 carrier.died()
                 server.drop_expired(message, held.inner)

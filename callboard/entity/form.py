@@ -21,7 +21,7 @@ from callboard.basp.errors import (
     UnknownMessageType,
 )
 from callboard.basp.errors import NotSerializable as CannotTravel
-from callboard.basp.payload import LargePayload, PayloadCodec
+from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import MessageType, RecordType
 from callboard.dataclass import dataclass
 from callboard.lease.errors import StateCorrupt, StateVersion
@@ -257,7 +257,7 @@ class EventForm:
             return plain
         if plain.keys() == {"$cbor"}:
             try:
-                value = self._decode(base64.b64decode(plain["$cbor"]))
+                value = self._codec.decode_whole(base64.b64decode(plain["$cbor"]))
             except (CannotTravel, BaspError, ValueError, TypeError):
                 return plain
             return value if type(value) in _ANYWHERE else plain
@@ -272,21 +272,9 @@ class EventForm:
         if type(value) in IMMUTABLE:
             return value
         try:
-            return self._decode(self._codec.encode(value))
+            return self._codec.decode_whole(self._codec.encode(value))
         except CannotTravel as error:
             raise NotSerializable(str(error)) from None
-
-    def _decode(self, payload: bytes) -> Any:
-        """Return the value of a payload; a large one is read in pieces, here one at once."""
-        try:
-            return self._codec.decode_message(payload)
-        except LargePayload:
-            pieces = self._codec.decode_in_pieces(payload)
-        while True:
-            try:
-                next(pieces)
-            except StopIteration as stop:
-                return stop.value
 
     def _plain(self, value: Any) -> Any:
         """Return what JSON has for a value."""
@@ -319,7 +307,7 @@ class EventForm:
         if not isinstance(plain, dict):
             return plain
         if "$cbor" in plain:
-            return self._decode(base64.b64decode(plain["$cbor"]))
+            return self._codec.decode_whole(base64.b64decode(plain["$cbor"]))
         if "$type" not in plain and _NESTING.isdisjoint(map(type, plain.values())):
             return plain  # nearly every event
         fields = {key: self._value(item) for key, item in plain.items() if key != "$type"}

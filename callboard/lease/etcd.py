@@ -27,6 +27,7 @@ from callboard.lease.errors import (
     StateUnavailable,
 )
 from callboard.lease.register import LeaseValue, Versioned
+from callboard.nesting import parse_json
 from callboard.redaction import redacted
 
 #: Seconds that a member has to answer: a lease is raised every half second.
@@ -217,7 +218,7 @@ def _value_of(found: Mapping[str, str]) -> LeaseValue:
         StateCorrupt: somebody else wrote it.
     """
     try:
-        value = json.loads(base64.b64decode(found.get("value", "")))
+        value = parse_json(base64.b64decode(found.get("value", "")))
         writer, number, text = value["writer"], value["number"], value["text"]
     except (ValueError, KeyError, TypeError) as error:
         key = base64.b64decode(found.get("key", "")).decode(errors="replace")

@@ -47,6 +47,7 @@ from callboard.model.encoding import (
 from callboard.model.errors import EndpointError, InvalidData, MalformedMessage, UnsupportedData
 from callboard.model.scalar import COUNT_MAX, Count, Enum, Octets
 from callboard.model.timespan import Timespan, Timestamp
+from callboard.nesting import parse_json
 
 _KIND: Final = "@data-type"
 _DATA: Final = "data"
@@ -64,8 +65,8 @@ def parse_frame(text: str) -> dict[str, Any]:
         MalformedMessage: it holds none.
     """
     try:
-        found = _parsed(text)
-    except (ValueError, RecursionError) as cause:
+        found = parse_json(text, parse=_parsed)
+    except ValueError as cause:
         msg = f"no JSON: {cause}"
         raise MalformedMessage(msg) from cause
     if type(found) is not dict:

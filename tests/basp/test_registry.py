@@ -149,3 +149,22 @@ def test_registries_share_nothing():
 
     assert first.by_name["x"].cls is not second.by_name["x"].cls
     assert Derived not in first.by_class
+
+
+@pytest.mark.parametrize("base", [enum.IntFlag, enum.Flag])
+def test_combinations_of_flags_that_peers_send_are_not_kept_for_ever(base):
+    kind = base("Bits", {"A": 1, "B": 2}, boundary=enum.KEEP)
+    registry = MessageRegistry()
+    registry.register("bits", kind)
+    build = registry.by_name["bits"].build
+    held = [build(number << 8) for number in range(1, 200)]
+
+    for number in range(1, 2_000):
+        assert build(number << 20).value == number << 20
+
+    assert len(kind._value2member_map_) < 2 * len(held)
+    assert all(kind(number << 8) is each for number, each in enumerate(held, 1))
+    held.clear()
+    for number in range(1, 2_000):
+        build(number << 30)
+    assert len(kind._value2member_map_) < 100

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.errors import ExtraMissing, InvalidOption, LogFailed
 from callboard.commitlog.folder import LAST_OFFSET
+from callboard.nesting import parse_json
 from callboard.redaction import redacted
 
 T = TypeVar("T")
@@ -360,8 +361,8 @@ def _ask(address: LogAddress, what: str, file: str = "") -> Any:
 
     told = _called(address, ask)
     try:
-        (answer,) = map(json.loads, told)
-    except (ValueError, RecursionError):
+        (answer,) = map(parse_json, told)
+    except ValueError:
         raise _no_answer(address) from None
     return answer
 

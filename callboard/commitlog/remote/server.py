@@ -34,6 +34,7 @@ from callboard.commitlog.folder import SERVED, SERVED_NAME
 from callboard.commitlog.reader import LogReader
 from callboard.commitlog.remote.disk import BUSY, ROW
 from callboard.commitlog.remote.guard import LogGuard, ServedCall
+from callboard.nesting import parse_json
 
 #: Patterns of the logs that who shows a token may read; None if nobody has that token.
 Readers = Callable[[str | None], Sequence[str] | None]
@@ -185,8 +186,8 @@ class LogServer(flight.FlightServerBase):
         """Return a question of somebody who may ask it."""
         self._allowed(context)
         try:
-            asked = json.loads(body) if len(body) <= _QUESTION else None
-        except (ValueError, RecursionError):
+            asked = parse_json(body) if len(body) <= _QUESTION else None
+        except ValueError:
             asked = None
         if not isinstance(asked, dict) or type(asked.get("log")) is not str:
             _refuse('ask with JSON, such as {"log": "cpu"}')

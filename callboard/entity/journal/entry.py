@@ -1,6 +1,5 @@
 """Entries of a journal, and how stored events become them."""
 
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -9,6 +8,7 @@ from callboard.entity.entity import Entity, EntityType
 from callboard.entity.form import EventForm
 from callboard.entity.state.interface import StoredEvent
 from callboard.lease.errors import StateCorrupt, StateVersion
+from callboard.nesting import parse_json
 from callboard.text import class_name, said
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
@@ -61,7 +61,7 @@ def raw_event(stored: StoredEvent) -> RawEvent:
         StateCorrupt: it is no JSON object.
     """
     try:
-        fields = json.loads(stored.body)
+        fields = parse_json(stored.body)
     except ValueError:
         fields = None
     if not isinstance(fields, dict):

@@ -6,6 +6,7 @@ from typing import Any
 
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
+from callboard.nesting import parse_json
 
 
 class MapArguments(ModuleArguments):
@@ -45,7 +46,7 @@ class MapModule(Module):
         properties.update(args.set)
         content = message.content
         if args.pick is not None or args.rename or args.add:
-            content = self._changed(json.loads(content))
+            content = self._changed(parse_json(content))
         self.publish(content, properties)
 
     def _changed(self, fields: Any) -> bytes:

@@ -1,6 +1,5 @@
 """The module `record`: appends messages to a commit log."""
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal
@@ -8,6 +7,7 @@ from typing import Any, Literal
 from callboard.commitlog import CommitLog, LogError
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
+from callboard.nesting import parse_json
 
 
 class RecordArguments(ModuleArguments):
@@ -41,7 +41,7 @@ class RecordModule(Module):
             LogFailed: the disk refuses; the next message is tried again.
         """
         is_json = self._args.payload == "json"
-        payload = json.loads(message.content) if is_json else message.content
+        payload = parse_json(message.content) if is_json else message.content
         headers = dict(message.properties)
         if self._log.has_failed:
             with suppress(LogError):

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn, Self
 
 from callboard.gateway.errors import MalformedMessage
+from callboard.nesting import parse_json
 
 MAGIC: Final = b"\xa1\x60"
 #: Bytes of a message without properties and content.
@@ -243,8 +244,8 @@ def read_line(line: str | bytes) -> dict[str, Any]:
         MalformedMessage: it is none.
     """
     try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        fields = parse_json(line)
+    except ValueError as error:
         _malformed(f"a line is no JSON: {error}")
     if not isinstance(fields, dict):
         _malformed(f"a line is a {type(fields).__name__}, not an object with content")

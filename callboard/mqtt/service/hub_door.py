@@ -35,6 +35,7 @@ from callboard.mqtt.service.router import Router
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import LinkClosed
 from callboard.mqtt.wire.topic import is_valid_topic
+from callboard.nesting import parse_json
 from callboard.node import Node
 
 _log: Final = logging.getLogger(__name__)
@@ -172,10 +173,10 @@ class MqttDoor(RunReceiver, Closing):
         payload = message.payload
         try:
             if each.values == "json":
-                return json.loads(payload)
+                return parse_json(payload)
             if each.values == "text":
                 return payload.decode()
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             return self._malformed(message, each, error)
         return Octets(payload)
 
