@@ -24,6 +24,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
+from callboard import after_fork
 from callboard.actors import events
 from callboard.actors.asking.kept import KeptAnswers
 from callboard.actors.cell import Cell, Handlers
@@ -166,6 +167,7 @@ class Runtime:
         self.kept = KeptAnswers(self.now, self.call_later)
         self.remote: Remote = LocalOnly()
         self._warned: set[object] = set()
+        after_fork.register(self, Runtime._leave)
         #: The actors of this node by their number; other rooms read it, and only the runtime
         #: changes it.
         self.contexts: dict[int, Cell] = {}
@@ -203,6 +205,15 @@ class Runtime:
         self.spawn_elsewhere = spawn_elsewhere
         self.on_end.append(remote.actor_ended)
         self.runner.sampler.time_next_ask = partial(NextAsk, self)
+
+    def _leave(self) -> None:
+        """Let each message to an actor of this copy be refused, in a forked process.
+
+        A cell that a thread of the parent was running counts as scheduled: what is sent to it
+        would wait without end.
+        """
+        for cell in list(self.contexts.values()):
+            cell.scheduled = False
 
     async def in_time(self, future: Future[T], seconds: float, late: Exception) -> T:
         """Await a future; it fails with `late` if it takes longer than some seconds."""

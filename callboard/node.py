@@ -123,12 +123,12 @@ class Node(node.Node):
         if not self._closed and self._dashboard is not None:
             self._dashboard.close()
         entities = self._entities
-        if not self._closed and entities is not None and not self.runner.is_forked:
+        if not self._closed and entities is not None:
             self._close_entities(entities)
         super().close()
-        if entities is not None and not self.runner.is_forked:
+        if entities is not None:
             entities.release()
-        if self._flight is not None and not self.runner.is_forked:
+        if self._flight is not None:
             self._flight.close()
 
     def drain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:

@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from callboard import after_fork
 from callboard.proxies.link.limits import source_of
 from callboard.text import logged
 
@@ -62,6 +63,8 @@ class WebServer(ThreadingHTTPServer):
         #: the answer is made. The oldest comes first.
         self._open: dict[Any, tuple[str, float | None]] = {}
         super().__init__(address, handler)
+        after_fork.own_listener(self.socket)
+        after_fork.register(self)
 
     @property
     def port(self) -> int:
@@ -76,6 +79,8 @@ class WebServer(ThreadingHTTPServer):
 
     def close(self) -> None:
         """Close the port of a server that was started. Idempotent."""
+        if after_fork.is_copy(self):
+            return
         self.shutdown()
         self.server_close()
         self._thread.join()

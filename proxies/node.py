@@ -774,7 +774,7 @@ class Node(Closing):
         Raises:
             WouldBlock: called on the thread of a running event loop; nothing was closed.
         """
-        if self._closed or self.runner.is_forked:  # the process that it lives in closes it
+        if self._closed:
             return
         if self.runtime.is_runner_thread():
             threading.Thread(target=self.close, name="callboard-close", daemon=True).start()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from callboard import after_fork
 from callboard.commitlog import CommitLog, LogError
 from callboard.gateway.errors import ModuleFailed
 from callboard.gateway.inbox import FAILED, Inbox
@@ -59,6 +60,7 @@ class Spool:
         self._file = os.open(folder / POSITION, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         said = os.pread(self._file, 20, 0)
         position = int(said) if said.isdigit() else 0
+        after_fork.register(self, Spool._leave)
         self._begun = self._end = self._log.end
         self._position = self._trimmed = min(max(position, self._log.start), self._end)
         self._ahead: deque[tuple[int, bytes]] = deque()
@@ -75,7 +77,8 @@ class Spool:
             LogError: the disk refuses.
         """
         with self._lock:
-            if self._log.has_failed:  # it takes nothing before it is opened again
+            # One that failed takes nothing before it is opened again.
+            if self._log.has_failed and not self._log.is_replaced:
                 with suppress(LogError):
                     self._log.close()
                 self._log = CommitLog(self.folder, segment_bytes=SEGMENT)
@@ -131,10 +134,18 @@ class Spool:
         self.took(found[0])
         return found[1]
 
+    def _leave(self) -> None:
+        """Drop the position in a forked process; the log refuses what this copy is given."""
+        after_fork.drop(self._file)
+        _OPEN.pop(self.folder.resolve(), None)
+
     def close(self) -> None:
         """Close the files; what waits stays in them."""
+        if after_fork.is_copy(self):
+            return
         with self._lock:
-            os.close(self._file)
+            descriptor, self._file = self._file, -1
+            os.close(descriptor)
             try:
                 self._log.close()
             except LogError as error:

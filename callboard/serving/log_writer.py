@@ -19,6 +19,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Final, Self
 
+from callboard import after_fork
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import (
     AskTimeout,
@@ -145,6 +146,7 @@ class LogWriter:
         self._caller = _Intake(address, token, tls, node)
         self._node = self._caller.node
         self._lock = threading.RLock()
+        after_fork.register(self)
         self._room = threading.BoundedSemaphore(window)
         self._queue: deque[WaitingAppend] = deque()
         self._carrier: AppendCarrier | None = None
@@ -544,6 +546,7 @@ class LogWriter:
             with suppress(LogError):  # told to who appended it
                 self._caller.wait(future)
 
+    @after_fork.nothing_in_copies
     def close(self) -> None:
         """Wait for outcomes, and append no more; a second call does nothing."""
         if self._end is None:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from callboard import after_fork
 from callboard.commitlog.batch import MAX_BATCH_RECORDS, MAX_RECORD
 from callboard.commitlog.columns import (
     Columns,
@@ -140,6 +141,7 @@ class Producer:
         self.log = log
         self._numbering = Numbering(name, begin)
         self._lock = threading.Lock()
+        after_fork.register(self)
         self._numbering.opened(log.open_producer(name))
 
     @property
