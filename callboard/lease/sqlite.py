@@ -18,11 +18,11 @@ from typing import Any, Final, TypeVar
 from callboard import after_fork
 from callboard.file_place import FilePlaces, replaced
 from callboard.lease.errors import (
-    DatabaseReplaced,
     OutcomeUnknown,
     StateBusy,
     StateCorrupt,
     StateFull,
+    StateReplaced,
     StateUnavailable,
     StorageError,
     UnsafeDatabase,
@@ -186,7 +186,7 @@ class SharedFile:
         """Call `work` with the connection; a write is one transaction that holds the lock.
 
         Raises:
-            DatabaseReplaced: the file, or its write-ahead log, was removed or replaced.
+            StateReplaced: the file, or its write-ahead log, was removed or replaced.
             StorageError: nothing was written.
         """
         with self._lock:
@@ -221,14 +221,14 @@ class SharedFile:
             return answer
 
     def _check_places(self) -> None:
-        """Raise `DatabaseReplaced` if a file of the database is no longer at its path.
+        """Raise `StateReplaced` if a file of the database is no longer at its path.
 
         SQLite removes the log and its index with the last connection only, and this one is
         open.
         """
         if path := self._places.misplaced():
             remedy = "put it back, and start the node again"
-            raise DatabaseReplaced(replaced(path, remedy))
+            raise StateReplaced(replaced(path, remedy))
 
     def _leave(self) -> None:
         """Refuse what this copy is asked in a forked process."""
@@ -357,10 +357,10 @@ class Lives:
         """Raise if the file is gone: the others would take this process for dead.
 
         Raises:
-            DatabaseReplaced: it was removed or replaced.
+            StateReplaced: it was removed or replaced.
         """
         if path := self._places.misplaced():
-            raise DatabaseReplaced(replaced(path, "start the node again"))
+            raise StateReplaced(replaced(path, "start the node again"))
 
     def is_gone(self, writer: str) -> bool:
         """Return whether a life has ended for certain."""
