@@ -221,7 +221,7 @@ def test_a_log_whose_files_are_gone_acknowledges_no_flush_at_all(tmp_path):
     with pytest.raises(LogReplaced, match="removed or replaced"):
         log.flush()
     assert log.has_failed
-    assert log.is_replaced
+    assert not log.may_reopen
     log.close()
 
 

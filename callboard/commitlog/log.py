@@ -366,13 +366,13 @@ class CommitLog(LogReader):
         return self._writer.has_failed
 
     @property
-    def is_replaced(self) -> bool:
-        """Whether the folder or a file was removed or replaced: a new opening finds another.
+    def may_reopen(self) -> bool:
+        """Whether the disk failed, and the log goes on when a program opens it again.
 
-        What the log acknowledged before may be missing there, so a program should not open it
-        again by itself.
+        False for one whose folder or files were removed or replaced: what it acknowledged may
+        be missing in the log that is there now.
         """
-        return self._writer.is_replaced
+        return self._writer.has_failed and not self._writer.is_replaced
 
     def trim(self, before: int | None = None) -> int:
         """Remove segments that retention ends, or whose records all are before an offset.

@@ -339,7 +339,7 @@ class ZeekLogger:
             LogError: they were not.
         """
         log = self._logs[name]
-        if log.has_failed:  # a sync did, so nobody knows what the disk holds
+        if log.may_reopen:  # a sync did, so nobody knows what the disk holds
             del self._logs[name]
             log.close()
             log = self._open(name)

@@ -78,7 +78,7 @@ class Spool:
         """
         with self._lock:
             # One that failed takes nothing before it is opened again.
-            if self._log.has_failed and not self._log.is_replaced:
+            if self._log.may_reopen:
                 with suppress(LogError):
                     self._log.close()
                 self._log = CommitLog(self.folder, segment_bytes=SEGMENT)

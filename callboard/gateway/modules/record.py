@@ -44,7 +44,7 @@ class RecordModule(Module):
         is_json = self._args.payload == "json"
         payload = json.loads(message.content) if is_json else message.content
         headers = dict(message.properties)
-        if self._log.has_failed and not self._log.is_replaced:
+        if self._log.may_reopen:
             with suppress(LogError):
                 self._log.close()
             self._log = CommitLog(self._args.path)
