@@ -95,7 +95,9 @@ def make_store(folder: Path, stack: ExitStack) -> Owner:
     store = endpoint.attach_master("s", Backend.SQLite, {"path": f"{folder}/s.db"})
     store.put("a", 1)
     keys = count()
-    return Owner(lambda: store.put_unique(next(keys), 1), (folder / "s.db", folder / "s.db-wal"))
+    return Owner(
+        lambda: store.put_unique(next(keys), 1), (folder / "s.db", folder / "s.db-wal")
+    )
 
 
 def make_state(folder: Path, stack: ExitStack) -> Owner:
