@@ -38,6 +38,7 @@ import os
 import socket
 import stat
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import wraps
@@ -320,12 +321,19 @@ def inherited_database(path: "str | Path") -> bool:
 
 
 def renew_locks(holder: object) -> None:
-    """Make the locks, conditions and events of an object or module anew: nobody holds them."""
+    """Make the locks, conditions and events of an object or module anew: nobody holds them.
+
+    What has a lock has `_at_fork_reinit`, as the locks of Python and of `callboard.locks` have.
+    """
     for value in _values_of(holder):
         # Looked up on the class: what users' objects answer to unknown names is not asked.
-        renew = getattr(type(value), "_at_fork_reinit", None)
+        kind = type(value)
+        renew = getattr(kind, "_at_fork_reinit", None)
         if renew is not None:
-            renew(value)
+            is_owned = getattr(kind, "_is_owned", None)
+            # What the thread that forked holds it will release.
+            if is_owned is None or kind is threading.Condition or not is_owned(value):
+                renew(value)
 
 
 def _values_of(holder: object) -> Iterator[object]:

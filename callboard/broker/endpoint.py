@@ -125,6 +125,7 @@ class Endpoint(Closing):
         secret: str | bytes | None = None,
         secrets: Mapping[str, str | bytes] | None = None,
         permissions: Mapping[str, Rights] | None = None,
+        allow_unsealed: bool = False,
     ) -> None:
         """Make an endpoint.
 
@@ -132,10 +133,11 @@ class Endpoint(Closing):
             configuration: options and files of TLS.
             node: an existing node to put topics on; by default the endpoint has its own.
                 TLS, secrets and permissions are then those of the node.
-            secret: shared secret that all peers prove; this one and the next two are only for
+            secret: shared secret that all peers prove; this one and the next three are only for
                 an endpoint with its own node.
             secrets: secrets by the names of those who prove them.
             permissions: what peers may do, by patterns of their names; see `Node`.
+            allow_unsealed: link also with nodes of release 0.1, which do not seal; see `Node`.
 
         Raises:
             TypeError: secrets or permissions are no such maps.
@@ -163,7 +165,11 @@ class Endpoint(Closing):
         if node is None:
             self._own_tls = BrokerTls.of(self.configuration)
             node = Node(
-                tls=self._own_tls, secret=secret, secrets=secrets, permissions=permissions
+                tls=self._own_tls,
+                secret=secret,
+                secrets=secrets,
+                permissions=permissions,
+                allow_unsealed=allow_unsealed,
             )
         self.node = node
         hub_options = HubOptions(

@@ -203,6 +203,7 @@ class Proof:
 
     secret: str | None = None
     tls: "Tls | None" = None
+    allow_unsealed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +228,9 @@ class AccessOptions(JsonOptions):
         metavar="FOLDER",
         envvar="CALLBOARD_TLS",
     )
+    allow_unsealed: bool = flag(
+        "Link with nodes of release 0.1 too, whose links are not sealed.", "--allow-unsealed"
+    )
 
     def proof(self) -> Proof:
         """Read what the options and the environment name.
@@ -234,7 +238,8 @@ class AccessOptions(JsonOptions):
         Raises:
             Problem: a file is missing or empty.
         """
-        return Proof(read_secret(self.secret_file), read_tls(self.tls))
+        secret, tls = read_secret(self.secret_file), read_tls(self.tls)
+        return Proof(secret, tls, self.allow_unsealed)
 
     def open_node(self, name: str) -> "Node":
         """Make the short-lived node with which a command talks to one that runs: a tool.
@@ -248,7 +253,13 @@ class AccessOptions(JsonOptions):
         from callboard.broker.tls import BrokerTls
 
         proof = self.proof()
-        node = Node(name, secret=proof.secret, tls=proof.tls, is_tool=True)
+        node = Node(
+            name,
+            secret=proof.secret,
+            tls=proof.tls,
+            allow_unsealed=proof.allow_unsealed,
+            is_tool=True,
+        )
         encrypting = BrokerTls.of(Configuration())
         if proof.tls is None and encrypting is not None:  # endpoints speak it by default
             node.overlay.find_out_tls(encrypting.for_dialing())

@@ -8,14 +8,13 @@ go of it when the process is gone, however it ended. Who gets the lock has proof
 import fcntl
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from callboard import after_fork
+from callboard import after_fork, locks
 from callboard.file_place import FilePlaces, replaced
 from callboard.lease.errors import (
     OutcomeUnknown,
@@ -161,7 +160,7 @@ class SharedFile:
         """Open the database."""
         self.path, self._place = path, path.absolute()
         self.connection = opener(path)
-        self._lock = threading.Lock()
+        self._lock = locks.lock("lease register in SQLite", 563)
         self._places = FilePlaces()
         self._places.add(path)
         #: Whether a statement was executed.

@@ -123,6 +123,7 @@ class NodeConfiguration(reading.Table):
     name: str = ""
     listen: reading.Listen = "127.0.0.1:0"
     insecure: bool = False
+    allow_unsealed: bool = False
     join: list[Seed] = []
     secret_file: reading.ExistingFile | None = None
     permissions: ReadLater | None = None

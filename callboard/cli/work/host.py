@@ -125,6 +125,7 @@ def _make_node(
         secret=proof.secret or read_secret(config.secret_file),
         secrets=known.secrets,
         permissions=known.permissions,
+        allow_unsealed=proof.allow_unsealed or config.allow_unsealed,
         tls=_tls(config, proof),
         serve_logs=config.serve_logs,
         limits=Limits(**dict(config.limits)),

@@ -327,6 +327,7 @@ class NodeTable(reading.Table):
     join: list[str] = []
     listen: reading.HostPort | None = None
     secret_file: str | None = None
+    allow_unsealed: bool = False
 
 
 class ConfigTable(reading.Table):
