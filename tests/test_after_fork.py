@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -287,12 +288,18 @@ def descriptors() -> dict[int, str]:
     return found
 
 
+def waited_too_long(_number: int, frame: Any) -> None:
+    """End a child that waits, and print where it does."""
+    traceback.print_stack(frame, file=sys.__stderr__)
+    os._exit(1)
+
+
 def in_child(work: Callable[[], list[str]]) -> list[str]:
     """Return what `work` returns in a forked child, which ends without any clean-up."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:  # nothing of pytest may go on here
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.signal(signal.SIGALRM, waited_too_long)
         signal.alarm(CHILD_LIMIT)
         try:
             said = work()

@@ -151,7 +151,7 @@ class Spool:
                 _log.error("%s: %s", self.folder, error)
 
 
-_LOCK: Final = locks.lock("open spools", 255)
+_LOCK: Final = locks.lock("open spools", 247)
 #: The spools of this process, by their folders.
 _OPEN: Final[dict[Path, Spool]] = {}
 
