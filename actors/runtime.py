@@ -210,13 +210,9 @@ class Runtime:
         self.runner.sampler.time_next_ask = partial(NextAsk, self)
 
     def _leave(self) -> None:
-        """Let each message to an actor of this copy be refused, in a forked process.
-
-        A cell that a thread of the parent was running counts as scheduled: what is sent to it
-        would wait without end.
-        """
+        """Let each message to an actor of this copy be refused, in a forked process."""
         for cell in list(self.contexts.values()):
-            cell.scheduled = False
+            cell.leave()
 
     async def in_time(self, future: Future[T], seconds: float, late: Exception) -> T:
         """Await a future; it fails with `late` if it takes longer than some seconds."""

@@ -597,6 +597,7 @@ OPENERS = {
 UNREGISTERED = {
     "after_fork.py": "puts them in the place of others",
     "named_file.py": "closed by its caller at once",
+    "private_file.py": "its caller has the descriptor",
     "operation/notify.py": "closed at once",
     "broker/store_file.py": "closed at once",
     "commitlog/remote/guard.py": "closed at once",
