@@ -90,7 +90,7 @@ class CheckedLock:
         return self in _held.locks
 
     def _at_fork_reinit(self) -> None:
-        self._lock = threading.RLock()
+        self._lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001
 
     def _release_save(self) -> int:
         count = _held.locks.count(self)
