@@ -527,6 +527,17 @@ class Cell:
             self.scheduled = True
             self.runner.schedule(self)
 
+    def leave(self) -> None:
+        """Forget what waits, in a forked process: the parent handles it.
+
+        A cell that a thread of the parent was running counts as scheduled: what is sent to this
+        copy would wait without end, instead of being refused. If the parent forked in a handler
+        of this cell, its turn goes on here when the handler returns.
+        """
+        self.scheduled = False
+        if self._mailbox is not None:
+            self._mailbox.clear()
+
     def open_mailbox(self) -> deque[Item]:
         """Return the mailbox, made on first use."""
         with LIFE:  # two first messages may come at once

@@ -15,7 +15,6 @@ actor stays serial: a cell that is running is never run by another thread. Decis
 import asyncio
 import logging
 import math
-import os
 import random
 import selectors
 import threading
@@ -23,16 +22,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Protocol
-from weakref import WeakSet
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.actors.errors import NodeClosed
 from callboard.actors.runner import contention
 from callboard.actors.runner.contention import CONTENTION
 from callboard.actors.runner.deadlines import SWEEP_INTERVAL, Deadlines
 from callboard.actors.runner.loop import RunnerLoop, current_task_cleared
 from callboard.actors.runner.patience import Patience
-from callboard.actors.runner.poller import WakeUp, best_selector
+from callboard.actors.runner.poller import NoSelector, WakeUp, best_selector, drop_poller
 from callboard.actors.runner.sampling import Sampler
 from callboard.actors.runner.slow_handlers import Stuck, TimeSheet
 from callboard.actors.runner.timers import Timer, Timers
@@ -74,10 +72,6 @@ class Watched:
     def broken(self, error: BaseException) -> None:
         """Close, because a callback of this object raised; it was logged."""
         raise NotImplementedError
-
-
-#: All runners of this process, for its forks.
-_ALL: Final[WeakSet["Runner"]] = WeakSet()
 
 
 class Runner:
@@ -146,7 +140,7 @@ class Runner:
         self._wake_up = WakeUp(self.selector) if self.is_polling else None
         #: Whether this is a copy in a forked process: no thread runs it, so nothing goes on.
         self.is_forked = False
-        _ALL.add(self)
+        after_fork.register(self, Runner._leave)
 
     # --- from any thread ---
 
@@ -184,15 +178,8 @@ class Runner:
             NodeClosed: in a forked process.
         """
         if self.is_forked:
-            while self.ready:
-                # So that its next message comes here too.
-                setattr(self.ready.pop(), "scheduled", False)  # noqa: B010  # of cells only
-            self._posted.clear()
-            msg = (
-                f"this process was forked from that of {self.name}, whose threads did not come "
-                "along; make a Node here, or start processes with 'spawn' or node.workers()"
-            )
-            raise NodeClosed(msg)
+            self._forget()
+            raise NodeClosed(after_fork.refusal(f"the node {self.name}", "make a Node here"))
         self.sleeping = False
         wake_up = self._wake_up
         if wake_up is not None:
@@ -489,11 +476,21 @@ class Runner:
                 return False
         return True  # chosen just as the time ran out
 
+    # --- in a forked process ---
 
-def _mark_forked() -> None:
-    """Let all runners that were copied into a new process refuse what they are given."""
-    for runner in _ALL:
-        runner.is_forked = runner.sleeping = True
+    def _leave(self) -> None:
+        """Refuse from now on what this copy is given, and drop what it polls."""
+        self.is_forked = self.sleeping = True
+        self._forget()
+        if self._wake_up is not None:
+            self._wake_up.leave()
+        drop_poller(self.selector)
+        # If the parent forked in a handler, the thread comes back here when it returns.
+        self.selector = NoSelector()
 
-
-os.register_at_fork(after_in_child=_mark_forked)
+    def _forget(self) -> None:
+        """Drop what is to be run: there is no thread for it."""
+        while self.ready:
+            # So that the next message of a cell schedules it again, and is refused.
+            setattr(self.ready.pop(), "scheduled", False)  # noqa: B010  # of cells only
+        self._posted.clear()

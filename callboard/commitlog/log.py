@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 from weakref import WeakSet
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.batch import MAX_BATCH_RECORDS, MAX_RECORD, Compression
 from callboard.commitlog.columns import (
@@ -23,6 +23,7 @@ from callboard.commitlog.disk import Disk, MemoryDisk
 from callboard.commitlog.errors import (
     InvalidOption,
     InvalidRecord,
+    LogClosed,
     LogError,
     LogFailed,
     require_kind,
@@ -145,7 +146,7 @@ class CommitLog(LogReader):
                 self._lock = lock_writing(place.path)
             limits = SegmentLimits.fitting(retain, segment_bytes, segment_seconds)
             copied = self._end_of_copies if archive is not None and archive.holds else None
-            self._writer = Writer(place, limits, retain, clock, compression, copied)
+            self._writer = Writer(place, limits, retain, clock, compression, copied, self._lock)
         except BaseException as error:
             self._release()
             if isinstance(error, LogError) or not isinstance(error, OSError):
@@ -166,7 +167,7 @@ class CommitLog(LogReader):
             Grouping(self._writer, sync_interval) if self._sync == "group" else None
         )
         if disk is None:  # one of tests is not this process's, and ends with its machine
-            _keep(self)
+            self._keep()
 
     # --- appending ---
 
@@ -371,6 +372,15 @@ class CommitLog(LogReader):
         """Whether the disk failed so that nothing is taken before the log is opened again."""
         return self._writer.has_failed
 
+    @property
+    def may_reopen(self) -> bool:
+        """Whether the disk failed, and the log goes on when a program opens it again.
+
+        False for one whose folder or files were removed or replaced: what it acknowledged may
+        be missing in the log that is there now.
+        """
+        return self._writer.has_failed and not self._writer.is_replaced
+
     def trim(self, before: int | None = None) -> int:
         """Remove segments that retention ends, or whose records all are before an offset.
 
@@ -407,6 +417,8 @@ class CommitLog(LogReader):
         Raises:
             LogFailed: the disk refuses; what is durable is unknown.
         """
+        if after_fork.is_copy(self):
+            return
         if self._grouping is not None:
             self._grouping.end()
         if self._sealing is not None:
@@ -417,6 +429,24 @@ class CommitLog(LogReader):
             self._writer.close()
         finally:
             self._release()
+
+    def _keep(self) -> None:
+        """Remember a log that this process writes."""
+        with _LOCK:
+            _WRITTEN.add(self)
+        if self.folder:  # one in memory is of use in a forked process as well
+            after_fork.register(self, CommitLog._leave)
+
+    def _leave(self) -> None:
+        """Refuse each use of this copy: in a forked process it would overwrite records."""
+        _WRITTEN.discard(self)
+        self._lock = None  # the copy of the lock drops its own descriptor
+        gone: Any = after_fork.Refusing(
+            LogClosed,
+            f"the log {self.folder}",
+            "read it here with LogReader, let one process write it",
+        )
+        self._writer = self._table = self._runs = gone
 
     def _release(self) -> None:
         """Release the writer's lock."""
@@ -481,12 +511,6 @@ def _refuse_large(columns: Columns) -> None:
     if size > MAX_RECORD:
         what = f"a payload of {size:,} bytes exceeds the limit of {MAX_RECORD:,}; split it"
         raise InvalidRecord(what)
-
-
-def _keep(log: CommitLog) -> None:
-    """Remember a log that this process writes."""
-    with _LOCK:
-        _WRITTEN.add(log)
 
 
 def written_here(folder: str | Path) -> CommitLog | None:

@@ -12,6 +12,7 @@
         ├── StateVersion          a newer callboard, or a newer program, wrote it
         ├── WrongState            another state than the one that was meant
         ├── DatabaseReplaced      another server, or one that lost what it had acknowledged
+        │   └── StateReplaced     a file of the database was removed or replaced
         ├── UnsafeDatabase        it could lose or mix up what it acknowledges  (ValueError)
         ├── Fenced                another owner has the slot
         └── LeaseLost             this process did not raise its lease in time
@@ -57,6 +58,13 @@ class WrongState(StorageError):
 
 class DatabaseReplaced(StorageError):
     """Another server answers, or it failed over: acknowledged commits may be lost."""
+
+
+class StateReplaced(DatabaseReplaced):
+    """A file of the database was removed or replaced under this process.
+
+    It does not use the database any more: start the node again.
+    """
 
 
 class UnsafeDatabase(StorageError, ValueError):

@@ -17,7 +17,7 @@ from etcd3gw.client import Etcd3Client
 from etcd3gw.exceptions import Etcd3Exception
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, SSLError
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.actors.errors import WrongValue
 from callboard.lease.errors import (
     DatabaseReplaced,
@@ -67,6 +67,7 @@ class EtcdLeases:
         #: Which cluster it is, and the highest revision that it told.
         self._cluster, self._revision = "", 0
         self._lock = locks.lock("lease register in etcd", 562)
+        after_fork.register(self, EtcdLeases._leave)
         self.read("")
 
     def read(self, name: str) -> Versioned:
@@ -108,6 +109,14 @@ class EtcdLeases:
         with self._lock:
             for member in self._members:
                 member.session.close()
+
+    def _leave(self) -> None:
+        """Drop the connections of this copy in a forked process."""
+        for member in self._members:
+            for adapter in member.session.adapters.values():
+                for pool in list(adapter.poolmanager.pools._container.values()):  # noqa: SLF001
+                    idle = list(pool.pool.queue) if pool.pool is not None else []
+                    after_fork.drop(*(getattr(each, "sock", None) for each in idle))
 
     def _key(self, name: str) -> str:
         """Return the key of a name, as the gateway wants it."""

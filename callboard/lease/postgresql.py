@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg.types.string import TextLoader
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.lease.errors import (
     DatabaseReplaced,
     OutcomeUnknown,
@@ -153,6 +153,7 @@ class Connected:
         self._greet = greet
         self._connection: psycopg.Connection[Any] | None = None
         self._lock = locks.lock("lease register in PostgreSQL", 561)
+        after_fork.register(self, Connected._leave)
 
     def run(self, work: "Callable[[psycopg.Connection[Any]], T]") -> T:
         """Call `work` with the connection, which is thrown away after an error.
@@ -161,6 +162,9 @@ class Connected:
             StorageError: as `storage_error` has it; of a lost connection nobody knows what
                 happened before.
         """
+        if after_fork.is_copy(self):
+            remedy = "make a node of its own here"
+            raise StateUnavailable(after_fork.refusal("this connection", remedy))
         with self._lock:
             try:
                 if self._connection is None or self._connection.closed:
@@ -177,6 +181,13 @@ class Connected:
                     message = f"PostgreSQL: {error}"
                     raise StateCorrupt(message) from error
                 raise
+
+    def _leave(self) -> None:
+        """Drop the connection in a forked process: to close it would end that of the parent."""
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.closed:
+            after_fork.keep_for_ever(connection)
+            after_fork.drop(connection)
 
     def _end_stopped(self) -> None:
         """End connections of clients that were stopped inside a transaction."""

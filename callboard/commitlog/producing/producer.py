@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.commitlog.batch import MAX_BATCH_RECORDS, MAX_RECORD
 from callboard.commitlog.columns import (
     Columns,
@@ -140,6 +140,7 @@ class Producer:
         self.log = log
         self._numbering = Numbering(name, begin)
         self._lock = locks.lock("producer of a log", 604)
+        after_fork.register(self)
         self._numbering.opened(log.open_producer(name))
 
     @property

@@ -53,7 +53,13 @@ from callboard.entity.state.schema import (
 )
 from callboard.entity.state.sql import BY_INDEX, EVENT, KeyQueries, SqlState, SqlView
 from callboard.entity.state.wal_index import WalIndex
-from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateUnavailable, StorageError
+from callboard.lease.errors import (
+    OutcomeUnknown,
+    StateCorrupt,
+    StateReplaced,
+    StateUnavailable,
+    StorageError,
+)
 from callboard.lease.sqlite import SharedFile, connect_to_read
 
 T = TypeVar("T")
@@ -342,7 +348,7 @@ class SqliteState(_FileView, SqlState):
 
         try:
             return self._commit(write)
-        except (StateUnavailable, OutcomeUnknown):
+        except (StateUnavailable, OutcomeUnknown, StateReplaced):
             raise
         except StorageError as error:
             if len(taken) == 1:

@@ -39,11 +39,12 @@ class RecordModule(Module):
 
         Raises:
             LogFailed: the disk refuses; the next message is tried again.
+            LogReplaced: the log was removed or replaced: no message is taken any more.
         """
         is_json = self._args.payload == "json"
         payload = parse_json(message.content) if is_json else message.content
         headers = dict(message.properties)
-        if self._log.has_failed:
+        if self._log.may_reopen:
             with suppress(LogError):
                 self._log.close()
             self._log = CommitLog(self._args.path)
