@@ -33,7 +33,6 @@ import asyncio
 import contextvars
 import inspect
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,6 +41,7 @@ from types import CoroutineType
 from typing import Any, ClassVar, Final, Literal, Protocol
 from weakref import ref
 
+from callboard import locks
 from callboard.actors import errors
 from callboard.actors.asking.kept import KeptAnswer, KeptAnswers
 from callboard.actors.asking.overdue import (
@@ -106,7 +106,7 @@ LONGEST_CHAIN: Final = 100
 PROMISES_LOOKED_AT: Final = 64
 
 #: Guards the tables of watchers while actors end; held for a few operations.
-LIFE: Final = threading.Lock()
+LIFE: Final = locks.lock("lives of actors", 770)
 
 _URGENT: Final = Urgent()
 _RESUME: Final = Resume()

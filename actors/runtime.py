@@ -20,11 +20,11 @@ import contextlib
 import itertools
 import logging
 import os
-import threading
 from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
+from callboard import locks
 from callboard.actors import events
 from callboard.actors.asking.kept import KeptAnswers
 from callboard.actors.cell import Cell, Handlers
@@ -189,10 +189,10 @@ class Runtime:
         #: Told of each actor that ended, on the runner's thread.
         self.on_end: list[Callable[[Any, Down], None]] = []
         self._number = self.runner.random.randrange(FIRST_NUMBER, 2**31)
-        self._lock = threading.Lock()
+        self._lock = locks.lock("actors of a node", 740)
         self._tables: dict[type, DispatchTable] = {}
         self._reply_numbers = itertools.count(1)
-        self._emptied = threading.Condition(self._lock)
+        self._emptied = locks.condition_on(self._lock)
         self._when_empty: Future[None] | None = None  # the same for a simulation
 
     def connect(
@@ -323,10 +323,11 @@ class Runtime:
             reason = str(cell.reason)
             self.counters.ends[reason] = self.counters.ends.get(reason, 0) + 1
             self.counters.handled_by_ended += cell.handled
-            if not self.contexts:
+            is_empty = not self.contexts
+            if is_empty:
                 self._emptied.notify_all()
-                if self._when_empty is not None:
-                    self._when_empty.set_result(None)
+        if is_empty and self._when_empty is not None:
+            self._when_empty.set_result(None)
         if cell.runner is not self.runner:
             cell.runner.stop()
         for told in self.on_end:

@@ -7,10 +7,10 @@ that a method added here is there wherever a node is made, in worker processes t
 import contextlib
 import importlib
 import ssl
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, Unpack, cast
 
+from callboard import locks
 from callboard.actors.actor import Actor
 from callboard.actors.errors import CallboardError, NodeClosed, WrongValue, require
 from callboard.actors.reference import ActorRef
@@ -41,7 +41,7 @@ A = TypeVar("A", bound=Actor)
 CLOSE_ENTITIES: Final = 6.0
 
 #: Held while what a node has to do with entities is made.
-_ENTITIES_LOCK: Final = threading.Lock()
+_ENTITIES_LOCK: Final = locks.lock("making of a node's entities", 130)
 
 
 class NodeOptions(TypedDict, total=False):
@@ -52,6 +52,7 @@ class NodeOptions(TypedDict, total=False):
     secret: str | bytes | None
     secrets: Mapping[str, str | bytes] | None
     permissions: Mapping[str, Rights] | None
+    allow_unsealed: bool
     tls: TlsSource | ssl.SSLContext | None
     limits: Limits | None
     is_tool: bool

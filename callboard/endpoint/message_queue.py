@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
+from callboard import locks
 from callboard.actors.errors import ResultTimeout
 from callboard.actors.future import Future, refuse_endless_wait, waiting
 from callboard.actors.seconds import limit
@@ -63,7 +64,7 @@ class MessageQueue(Generic[T]):
         self.dropped = 0
         self._on_drop = on_drop
         self._items: deque[T] = deque()
-        self._lock = threading.Lock()
+        self._lock = locks.lock("message queue", 440)
         self._waiters: deque[_Waiter] = deque()
         #: The ends of a pipe that is readable while messages wait; made by `fd`.
         self._pipe: tuple[int, int] | None = None

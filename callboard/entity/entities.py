@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from callboard import locks
 from callboard.actors.dispatch import handler
 from callboard.actors.envelope import COMPANY, Envelope
 from callboard.actors.errors import WrongValue, remote_error, require
@@ -386,7 +387,7 @@ class Entities:
         self._queues: dict[str, WorkQueue] = {}
         #: With what the types of singletons are hosted.
         self._hosted_as: dict[str, Any] = {}
-        self._lock = threading.Lock()
+        self._lock = locks.lock("entities of a node", 510)
         #: Names this life of the node in fences and in the table.
         self.writer = f"{runtime.node_id.hex()}-{runner.random.getrandbits(32):08x}"
         COMPANY.hold, COMPANY.used = _hold, True
@@ -511,7 +512,8 @@ class Entities:
         host = EntityHost(self.runtime, self.form, kind, arguments, client, self._ref)
         host.runner = self._runner
         host.writer, host.send_back = self.writer, self._send_back
-        host.sending = sender = self._sender(name)
+        sender = self._sender(name)
+        host.send_by(sender)
         host.grew = partial(self.growth.grew, name)
         self._urls[name] = state
         register = await self._open(self._leases, leases, self._open_leases)

@@ -8,13 +8,13 @@ future, so the same lines serve threads, asyncio, handlers of actors and simulat
 import asyncio
 import contextlib
 import importlib
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final, NoReturn, Self
 
+from callboard import locks
 from callboard.actors.errors import AskTimeout, CallboardError
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
@@ -77,7 +77,7 @@ class Flow:
         self.is_giver = machine.is_giver
         self._machine = machine
         self._link: FlowLink | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock("flow", 300)
         self._inbox: deque[Dat] = deque()
         self._waiters: list[Future[None]] = []
         self._error: errors.FlowError | None = None
@@ -532,7 +532,7 @@ class FlowAddress:
 
     address: Any
     node: Node | None = None
-    secret: str | bytes | None = None
+    secret: str | bytes | None = field(default=None, repr=False)
     tls: Any = None
     timeout: float | None = None
 

@@ -19,6 +19,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Final, Self
 
+from callboard import locks
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import (
     AskTimeout,
@@ -145,7 +146,7 @@ class LogWriter:
         self._numbering = Numbering(producer, begin)
         self._caller = _Intake(address, token, tls, node)
         self._node = self._caller.node
-        self._lock = threading.RLock()
+        self._lock = locks.collecting_lock("log writer", 450)
         self._room = threading.BoundedSemaphore(window)
         self._queue: deque[WaitingAppend] = deque()
         self._carrier: AppendCarrier | None = None
@@ -424,7 +425,7 @@ class LogWriter:
     def _settle(self, waiting: WaitingAppend, outcome: LogError) -> None:
         """Let an append fail, unless its time is over, and forget it."""
         self.forget(waiting)
-        waiting.set_exception(outcome)
+        self._lock.after(waiting.set_exception, outcome)
 
     def _unknown(self, waiting: WaitingAppend, why: str = "") -> LogError:
         """Return the error of an append that may have been taken, if it was sent."""
@@ -440,8 +441,9 @@ class LogWriter:
 
     def _give_up(self, waiting: WaitingAppend) -> None:
         """Let an append fail whose time is over; it stays in the queue while others wait."""
-        waiting.set_exception(self._unknown(waiting, self._why))
-        if all(each.done_ for each in self._queue):
+        waiting.is_over = True
+        self._lock.after(waiting.set_exception, self._unknown(waiting, self._why))
+        if all(each.done_ or each.is_over for each in self._queue):
             self._is_in_doubt = self._is_in_doubt or any(each.attempt for each in self._queue)
             self._queue.clear()
             self._carrier = None
@@ -529,7 +531,7 @@ class LogWriter:
         with self._lock:
             now = self._node.runtime.now()
             for each in list(self._queue):
-                if not each.done_ and now >= each.until:
+                if not (each.done_ or each.is_over) and now >= each.until:
                     self._give_up(each)
             self._is_linking = bool(self._queue)
             return self._is_linking

@@ -13,7 +13,6 @@ on meanwhile, and what they want to persist shares the next transaction.
 
 import itertools
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +20,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import ref as weak
 
+from callboard import locks
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import ResultTimeout
 from callboard.actors.exit_reason import ExitReason
@@ -156,13 +156,13 @@ class StoreActor(SystemActor, RunReceiver):
         self.is_busy = False
         self.is_congested = False
         #: Notified when threads that wait for room may go on.
-        self._room = threading.Condition()
+        self._room = locks.condition("room of a store", 330)
         #: Why the store has ended; None while it has not.
         self.error: StoreError | None = None
         self._questions: dict[int, Future[bool]] = {}
         self._numbers = itertools.count(1)
         self._watchers: tuple[tuple[str, MessageQueue[StoreEvent]], ...] = ()
-        self._watchers_lock = threading.Lock()
+        self._watchers_lock = locks.lock("watchers of a store", 331)
         self._backend = backend
         self._interval = self.machine.options.tick_interval
         self._to_clones = clone_topic(name)

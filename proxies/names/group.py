@@ -1,11 +1,11 @@
 """Groups: many actors under one name, on any nodes, and one of them or all for each message."""
 
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar, get_args, overload
 
+from callboard import locks
 from callboard.actors.asking.gathering import Answers
 from callboard.actors.asking.retry import FIRST_PAUSE
 from callboard.actors.envelope import Priority
@@ -38,6 +38,12 @@ ROUTINGS: Final[tuple[str, ...]] = get_args(Routing)
 _Ready = tuple[Future[list[ActorRef[Any]]], list[ActorRef[Any]]]
 
 
+def _complete(ready: Iterable[_Ready]) -> None:
+    """Complete waits for members, without a lock."""
+    for future, refs in ready:
+        future.set_result(refs)
+
+
 class Members:
     """Who belongs to a group, as one node knows it; all its `Group` objects share it."""
 
@@ -48,7 +54,7 @@ class Members:
         #: Outstanding asks of this node, for each member that has any.
         self.asks: dict[ActorRef[Any], int] = {}
         self._ring: HashRing[ActorRef[Any]] | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock("members of a group", 640)
         self._waiting: list[tuple[int, Future[list[ActorRef[Any]]]]] = []
         self._watcher = watch_name(runtime, name, is_group=True, told=self._changed)
 
@@ -58,12 +64,11 @@ class Members:
 
     def add(self, ref: ActorRef[Any]) -> None:
         """Count on a member from now on."""
+        ready: list[_Ready] = []
         with self._lock:
-            if ref in self.refs:
-                return
-            ready = self._set((*self.refs, ref))
-        for future, refs in ready:
-            future.set_result(refs)
+            if ref not in self.refs:
+                ready = self._set((*self.refs, ref))
+        _complete(ready)
 
     def joined(self, ref: ActorRef[Any]) -> None:
         """Count on a member that joins here at once, before the directory tells."""
@@ -73,7 +78,8 @@ class Members:
     def remove(self, ref: ActorRef[Any]) -> None:
         """Count on a member no more."""
         with self._lock:
-            self._set(tuple(member for member in self.refs if member != ref))
+            ready = self._set(tuple(member for member in self.refs if member != ref))
+        _complete(ready)
 
     def find(self, key: bytes) -> ActorRef[Any] | None:
         """Return the member that a key belongs to."""

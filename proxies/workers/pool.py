@@ -15,6 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import IO, Any, Final, ParamSpec, TypeVar, cast
 
+from callboard import locks
 from callboard.actors.actor import Actor
 from callboard.actors.backoff import Backoff
 from callboard.actors.closing import on_a_thread, refuse_loop
@@ -62,7 +63,7 @@ class Worker:
         self.pid = 0
         self.started_at = self._broker.runtime.now()
         self._offered: dict[str, Future[None]] = {}
-        self._lock = threading.Lock()
+        self._lock = locks.lock("classes of a worker", 620)
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closing = False
         self._is_over = False
@@ -131,8 +132,9 @@ class Worker:
                 self._offers[source.key] = source
                 offered = self._expect(source.key)
                 self._say([source.key, *source])
-                if self._is_over:
-                    offered.set_exception(WorkerFailed(f"worker {self.name} ended"))
+            is_over = self._is_over
+        if is_over:
+            offered.set_exception(WorkerFailed(f"worker {self.name} ended"))
         return offered
 
     def _expect(self, key: str) -> Future[None]:

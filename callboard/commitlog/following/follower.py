@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
+from callboard import locks
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.items import Items
 from callboard.seconds import checked_seconds
@@ -53,7 +54,7 @@ def growth_of(folder: str) -> Growth:
         return _KNOWN.setdefault(place, Growth())
 
 
-_LOCK: Final = threading.Lock()
+_LOCK: Final = locks.lock("followers of logs", 603)
 #: By folder: two objects that know nothing of each other meet here.
 _KNOWN: Final[WeakValueDictionary[str, Growth]] = WeakValueDictionary()
 

@@ -10,7 +10,6 @@ two with a space between); `NAME.lock`, locked while the name is open.
 
 import json
 import re
-import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +17,7 @@ from typing import Final, NamedTuple, Self
 from weakref import WeakSet
 from zlib import crc32
 
+from callboard import locks
 from callboard.commitlog.errors import (
     InvalidOption,
     LogClosed,
@@ -200,7 +200,7 @@ class NamedReader(Follower):
 
 #: Those of this process, for its metrics.
 _OPEN: Final[WeakSet[NamedReader]] = WeakSet()
-_LOCK: Final = threading.Lock()
+_LOCK: Final = locks.lock("open named positions", 602)
 
 _FIGURES: Final[tuple[Figure[NamedReader], ...]] = figures_of(
     "callboard_log_reader_",

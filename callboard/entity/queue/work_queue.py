@@ -8,13 +8,14 @@ happened. A taking is repeated for ever, by the same token, until its future is 
 or dropped; a job that comes for a future which nobody holds any more goes to the next taker.
 """
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol
 from weakref import ref as weak
 
+from callboard import locks
 from callboard.actors.errors import (
     ActorDown,
     AskTimeout,
@@ -47,12 +48,13 @@ from callboard.entity.queue.messages import (
     GiveBackJob,
     JobsChanged,
     QueueStats,
+    RefuseJob,
     ReviveJobs,
     TakeJob,
     TakenJob,
     WithdrawTake,
 )
-from callboard.lease.errors import OutcomeUnknown
+from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
 
 #: Bytes of a job's value as JSON: what is larger belongs elsewhere, and its name here.
 JOB_LIMIT: Final = 1 << 20
@@ -162,7 +164,10 @@ class DeadJob:
     attempts: int
     #: Why it was given back for the last time.
     reason: str
+    #: What was put; an `UnreadableValue` where this program cannot read it.
     value: Any
+    #: The value as it is stored, JSON.
+    body: str = ""
 
 
 class WorkQueue:
@@ -176,7 +181,7 @@ class WorkQueue:
         """Only nodes make them."""
         self.name = name
         self._home, self._owner = home, owner
-        self._lock = threading.Lock()
+        self._lock = locks.lock("takers of a work queue", 500)
         self._waiting: deque[_Put | _Done] = deque()
         self._is_asking = False
         self._takings = 0
@@ -272,6 +277,9 @@ class WorkQueue:
     ) -> Future[QueueJob]:
         """Take the next job, as soon as there is one.
 
+        Jobs that this program cannot read, such as those of a type that a newer release has,
+        are left to takers of other nodes; that counts no attempt.
+
         Nobody else gets it for `visible_after` seconds, unless this node is out of reach of
         the queue's owner. A future that is cancelled, or that nobody holds any more, takes
         none: a job that arrives for it goes to the next taker, and no attempt is counted. When
@@ -322,6 +330,8 @@ class WorkQueue:
     def dead(self, limit: int = 100, *, after: int = 0) -> Future[list[DeadJob]]:
         """Return jobs that were given back too often, in the order in which they were put.
 
+        A value that this program cannot read is an `UnreadableValue`.
+
         Args:
             limit: how many at most; up to 1024.
             after: the number of the last one that is known.
@@ -331,11 +341,11 @@ class WorkQueue:
             WrongValue: it is out of bounds.
         """
         limit = min(checked_count(limit, "limit", 1), READ_LIMIT)
-        read = self._home.form.read
+        read = self._home.form.read_or_show
 
         def made(found: DeadJobs) -> list[DeadJob]:
             return [
-                DeadJob(number, attempts, reason, read(body))
+                DeadJob(number, attempts, reason, read(body), body)
                 for number, attempts, reason, body in found.jobs
             ]
 
@@ -535,17 +545,36 @@ class _Taking:
             queue = self._queue
             try:
                 value = queue.home.form.read(taken.body)
-            except Exception as error:  # noqa: BLE001 - a message that this program lacks
-                reason = f"its value cannot be read: {error}"
-                message = GiveBackJob(taken.number, self._token, 1.0, reason)
-                queue.ask_taken(message, taken.number)
-                future.set_exception(error)
+            except (StateCorrupt, StateVersion) as error:
+                self._refuse(taken, error)
                 return
             job = QueueJob(queue, self._token, taken.number, taken.attempt, value)
             if future.set_result(job):
                 return
         self._is_over = False
         self._withdraw()
+
+    def _refuse(self, taken: TakenJob, error: StateCorrupt | StateVersion) -> None:
+        """Leave a job to others that this program cannot read, and ask for another one."""
+        queue, self._is_over = self._queue, False
+        names = (error.missing,) if isinstance(error, StateVersion) and error.missing else ()
+        what = names or (type(error),)
+        self._runtime.warn_once(
+            ("unreadable job", queue.name, *what),
+            f"a job of {queue.name!r} is left to takers that can read it: {error}",
+        )
+        message = RefuseJob(taken.number, self._token, names, str(error))
+        asked = queue.ask_taken(message, taken.number)
+        asked.on_done(partial(self._refused, taken, str(error)))
+
+    def _refused(self, taken: TakenJob, reason: str, asked: Future[None]) -> None:
+        """Ask for another job; an owner that knows no refusals is given this one back."""
+        error = asked.exception()
+        if error is not None and not isinstance(error, (JobLost, *_AGAIN)):
+            message = GiveBackJob(taken.number, self._token, 1.0, reason)
+            self._queue.ask_taken(message, taken.number).on_done(lambda _: self._send())
+        else:
+            self._send()
 
     def _future_done(self, future: Future[QueueJob]) -> None:
         """Withdraw if the future was given up."""
