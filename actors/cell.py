@@ -32,16 +32,24 @@ comes later goes to the dead letters: asks fail at once with `ActorDown`, tells 
 import asyncio
 import contextvars
 import inspect
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
 from types import CoroutineType
 from typing import Any, ClassVar, Final, Literal, Protocol
+from weakref import ref
 
 from callboard import locks
 from callboard.actors import errors
 from callboard.actors.asking.kept import KeptAnswer, KeptAnswers
+from callboard.actors.asking.overdue import (
+    LOOK_PROMISES,
+    LOOK_SECONDS,
+    due_of,
+    has_given_up,
+)
 from callboard.actors.dispatch import (
     DispatchTable,
     HandlerEntry,
@@ -1031,7 +1039,7 @@ class Cell:
     @property
     def owed_answers(self) -> int:
         """Askers that a handler left without an answer, and that still wait."""
-        return sum(not _wants_no_answer(asker) for asker in self._promises or ())
+        return sum(not _wants_no_answer(asker) for asker, _ in self._promises or ())
 
     def owe(self, sender: Asker) -> None:
         """Remember an asker that is not answered yet, so that it fails if the actor ends."""
@@ -1042,9 +1050,34 @@ class Cell:
         if promises is None:
             promises = self._promises = _Promises()
         elif len(promises) >= promises.look_at:
-            promises[:] = [asker for asker in promises if not _wants_no_answer(asker)]
+            promises[:] = [entry for entry in promises if not _wants_no_answer(entry[0])]
             promises.look_at = max(PROMISES_LOOKED_AT, 2 * len(promises))
-        promises.append(sender)
+        due = due_of(sender, self.runner.now())
+        promises.append((sender, due))
+        if due < math.inf and not promises.is_timed:
+            promises.is_timed = True
+            self._look_at_promises_later(promises)
+
+    def _look_at_promises_later(self, promises: "_Promises") -> None:
+        """Look in a while which promises may be forgotten; the actor may end before."""
+        seconds = LOOK_SECONDS * max(1.0, len(promises) / LOOK_PROMISES)
+        self.runner.call_later(seconds, _forget_overdue, ref(self), promises)
+
+    def forget_overdue(self, promises: "_Promises") -> None:
+        """Forget the promises whose askers have given up; on the node's thread."""
+        if self._promises is not promises:
+            return
+        now, is_reachable = self.runner.now(), self.runtime.remote.is_reachable
+        count = len(promises)  # others may be made meanwhile, on the actor's own thread
+        kept = [
+            entry
+            for entry in promises[:count]
+            if not (_wants_no_answer(entry[0]) or has_given_up(*entry, now, is_reachable))
+        ]
+        promises[:count] = kept
+        promises.is_timed = any(due < math.inf for _, due in promises)
+        if promises.is_timed:
+            self._look_at_promises_later(promises)
 
     # --- behavior ---
 
@@ -1245,7 +1278,7 @@ class Cell:
             watchers, self._watchers = self._watchers, None
         down = Down(self.ref, reason, detail)
         self.runtime.forget(self, down)
-        if askers := [*cancelled, *(self._promises or ())]:
+        if askers := [*cancelled, *(asker for asker, _ in self._promises or ())]:
             text = f"{self.ref} ended ({reason}) before it answered"
             gone = errors.ActorDown(text, reason, detail)
             for asker in askers:
@@ -1350,16 +1383,28 @@ def _is_refused_call(error: TypeError, frames: int) -> bool:
     return trace is not None and trace.tb_next is None
 
 
-class _Promises(list[Asker]):
-    """Askers that are not answered yet; those that are, are dropped now and then."""
+def _forget_overdue(cell: "ref[Cell]", promises: "_Promises") -> None:
+    """Let an actor that is still there forget promises."""
+    found = cell()
+    if found is not None:
+        found.forget_overdue(promises)
 
-    __slots__ = ("look_at",)
+
+class _Promises(list[tuple[Asker, float]]):
+    """Askers that are not answered yet, each with the time when it has given up.
+
+    Those that are answered, or have given up, are dropped now and then.
+    """
+
+    __slots__ = ("is_timed", "look_at")
 
     def __init__(self) -> None:
         super().__init__()
         #: How many there are when it is looked which of them are answered: twice as many as
         #: were left the last time, so looks cost each of them the same, however many there are.
         self.look_at = PROMISES_LOOKED_AT
+        #: Whether a look is planned for askers of other nodes.
+        self.is_timed = False
 
 
 def _wants_no_answer(sender: Asker) -> bool:

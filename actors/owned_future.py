@@ -13,17 +13,17 @@ it was **fetched**: returned by `await` or by `result()`. It is given back when
 
 import asyncio
 import concurrent.futures
-import threading
 from collections.abc import Callable, Generator
 from typing import Any, Final, TypeVar
 
+from callboard import locks
 from callboard.actors.future import Future
 
 T = TypeVar("T")
 
 #: Decides between an arrival, a cancellation and a fetch; held for a few operations. Reentrant:
 #: the collector may run the finalizer of one future while this thread changes another.
-_LOCK: Final = threading.RLock()
+_LOCK: Final = locks.lock("owned futures", 965, reentrant=True)
 
 
 class OwnedFuture(Future[T]):

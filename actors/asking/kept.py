@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from callboard import locks
+from callboard.actors.asking.overdue import MARGIN_SECONDS
 from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull
 from callboard.actors.mailbox import size_of
 from callboard.actors.reference import ActorRef, Asker, Home
@@ -64,6 +65,11 @@ class KeptAnswer:
             asker.owed()
         else:
             _give(asker, *outcome)
+
+    @property
+    def asking_node(self) -> bytes:
+        """The node that asks; empty for this one."""
+        return self.place[1]
 
     def is_asked_by(self, is_it: Callable[[Any], bool]) -> bool:
         """Return whether one of the askers is such a one."""
@@ -143,6 +149,9 @@ class KeptAnswers:
             found = self._answers.get(place)
             if found is None:
                 made = self._answers[place] = KeptAnswer(self, place, asker, deadline)
+                if deadline is not None and not self._is_timed:
+                    self._is_timed = True
+                    self._call_later(KEPT_SECONDS, self._expire)
                 return made
         found.join(asker)
         return None
@@ -195,9 +204,20 @@ class KeptAnswers:
         with self.lock:
             while self._due and next(iter(self._due.values())) <= now:
                 dropped.append(self._drop(next(iter(self._due))))
-            self._is_timed = bool(self._due)
+            # Under way, and not answered in the time of the last attempt: no repeat will come.
+            limited = [
+                (answer, answer.deadline)
+                for answer in self._answers.values()
+                if answer.deadline is not None and not answer.done_
+            ]
+            over = [answer for answer, end in limited if end + MARGIN_SECONDS <= now]
+            for answer in over:
+                dropped.append(self._answers.pop(answer.place))
+            self._is_timed = bool(self._due) or len(over) < len(limited)
             if self._due:
                 self._call_later(next(iter(self._due.values())) - now, self._expire)
+            elif self._is_timed:
+                self._call_later(KEPT_SECONDS, self._expire)
 
 
 def _give(asker: Asker, value: Any, error: BaseException | None) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final, Protocol
 
+from callboard.actors.asking.overdue import UNLIMITED_SECONDS
 from callboard.actors.backoff import JITTER, Backoff
 from callboard.actors.envelope import Envelope, TraceContext
 from callboard.actors.errors import (
@@ -127,7 +128,10 @@ class RetriedAsk(Future[Any]):
         self._post = post
         #: All of them: any may be the one that is worked on.
         self._attempts: list[AskAttempt] = []
-        key, end = self._home.random.randbytes(_KEY_SIZE), retries.ends(self._home.now())
+        now = self._home.now()
+        key, end = self._home.random.randbytes(_KEY_SIZE), retries.ends(now)
+        if end is None:  # else its node would take it for one with the default
+            end = now + UNLIMITED_SECONDS
         self._message = Envelope(message, trace, end, key=key, chain=chain)
         self._target: RetryTarget = asked.target
         self._target.keeps_answers()  # so that its node has said it when it matters

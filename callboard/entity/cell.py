@@ -22,14 +22,17 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
+from weakref import ref as weak
 
 from callboard.actors import errors
 from callboard.actors.cell import Cell
 from callboard.actors.envelope import Envelope, accompanied
+from callboard.actors.events import SlowHandler
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Home, Sender, current_cell
 from callboard.actors.signals import Resume, Stop, Urgent
+from callboard.actors.task import HandlerTask
 from callboard.dataclass import dataclass
 from callboard.entity.entity import Entity
 from callboard.entity.errors import EntityUnavailable, NotPersistable
@@ -655,6 +658,7 @@ class EntityCell(Cell):
         if type(actor).activated is not Entity.activated:
             self.sender = _HeldStart(self, None)  # if it raises at once
             self.start_task(actor.activated(), self.sender, None)
+            self._limit_hook("activated")
 
     def _made_of(self, snapshot: EntitySnapshot | None) -> Entity:
         """Return the entity of a snapshot, before the events behind it."""
@@ -1035,8 +1039,31 @@ class EntityCell(Cell):
         actor = self.actor
         if actor is not None and type(actor).passivated is not Entity.passivated:
             self.start_task(self._say_goodbye(actor), HeldSender(self, None), None)
+            self._limit_hook("passivated")
         else:
             self.end = (ExitReason.NORMAL, "")
+
+    def _limit_hook(self, name: str) -> None:
+        """End a hook that awaits for longer than the class lets it."""
+        task, seconds = self.task, self.type.cls.hook_timeout
+        if task is not None and seconds is not None:  # else it is over
+            self.runner.call_later(seconds, _end_hook, weak(self), task, name, seconds)
+
+    def end_hook(self, task: HandlerTask, name: str, seconds: float) -> None:
+        """End a hook whose time is over: it would block its key for as long as it awaits."""
+        if self.task is not task or self.reason is not None:
+            return
+        hook = f"{type(self.actor).__qualname__}.{name}"
+        text = f"{hook}() of {self.ref} awaited for {seconds:g} s, its hook_timeout"
+        self.runtime.warn_once(("hook", hook), f"{text}; it was cancelled")
+        self.runtime.report(SlowHandler(self.ref, hook, seconds))
+        if name == "passivated":
+            self.kill(ExitReason.NORMAL, text)
+            return
+        self.task = None
+        task.abandon()
+        self._forget_stretch(EntityUnavailable(text))
+        self._leave_unbegun(unavailable(EntityUnavailable(f"{text}{_REPEAT}")), text)
 
     async def _say_goodbye(self, actor: Any) -> None:
         await actor.passivated()
@@ -1090,6 +1117,13 @@ class LeasedCell(EntityCell):
             return super().answer_meanwhile(envelope, sender)
         self.host.refuse_unleased(sender)
         return True
+
+
+def _end_hook(cell: "weak[EntityCell]", task: HandlerTask, name: str, seconds: float) -> None:
+    """End a hook of an activation that is still there."""
+    found = cell()
+    if found is not None:
+        found.end_hook(task, name, seconds)
 
 
 @dataclass(frozen=True, slots=True)

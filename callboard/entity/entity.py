@@ -100,6 +100,9 @@ class Entity(Actor):
     #: How another node takes over: "fast", or "lease", which waits for the lease to end.
     takeover: ClassVar[Literal["fast", "lease"]] = "fast"
 
+    #: Seconds that `activated` and `passivated` may await; None for no limit.
+    hook_timeout: ClassVar[float | None] = 30.0
+
     #: Handlers of entities may be marked as such.
     may_read_only: ClassVar[bool] = True
 
@@ -229,10 +232,17 @@ class Entity(Actor):
         self.context.forget(checked_key(name, "reminder's name"))
 
     async def activated(self) -> None:
-        """Called when the entity was made or recovered, before its first message."""
+        """Called when the entity was made or recovered, before its first message.
+
+        Awaiting longer than `hook_timeout` ends the activation: what waits for it fails with
+        `EntityUnavailable`, and the next message tries again.
+        """
 
     async def passivated(self) -> None:
-        """Called before the entity is put away; it may persist nothing more."""
+        """Called before the entity is put away; it may persist nothing more.
+
+        Awaiting longer than `hook_timeout` cancels it; the entity is put away all the same.
+        """
 
 
 class EntityType:
@@ -359,8 +369,9 @@ def _check_options(cls: type[Entity]) -> None:
             f"spaces, as it is a part of addresses, not {shown(name):.80}"
         )
         raise WrongValue(msg)
-    if own.get("idle") is not None:
-        checked_limit(own["idle"])
+    for option in ("idle", "hook_timeout"):
+        if own.get(option) is not None:
+            checked_limit(own[option], option)
     for option, least in (("version", 1), ("snapshot_every", 0)):
         value = own.get(option, least)
         if type(value) is not int or value < least:

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Literal
 
 from callboard import locks
+from callboard.actors.asking.overdue import due_of
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, CallboardError, NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
@@ -425,9 +426,13 @@ class TypeSender:
         if not waiting.is_asked and now - waiting.since > TOLD_SECONDS:
             self._refuse(waiting, "it has no owner")
             return True
-        deadline = None if waiting.sender is None else waiting.sender.deadline
+        sender = waiting.sender
+        deadline = None if sender is None else sender.deadline
         if deadline is not None and deadline - REFUSED_BEFORE <= now:
             self._refuse(waiting, _NO_OWNER)
+            return True
+        if deadline is None and sender is not None and due_of(sender, waiting.since) <= now:
+            self._refuse(waiting, _NO_OWNER)  # of another node, which waits for it no more
             return True
         return False
 

@@ -101,6 +101,8 @@ class QueueEntity(Entity):
     """The jobs of one queue; `node.queue` hosts it."""
 
     name: ClassVar[str] = QUEUE_PREFIX
+    #: `activated` reads the jobs of the database, however many there are.
+    hook_timeout: ClassVar[float | None] = None
 
     def __init__(self, desk: QueueDesk) -> None:
         self._desk = desk
