@@ -247,8 +247,9 @@ class CatchUp:
         changed: dict[bytes, Pending] = {}
         for topic, content in items:
             match content:
-                case (int() as number, (bytes() | str()) as subject, *answer) if (
-                    topic in (REACH_AGE, SUBSCRIPTION_AGE)
+                case (int() as number, (bytes() | str()) as subject, *answer) if topic in (
+                    REACH_AGE,
+                    SUBSCRIPTION_AGE,
                 ):
                     question = self._questions.get(number)
                 case _:

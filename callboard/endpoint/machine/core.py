@@ -345,7 +345,9 @@ class Core:
             self.catch_up.keep(self.now, None, run, len(run), size, self.ttl)
         return runs
 
-    def _keep(self, topic: str, pairs: list[bytes], packed: Sequence[tuple[bytes, int]]) -> None:
+    def _keep(
+        self, topic: str, pairs: list[bytes], packed: Sequence[tuple[bytes, int]]
+    ) -> None:
         """Keep a run of one topic for late receivers: packed, where somebody gets it now."""
         if len(packed) == 1:  # nearly always
             content: Sequence[Any] = packed
@@ -368,7 +370,9 @@ class Core:
         node = pending.node
         hops = len(self.path_of(node)) if self._may_reach(node) else 0
         runs = self.catch_up.settle(pending, hops, partial(self._wants, node))
-        self.counters.transmitted += sum(run.messages for run in runs[: len(runs) - len(pending.held)])
+        self.counters.transmitted += sum(
+            run.messages for run in runs[: len(runs) - len(pending.held)]
+        )
         return runs
 
     def _wants(self, node: bytes, topic: str) -> bool:
@@ -446,8 +450,6 @@ class Core:
                     return self._take_answers(node, items, now)
                 case PackedType.REFUSED:
                     return _refused_there(node, items)
-                case _:
-                    return []
         except MalformedMessage:
             self.counters.malformed += 1
             raise
