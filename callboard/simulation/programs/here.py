@@ -67,7 +67,7 @@ class Here(threading.local):
         #: The life that has its turn; None outside of all turns.
         self.loop: ProgramLife | None = None
         #: The life of the node's actors that has its turn.
-        self.actors: ProgramLife | None = None
+        self.actors: Any = None
 
 
 #: There is one: a thread runs one program at a time.
