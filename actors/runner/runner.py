@@ -119,7 +119,7 @@ class Runner:
         self.selector = selector or best_selector()
         self.patience = Patience(clock)
         self.deadlines = Deadlines()
-        self.loop = RunnerLoop(self)
+        self.loop = self.make_loop()
         #: Called with the role lock held before each poll: links write what was buffered.
         self.before_poll: list[Callable[[], None]] = []
         #: Called once when the runner has stopped, on its last thread.
@@ -170,6 +170,10 @@ class Runner:
     def wait_for(self, event: threading.Event, seconds: float) -> None:
         """Block until an event, or for some seconds; for actors with a thread of their own."""
         event.wait(seconds)
+
+    def make_loop(self) -> RunnerLoop:
+        """Make the event loop of coroutine handlers."""
+        return RunnerLoop(self)
 
     def wake(self) -> None:
         """End the current poll.

@@ -172,6 +172,8 @@ class EntityHost:
         self._stopped: set[int] = set()
         self._when_stopped: Callable[[], object] | None = None
         self._held: list[tuple[str, Any, Sender | None, bool]] = []
+        #: How many of these there are, by slot.
+        self._held_in: Counter[int] = Counter()
         self._markers: list[tuple[int, Callable[[], object]]] = []
         #: Refuses a message of another node that was not handled; False for others.
         self.send_back: Callable[[str, Sender | None], bool] = lambda *_: False
@@ -277,11 +279,10 @@ class EntityHost:
         with self.lock:
             cell = self.cells.get(key)
             if self._stopped and slot_of(key) in self._stopped and not self.is_closed:
-                self._held.append((key, message, sender, is_urgent))
-                if is_nested(message):
-                    self._plan_to_let_in()
-                return True
-            if cell is None:
+                if self._hold(key, message, sender, is_urgent=is_urgent):
+                    return True
+                cell = None
+            elif cell is None:
                 if not self.serves(slot_of(key)):
                     return False
                 if not self.is_closed:
@@ -297,6 +298,32 @@ class EntityHost:
                 return True
         self.refuse(key, message, sender)
         return True
+
+    def _hold(self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool) -> bool:
+        """Let a message wait until it is known who owns its slot; needs the lock.
+
+        Returns:
+            False if as many wait for the slot as may.
+        """
+        if self._held_in[slot_of(key)] >= WAITING_LIMIT:
+            return False
+        self._hold_on(key, message, sender, is_urgent=is_urgent)
+        if is_nested(message):
+            self._plan_to_let_in()
+        return True
+
+    def _hold_on(
+        self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
+    ) -> None:
+        """Let a message wait that may: it waits already, or there is room; needs the lock."""
+        self._held.append((key, message, sender, is_urgent))
+        self._held_in[slot_of(key)] += 1
+
+    def _take_held(self) -> list[tuple[str, Any, Sender | None, bool]]:
+        """Return all messages that wait so, which wait no more; needs the lock."""
+        held, self._held = self._held, []
+        self._held_in.clear()
+        return held
 
     def post_reminder(self, ticket: ReminderTicket) -> bool:
         """Post a reminder to its entity; False if that takes none just now. Needs the lock."""
@@ -409,13 +436,13 @@ class EntityHost:
             at_rest = {
                 key for key in nested if key not in self.cells and slot_of(key) in self.epochs
             }
-            held, self._held = self._held, []
+            held = self._take_held()
             for key, message, sender, is_urgent in held:
                 if key in at_rest:
                     cell = self.cells.get(key) or self._activate(key)
                     (cell.post_urgent if is_urgent else cell.post)(message, sender)
                 else:
-                    self._held.append((key, message, sender, is_urgent))
+                    self._hold_on(key, message, sender, is_urgent=is_urgent)
             for key in at_rest:
                 self.put_away(self.cells[key])
             if nested - at_rest:  # their former activations have not ended yet
@@ -435,15 +462,15 @@ class EntityHost:
         with self._lock:  # what could not be given away is served again
             kept = {slot for slot in slots if slot in self.epochs}
             self._stopped -= kept
-            held, self._held = self._held, []
+            held = self._take_held()
             for key, message, sender, is_urgent in held:
                 if slot_of(key) in kept:
                     self.deliver(key, message, sender, is_urgent=is_urgent)
                 else:
-                    self._held.append((key, message, sender, is_urgent))
+                    self._hold_on(key, message, sender, is_urgent=is_urgent)
         while True:
             with self.lock:
-                held, self._held = self._held, []
+                held = self._take_held()
                 markers, self._markers = self._markers, []
                 if not held and not markers:
                     self._stopped.difference_update(slots)
@@ -503,6 +530,7 @@ class EntityHost:
             waiting = self._waiting.pop(cell.key, ())
             if cell.slot in self._stopped:  # they came before what is held
                 self._held[:0] = [(cell.key, *item, False) for item in waiting]
+                self._held_in[cell.slot] += len(waiting)
                 if any(is_nested(message) for message, _ in waiting):
                     self._plan_to_let_in()
                 waiting = ()

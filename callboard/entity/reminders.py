@@ -177,17 +177,22 @@ class Reminders:
         horizon = self._horizon_ms
         if self._is_scanning:  # what it reads is not taken of these
             horizon = max(horizon, self.now_ms() + WINDOW_MS)
+        is_urgent = False
         for place, row in changes.items():
             if self._is_scanning:
                 self._changed.add(place)
             self._armed.pop(place, None)
             if row is None or row.due_ms > horizon:
                 continue
-            if len(self._armed) < 2 * ARMED_LIMIT:
+            if len(self._armed) < ARMED_LIMIT:
                 self._arm(place, row)
             else:
                 self._horizon_ms = min(self._horizon_ms, row.due_ms - 1)
                 self._is_cut_short = True
+                # Reminders that are due later may hold the places; the next scan drops them.
+                is_urgent = is_urgent or row.due_ms < self.now_ms() + 1000 * SCAN
+        if is_urgent:
+            self._scan()
         self._set_timer()
 
     def is_armed(self, armed: _Armed) -> bool:
@@ -267,13 +272,21 @@ class Reminders:
         """Let what is armed be what is stored, but for what changed while that was read."""
         stored = {(row.key, row.name): row for row in rows}
         for place, armed in list(self._armed.items()):
-            within = armed.row.due_ms <= self._horizon_ms
-            if place not in changed and within and stored.get(place) != armed.row:
+            if armed.row.due_ms <= self._horizon_ms:
+                is_over = stored.get(place) != armed.row
+            else:  # it holds a place of those that are due earlier
+                is_over = self._is_cut_short and not armed.is_out
+            if is_over and place not in changed:
                 del self._armed[place]
         for place, row in stored.items():
             is_served = slot_of(row.key) in self._host.epochs
-            if place not in changed and place not in self._armed and is_served:
-                self._arm(place, row)
+            if place in changed or place in self._armed or not is_served:
+                continue
+            if len(self._armed) >= ARMED_LIMIT:
+                self._horizon_ms = min(self._horizon_ms, row.due_ms - 1)
+                self._is_cut_short = True
+                break
+            self._arm(place, row)
 
     # --- delivering ---
 
