@@ -543,10 +543,15 @@ class EntityCell(Cell):
     def _take_reminder(self, ticket: ReminderTicket, sender: Any) -> None:
         """Handle a reminder, unless it was forgotten or set anew while it waited."""
         row = ticket.row
-        if ticket.is_current and not self._changes_reminder(row.name):
-            self.dispatch(self.host.form.read(row.body), sender)
-        else:
+        if not ticket.is_current or self._changes_reminder(row.name):
             ticket.set_exception(EntityUnavailable("it was forgotten, or set anew"))
+            return
+        try:
+            message = self.host.form.read(row.body)
+        except (StateCorrupt, StateVersion) as error:  # it waits for a program that reads it
+            ticket.set_exception(error)
+            return
+        self.dispatch(message, sender)
 
     def start_task(
         self, coroutine: Coroutine[Any, Any, Any], sender: Sender | None, message: Any = None
@@ -694,11 +699,11 @@ class EntityCell(Cell):
         if state is None:
             msg = f"{where} saves self.state, and has none; make it in __init__"
             raise NotPersistable(msg)
-        self.host.form.kind_of(state)
+        kind = self.host.form.kind_of(state)
         body = self.host.form.write(state)
         self.written += 1
         if self.type_is_kept:
-            version = self.type.snapshot_version
+            version = self.type.saved_version(kind.names)
             self._saved = EntitySnapshot(self.key, self.written, version, body)
 
     def remind(self, name: str, message: object, after: float, every: float) -> None:

@@ -191,8 +191,11 @@ class EntityHost:
     @property
     def reads(self) -> tuple[tuple[str, int], ...]:
         """The kinds of events that the class reads, with the highest version of each."""
-        kinds = self.form.kinds_below(self.type.appliers)
-        return tuple((kind, self.type.version_of(kind)) for kind in kinds)
+        return tuple(
+            (name, self.type.version_of(*kind.names))
+            for kind in self.form.kinds_below(self.type.appliers)
+            for name in kind.names
+        )
 
     # --- messages ---
 
@@ -821,7 +824,7 @@ class EntityHost:
         """
         apply = self.type.applier(event)
         kind = self.form.kind_of(event)
-        version = self.type.version_of(kind.name)
+        version = self.type.version_of(*kind.names)
         known = apply, kind, version
         with self.lock:
             if self.state is not None:  # told before the first of them is stored
@@ -838,7 +841,8 @@ class EntityHost:
             text = f"{where} has no snapshots, events are replayed: {said(error)}"
             self.runtime.warn_once((self.type.cls, "snapshot"), text)
             return None
-        return EntitySnapshot(cell.key, cell.written, self.type.snapshot_version, body)
+        version = self.type.snapshot_version or 0
+        return EntitySnapshot(cell.key, cell.written, version, body)
 
     def restore(self, actor: Entity, snapshot: EntitySnapshot) -> None:
         """Give an entity the state of a snapshot."""
