@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from callboard import locks
 from callboard.proxies.link.limits import source_of
 from callboard.text import logged
 
@@ -57,7 +58,7 @@ class WebServer(ThreadingHTTPServer):
         Raises:
             OSError: the address is not ours or the port is taken.
         """
-        self._lock = threading.Lock()
+        self._lock = locks.lock("sessions of a web server", 290)
         #: Open connections: address, and the deadline of the request or the answer; None while
         #: the answer is made. The oldest comes first.
         self._open: dict[Any, tuple[str, float | None]] = {}

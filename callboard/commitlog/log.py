@@ -1,6 +1,5 @@
 """The log that programs append to."""
 
-import threading
 import time as clocks
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 from weakref import WeakSet
 
+from callboard import locks
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.batch import MAX_BATCH_RECORDS, MAX_RECORD, Compression
 from callboard.commitlog.columns import (
@@ -49,7 +49,7 @@ Sync = Literal["none", "group", "each"]
 
 #: The logs that this process writes, for those who look at its nodes.
 _WRITTEN: "Final[WeakSet[CommitLog]]" = WeakSet()
-_LOCK: Final = threading.Lock()
+_LOCK: Final = locks.lock("written logs", 601)
 
 
 def _wall_ns() -> int:

@@ -9,7 +9,6 @@ holds one is not told in time.
 
 import base64
 import json
-import threading
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -18,6 +17,7 @@ from etcd3gw.client import Etcd3Client
 from etcd3gw.exceptions import Etcd3Exception
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, SSLError
 
+from callboard import locks
 from callboard.actors.errors import WrongValue
 from callboard.lease.errors import (
     DatabaseReplaced,
@@ -64,7 +64,7 @@ class EtcdLeases:
         self._member = 0
         #: Which cluster it is, and the highest revision that it told.
         self._cluster, self._revision = "", 0
-        self._lock = threading.Lock()
+        self._lock = locks.lock("lease register in etcd", 562)
         self.read("")
 
     def read(self, name: str) -> Versioned:

@@ -8,13 +8,13 @@ go of it when the process is gone, however it ended. Who gets the lock has proof
 import fcntl
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from callboard import locks
 from callboard.lease.errors import (
     OutcomeUnknown,
     StateBusy,
@@ -149,7 +149,7 @@ class SharedFile:
         """Open the database."""
         self.path = path
         self.connection = opener(path)
-        self._lock = threading.Lock()
+        self._lock = locks.lock("lease register in SQLite", 563)
         #: Whether SQLite itself waits for other processes.
         self._waits = True
         #: The log that commits are appended to, where `sync` makes them durable.

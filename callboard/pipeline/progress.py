@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -11,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from callboard import locks
 from callboard.commitlog import LogReader
 from callboard.commitlog.disk import read_plain, replace_plain
 from callboard.figures import Figure, Metric, Samples, by_label, figures_of, metrics_of
@@ -289,7 +289,7 @@ class StatusFile:
 
     def __init__(self, folder: Path, query: str, log: str) -> None:
         """Begin a run, of which the last batch is that of the run before."""
-        self._lock = threading.Lock()
+        self._lock = locks.lock("progress of a query", 280)
         self._path = folder / STATUS
         folder.mkdir(parents=True, exist_ok=True)
         last = None

@@ -7,13 +7,13 @@ with its role. A machine is pure: bytes and the time go in, frames and effects c
 
 import contextlib
 import socket
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import field
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from callboard import locks
 from callboard.actors.runner import contention
 from callboard.actors.runner.contention import CONTENTION
 from callboard.actors.runner.runner import Runner
@@ -154,8 +154,8 @@ class Stream(Generic[F, E]):
         self._dirty = turns.dirty
         self._is_dirty = False
         self._is_blocked = False
-        self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
+        self._lock = locks.lock("writing to a link", 720)
+        self._room = locks.condition_on(self._lock)
         self._frames: list[bytes] = []
         self._write_at = FIRST_WRITE
         self._rest: memoryview | None = None
@@ -235,7 +235,7 @@ class Stream(Generic[F, E]):
     @property
     def is_busy(self) -> bool:
         """Whether a thread is writing at this moment."""
-        return self._lock.locked()
+        return locks.is_taken(self._lock)
 
     def make_room(self) -> None:
         """Wait until the peer has read, before a message is written to a stream that is full.

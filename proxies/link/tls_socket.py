@@ -11,10 +11,10 @@ import errno
 import selectors
 import socket
 import ssl
-import threading
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from callboard import locks
 from callboard.actors.runner import contention
 from callboard.actors.runner.runner import Runner
 from callboard.basp.foreign import FIRST_BYTES, OURS, wire_of
@@ -57,7 +57,7 @@ class TlsSocket:
         #: The other side did not begin in time, as one that speaks plainly.
         self.is_silent = False
         self._socket = sock
-        self._lock = threading.Lock()
+        self._lock = locks.lock("TLS socket", 730)
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl = context.wrap_bio(

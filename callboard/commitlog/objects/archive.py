@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
@@ -20,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 from zlib import crc32
 
+from callboard import locks
 from callboard.commitlog.disk import DiskFile, RealDisk
 from callboard.commitlog.errors import InvalidOption, LogError, LogFailed, LogLocked
 from callboard.commitlog.folder import FileLock, Folder
@@ -380,7 +380,7 @@ class Archiving(Background):
 
 
 _OPEN: Final[WeakSet[Archiving]] = WeakSet()
-_LOCK: Final = threading.Lock()
+_LOCK: Final = locks.lock("open archives", 600)
 
 _FIGURES: Final[tuple[Figure[Archiving], ...]] = figures_of(
     "callboard_log_archive_",

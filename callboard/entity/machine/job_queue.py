@@ -270,12 +270,18 @@ class JobQueue:
         self._takers.append(taker)
         return True
 
-    def withdraw(self, token: str) -> None:
-        """Let a taker wait no more; what it was given meanwhile goes to the next."""
+    def withdraw(self, token: str) -> list[Taker]:
+        """Forget a taker that gave up; a job that it was given goes to the next one, uncounted.
+
+        Returns:
+            What waited in its name, to be answered.
+        """
+        withdrawn = [taker for taker in self._takers if taker.token == token]
         self._takers = deque(each for each in self._takers if each.token != token)
         number = self._tokens.get(token)
         if number is not None:
             self.give_back(number, token, counts=False)
+        return withdrawn
 
     def match(self) -> list[Given]:
         """Give ready jobs to those who wait; each has to be told once that is written."""

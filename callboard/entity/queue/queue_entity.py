@@ -167,8 +167,13 @@ class QueueEntity(Entity):
 
     @handler
     def on_withdraw(self, msg: WithdrawTake) -> None:
-        """Let a taker wait no more."""
-        self._jobs.withdraw(msg.token)
+        """Let a taker wait no more.
+
+        Its ask is answered, though it has given up: both nodes would remember it for ever, and
+        the drain of the taker's node would wait for the answer.
+        """
+        for taker in self._jobs.withdraw(msg.token):
+            taker.asker.fail_at_once(EntityUnavailable("the taker has given up"))
         self._settle()
 
     @handler

@@ -8,7 +8,6 @@ happened. A taking is repeated for ever, by the same token, until its future is 
 or dropped; a job that comes for a future which nobody holds any more goes to the next taker.
 """
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 from weakref import ref as weak
 
+from callboard import locks
 from callboard.actors.errors import (
     ActorDown,
     AskTimeout,
@@ -24,12 +24,14 @@ from callboard.actors.errors import (
     WrongValue,
 )
 from callboard.actors.future import Future
+from callboard.actors.owned_future import OwnedFuture
 from callboard.actors.reference import ActorRef, current_cell
 from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.seconds import limit as checked_limit
 from callboard.actors.seconds import period as checked_period
 from callboard.actors.seconds import seconds as checked_seconds
+from callboard.actors.shutdown import Phase
 from callboard.dataclass import dataclass
 from callboard.entity.cell import EntityCell
 from callboard.entity.errors import EntityUnavailable, JobLost, QueueFull
@@ -179,11 +181,12 @@ class WorkQueue:
         """Only nodes make them."""
         self.name = name
         self._home, self._owner = home, owner
-        self._lock = threading.Lock()
+        self._lock = locks.lock("takers of a work queue", 500)
         self._waiting: deque[_Put | _Done] = deque()
         self._is_asking = False
         self._takings = 0
         self._prefix = f"{home.runtime.node_id.hex()}/"
+        home.runtime.shutdown.on(Phase.ENDED, self._end)
 
     def __repr__(self) -> str:
         return f"<WorkQueue {self.name}>"
@@ -232,11 +235,26 @@ class WorkQueue:
             _ChangeRequest(self, [change]).send()
             return
         with self._lock:
-            self._waiting.append(change)
-            if self._is_asking:
-                return
-            self._is_asking = True
-        self._send_waiting()
+            has_ended = self._home.runtime.shutdown.phase is Phase.ENDED
+            is_first = not (self._is_asking or has_ended)
+            if not has_ended:
+                self._waiting.append(change)
+                self._is_asking = True
+        if has_ended:
+            change.future.set_exception(self._closed())
+        elif is_first:
+            self._send_waiting()
+
+    def _end(self) -> None:
+        """Fail what waits to be sent: the node has ended."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, deque()
+        for change in waiting:
+            change.future.set_exception(self._closed())
+
+    def _closed(self) -> NodeClosed:
+        """Return the error of a change that a closed node does not send."""
+        return NodeClosed(f"{self._home.runtime.name} was closed before it sent this")
 
     def _send_waiting(self) -> None:
         """Send what waits in one request."""
@@ -264,7 +282,8 @@ class WorkQueue:
 
         Nobody else gets it for `visible_after` seconds, unless this node is out of reach of
         the queue's owner. A future that is cancelled, or that nobody holds any more, takes
-        none.
+        none: a job that arrives for it goes to the next taker, and no attempt is counted. When
+        this node drains or closes, the future fails with `NodeClosed`.
 
         Args:
             visible_after: seconds that the job is yours; give it back, or `extend` it, before.
@@ -279,9 +298,7 @@ class WorkQueue:
         with self._lock:
             self._takings += 1
             token = f"{self._prefix}{self._takings}"
-        future: Future[QueueJob] = Future(self._owner)
-        _Taking(self, token, visible, future).begin(limit)
-        return future
+        return _Taking(self, token, visible, self._owner).begin(limit)
 
     def ask_taken(self, message: object, number: int) -> Future[None]:
         """Ask something for a job that was taken; `JobLost` if it is another's by now."""
@@ -417,7 +434,7 @@ class _Request:
             self.unknown = error
         is_late = runtime.now() + self._pause >= self._until or runtime.is_closed
         if not is_late and (self.unknown is error or isinstance(error, EntityUnavailable)):
-            runtime.post(runtime.call_later, self._pause, self.send)
+            runtime.shutdown.retry_in(self._pause, self.send)
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         else:
             self._failed(self.unknown or error)
@@ -474,25 +491,27 @@ class _Taking:
     """A taker that waits for a job."""
 
     def __init__(
-        self, queue: WorkQueue, token: str, visible: float, future: Future[QueueJob]
+        self, queue: WorkQueue, token: str, visible: float, owner: ActorRef[Any]
     ) -> None:
         self._queue, self._token, self._visible = queue, token, visible
         self._runtime = queue.home.runtime
-        self._future = weak(future)
+        self._owner = owner
         self._pause = _FIRST_PAUSE
+        self._is_over = False
+
+    def begin(self, limit: float | None) -> Future[QueueJob]:
+        """Ask for a job, at most for some seconds; returns the future of it."""
+        future = OwnedFuture[QueueJob](self._owner, self._give_back)
+        self._future = weak(future)
         #: Told when nobody holds the future any more.
         self._dropped = weakref.finalize(future, self._withdraw)
         self._dropped.atexit = False
-        self._is_over = False
-
-    def begin(self, limit: float | None) -> None:
-        """Ask for a job, at most for some seconds."""
-        future = self._future()
-        assert future is not None, "it was just made"
         future.on_done(self._future_done)
+        self._runtime.shutdown.guard(future, until=Phase.DRAINING)
         if limit is not None:
             self._runtime.post(self._runtime.call_later, limit, self._expire, limit)
         self._send()
+        return future
 
     def _send(self) -> None:
         """Ask the owner."""
@@ -570,11 +589,15 @@ class _Taking:
         self._is_over = True
         self._runtime.post(self._send_withdrawal)
 
+    def _give_back(self, _: QueueJob) -> None:
+        """Let a job that its taker has not seen go to the next one; from any thread."""
+        if not self._runtime.is_closed:
+            self._runtime.post(self._send_withdrawal)
+
     def _send_withdrawal(self) -> None:
-        try:
-            self._queue.ask(WithdrawTake(self._token), PATIENCE)
-        except NodeClosed:
-            return
+        """Tell the owner, until it knows: it may just have moved."""
+        message = WithdrawTake(self._token)
+        _Request(self._queue, message, _ignore, _ignore, is_repeated=True).send()
 
     def _expire(self, limit: float) -> None:
         """Wait no more: the taker's own time is over."""
@@ -582,3 +605,7 @@ class _Taking:
         if future is not None:
             text = f"no job of {self._queue.name!r} came within {limit:g} s"
             future.set_exception(AskTimeout(text))
+
+
+def _ignore(_: object) -> None:
+    """Take an outcome that nobody waits for."""

@@ -37,6 +37,7 @@ from zlib import crc32
 import cbor2
 from cbor2 import CBORError
 
+from callboard import locks
 from callboard.commitlog.disk import check_plain, open_plain
 from callboard.dataclass import dataclass
 from callboard.model.errors import EndpointError, InvalidData
@@ -217,7 +218,7 @@ class SqliteBackend:
         self._wall_offset = 0.0
         self._connection: sqlite3.Connection | None = None
         self._waiting: deque[tuple[Persist, Done]] = deque()
-        self._wake = threading.Condition()
+        self._wake = locks.condition("commits of a SQLite store", 570)
         self._is_closing = False
         self._thread: threading.Thread | None = None
         #: Transactions so far; with the number of writes it tells how many share one.
