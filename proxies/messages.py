@@ -29,7 +29,7 @@ from callboard.proxies.errors import (
     NotSerializable,
     UnknownMessageType,
 )
-from callboard.text import TEXT_LIMIT, said
+from callboard.text import TEXT_LIMIT, said, shown
 
 T = TypeVar("T", bound=type)
 
@@ -62,7 +62,7 @@ def message(name: str, *, was: str = "", switched: bool = False) -> Callable[[T]
         raise WrongArgument(msg)
     former: object = was
     if not isinstance(former, str):
-        msg = f"@message({name[:80]!r}, was=…) takes the former name, not {former!r:.80}"
+        msg = f"@message({name[:80]!r}, was=…) takes the former name, not {shown(former):.80}"
         raise WrongArgument(msg)
     names = (name, was) if switched or not was else (was, name)
     for each in filter(None, (name or "\0", was)):

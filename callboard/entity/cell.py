@@ -1117,7 +1117,14 @@ _REPEAT: Final = "; nothing was stored: repeat it"
 
 #: Errors that say more than that nothing happened.
 _TOLD: Final = frozenset(
-    ("OutcomeUnknown", "StateCorrupt", "StateVersion", "WrongState", "EntityUnavailable")
+    (
+        "OutcomeUnknown",
+        "StateCorrupt",
+        "StateVersion",
+        "ValueRefused",
+        "WrongState",
+        "EntityUnavailable",
+    )
 )
 
 

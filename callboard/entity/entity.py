@@ -74,7 +74,8 @@ def upcast(kind: str, version: int) -> Callable[[F], F]:
     """
     given: tuple[object, object] = kind, version
     if type(given[0]) is not str or type(given[1]) is not int or version < 1:
-        msg = f'@upcast takes a name and a version, @upcast("shop.Added", 1), not {given!r:.80}'
+        example = '@upcast("shop.Added", 1)'
+        msg = f"@upcast takes a name and a version, {example}, not {shown(given):.80}"
         raise WrongArgument(msg)
 
     def mark(function: F) -> F:

@@ -105,6 +105,20 @@ def _decoded(text: str) -> Any:
     return value if end == len(text) else _DECODER.decode(text)
 
 
+def _has_plain_keys(value: dict[Any, Any]) -> bool:
+    """Return whether all keys are texts that JSON objects have.
+
+    Raises:
+        UnicodeEncodeError: UTF-8 cannot express one.
+    """
+    for key in value:
+        if type(key) is not str or key[:1] == "$":
+            return False
+        if not key.isascii():
+            key.encode()
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class UnreadableValue:
     """A stored value that this program cannot read, with what is stored of it.
@@ -362,7 +376,7 @@ class EventForm:
             return value
         if kind is list:
             return [self._plain(item) for item in value]
-        if kind is dict and all(type(key) is str and key[:1] != "$" for key in value):
+        if kind is dict and _has_plain_keys(value):
             return {key: self._plain(item) for key, item in value.items()}
         record = self._codec.registry.type_of(kind)
         if isinstance(record, RecordType):

@@ -23,6 +23,7 @@ from callboard.lease.errors import (
     StateUnavailable,
     StorageError,
     UnsafeDatabase,
+    ValueRefused,
 )
 from callboard.lease.register import LeaseValue, Versioned
 
@@ -188,7 +189,7 @@ class SharedFile:
                     raise storage_error(error, self.path) from error
                 if isinstance(error, UnicodeEncodeError):  # lone surrogates
                     message = f"{self.path}: {error}"
-                    raise StateCorrupt(message) from error
+                    raise ValueRefused(message) from error
                 raise
             return answer
 

@@ -17,7 +17,7 @@ from callboard.entity.state.interface import (
     StoredJob,
     StoredReminder,
 )
-from callboard.lease.errors import StateCorrupt, StateVersion
+from callboard.lease.errors import StateCorrupt, StateVersion, ValueRefused
 from tests.callboard.entity.state.stores import OpenState, batch, open_one
 
 __all__ = ["open_one"]
@@ -114,7 +114,7 @@ def test_what_no_database_takes_hinders_no_others_of_the_group(
     done = state.commit([odd, batch(2, [1])])
     assert not done.fenced
     assert set(done.failed) <= {("Cart", 1)}
-    assert all(isinstance(error, StateCorrupt) for error in done.failed.values())
+    assert all(isinstance(error, ValueRefused) for error in done.failed.values())
     assert len(state.recover("Cart", "k-2", 1).events) == 1
 
 
