@@ -38,7 +38,7 @@ def _saved_state(
         raise StateVersion(msg)
     if version < latest:
         fields = kind.upcast(actor, record.names, version, fields)
-    return record.build(fields, form.note_dropped)
+    return form.build(record, fields)
 
 
 class Applied(Protocol):
@@ -91,7 +91,7 @@ def _first_of_kind(
     fields = form.read(stored.body)
     if stored.version < latest:
         fields = kind.upcast(actor, names, stored.version, fields)
-    event = registered.build(fields, form.note_dropped)
+    event = form.build(registered, fields)
     kind.builders[stored.kind] = latest, registered.build
     return event
 

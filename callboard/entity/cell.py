@@ -33,7 +33,7 @@ from callboard.actors.signals import Resume, Stop, Urgent
 from callboard.dataclass import dataclass
 from callboard.entity.entity import Entity
 from callboard.entity.errors import EntityUnavailable, NotPersistable
-from callboard.entity.form import IMMUTABLE
+from callboard.entity.form import IMMUTABLE, OTHER_RELEASE
 from callboard.entity.reminders import ReminderTicket
 from callboard.entity.state.interface import (
     Committed,
@@ -645,8 +645,11 @@ class EntityCell(Cell):
             actor = self._half_made or self._made_of(recovered.snapshot)
             self.host.apply(self, actor, recovered.events)
         except BaseException as error:  # noqa: BLE001 - what was stored cannot be read by the class
-            wrong = isinstance(error, StateCorrupt | StateVersion)
-            self._cannot_read(error if wrong else StateCorrupt(_unread(self, error)))
+            if isinstance(error, OTHER_RELEASE):
+                error = StateVersion(_unread(self, error))
+            elif not isinstance(error, StateCorrupt | StateVersion):
+                error = StateCorrupt(_unread(self, error))
+            self._cannot_read(error)
             return
         self._since += len(recovered.events)
         if recovered.has_more:

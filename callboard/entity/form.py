@@ -62,7 +62,7 @@ class _Missing(UnknownMessageType):
 _CANNOT_WRITE: Final = (CannotTravel, ValueError, RecursionError)
 
 #: What a text raises that is well-formed, and of which this program has no or another class.
-_OTHER_RELEASE: Final = (UnknownMessageType, MessageVersion, MessageRefused)
+OTHER_RELEASE: Final = (UnknownMessageType, MessageVersion, MessageRefused)
 
 #: What a text raises that is no value.
 _NO_VALUE: Final = (
@@ -274,7 +274,7 @@ class EventForm:
         """
         try:
             return make()
-        except _OTHER_RELEASE as error:
+        except OTHER_RELEASE as error:
             msg = f"this program cannot read what is stored: {text[:200]!r} ({error})"
             other = StateVersion(msg)
             other.missing = getattr(error, "name", "")
@@ -299,6 +299,15 @@ class EventForm:
         value = self.read(text)  # which says why not
         msg = f"a record has to be stored, and it is a {type(value).__name__}: {text[:200]!r}"
         raise StateCorrupt(msg)
+
+    def build(self, kind: MessageType, fields: Any) -> Any:
+        """Return the record of a registered type that has these fields.
+
+        Raises:
+            StateCorrupt: they are no fields.
+            StateVersion: the class in this program has other ones, or refuses them.
+        """
+        return self._reading(str(kind.name), lambda: kind.build(fields, self.note_dropped))
 
     def read_or_show(self, text: str) -> Any:
         """Return the value of a text, or an `UnreadableValue` that shows the text."""

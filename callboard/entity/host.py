@@ -54,6 +54,7 @@ from callboard.entity.state.interface import (
     SlotBatch,
     check_numbers,
 )
+from callboard.entity.unpersisted import checking, is_wanted
 from callboard.histogram import Histogram
 from callboard.lease.errors import Fenced, StateCorrupt
 from callboard.text import said
@@ -134,7 +135,7 @@ class EntityHost:
         """
         self.runtime, self.form, self.type = runtime, form, kind
         self.arguments, self.state = arguments, state
-        self.table = _table_of(kind.cls)
+        self.table = _table_of(kind.cls, form if is_wanted(runtime) else None)
         self._lock = locks.collecting_lock("host of entities", 530)
         self.lock = self._lock.guard
         #: The activations, by key.
@@ -870,10 +871,15 @@ class EntityHost:
         apply_all(self.form, self.type, cell, actor, events)
 
 
-def _table_of(cls: type[Entity]) -> DispatchTable:
-    """Return the handlers of a class; those that are read-only may persist nothing."""
+def _table_of(cls: type[Entity], checked: EventForm | None) -> DispatchTable:
+    """Return the handlers of a class; those that are read-only may persist nothing.
+
+    With a form, handlers that lose changes of the state are found.
+    """
     table = DispatchTable(cls)
     for entry in table.declared.values():
+        if checked is not None:
+            entry.function = checking(entry.function, checked, awaits=entry.is_coroutine)
         if entry.is_read_only:
             entry.function = read_only(entry.function, awaits=entry.is_coroutine)
     return table

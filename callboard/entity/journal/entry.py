@@ -122,7 +122,7 @@ class EntryDecoder:
         fields = self.form.read(stored.body)
         if self._kind is not None and stored.version < latest:
             fields = self._upcast(self._kind, stored, kind.names, fields)
-        return kind.build(fields, self.form.note_dropped)
+        return self.form.build(kind, fields)
 
     def _upcast(
         self, kind: EntityType, stored: StoredEvent, names: tuple[str, ...], fields: Any
