@@ -53,6 +53,7 @@ class NodeOptions(TypedDict, total=False):
     secret: str | bytes | None
     secrets: Mapping[str, str | bytes] | None
     permissions: Mapping[str, Rights] | None
+    allow_unsealed: bool
     tls: TlsSource | ssl.SSLContext | None
     limits: Limits | None
     is_tool: bool

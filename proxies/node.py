@@ -35,6 +35,7 @@ from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.thespian import PlainActors
 from callboard.basp.accounting import Account
 from callboard.basp.header import DIRECTORY, FIRST_ACTOR, INSPECTOR, SPAWN_SERVER
+from callboard.basp.node_id import NodeId
 from callboard.proxies.address import (
     Endpoint,
     NodeSource,
@@ -55,6 +56,7 @@ from callboard.proxies.link.connector import LinkOptions
 from callboard.proxies.link.discovery import Discovery, KnownSource
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.ports import Ports
+from callboard.proxies.link.wire import Wire
 from callboard.proxies.looks import Looks
 from callboard.proxies.messages import DRAIN_TIMEOUT, Drained, Spawn
 from callboard.proxies.names.directory import Directory, Names
@@ -70,6 +72,7 @@ from callboard.proxies.surroundings import Surroundings, real_surroundings
 from callboard.proxies.traffic.paths import describe_node
 from callboard.proxies.workers.class_source import refuse_while_loading, source_of
 from callboard.proxies.workers.pool import Worker, WorkerPool
+from callboard.release import RELEASE, build_id
 from callboard.text import shown
 
 A = TypeVar("A", bound=Actor)
@@ -100,6 +103,7 @@ class Node(Closing):
         secret: str | bytes | None = None,
         secrets: Mapping[str, str | bytes] | None = None,
         permissions: Mapping[str, Rights] | None = None,
+        allow_unsealed: bool = False,
         tls: TlsSource | ssl.SSLContext | None = None,
         limits: Limits | None = None,
         is_tool: bool = False,
@@ -120,6 +124,8 @@ class Node(Closing):
             permissions: what peers may do, by patterns of their names: those of `secrets`, else
                 those in certificates. The first pattern that matches holds; whom none matches
                 is refused. Without it all may do everything.
+            allow_unsealed: link also with nodes of release 0.1, which prove a secret but do not
+                seal the link with it: for the days of an upgrade.
             tls: encrypts the links that this node makes, and those of its ports unless
                 `listen` says otherwise; peers have to use TLS as well.
             limits: what the node takes from others.
@@ -138,7 +144,7 @@ class Node(Closing):
         """
         _check_arguments(name, join, spawnable or {}, limits)
         seeds = [parse_seed(address) for address in join]
-        access = LinkAccess.of(secret, secrets, permissions)
+        access = LinkAccess.of(secret, secrets, permissions, allow_unsealed=allow_unsealed)
         self._certificates = certificates = Certificates.of_dials(tls)
         around = surroundings or real_surroundings()
         node_id = around.make_node_id()
@@ -148,13 +154,11 @@ class Node(Closing):
         self.runner = around.make_runner(name)
         self.runtime = Runtime(name, node_id, self.runner)
         self.runtime.plain = PlainActors({})
-        options = LinkOptions(
-            node_id,
-            access,
-            certificates,
-            limits or Limits(),
-            state=describe_node(name, is_tool=is_tool),
-            limited_state=describe_node(name, is_tool=is_tool, is_limited=True),
+        options = replace(
+            _link_options(name, node_id, is_tool=is_tool),
+            access=access,
+            tls=certificates,
+            limits=limits or Limits(),
         )
         self._closed = False
         #: Whether `close` was called.
@@ -511,6 +515,7 @@ class Node(Closing):
         secret: str | bytes | None = None,
         secrets: Mapping[str, str | bytes] | None = None,
         permissions: Mapping[str, Rights] | None = None,
+        allow_unsealed: bool | None = None,
         insecure: bool = False,
     ) -> int:
         """Accept links on a port; returns the port (0 picks a free one).
@@ -525,6 +530,8 @@ class Node(Closing):
             secrets: secrets with names, one of which each peer has to prove; default, where
                 `secret` is not given either, is the node's.
             permissions: what peers of this port may do; default is the node's.
+            allow_unsealed: let nodes of release 0.1 in, whose links are not sealed; default is
+                the node's.
             insecure: allow a public address that nothing guards.
 
         Raises:
@@ -542,6 +549,8 @@ class Node(Closing):
             access = replace(access, keys=given.keys)
         if given.permissions is not None:
             access = replace(access, permissions=given.permissions)
+        if allow_unsealed is not None:
+            access = replace(access, allow_unsealed=allow_unsealed)
         report = self.runtime.report
         chosen = self._certificates if tls is None else Certificates(tls, report)
         return self._ports.open(
@@ -657,6 +666,7 @@ class Node(Closing):
                 wire.waiting,
                 wire.pauses,
                 peer in self._routes.tools,
+                *_told_of(wire),
             )
             for peer, wire in list(self._routes.wires.items())
         ]
@@ -936,6 +946,23 @@ def _check_offer(name: object, actor_class: object) -> None:
     needed = f"a class is offered by its name, as in offer('till', Till), not {shown(name):.80}"
     is_named = isinstance(name, str) and isinstance(actor_class, type)
     errors.require(is_named, f"{needed} with a class", actor_class)
+
+
+def _link_options(name: str, node_id: NodeId, *, is_tool: bool) -> LinkOptions:
+    """Return what the links of a node tell of it, before anything guards them."""
+    return LinkOptions(
+        node_id,
+        state=describe_node(name, is_tool=is_tool),
+        limited_state=describe_node(name, is_tool=is_tool, is_limited=True),
+        release=(RELEASE, build_id()),
+    )
+
+
+def _told_of(wire: Wire) -> tuple[str, str, str]:
+    """Return release and build of the node at the other end, and what guards the link."""
+    peer = wire.link.peer
+    assert peer is not None, "a link that is not established is not listed"
+    return peer.release, peer.build, peer.guard.value
 
 
 def _account_info(account: Account, waiting: int, name: str) -> AccountInfo:

@@ -42,6 +42,7 @@ from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.sealed import Sealing
 from callboard.commitlog.writer import Claimed, Grouping, Writer
 from callboard.parts import PROCESS_PARTS, Row
+from callboard.private_file import check_mode
 from callboard.seconds import checked_seconds
 from callboard.text import shown
 
@@ -86,6 +87,7 @@ class CommitLog(LogReader):
         archive: str | Archive | None = None,
         disk: Disk | None = None,
         clock: Callable[[], int] = _wall_ns,
+        mode: int | None = None,
     ) -> None:
         """Open a log to write, or make it.
 
@@ -108,6 +110,9 @@ class CommitLog(LogReader):
             disk: The file system it is on, for tests; the machine's own by default. A log on
                 such a disk takes no lock.
             clock: Nanoseconds since 1970, for the times of records.
+            mode: Of folders that are made, such as 0o750 for readers of a group; by default
+                0o700, for the user alone. Files are as open as their folder. A folder that is
+                there keeps its mode.
 
         Raises:
             LogLocked: another writer has this log open.
@@ -116,6 +121,7 @@ class CommitLog(LogReader):
             ValueError: an option makes no sense.
         """
         _check_options(sync, sync_interval, segment_bytes, segment_seconds)
+        mode = check_mode(mode)
         given: object = retain
         if not isinstance(given, Retention | None):
             what = f"retain={shown(given):.80}: give Retention(seconds=…), for instance"
@@ -131,7 +137,9 @@ class CommitLog(LogReader):
         self._sync: Sync = "none" if folder is None else sync
         self._lock: FileLock | None = None
         self._archiving: Archiving | None = None
-        place = Folder(MemoryDisk(), "") if folder is None else open_folder(folder, disk)
+        place = (
+            Folder(MemoryDisk(), "") if folder is None else open_folder(folder, disk, mode=mode)
+        )
         try:
             place.make()
             if is_shared:

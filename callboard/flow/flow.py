@@ -10,7 +10,7 @@ import contextlib
 import importlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final, NoReturn, Self
 
@@ -532,7 +532,7 @@ class FlowAddress:
 
     address: Any
     node: Node | None = None
-    secret: str | bytes | None = None
+    secret: str | bytes | None = field(default=None, repr=False)
     tls: Any = None
     timeout: float | None = None
 

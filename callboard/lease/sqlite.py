@@ -26,6 +26,7 @@ from callboard.lease.errors import (
     ValueRefused,
 )
 from callboard.lease.register import LeaseValue, Versioned
+from callboard.private_file import make_folder, make_private_file
 
 T = TypeVar("T")
 
@@ -66,6 +67,7 @@ def connect(path: Path) -> sqlite3.Connection:
             " use a local disk, or PostgreSQL for several machines"
         )
         raise UnsafeDatabase(message)
+    make_private_file(path)
     try:
         connection = sqlite3.connect(
             path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
@@ -289,7 +291,7 @@ class Lives:
 
     def __init__(self, folder: Path, writer: str) -> None:
         """Begin a life: its file is locked before it has its name."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._folder = folder
         self._own = folder / writer
         new = folder / f".{writer}.{os.getpid()}"

@@ -15,6 +15,7 @@ from callboard.commitlog import LogReader
 from callboard.commitlog.disk import read_plain, replace_plain
 from callboard.figures import Figure, Metric, Samples, by_label, figures_of, metrics_of
 from callboard.pipeline.errors import InvalidSetting
+from callboard.private_file import make_folder
 
 #: The folder of a log of results that holds what its queries need.
 QUERIES: Final = "queries"
@@ -291,7 +292,7 @@ class StatusFile:
         """Begin a run, of which the last batch is that of the run before."""
         self._lock = locks.lock("progress of a query", 280)
         self._path = folder / STATUS
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         last = None
         with suppress(InvalidSetting, FileNotFoundError):
             last = _read(self._path).last

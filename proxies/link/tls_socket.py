@@ -91,6 +91,15 @@ class TlsSocket:
         names = [name for kind, name in pairs if kind in NAME_KINDS and name.isprintable()]
         return tuple(dict.fromkeys(names))
 
+    def channel(self) -> bytes:
+        """Return what tells this connection from all others, if the peer's certificate holds.
+
+        Both sides have the same bytes, and a relay between them has others on each side: the
+        `Finished` message of the client, which stands for the whole handshake and its keys.
+        """
+        is_certified = bool(self._ssl.getpeercert())  # empty where it was not verified
+        return (self._ssl.get_channel_binding("tls-unique") or b"") if is_certified else b""
+
     def follow(self, certificates: Certificates, connection: Secured) -> None:
         """End the connection on this socket when its peer's certificate is revoked."""
         certificates.follow(connection, self._ssl)

@@ -34,6 +34,7 @@ FRAMES = {
     "core": 2_000,
     "endpoint": 600,
     "files": 200,
+    "seal": 20_000,
 }
 
 
