@@ -74,6 +74,7 @@ from callboard.entity.sending import TypeSender, Waiting
 from callboard.entity.state.client import StateClient, ThreadedStateClient
 from callboard.entity.state.interface import EntityState, StoredEvent
 from callboard.entity.state.opening import open_leases, open_state, open_view
+from callboard.entity.unpersisted import is_wanted
 from callboard.lease.driver import LeaseDriver, LeaseLoop, LeaseNews, LeasePlace, LeaseThread
 from callboard.lease.errors import (
     LeaseLost,
@@ -516,7 +517,15 @@ class Entities:
     ) -> None:
         """Make the host of a type and let it become a member."""
         client = await self._open(self._states, state, open_state)
-        host = EntityHost(self.runtime, self.form, kind, arguments, client, self._ref)
+        host = EntityHost(
+            self.runtime,
+            self.form,
+            kind,
+            arguments,
+            client,
+            self._ref,
+            is_checked=is_wanted(self._runner),
+        )
         host.runner = self._runner
         host.writer, host.send_back = self.writer, self._send_back
         sender = self._sender(name)

@@ -54,7 +54,7 @@ from callboard.entity.state.interface import (
     SlotBatch,
     check_numbers,
 )
-from callboard.entity.unpersisted import checking, is_wanted
+from callboard.entity.unpersisted import checking
 from callboard.histogram import Histogram
 from callboard.lease.errors import Fenced, StateCorrupt
 from callboard.text import said
@@ -122,6 +122,8 @@ class EntityHost:
         arguments: tuple[tuple[Any, ...], dict[str, Any]],
         state: StateClient | None,
         ref: Callable[[str, str], ActorRef[Any]],
+        *,
+        is_checked: bool = False,
     ) -> None:
         """Make a host that owns no slot yet.
 
@@ -132,10 +134,11 @@ class EntityHost:
             arguments: for the class's `__init__`.
             state: where events are kept; None for nowhere.
             ref: makes the ref of a type's key.
+            is_checked: whether handlers that lose changes of the state are found.
         """
         self.runtime, self.form, self.type = runtime, form, kind
         self.arguments, self.state = arguments, state
-        self.table = _table_of(kind.cls, form if is_wanted(runtime) else None)
+        self.table = _table_of(kind.cls, form if is_checked else None)
         self._lock = locks.collecting_lock("host of entities", 530)
         self.lock = self._lock.guard
         #: The activations, by key.

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from callboard.actors.runtime import Runtime
+from callboard.actors.runner.runner import Runner
 from callboard.entity.applying import public_state
 from callboard.entity.entity import Entity
 from callboard.entity.errors import StateNotPersisted
@@ -17,9 +17,9 @@ from callboard.entity.form import EventForm
 from callboard.proxies.errors import NotSerializable
 
 
-def is_wanted(runtime: Runtime) -> bool:
+def is_wanted(runner: Runner) -> bool:
     """Return whether handlers of a node's entities are checked."""
-    return sys.flags.dev_mode or runtime.runner.databases is not None
+    return sys.flags.dev_mode or runner.databases is not None
 
 
 def checking(
