@@ -16,7 +16,7 @@ anything broken) is left to it.
 """
 
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from copy import copy
 from functools import partial
 from struct import Struct
@@ -340,9 +340,9 @@ class PayloadCodec:
             raise MalformedPayload(message)
         return self.names_to_ref(type_name, key)
 
-    def _note_dropped(self, count: int) -> None:
+    def _note_dropped(self, _name: str, fields: Collection[str]) -> None:
         """Count fields that no class here knows."""
-        self.dropped_fields += count
+        self.dropped_fields += len(fields)
 
     def encode(self, message: object, options: Mapping[int, object] | None = None) -> bytes:
         """Return the payload of ``message``; what changes later is not sent.

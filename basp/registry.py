@@ -9,7 +9,7 @@ from the bytes of a peer.
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum, Flag
 from functools import partial
 from inspect import Parameter, signature
@@ -50,15 +50,16 @@ _NEVER_TRAVEL: Final = frozenset(
 )
 _REGISTERED_HEAD: Final = head(0xC0, tags.REGISTERED) + b"\x82"
 
-#: Told how many fields of a message no class here knows, if there are any.
-NoteDropped = Callable[[int], None]
+#: Called with the name of a type and the fields of a message that its class here lacks.
+NoteDropped = Callable[[str, Collection[str]], None]
 
 
 class MessageType:
     """What the codec has to know about one class, computed once.
 
     Attributes:
-        name: name on the wire.
+        name: name on the wire, under which instances are sent and stored.
+        names: that name, and others under which they are read.
         cls: the class.
         field_names: fields in wire order; empty for all but records.
         shape: what classes of one name must have in common to replace each other.
@@ -68,6 +69,7 @@ class MessageType:
     def __init__(self, name: str, cls: type) -> None:
         """Take note of a class; those derived from this one examine it."""
         self.name = name
+        self.names: tuple[str, ...] = (name,)
         self.cls = cls
         self.field_names: tuple[str, ...] = ()
         self.shape: tuple[str, ...] = ()
@@ -339,9 +341,9 @@ class RecordType(MessageType):
                     f"this node; give it one, or upgrade the sender"
                 )
                 raise errors.MessageVersion(msg)
-        dropped = len(content.keys() - fitted.keys())
+        dropped = content.keys() - fitted.keys()
         if dropped and note_dropped is not None:
-            note_dropped(dropped)
+            note_dropped(self.name, sorted(map(str, dropped)))
         return fitted
 
     def _build_in_parts(
@@ -412,7 +414,7 @@ class MessageRegistry:
         """Return the function of the tag ``REGISTERED``, for a table of tags.
 
         Args:
-            note_dropped: told how many fields of a message no class here knows.
+            note_dropped: called with the fields of a message that no class here knows.
             runs_code: whether it makes instances with functions of users; it raises
                 `RunsUserCode` otherwise.
         """
@@ -442,30 +444,33 @@ class MessageRegistry:
             return f"make it a @dataclass and {register}, or send plain values"
         return f"{register} or send plain values"
 
-    def register(self, name: str, cls: type) -> None:
-        """Let instances of ``cls`` travel under ``name``.
+    def register(self, name: str, cls: type, aliases: Iterable[str] = ()) -> None:
+        """Let instances of ``cls`` travel under ``name``; read them under ``aliases`` as well.
 
         The same name again from the same module, qualified name and fields replaces the
         earlier class (a reloaded module); instances of that one can still be sent.
 
         Raises:
-            DuplicateMessageType: the name belongs to a different class, or the class has
+            DuplicateMessageType: a name belongs to a different class, or the class has
                 another name already.
             NotSerializable: the class is neither a dataclass, a named tuple nor an enum.
-            ValueError: the name is empty or longer than ``NAME_LIMIT`` characters.
+            ValueError: a name is empty or longer than ``NAME_LIMIT`` characters.
         """
-        if not 0 < len(name) <= NAME_LIMIT:
-            msg = f"message name must have 1-{NAME_LIMIT} characters, has {len(name)}"
-            raise ValueError(msg)
+        names = tuple(dict.fromkeys((name, *aliases)))
         made = _type_of(name, cls)
-        held = self.by_name.get(name)
-        if held is not None and _source(held) != _source(made):
-            msg = (
-                f"message {name!r} is already registered for {_full_name(held.cls)} with "
-                f"fields {held.shape}; {_full_name(cls)} has {made.shape}: "
-                f"choose another name"
-            )
-            raise errors.DuplicateMessageType(msg)
+        made.names = names
+        for each in names:
+            if not 0 < len(each) <= NAME_LIMIT:
+                msg = f"message name must have 1-{NAME_LIMIT} characters, has {len(each)}"
+                raise ValueError(msg)
+            held = self.by_name.get(each)
+            if held is not None and _source(held) != _source(made):
+                msg = (
+                    f"message {each!r} is already registered for {_full_name(held.cls)} with "
+                    f"fields {held.shape}; {_full_name(cls)} has {made.shape}: "
+                    f"choose another name"
+                )
+                raise errors.DuplicateMessageType(msg)
         other = self.by_class.get(cls)
         if other is not None and other.name != name:
             msg = (
@@ -473,20 +478,24 @@ class MessageRegistry:
                 f"{name!r} would be a second name for it"
             )
             raise errors.DuplicateMessageType(msg)
-        self.by_name[name] = made
         is_flat = isinstance(made, RecordType) and made.is_flat
-        _file(self.flat, made, belongs=is_flat)
-        _file(self.plain_flat, made, belongs=is_flat and not made.runs_code)
-        _file(self.coded, made, belongs=made.runs_code)
+        for each in names:
+            self.by_name[each] = made
+            wire_name = encode_text(each)
+            _file(self.flat, wire_name, made, belongs=is_flat)
+            _file(self.plain_flat, wire_name, made, belongs=is_flat and not made.runs_code)
+            _file(self.coded, wire_name, made, belongs=made.runs_code)
         self.by_class[cls] = made
 
 
-def _file(table: dict[bytes, Any], kind: MessageType, *, belongs: bool) -> None:
+def _file(
+    table: dict[bytes, Any], wire_name: bytes, kind: MessageType, *, belongs: bool
+) -> None:
     """Put a type into a table, or take one of its name out of it."""
     if belongs:
-        table[kind.wire_name] = kind
+        table[wire_name] = kind
     else:
-        table.pop(kind.wire_name, None)
+        table.pop(wire_name, None)
 
 
 def _parameters(cls: type) -> tuple[Parameter, ...]:

@@ -1,9 +1,9 @@
 """Instances of what was sent or stored: the fields have the values that they had there.
 
 A class may have code that runs when an instance is made: `__post_init__`, its own `__init__`,
-`__new__` or `__setattr__`. It may check the values of a peer, so it runs for received values as
-well. But it has run before, where the value was made, and a change such as "from euros to cents"
-is wrong when it is made twice. So fields that it changes get back what was sent, and the log
+`__new__` or `__setattr__`. It may check the values of a peer, so it runs for received values.
+But it has run before, where the value was made: a change such as "from euros to cents" is wrong
+when it is made twice. So fields that it changes get back what was sent, and the log
 names the class once.
 
 Whether a class has such code is decided when it is registered: others are made directly.

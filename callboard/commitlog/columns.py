@@ -14,6 +14,7 @@ from cbor2 import CBOREncodeError, CBORError, dumps, loads
 from callboard.commitlog.errors import InvalidRecord
 from callboard.commitlog.record import decode_value
 from callboard.nesting import NestedTooDeep, check_all_levels, to_cbor
+from callboard.text import shown
 
 T = TypeVar("T")
 Key = str | bytes | None
@@ -209,7 +210,7 @@ def check_times(times: Iterable[int], count: int) -> list[int]:
         raise InvalidRecord(what)
     for each in checked:
         if each.__class__ is not int or not -_MAX_TIME <= each < _MAX_TIME:
-            what = f"{each!r} is no time; give nanoseconds since 1970 as an int"
+            what = f"{shown(each):.80} is no time; give nanoseconds since 1970 as an int"
             raise InvalidRecord(what)
     return checked
 
@@ -246,7 +247,7 @@ def _headers(headers: Any) -> Mapping[str, str]:
     if not isinstance(headers, Mapping) or not all(
         isinstance(text, str) for item in headers.items() for text in item
     ):
-        what = f"headers are a mapping of texts to texts, not {headers!r}"
+        what = f"headers are a mapping of texts to texts, not {shown(headers):.80}"
         raise InvalidRecord(what)
     return headers
 

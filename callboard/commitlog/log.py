@@ -45,6 +45,7 @@ from callboard.commitlog.writer import Claimed, Grouping, Writer
 from callboard.parts import PROCESS_PARTS, Row
 from callboard.private_file import check_mode
 from callboard.seconds import checked_seconds
+from callboard.text import shown
 
 Sync = Literal["none", "group", "each"]
 
@@ -124,7 +125,7 @@ class CommitLog(LogReader):
         mode = check_mode(mode)
         given: object = retain
         if not isinstance(given, Retention | None):
-            what = f"retain={given!r:.80}: give Retention(seconds=…), for instance"
+            what = f"retain={shown(given):.80}: give Retention(seconds=…), for instance"
             raise TypeError(what)
         if columns and folder is None:
             what = "columns=True needs a folder: a log in memory has no files"
@@ -226,7 +227,8 @@ class CommitLog(LogReader):
             LogClosed: the log was closed.
         """
         if isinstance(payloads, str | bytes | bytearray) or not hasattr(payloads, "__len__"):
-            what = f"append_batch takes a list of payloads, not {payloads!r:.50}; one: append()"
+            given = f"{shown(payloads):.50}"
+            what = f"append_batch takes a list of payloads, not {given}; one: append()"
             raise InvalidRecord(what)
         count = len(payloads)
         named = [rows_of(column, count) for column in (topic, key, headers, sender)]
@@ -525,7 +527,7 @@ def _check_options(
 ) -> None:
     """Raise `ValueError` for options that make no sense."""
     if sync not in get_args(Sync):
-        what = f"sync={sync!r}; give one of {', '.join(get_args(Sync))}"
+        what = f"sync={shown(sync):.80}; give one of {', '.join(get_args(Sync))}"
         raise InvalidOption(what)
     checked_seconds(sync_interval, "sync_interval")
     if segment_seconds is not None and checked_seconds(segment_seconds, "segment_seconds") <= 0:

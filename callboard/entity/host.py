@@ -54,6 +54,7 @@ from callboard.entity.state.interface import (
     SlotBatch,
     check_numbers,
 )
+from callboard.entity.unpersisted import checking
 from callboard.histogram import Histogram
 from callboard.lease.errors import Fenced, StateCorrupt
 from callboard.text import said
@@ -121,6 +122,8 @@ class EntityHost:
         arguments: tuple[tuple[Any, ...], dict[str, Any]],
         state: StateClient | None,
         ref: Callable[[str, str], ActorRef[Any]],
+        *,
+        is_checked: bool = False,
     ) -> None:
         """Make a host that owns no slot yet.
 
@@ -131,10 +134,11 @@ class EntityHost:
             arguments: for the class's `__init__`.
             state: where events are kept; None for nowhere.
             ref: makes the ref of a type's key.
+            is_checked: whether handlers that lose changes of the state are found.
         """
         self.runtime, self.form, self.type = runtime, form, kind
         self.arguments, self.state = arguments, state
-        self.table = _table_of(kind.cls)
+        self.table = _table_of(kind.cls, form if is_checked else None)
         self._lock = locks.collecting_lock("host of entities", 530)
         self.lock = self._lock.guard
         #: The activations, by key.
@@ -199,8 +203,11 @@ class EntityHost:
     @property
     def reads(self) -> tuple[tuple[str, int], ...]:
         """The kinds of events that the class reads, with the highest version of each."""
-        kinds = self.form.kinds_below(self.type.appliers)
-        return tuple((kind, self.type.version_of(kind)) for kind in kinds)
+        return tuple(
+            (name, self.type.version_of(*kind.names))
+            for kind in self.form.kinds_below(self.type.appliers)
+            for name in kind.names
+        )
 
     # --- messages ---
 
@@ -862,7 +869,7 @@ class EntityHost:
         """
         apply = self.type.applier(event)
         kind = self.form.kind_of(event)
-        version = self.type.version_of(kind.name)
+        version = self.type.version_of(*kind.names)
         known = apply, kind, version
         with self.lock:
             if self.state is not None:  # told before the first of them is stored
@@ -879,7 +886,8 @@ class EntityHost:
             text = f"{where} has no snapshots, events are replayed: {said(error)}"
             self.runtime.warn_once((self.type.cls, "snapshot"), text)
             return None
-        return EntitySnapshot(cell.key, cell.written, self.type.snapshot_version, body)
+        version = self.type.snapshot_version or 0
+        return EntitySnapshot(cell.key, cell.written, version, body)
 
     def restore(self, actor: Entity, snapshot: EntitySnapshot) -> None:
         """Give an entity the state of a snapshot."""
@@ -894,10 +902,15 @@ class EntityHost:
         apply_all(self.form, self.type, cell, actor, events)
 
 
-def _table_of(cls: type[Entity]) -> DispatchTable:
-    """Return the handlers of a class; those that are read-only may persist nothing."""
+def _table_of(cls: type[Entity], checked: EventForm | None) -> DispatchTable:
+    """Return the handlers of a class; those that are read-only may persist nothing.
+
+    With a form, handlers that lose changes of the state are found.
+    """
     table = DispatchTable(cls)
     for entry in table.declared.values():
+        if checked is not None:
+            entry.function = checking(entry.function, checked, awaits=entry.is_coroutine)
         if entry.is_read_only:
             entry.function = read_only(entry.function, awaits=entry.is_coroutine)
     return table

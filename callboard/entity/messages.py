@@ -14,6 +14,7 @@ from callboard.lease.errors import (
     StateCorrupt,
     StateReplaced,
     StateVersion,
+    ValueRefused,
     WrongState,
 )
 from callboard.proxies.messages import check_carrier, errors_travel, frozen_message, message
@@ -23,6 +24,7 @@ errors_travel(
     OutcomeUnknown,
     StateCorrupt,
     StateVersion,
+    ValueRefused,
     WrongState,
     DatabaseReplaced,
     StateReplaced,

@@ -9,6 +9,7 @@
         │   └── StateFull         no room is left
         ├── OutcomeUnknown        perhaps it happened, and the database cannot be asked
         ├── StateCorrupt          what is stored cannot be right
+        ├── ValueRefused          the database takes no such value       (ValueError)
         ├── StateVersion          a newer callboard, or a newer program, wrote it
         ├── WrongState            another state than the one that was meant
         ├── DatabaseReplaced      another server, or one that lost what it had acknowledged
@@ -43,6 +44,10 @@ class OutcomeUnknown(StorageError):
 
 class StateCorrupt(StorageError):
     """The stored data is invalid: a damaged file, or a missing number."""
+
+
+class ValueRefused(StorageError, ValueError):
+    """The database takes no such value, such as a text with NUL; it was not written."""
 
 
 class StateVersion(StorageError):

@@ -25,6 +25,7 @@ from callboard.lease.errors import (
     StateUnavailable,
     StorageError,
     UnsafeDatabase,
+    ValueRefused,
 )
 from callboard.lease.register import LeaseValue, Versioned
 from callboard.private_file import make_folder, make_private_file
@@ -217,7 +218,7 @@ class SharedFile:
                     raise storage_error(error, self.path) from error
                 if isinstance(error, UnicodeEncodeError):  # lone surrogates
                     message = f"{self.path}: {error}"
-                    raise StateCorrupt(message) from error
+                    raise ValueRefused(message) from error
                 raise
             return answer
 

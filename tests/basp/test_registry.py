@@ -1,5 +1,6 @@
 import dataclasses
 import enum
+from collections.abc import Collection
 from typing import NamedTuple
 
 import pytest
@@ -92,12 +93,15 @@ def test_missing_field_without_default_is_a_version_error():
 
 
 def test_unknown_fields_are_dropped_and_counted():
-    dropped: list[int] = []
+    dropped: list[tuple[str, Collection[str]]] = []
     point = make_registry().by_name["point"]
 
-    assert point.build({"x": 1, "y": 2, "z": 3, 5: 6}, dropped.append) == Point(1, 2)
-    assert point.build({"x": 1, "y": 2}, dropped.append) == Point(1, 2)
-    assert dropped == [2]
+    def note(name: str, fields: Collection[str]) -> None:
+        dropped.append((name, fields))
+
+    assert point.build({"x": 1, "y": 2, "z": 3, 5: 6}, note) == Point(1, 2)
+    assert point.build({"x": 1, "y": 2}, note) == Point(1, 2)
+    assert dropped == [("point", ["5", "z"])]
 
 
 def test_fields_that_init_does_not_take_are_set():

@@ -6,6 +6,7 @@ from typing import Any
 
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
+from callboard.json_form import json_of
 from callboard.nesting import parse_json
 
 
@@ -57,4 +58,4 @@ class MapModule(Module):
         args = self._args
         kept = fields if args.pick is None else {k: fields[k] for k in args.pick if k in fields}
         renamed = {args.rename.get(key, key): value for key, value in kept.items()}
-        return json.dumps({**renamed, **args.add}, ensure_ascii=False).encode()
+        return json_of({**renamed, **args.add}).encode()

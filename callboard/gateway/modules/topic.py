@@ -9,6 +9,7 @@ from callboard.endpoint.machine.effect import Item
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.modules.record import filled
 from callboard.gateway.wire.message import Message
+from callboard.json_form import json_of
 from callboard.nesting import parse_json
 
 
@@ -66,7 +67,7 @@ class TopicModule(Module):
         """Publish the values of topics in the gateway."""
         for topic, value in items:
             if self._args.value == "json":
-                content = json.dumps(_plain(value), ensure_ascii=False).encode()
+                content = json_of(_plain(value)).encode()
             else:
                 content = value if isinstance(value, bytes) else str(value).encode()
             self.publish(content, {"topic": topic})

@@ -26,6 +26,7 @@ from callboard.actors.closing import Closing
 from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, RunReceiver
+from callboard.json_form import json_of
 from callboard.model.data import thawed
 from callboard.model.errors import EndpointError
 from callboard.model.scalar import Octets
@@ -237,7 +238,7 @@ def _payload(value: Any) -> bytes | None:
     if isinstance(value, str):
         return value.encode()
     try:
-        return json.dumps(thawed(value), default=_plain).encode()
+        return json_of(thawed(value), ensure_ascii=True, default=_plain).encode()
     except (TypeError, ValueError):
         return None
 
