@@ -32,23 +32,31 @@ comes later goes to the dead letters: asks fail at once with `ActorDown`, tells 
 import asyncio
 import contextvars
 import inspect
-import threading
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
 from types import CoroutineType
 from typing import Any, ClassVar, Final, Literal, Protocol
+from weakref import ref
 
+from callboard import locks
 from callboard.actors import errors
 from callboard.actors.asking.kept import KeptAnswer, KeptAnswers
+from callboard.actors.asking.overdue import (
+    LOOK_PROMISES,
+    LOOK_SECONDS,
+    due_of,
+    has_given_up,
+)
 from callboard.actors.dispatch import (
     DispatchTable,
     HandlerEntry,
     callable_methods,
     why_not_callable,
 )
-from callboard.actors.envelope import COMPANY, Envelope, accompanied, traced_as
+from callboard.actors.envelope import COMPANY, Encoded, Envelope, accompanied, traced_as
 from callboard.actors.events import Expired, Unexpected
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import OVER, Future, Pause
@@ -98,7 +106,7 @@ LONGEST_CHAIN: Final = 100
 PROMISES_LOOKED_AT: Final = 64
 
 #: Guards the tables of watchers while actors end; held for a few operations.
-LIFE: Final = threading.Lock()
+LIFE: Final = locks.lock("lives of actors", 770)
 
 _URGENT: Final = Urgent()
 _RESUME: Final = Resume()
@@ -188,6 +196,10 @@ class ActorHost(MailboxHost, Protocol):
 
     def thespian_system(self) -> Any:
         """Return the Thespian system of the runtime, made on first use."""
+
+
+#: What messages come in.
+_WRAPPED: Final = frozenset({Envelope, Encoded})
 
 
 def _is_held() -> bool:
@@ -523,6 +535,17 @@ class Cell:
             self.scheduled = True
             self.runner.schedule(self)
 
+    def leave(self) -> None:
+        """Forget what waits, in a forked process: the parent handles it.
+
+        A cell that a thread of the parent was running counts as scheduled: what is sent to this
+        copy would wait without end, instead of being refused. If the parent forked in a handler
+        of this cell, its turn goes on here when the handler returns.
+        """
+        self.scheduled = False
+        if self._mailbox is not None:
+            self._mailbox.clear()
+
     def open_mailbox(self) -> deque[Item]:
         """Return the mailbox, made on first use."""
         with LIFE:  # two first messages may come at once
@@ -728,8 +751,8 @@ class Cell:
 
     def handle_other(self, message: Any, sender: Sender | None) -> None:
         """Handle what no `@handler` takes: calls, signals, Thespian's own styles."""
-        if message.__class__ is Envelope:
-            self._open(message, sender)
+        if message.__class__ in _WRAPPED:
+            self._unwrap(message, sender)
         elif isinstance(message, Call):
             self._call(message, sender)
         elif isinstance(message, Resume | Urgent):  # marks: each stands for one of either kind
@@ -747,6 +770,22 @@ class Cell:
                 self.promised = None
             else:
                 self.owe(sender)
+
+    def _unwrap(self, message: Any, sender: Sender | None) -> None:
+        """Handle what came in an envelope, or is decoded here."""
+        if isinstance(message, Envelope):
+            self._open(message, sender)
+        else:
+            self._decode(message, sender)
+
+    def _decode(self, encoded: Encoded, sender: Sender | None) -> None:
+        """Handle a message after decoding it in this turn."""
+        try:
+            message = encoded.decode()
+        except BaseException as error:  # noqa: BLE001  # it fails this message alone
+            encoded.refused(error)
+            return
+        self.dispatch(message, sender)
 
     def _open(self, envelope: Envelope, sender: Sender | None) -> None:
         """Handle a message with what travels with it."""
@@ -1000,7 +1039,7 @@ class Cell:
     @property
     def owed_answers(self) -> int:
         """Askers that a handler left without an answer, and that still wait."""
-        return sum(not _wants_no_answer(asker) for asker in self._promises or ())
+        return sum(not _wants_no_answer(asker) for asker, _ in self._promises or ())
 
     def owe(self, sender: Asker) -> None:
         """Remember an asker that is not answered yet, so that it fails if the actor ends."""
@@ -1011,9 +1050,34 @@ class Cell:
         if promises is None:
             promises = self._promises = _Promises()
         elif len(promises) >= promises.look_at:
-            promises[:] = [asker for asker in promises if not _wants_no_answer(asker)]
+            promises[:] = [entry for entry in promises if not _wants_no_answer(entry[0])]
             promises.look_at = max(PROMISES_LOOKED_AT, 2 * len(promises))
-        promises.append(sender)
+        due = due_of(sender, self.runner.now())
+        promises.append((sender, due))
+        if due < math.inf and not promises.is_timed:
+            promises.is_timed = True
+            self._look_at_promises_later(promises)
+
+    def _look_at_promises_later(self, promises: "_Promises") -> None:
+        """Look in a while which promises may be forgotten; the actor may end before."""
+        seconds = LOOK_SECONDS * max(1.0, len(promises) / LOOK_PROMISES)
+        self.runner.call_later(seconds, _forget_overdue, ref(self), promises)
+
+    def forget_overdue(self, promises: "_Promises") -> None:
+        """Forget the promises whose askers have given up; on the node's thread."""
+        if self._promises is not promises:
+            return
+        now, is_reachable = self.runner.now(), self.runtime.remote.is_reachable
+        count = len(promises)  # others may be made meanwhile, on the actor's own thread
+        kept = [
+            entry
+            for entry in promises[:count]
+            if not (_wants_no_answer(entry[0]) or has_given_up(*entry, now, is_reachable))
+        ]
+        promises[:count] = kept
+        promises.is_timed = any(due < math.inf for _, due in promises)
+        if promises.is_timed:
+            self._look_at_promises_later(promises)
 
     # --- behavior ---
 
@@ -1214,7 +1278,7 @@ class Cell:
             watchers, self._watchers = self._watchers, None
         down = Down(self.ref, reason, detail)
         self.runtime.forget(self, down)
-        if askers := [*cancelled, *(self._promises or ())]:
+        if askers := [*cancelled, *(asker for asker, _ in self._promises or ())]:
             text = f"{self.ref} ended ({reason}) before it answered"
             gone = errors.ActorDown(text, reason, detail)
             for asker in askers:
@@ -1319,16 +1383,28 @@ def _is_refused_call(error: TypeError, frames: int) -> bool:
     return trace is not None and trace.tb_next is None
 
 
-class _Promises(list[Asker]):
-    """Askers that are not answered yet; those that are, are dropped now and then."""
+def _forget_overdue(cell: "ref[Cell]", promises: "_Promises") -> None:
+    """Let an actor that is still there forget promises."""
+    found = cell()
+    if found is not None:
+        found.forget_overdue(promises)
 
-    __slots__ = ("look_at",)
+
+class _Promises(list[tuple[Asker, float]]):
+    """Askers that are not answered yet, each with the time when it has given up.
+
+    Those that are answered, or have given up, are dropped now and then.
+    """
+
+    __slots__ = ("is_timed", "look_at")
 
     def __init__(self) -> None:
         super().__init__()
         #: How many there are when it is looked which of them are answered: twice as many as
         #: were left the last time, so looks cost each of them the same, however many there are.
         self.look_at = PROMISES_LOOKED_AT
+        #: Whether a look is planned for askers of other nodes.
+        self.is_timed = False
 
 
 def _wants_no_answer(sender: Asker) -> bool:

@@ -21,6 +21,7 @@ from typing import (
     overload,
 )
 
+from callboard.actors.asking.overdue import ASK_SECONDS, UNLIMITED_SECONDS
 from callboard.actors.asking.retry import (
     FIRST_PAUSE,
     RetriedAsk,
@@ -54,7 +55,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 #: Seconds that an ask may take unless it says otherwise.
-DEFAULT_TIMEOUT = 60.0
+DEFAULT_TIMEOUT = ASK_SECONDS
 
 #: Seconds by which a limit has to come before an ask's own deadline to count.
 LIMIT_MARGIN = 1.0
@@ -551,6 +552,8 @@ class ActorRef(Callee[A_co], ActorAddress):
                 is_told = self.home.set_deadline(future, timeout, limit)
             if is_told and not self.is_local:
                 message = Envelope(message, None, future.deadline)  # it travels, too
+        else:
+            message = self._ask_without_limit(message, future)
         begun = None if COMPANY.spans is None else COMPANY.begin_ask(self, message)
         trace = COMPANY.current() if begun is None else begun.trace
         if begun is not None:
@@ -561,11 +564,21 @@ class ActorRef(Callee[A_co], ActorAddress):
             chain = (*chain, name)
         if trace is not None or chain:
             plain = message.message if isinstance(message, Envelope) else message
-            message = Envelope(plain, trace, future.deadline, chain=chain)
+            deadline = message.deadline if isinstance(message, Envelope) else future.deadline
+            message = Envelope(plain, trace, deadline, chain=chain)
         post = self.target.post_urgent if priority == "high" else self.target.post
         if not name or COMPANY.hold is None or not COMPANY.hold(post, message, future):
             post(message, future)
         return future
+
+    def _ask_without_limit(self, message: object, future: Future[Any]) -> object:
+        """Return what an ask without a time sends; it ends with the node at the latest."""
+        home = self.home
+        home.shutdown.guard(future)
+        if self.is_local:
+            return message
+        # Without a deadline the other node would take it for an ask with the default.
+        return Envelope(message, None, home.now() + UNLIMITED_SECONDS)
 
     def _ask_again(
         self,

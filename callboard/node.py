@@ -7,23 +7,21 @@ that a method added here is there wherever a node is made, in worker processes t
 import contextlib
 import importlib
 import ssl
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, Unpack, cast
 
+from callboard import locks
 from callboard.actors.actor import Actor
-from callboard.actors.closing import refuse_loop
 from callboard.actors.errors import CallboardError, NodeClosed, WrongValue, require
 from callboard.actors.reference import ActorRef
 from callboard.actors.seconds import count as checked_count
-from callboard.actors.seconds import seconds as checked
+from callboard.actors.shutdown import STEP_SECONDS, CloseStep, Deadline
 from callboard.basp.errors import MalformedPayload
 from callboard.basp.header import LOG_INTAKE, LOG_SERVICE
 from callboard.proxies import node
 from callboard.proxies.link.certificates import TlsSource
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.tls import Tls
-from callboard.proxies.messages import DRAIN_TIMEOUT, Drained
 from callboard.proxies.rights.permissions import Secrets
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.surroundings import Surroundings
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from callboard.entity.inspection.figures import EntityStats
     from callboard.entity.journal.journal import Journal
     from callboard.entity.queue.work_queue import WorkQueue
+    from callboard.entity.reminders import ParkedReminder
     from callboard.serving.flight_process import FlightProcess
     from callboard.serving.log_service import ServedLog
 
@@ -44,7 +43,7 @@ A = TypeVar("A", bound=Actor)
 CLOSE_ENTITIES: Final = 6.0
 
 #: Held while what a node has to do with entities is made.
-_ENTITIES_LOCK: Final = threading.Lock()
+_ENTITIES_LOCK: Final = locks.lock("making of a node's entities", 130)
 
 
 class NodeOptions(TypedDict, total=False):
@@ -95,8 +94,8 @@ class Node(node.Node):
         """
         self._flight: FlightProcess | None = None
         self._entities: Entities | None = None
-        super().__init__(name, **options)
         self._dashboard: Any = None
+        super().__init__(name, **options)
         if dashboard:
             # By name: the room stands above this one, and few programs need it.
             room = importlib.import_module("callboard.dashboard")
@@ -120,40 +119,39 @@ class Node(node.Node):
         link: str = self._dashboard.link
         return link
 
-    def close(self) -> None:
-        """Close the page and the process of the logs, if there are any, and the node."""
-        if not self._closed and self._dashboard is not None:
+    def _register_end(self) -> None:
+        """Register the steps of what this class adds."""
+        super()._register_end()
+        shutdown = self.runtime.shutdown
+        shutdown.add_drain_step(self._move_entities)
+        shutdown.add_close_step(CloseStep.PAGES, self._close_page)
+        shutdown.add_close_step(CloseStep.ENTITIES, self._close_entities)
+        shutdown.add_close_step(CloseStep.FILES, self._release_files)
+
+    async def _move_entities(self, deadline: Deadline) -> None:
+        """Let other members have the slots of this node, in small portions."""
+        if self._entities is not None:
+            await self._start(self._entities.drain(deadline))
+
+    def _close_page(self, _: Deadline) -> None:
+        """Close the page for browsers."""
+        if self._dashboard is not None:
             self._dashboard.close()
-        entities = self._entities
-        if not self._closed and entities is not None and not self.runner.is_forked:
-            self._close_entities(entities)
-        super().close()
-        if entities is not None and not self.runner.is_forked:
-            entities.release()
-        if self._flight is not None and not self.runner.is_forked:
-            self._flight.close()
 
-    def drain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
-        """Drain the node, after its entities have moved to other members in small portions."""
-        begun = self.runtime.now()
-        if self._entities is not None and not self._closed:
-            self._wait(self._entities.drain(checked(timeout)))
-        return super().drain(max(0.0, timeout - (self.runtime.now() - begun)))
-
-    async def adrain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
-        """Awaitable twin of `drain`."""
-        begun = self.runtime.now()
-        if self._entities is not None and not self._closed:
-            await self._start(self._entities.drain(checked(timeout)))
-        return await super().adrain(max(0.0, timeout - (self.runtime.now() - begun)))
-
-    def _close_entities(self, entities: "Entities") -> None:
+    def _close_entities(self, deadline: Deadline) -> None:
         """Let entities commit what is under way, and others have their slots."""
-        if self.runtime.is_runner_thread():
-            return
-        refuse_loop("close()", "node.aclose()")
-        with contextlib.suppress(CallboardError):
-            self._start(entities.close()).result(CLOSE_ENTITIES)
+        if self._entities is not None:
+            seconds = deadline.left(STEP_SECONDS, CLOSE_ENTITIES)
+            part = Deadline.after(self.runtime.now, seconds)
+            with contextlib.suppress(CallboardError):
+                self._start(self._entities.close(part)).result(seconds + STEP_SECONDS)
+
+    def _release_files(self, _: Deadline) -> None:
+        """Close states and leases, and the process that serves logs."""
+        if self._entities is not None:
+            self._entities.release()
+        if self._flight is not None:
+            self._flight.close()
 
     # --- entities ---
 
@@ -207,7 +205,9 @@ class Node(node.Node):
         **kwargs: Any,
     ) -> None:
         """Awaitable twin of `host`."""
-        await self._all_entities.host(entity_class, args, kwargs, state, leases)
+        entities = self._all_entities
+        with self.runtime.shutdown.ending():
+            await entities.host(entity_class, args, kwargs, state, leases)
 
     def singleton(
         self,
@@ -258,7 +258,8 @@ class Node(node.Node):
     ) -> ActorRef[A]:
         """Awaitable twin of `singleton`."""
         entities, kind = self._all_entities, cast("type[Any]", entity_class)
-        return await entities.singleton(kind, key, args, kwargs, state, leases)
+        with self.runtime.shutdown.ending():
+            return await entities.singleton(kind, key, args, kwargs, state, leases)
 
     def queue(
         self,
@@ -308,7 +309,9 @@ class Node(node.Node):
         require(fits, "leases decide who owns a queue; give its state as well", leases)
         limits = checked_count(attempts, "attempts", 1), checked_count(limit, "limit", 1)
         if state is not None:
-            await self._all_entities.host_queue(name, state, leases, *limits)
+            entities = self._all_entities
+            with self.runtime.shutdown.ending():
+                await entities.host_queue(name, state, leases, *limits)
         return self._all_entities.queue(name)
 
     def entity(self, entity_class: "type[A] | str", key: str) -> ActorRef[A]:
@@ -365,6 +368,66 @@ class Node(node.Node):
         return self._all_entities.journal(
             entity_class, after=after, follow=follow, state=state, reader=reader, raw=raw
         )
+
+    def parked_reminders(
+        self, entity_class: type[Any] | str, *, state: str | None = None
+    ) -> "list[ParkedReminder]":
+        """Return the reminders of a type that no host delivers any more.
+
+        A reminder is parked when three processes in a row have ended while its handler ran.
+
+        Args:
+            entity_class: the class of the entities, or the name of their type.
+            state: where they are stored, if this node does not host the type.
+
+        Raises:
+            StorageError: the state cannot be used.
+            WrongArgument: that is not an entity class.
+            WrongValue: this node does not know where the type is stored.
+        """
+        return self._wait(self.aparked_reminders(entity_class, state=state))
+
+    async def aparked_reminders(
+        self, entity_class: type[Any] | str, *, state: str | None = None
+    ) -> "list[ParkedReminder]":
+        """Awaitable twin of `parked_reminders`."""
+        return await self._all_entities.parked_reminders(entity_class, state)
+
+    def start_reminders(
+        self,
+        entity_class: type[Any] | str,
+        key: str,
+        name: str | None = None,
+        *,
+        state: str | None = None,
+    ) -> int:
+        """Let parked reminders of an entity be due now; returns how many.
+
+        The owner delivers them within 30 seconds, and at once if it is this node.
+
+        Args:
+            entity_class: the class of the entities, or the name of their type.
+            key: of the entity.
+            name: of the reminder; all of the entity without it.
+            state: where they are stored, if this node does not host the type.
+
+        Raises:
+            StorageError: the state cannot be used.
+            WrongArgument: that is not an entity class, a key or a name.
+            WrongValue: this node does not know where the type is stored.
+        """
+        return self._wait(self.astart_reminders(entity_class, key, name, state=state))
+
+    async def astart_reminders(
+        self,
+        entity_class: type[Any] | str,
+        key: str,
+        name: str | None = None,
+        *,
+        state: str | None = None,
+    ) -> int:
+        """Awaitable twin of `start_reminders`."""
+        return await self._all_entities.start_reminders(entity_class, key, name, state)
 
     def ref(self, text: str) -> ActorRef[Any]:
         """Return the ref that a text stands for, an entity's too. Never blocks or dials.

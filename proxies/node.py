@@ -8,8 +8,6 @@ import socket
 import ssl
 import threading
 from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
     Callable,
     Coroutine,
     Mapping,
@@ -23,12 +21,14 @@ from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar, overload
 from callboard.actors import errors
 from callboard.actors.actor import Actor
 from callboard.actors.closing import Closing, refuse_loop
+from callboard.actors.feed import Feed, Source
 from callboard.actors.future import Future
 from callboard.actors.mailbox import options_of
 from callboard.actors.reference import ActorRef, Down, checked_ref, current_cell
 from callboard.actors.runner.runner import Runner
-from callboard.actors.runtime import Runtime
+from callboard.actors.runtime import SHUTDOWN_TIMEOUT, Runtime
 from callboard.actors.seconds import seconds as checked
+from callboard.actors.shutdown import STEP_SECONDS, CloseStep, Deadline, Phase
 from callboard.actors.supervision.child import Child, check_children
 from callboard.actors.supervision.rules import BACKOFF
 from callboard.actors.supervision.supervisor import Supervisor
@@ -163,6 +163,8 @@ class Node(Closing):
             limits=limits or Limits(),
         )
         self._closed = False
+        #: Whether `close` was called.
+        self._is_closing = False
         #: What `_start` runs for callers: the future, the coroutine, the one around it.
         self._started: dict[Future[Any], tuple[Coroutine[Any, Any, Any], ...]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()  # asyncio itself has only weak references
@@ -187,6 +189,7 @@ class Node(Closing):
         self._offered = dict(spawnable or {})
         self._start_parts(limits or Limits(), serve_logs)
         self._discovery = self._discover(around, seeds)
+        self._register_end()
 
     def _discover(
         self, around: Surroundings, seeds: Sequence[Endpoint | NodeSource]
@@ -315,10 +318,11 @@ class Node(Closing):
                 f"attributes of {name}, or offer a subclass of it there that has them"
             )
             raise errors.NotSpawnable(msg)
-        if isinstance(on, Worker | WorkerPool):
-            return await on.aspawn(actor_class, *args, **kwargs)
         request = Spawn(name, args, kwargs or None, by_class=True)
-        return await self._reach.spawn(on, request)
+        with self.runtime.shutdown.ending():
+            if isinstance(on, Worker | WorkerPool):
+                return await on.aspawn(actor_class, *args, **kwargs)
+            return await self._reach.spawn(on, request)
 
     def remote_spawn(
         self, on: str | bytes, name: str, *args: Any, **kwargs: Any
@@ -344,7 +348,8 @@ class Node(Closing):
         """Awaitable twin of `remote_spawn`."""
         needed = "takes the name of an offered class; spawn(Till, on=…) the class"
         errors.require(isinstance(name, str), f"remote_spawn() {needed}", name)
-        return await self._reach.spawn(on, Spawn(name, args, kwargs or None))
+        with self.runtime.shutdown.ending():
+            return await self._reach.spawn(on, Spawn(name, args, kwargs or None))
 
     def offer(self, name: str, actor_class: type[Actor]) -> None:
         """Let other nodes spawn a class here from now on, as `spawnable` does."""
@@ -373,7 +378,8 @@ class Node(Closing):
     async def aworkers(self, count: int | None = None) -> WorkerPool:
         """Awaitable twin of `workers`."""
         refuse_while_loading()
-        return await self._start_workers(count)
+        with self.runtime.shutdown.ending():
+            return await self._start_workers(count)
 
     async def _start_workers(self, count: int | None) -> WorkerPool:
         """Start workers and wait until they are linked."""
@@ -453,31 +459,24 @@ class Node(Closing):
         """Return all reachable actors of that name, those of this node first."""
         return self._start(self._reach.all(check_name(name), checked(timeout)))
 
-    async def watch(self, name: str) -> AsyncGenerator[NameChange, None]:
+    def watch(self, name: str) -> Feed[NameChange]:
         """Iterate over the reachable holders of a name: the present ones, then each change.
 
         `NameAdded` and `NameRemoved` come in the order in which this node learns of them; a
         holder whose node is lost is removed with reason `unreachable`. The iteration ends when
-        the node is closed.
+        the node is closed, or with `aclose`; a cancelled wait for the next change loses none.
 
         Raises:
             InvalidAddress: no actor can have such a name.
         """
         check_name(name)
-        loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[NameChange | None] = asyncio.Queue()
+        return Feed(partial(self._begin_watching, name))
 
-        def put(change: NameChange | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody iterates
-                loop.call_soon_threadsafe(queue.put_nowait, change)
-
-        watcher = watch_name(self.runtime, name, is_group=False, told=put)
-        self.runtime.monitor(watcher).add_done_callback(lambda _: put(None))
-        try:
-            while (change := await queue.get()) is not None:
-                yield change
-        finally:
-            watcher.kill()
+    def _begin_watching(self, name: str, source: Source[NameChange]) -> Callable[[], object]:
+        """Put the changes of a name into a feed; returns what ends that."""
+        watcher = watch_name(self.runtime, name, is_group=False, told=source.put)
+        self.runtime.monitor(watcher).on_done(lambda _: source.end())
+        return watcher.kill
 
     def group(
         self,
@@ -610,9 +609,10 @@ class Node(Closing):
         """Awaitable twin of `connect`."""
         self._refuse_closed()
         where, limit = parse_seed(address), checked(timeout)
-        if isinstance(where, NodeSource):
-            return await self._connect_source(where, limit)
-        peer, _ = await self._reach.linked(where, limit, keep=True)
+        with self.runtime.shutdown.ending():
+            if isinstance(where, NodeSource):
+                return await self._connect_source(where, limit)
+            peer, _ = await self._reach.linked(where, limit, keep=True)
         return peer
 
     async def _connect_source(self, source: NodeSource, timeout: float) -> bytes:
@@ -654,7 +654,8 @@ class Node(Closing):
         self._refuse_closed()
         if parse_address(address).number is not None:
             return self.ref(address)
-        return await self._reach.actor_at(address, checked(timeout))
+        with self.runtime.shutdown.ending():
+            return await self._reach.actor_at(address, checked(timeout))
 
     def monitor_node(self, node_id: bytes) -> Future[NodeDown]:
         """Return a future that is done when no path leads to a node any more."""
@@ -662,7 +663,7 @@ class Node(Closing):
         check_node_id(node_id, "monitor_node()")
         future: Future[NodeDown] = Future()
         self.runtime.post(self._broker.paths.monitor_node, node_id, future)
-        return future
+        return self.runtime.shutdown.guard(future)
 
     def adopt(self, sock: socket.socket, *, dialer: bool) -> None:
         """Link over a connection that is there already, such as one end of a socket pair.
@@ -770,17 +771,20 @@ class Node(Closing):
 
         return self.runtime.subscribed(tell)
 
-    async def events(self) -> AsyncIterator[object]:
-        """Iterate over the node's events, dataclasses: dead letters, downs, links, restarts."""
-        loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[object] = asyncio.Queue()
+    def events(self) -> Feed[object]:
+        """Iterate over the node's events, dataclasses: dead letters, downs, links, restarts.
 
-        def put(event: object) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, event)
+        The iteration ends when the node is closed, or with `aclose`; a cancelled wait for the
+        next event loses none.
+        """
+        return Feed(self._begin_reporting)
 
-        with self.subscribed(put):
-            while True:
-                yield await queue.get()
+    def _begin_reporting(self, source: Source[object]) -> Callable[[], object]:
+        """Put the events of this node into a feed; returns what ends that."""
+        parts = contextlib.ExitStack()
+        parts.enter_context(self.subscribed(source.put))
+        parts.callback(self.runtime.shutdown.on(Phase.ENDED, source.end))
+        return parts.close
 
     # --- the end ---
 
@@ -792,11 +796,12 @@ class Node(Closing):
     def drain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
         """Finish what is under way, take nothing new, then close; returns what was left.
 
-        Names are withdrawn and spawns refused at once; asks under way get their answers and
-        mailboxes are emptied, at last those of its workers. The report is told as an event too.
+        Names are withdrawn, spawns refused and takers of jobs ended at once; entities move to
+        other nodes; asks under way get their answers and mailboxes are emptied, at last those
+        of its workers. The report is told as an event too.
 
         Args:
-            timeout: seconds after which the node is closed in any case.
+            timeout: seconds after which the node is closed in any case, in half a second.
 
         Raises:
             NodeClosed: it is closed already.
@@ -816,35 +821,58 @@ class Node(Closing):
         """End all actors, tell the neighbors, close all links and stop. Idempotent.
 
         In a handler of this node it returns at once; the node ends when the handler has.
+        Whatever still waits for something of this node fails with `NodeClosed`.
 
         Raises:
             WouldBlock: called on the thread of a running event loop; nothing was closed.
         """
-        if self._closed or self.runner.is_forked:  # the process that it lives in closes it
+        if self._is_closing:
             return
         if self.runtime.is_runner_thread():
             threading.Thread(target=self.close, name="callboard-close", daemon=True).start()
             return
         refuse_loop("close()", "node.aclose()")
+        self._is_closing = True
+        self.runtime.shutdown.close()
+
+    def _register_end(self) -> None:
+        """Register the steps by which this node closes."""
+        add = self.runtime.shutdown.add_close_step
+        add(CloseStep.ACTORS, self._end_actors)
+        add(CloseStep.LINKS, self._close_links)
+        add(CloseStep.RUNNER, self._stop_runner)
+        add(CloseStep.PROCESSES, self._join_workers)
+
+    def _end_actors(self, deadline: Deadline) -> None:
+        """End all actors; a handler may hold its own up, and then the node goes on closing."""
         self._closed = True
         self.runtime.post(self._discovery.close)
         for pool in self._pools:
             pool.begin_close()
-        self.runtime.end_actors()
+        self.runtime.end_actors(deadline.left(STEP_SECONDS, SHUTDOWN_TIMEOUT))
+
+    def _close_links(self, deadline: Deadline) -> None:
+        """Close all links and ports."""
         done: Future[None] = Future()
         self.runtime.post(self._shut, done)
         # A handler may hold the node up: stop anyway.
         with contextlib.suppress(errors.ResultTimeout):
-            done.result(CONNECT_TIMEOUT)
-        self.runtime.close()
+            done.result(deadline.left(STEP_SECONDS))
+
+    def _stop_runner(self, deadline: Deadline) -> None:
+        """Fail what waits for this node, and stop its threads."""
+        self.runtime.close(deadline.left(STEP_SECONDS, SHUTDOWN_TIMEOUT))
         self._connector.linger()
-        for pool in self._pools:
-            pool.join()
         for future, coroutines in list(self._started.items()):
             future.set_exception(errors.NodeClosed(f"{self.name} was closed"))
             for each in coroutines:  # the loop ended before their first step
                 if inspect.getcoroutinestate(each) == inspect.CORO_CREATED:
                     each.close()
+
+    def _join_workers(self, deadline: Deadline) -> None:
+        """Wait for the processes of workers; what takes too long is killed."""
+        for pool in self._pools:
+            pool.join(deadline.left(STEP_SECONDS))
 
     def _shut(self, done: Future[None]) -> None:
         """Close all links; on the runner."""

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+from callboard import after_fork
 from callboard.actors import errors
 from callboard.actors.closing import Closing, on_a_thread, refuse_loop
 from callboard.actors.future import Future
@@ -59,6 +60,7 @@ from callboard.proxies.link.ports import refuse_unguarded
 from callboard.proxies.link.tls import Tls
 from callboard.proxies.rights.permissions import Secrets
 from callboard.proxies.rights.rights import Rights
+from callboard.redaction import redacted
 from callboard.store import Backend as StoreBackend
 from callboard.store import (
     CloneOptions,
@@ -183,7 +185,9 @@ class Endpoint(Closing):
         self._forwarded = Nothing()
         self.hub.name = options.metrics_endpoint_name or self.hub.name
         self._members: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._monitoring = None if monitored_at[1] < 0 else serve_topics(node, monitored_at)
+        self._monitoring = None
+        if monitored_at[1] >= 0:
+            self._monitoring = serve_topics(node, monitored_at, options.metrics_hosts)
         self._metric_topics = [*export_and_import(self.hub, options)]
         #: Foreign wires by which others come, or which lead to them.
         self._doors: list[Closing] = []
@@ -290,6 +294,7 @@ class Endpoint(Closing):
         tokens: Mapping[str, str] | None = None,
         permissions: Mapping[str, Rights] | None = None,
         origins: Sequence[str] = (),
+        hosts: Sequence[str] = (),
         limits: "WebSocketLimits | None" = None,
         insecure: bool = False,
     ) -> int:
@@ -309,6 +314,9 @@ class Endpoint(Closing):
                 of their tokens or certificates; everything by default.
             origins: web sites whose pages may connect; by default those of this machine, or
                 all where a token is needed.
+            hosts: names by which clients reach the port, beside addresses, `localhost` and the
+                name of the machine; `*` for all. Over TLS, where the certificate has shown the
+                name already, empty stands for all.
             limits: connections, sizes and times.
             insecure: allow an address that other machines reach though clients prove nothing.
 
@@ -327,6 +335,7 @@ class Endpoint(Closing):
             tokens=tokens,
             permissions=permissions,
             origins=tuple(origins),
+            hosts=tuple(hosts),
             limits=limits,
             insecure=insecure,
         )
@@ -389,7 +398,9 @@ class Endpoint(Closing):
         )
         if limit is not None and not peer.await_subscribed(limit):
             peer.close()
-            msg = peer.reason or f"no acknowledgment came from {url} within {limit:g} s"
+            msg = (
+                peer.reason or f"no acknowledgment came from {redacted(url)} within {limit:g} s"
+            )
             raise errors.NodeUnreachable(msg)
         self._doors.append(peer)
         return peer
@@ -836,6 +847,7 @@ class Endpoint(Closing):
 
     # --- the end ---
 
+    @after_fork.nothing_in_copies
     def shutdown(self) -> None:
         """Send waiting messages, close subscribers and publishers, and end. Idempotent.
 

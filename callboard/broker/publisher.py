@@ -5,13 +5,13 @@ a peer reads more slowly than is written, a publisher has no room: `publish` wai
 """
 
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from callboard import after_fork, locks
 from callboard.actors.closing import Closing
 from callboard.endpoint.hub import INPUT_LIMIT, Hub
 
@@ -31,7 +31,7 @@ class Publisher(Closing):
         self._drops = False
         self._sent: deque[tuple[float, int]] = deque()
         self._pipe: tuple[int, int] | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock("publisher", 320)
 
     # --- sending ---
 
@@ -98,6 +98,7 @@ class Publisher(Closing):
         with self._lock:
             if self._pipe is None:
                 self._pipe = os.pipe()
+                after_fork.register(self, Publisher._leave)
                 for end in self._pipe:
                     os.set_blocking(end, False)
                 os.write(self._pipe[1], b"x")
@@ -130,6 +131,10 @@ class Publisher(Closing):
     def reset(self) -> None:
         """Close: the name that Broker has for it."""
         self.close()
+
+    def _leave(self) -> None:
+        """Drop the pipe in a forked process."""
+        after_fork.drop(*(self._pipe or ()))
 
     def _drop_waiting(self) -> None:
         """Take back what the core has not taken yet."""

@@ -49,7 +49,8 @@ def option(default: Any, help: str, *names: str, **more: Any) -> Any:  # noqa: A
         more: what `typer.Option` takes beside.
     """
     info = typer.Option(*names, help=help, **more)
-    return field(default=MISSING if default is ... else default, metadata={"option": info})
+    given = MISSING if default is ... else default
+    return field(default=given, repr=not info.hide_input, metadata={"option": info})
 
 
 def flag(help: str, *names: str, **more: Any) -> Any:  # noqa: A002  # as typer calls it
@@ -201,7 +202,7 @@ class LookOptions(JsonOptions):
 class Proof:
     """What a command's node proves and demands: shared secret and TLS."""
 
-    secret: list[str] | None = None
+    secret: list[str] | None = field(default=None, repr=False)
     tls: "Tls | None" = None
     allow_unsealed: bool = False
 

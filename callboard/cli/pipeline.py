@@ -27,7 +27,7 @@ from callboard.cli.options import (
     option,
     read_secret,
 )
-from callboard.cli.output import say
+from callboard.cli.output import say, to_json
 from callboard.cli.own_node import (
     CONFIRM_LIMIT,
     JoinOptions,
@@ -46,6 +46,7 @@ from callboard.pipeline.job import Job, find_query
 from callboard.pipeline.progress import Handed, Progress, StatusFile, listener, query_metrics
 from callboard.pipeline.queries import Query, Settings, seconds_of
 from callboard.pipeline.state import Detection
+from callboard.private_file import make_folder, open_private
 from callboard.text import printable
 
 if TYPE_CHECKING:
@@ -607,10 +608,10 @@ def _removed_unless_started(folder: Path) -> Iterator[None]:
 @contextmanager
 def _stderr_in(path: Path) -> Iterator[None]:
     """Let processes that are started write their errors into a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     sys.stderr.flush()
     before = os.dup(2)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    file = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         os.dup2(file, 2)
         yield
@@ -702,7 +703,7 @@ def _end_of(folder: str, otherwise: int = 0) -> int:
 def _shows(options: JsonOptions) -> Callable[[Progress | None], None]:
     """Return what draws a batch: a bar in a terminal, else a line; None ends the drawing."""
     if options.as_json:
-        return lambda each: None if each is None else say(json.dumps(each.as_message()))
+        return lambda each: None if each is None else say(to_json(each.as_message()))
     if not sys.stderr.isatty():
         return lambda each: None if each is None else say(_line(each), err=True)
     drawn = False

@@ -9,7 +9,10 @@ import stat
 from pathlib import Path
 from typing import Final, Protocol
 
+from callboard import after_fork
 from callboard.commitlog.errors import FolderInPlace, NotPlain
+from callboard.file_place import identity_of, is_at
+from callboard.private_file import make_one_folder, mode_in
 
 
 class DiskFile(Protocol):
@@ -29,6 +32,9 @@ class DiskFile(Protocol):
 
     def fsync(self) -> None:
         """Make the contents durable, but not the name. After an error nothing is known."""
+
+    def is_in_place(self) -> bool:
+        """Return whether the path at which it was opened still leads to it."""
 
     def close(self) -> None:
         """Close the file; this makes nothing durable."""
@@ -76,9 +82,10 @@ def open_plain(path: str, flags: int) -> int:
         NotPlain: it is a link, a pipe, a device or a socket.
         FolderInPlace: it is a folder.
     """
+    mode = mode_in(path) if flags & os.O_CREAT else 0
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags, 0o644)
+        descriptor = os.open(path, flags, mode)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             check_plain(os.lstat(path).st_mode, path)
@@ -176,9 +183,13 @@ def check_plain(mode: int, path: str) -> None:
 class RealDisk:
     """A `Disk` below a folder of the machine."""
 
-    def __init__(self, root: str | Path) -> None:
-        """Use a folder, which has to exist; paths are relative to it."""
+    def __init__(self, root: str | Path, mode: int | None = None) -> None:
+        """Use a folder, which has to exist; paths are relative to it.
+
+        `mode` is that of folders that are made; see `private_file`.
+        """
         self._root = str(root)
+        self._mode = mode
 
     def _path(self, path: str) -> str:
         """Return the machine's path of a path below the root."""
@@ -188,11 +199,18 @@ class RealDisk:
     def open(self, path: str, *, append: bool = False) -> "RealFile":
         """Open a file to read it, or with `append` to write as well, made if needed."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
-        return RealFile(open_plain(self._path(path), flags))
+        place = self._path(path)
+        descriptor = open_plain(place, flags)
+        if append and self._mode is not None and not os.fstat(descriptor).st_size:
+            os.fchmod(descriptor, mode_in(place))  # whatever the umask is
+        file = RealFile(descriptor, place)
+        if append:
+            after_fork.register(file, after_fork.drop)
+        return file
 
     def mkdir(self, path: str) -> None:
         """Make a folder."""
-        Path(self._path(path)).mkdir()
+        make_one_folder(self._path(path), self._mode)
 
     def rename(self, old: str, new: str) -> None:
         """Rename within one folder; what has the new name is replaced, all in one step."""
@@ -230,9 +248,18 @@ def sync_path(path: str | Path, flags: int = 0) -> None:
 class RealFile:
     """An open file of the machine."""
 
-    def __init__(self, descriptor: int) -> None:
-        """Take over a descriptor."""
+    def __init__(self, descriptor: int, path: str) -> None:
+        """Take over the descriptor of what was opened at a path."""
         self._descriptor: int | None = descriptor
+        self._path = path
+
+    def fileno(self) -> int:
+        """Return the descriptor; -1 if the file is closed."""
+        return -1 if self._descriptor is None else self._descriptor
+
+    def is_in_place(self) -> bool:
+        """Return whether the path at which it was opened still leads to it."""
+        return is_at(self._path, identity_of(self._open()))
 
     def write(self, data: bytes) -> int:
         """Write at the end; returns how many bytes were taken, which may be fewer."""
@@ -339,6 +366,10 @@ class MemoryFile:
     def size(self) -> int:
         """Return the size in bytes."""
         return len(self._content)
+
+    def is_in_place(self) -> bool:
+        """Return True: nobody else reaches it."""
+        return True
 
     def fsync(self) -> None:
         """Do nothing."""

@@ -26,6 +26,7 @@ from callboard.actors.closing import Closing
 from callboard.actors.errors import NodeUnreachable, ResultTimeout
 from callboard.actors.future import Future
 from callboard.dataclass import dataclass
+from callboard.doors.unwritten import UnwrittenMessages
 from callboard.endpoint.door_claim import DoorClaim, DoorState
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, Pair, RunReceiver
@@ -36,6 +37,7 @@ from callboard.proxies.address import Endpoint
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.foreign import ForeignDial, ForeignLink, Opening
 from callboard.proxies.link.tls import Tls
+from callboard.redaction import redacted
 from callboard.zeek.json_message import content_to_json
 from callboard.zeek.web_socket import (
     ErrorFrame,
@@ -228,7 +230,8 @@ class WebSocketPeer(RunReceiver, Closing):
         """Begin to connect; the arguments are those of `Endpoint.connect_web_socket`."""
         self.url = url
         self.endpoint = self.version = self.reason = ""
-        self.brought = self.taken = self.unreadable = self.unwritten = self.dropped = 0
+        self.brought = self.taken = self.unreadable = self.dropped = 0
+        self._unwritten = UnwrittenMessages(hub, _log)
         self.errors = self.connects = self.unasked = 0
         self.last_error: ErrorFrame | None = None
         #: Called with each error frame of Zeek, on the node's thread.
@@ -322,7 +325,9 @@ class WebSocketPeer(RunReceiver, Closing):
         for each in self._connections():
             self._stop(each)
         for future in self._settled:
-            future.set_exception(NodeUnreachable(f"the connection to {self.url} was closed"))
+            future.set_exception(
+                NodeUnreachable(f"the connection to {redacted(self.url)} was closed")
+            )
         self._settled.clear()
 
     # --- the plan ---
@@ -523,6 +528,11 @@ class WebSocketPeer(RunReceiver, Closing):
             waiting, self._waiting, self._waiting_size = self._waiting, deque(), 0
             self._hub.hand_to(holder, topic, [cbor2.dumps(each) for each in waiting])
 
+    @property
+    def unwritten(self) -> int:
+        """Messages that JSON has no form for."""
+        return self._unwritten.count
+
     def _send(self) -> None:
         """Send messages until one has to wait."""
         ways = [each for each in self._connections() if each.link is not None]
@@ -537,10 +547,7 @@ class WebSocketPeer(RunReceiver, Closing):
             try:
                 text = content_to_json(topic, content)
             except EndpointError as error:
-                self.unwritten += 1
-                if not self.unwritten & (self.unwritten - 1):
-                    text = "message %d on %s is not sent: %s"
-                    _log.warning(text, self.unwritten, topic[:80], error)
+                self._unwritten.add(self.url, topic, error)
             else:
                 frames.setdefault(way, []).append(way.session.send(text))
         for way, parts in frames.items():

@@ -15,9 +15,11 @@ from typing import Any, Final
 from callboard.actors.closing import Closing
 from callboard.actors.errors import require
 from callboard.dataclass import dataclass
+from callboard.doors.unwritten import UnwrittenMessages
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import DoorReceiver, Item
 from callboard.endpoint.machine.topic import is_reserved
+from callboard.host_guard import ANY_HOST, HostGuard
 from callboard.model.errors import EndpointError, InvalidOption
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.link.certificates import Certificates
@@ -93,7 +95,11 @@ class WebSocketClient(DoorReceiver):
     """
 
     def __init__(
-        self, link: ForeignLink, session: ZeekServerSession, frames: "RunFrames"
+        self,
+        link: ForeignLink,
+        session: ZeekServerSession,
+        frames: "RunFrames",
+        unwritten: UnwrittenMessages,
     ) -> None:
         self.name = session.guest.application or session.guest.name
         self.peer_key = endpoint_text(link.remote)
@@ -102,6 +108,7 @@ class WebSocketClient(DoorReceiver):
         self.link = link
         self.session = session
         self._frames = frames
+        self._unwritten = unwritten
 
     def take_from(self, _sender: bytes, items: list[Item], size: int) -> None:
         """Send a run to the client; on the node's thread."""
@@ -113,7 +120,7 @@ class WebSocketClient(DoorReceiver):
                 frames.append(frame)
             elif frame is not None:
                 self.unwritten += 1
-                _log.debug("%s is not told on %s: %s", self.name, item[0][:80], frame)
+                self._unwritten.add(self.name, item[0], frame)
         self.taken += len(frames)
         if frames:
             self.link.say(b"".join(frames))
@@ -170,6 +177,7 @@ class WebSocketServer(Closing):
         tokens: Mapping[str, str] | None = None,
         permissions: Mapping[str, Rights] | None = None,
         origins: tuple[str, ...] | list[str] = (),
+        hosts: tuple[str, ...] | list[str] = (),
         limits: WebSocketLimits | None = None,
         version: str = VERSION,
         insecure: bool = False,
@@ -178,11 +186,14 @@ class WebSocketServer(Closing):
         self._hub = hub
         self._limits = limits or WebSocketLimits()
         self._version = version
-        self._entry = Admission(_checked_tokens(tokens), tuple(origins))
+        hosts = hosts or ((ANY_HOST,) if tls is not None else ())
+        guard = HostGuard.of_port(address, hosts)
+        self._entry = Admission(_checked_tokens(tokens), tuple(origins), guard)
         access = LinkAccess.of(None, None, permissions)
         self._permissions: Permissions | None = access.permissions
         self._clients: dict[ForeignLink, WebSocketClient] = {}
         self._frames = RunFrames()
+        self._unwritten = UnwrittenMessages(hub, _log)
         node = hub.node
         is_guarded = bool(tokens) or (tls is not None and tls.mutual)
         if not insecure:  # a certificate of the server alone keeps nobody out
@@ -231,7 +242,8 @@ class WebSocketServer(Closing):
 
     def link_up(self, link: ForeignLink, _name: str) -> None:
         """Give a client its messages from here on."""
-        client = WebSocketClient(link, link.machine, self._frames)  # type: ignore[arg-type]
+        session: Any = link.machine
+        client = WebSocketClient(link, session, self._frames, self._unwritten)
         rights = self._rights(client)
         topics = client.session.topics
         if rights is not None:

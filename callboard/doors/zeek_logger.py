@@ -24,6 +24,7 @@ from weakref import WeakSet
 
 import zmq
 
+from callboard import after_fork
 from callboard.actors.runner.runner import Runner
 from callboard.commitlog import CommitLog, FieldConflict, LogError, Retention
 from callboard.commitlog.arrow import load_pyarrow
@@ -40,6 +41,7 @@ from callboard.doors.zeromq_socket import (
 )
 from callboard.figures import PROCESS_SOURCES, Figure, Metric, by_label, figures_of, metrics_of
 from callboard.model.errors import InvalidData
+from callboard.private_file import make_folder
 from callboard.text import printable
 from callboard.zeek.log_write import LogHeader, LogWriteDecoder
 
@@ -205,6 +207,7 @@ class ZeekLogger:
             self._runner.stop()
             raise
         _OPEN.add(self)
+        after_fork.register(self)
         if _metrics not in PROCESS_SOURCES:
             PROCESS_SOURCES.append(_metrics)
         self._runner.start()
@@ -212,7 +215,7 @@ class ZeekLogger:
     def _lock_folder(self) -> FileLock:
         """Make the folder, and hold it."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             what, remedy = f"a logger writes to {self.folder}", "give another folder"
             return FileLock(str(self.folder), ".lock", what, remedy)
         except OSError as error:
@@ -337,7 +340,7 @@ class ZeekLogger:
             LogError: they were not.
         """
         log = self._logs[name]
-        if log.has_failed:  # a sync did, so nobody knows what the disk holds
+        if log.may_reopen:  # a sync did, so nobody knows what the disk holds
             del self._logs[name]
             log.close()
             log = self._open(name)
@@ -410,6 +413,7 @@ class ZeekLogger:
 
     # --- the end ---
 
+    @after_fork.nothing_in_copies
     def close(self) -> None:
         """Append what has come, make all durable, and end; a second call does nothing.
 

@@ -33,6 +33,7 @@ from callboard.actors.errors import (
     require,
 )
 from callboard.actors.future import Future
+from callboard.doors.unwritten import UnwrittenMessages
 from callboard.doors.zeromq_socket import (
     HIGH_WATER,
     LINGER_MS,
@@ -50,6 +51,7 @@ from callboard.model.errors import EndpointError, InvalidOption
 from callboard.proxies.events import ForeignDialFailed, ForeignLinkDown, ForeignLinkUp
 from callboard.proxies.link.foreign import ForeignPeer
 from callboard.proxies.link.ports import is_loopback
+from callboard.redaction import redacted
 from callboard.zeek.zeromq import BINARY, PARTS, ZeroMqNode
 
 _log: Final = logging.getLogger("callboard.zeek")
@@ -179,7 +181,8 @@ class ZeroMq(Closing):
         hub = endpoint.hub
         self._hub, self._runtime = hub, hub.runtime
         self._runner = self._runtime.runner
-        self.brought = self.taken = self.unheard = self.unwritten = 0
+        self.brought = self.taken = self.unheard = 0
+        self._unwritten = UnwrittenMessages(hub, _log)
         self.reason = ""
         self.id = _id_of(hub, member)
         self._fixed = None if subscribe is None else shortest(topic_texts(subscribe))
@@ -512,8 +515,7 @@ class ZeroMq(Closing):
             try:
                 parts = node.pack(topic, content_of((topic, pair)))
             except EndpointError as error:
-                self.unwritten += 1
-                _log.warning("a message on %s is not sent: %s", topic[:80], error)
+                self._unwritten.add("Zeek", topic, error)
             else:
                 if not send(parts):
                     return  # `_hear` goes on when there is room
@@ -561,6 +563,11 @@ class ZeroMq(Closing):
             )
             for node, name in list(self._node.nodes.items())
         ]
+
+    @property
+    def unwritten(self) -> int:
+        """Messages for which the format has no value."""
+        return self._unwritten.count
 
     def _metrics(self) -> list[Metric]:
         """Return the figures of this door."""
@@ -649,7 +656,7 @@ def addresses_of(url: str) -> tuple[str, str]:
     """
     found = _URL.fullmatch(url)
     if found is None:
-        msg = f"{url!r} is no zmq://HOST:PORT or zmq://HOST:PORT/PORT"
+        msg = f"{redacted(url)!r} is no zmq://HOST:PORT or zmq://HOST:PORT/PORT"
         raise InvalidOption(msg)
     host, xpub, xsub = found.groups()
     first = int(xpub or DEFAULT_PORT)

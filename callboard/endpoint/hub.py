@@ -18,7 +18,6 @@ thread publishes stays in order: it goes at once only when nothing waits.
 import asyncio
 import itertools
 import logging
-import threading
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from weakref import WeakSet
 
 import cbor2
 
+from callboard import locks
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import ResultTimeout, WouldBlock
 from callboard.actors.future import Future
@@ -38,6 +38,7 @@ from callboard.actors.system_actor import CallBack, SystemActor
 from callboard.basp.header import CORE_ACTOR, DIRECTORY
 from callboard.dataclass import dataclass
 from callboard.endpoint.events import Undelivered
+from callboard.endpoint.machine.catch_up import ANSWER_SECONDS
 from callboard.endpoint.machine.core import DEFAULT_TTL, Core
 from callboard.endpoint.machine.effect import (
     BroughtIn,
@@ -71,6 +72,7 @@ from callboard.proxies.events import (
     ForeignLinkUp,
     LinkDown,
     LinkUp,
+    NodeDown,
     NodeUp,
     PathMoved,
 )
@@ -113,6 +115,9 @@ DRAIN_INTERVAL: Final = 0.005
 
 #: Seconds that the endpoint behind an established link may take to tell its filter.
 INTRODUCTION_LIMIT: Final = 10.0
+
+#: Seconds for which values may wait for answers about a receiver: see `CatchUp`.
+SETTLE_LIMIT: Final = ANSWER_SECONDS + 2 * TICK_INTERVAL
 
 #: Refusals of other nodes that are remembered; each of these is logged once.
 REFUSALS_KEPT: Final = 256
@@ -173,7 +178,7 @@ class Hub(SystemActor):
         self.claims: set[str] = set()
         #: Subscriptions of actors by handlers of theirs, by the ref and what marks the handler.
         self.by_door: dict[tuple[ActorRef[Any], type], object] = {}
-        self.lock = threading.Lock()
+        self.lock = locks.lock("publishing of a hub", 410)
         self._objects = itertools.count(1)
         # What was published, and who waits until there is room for more.
         self.inputs: deque[Pair | CoreOrder] = deque()
@@ -193,7 +198,7 @@ class Hub(SystemActor):
         self.core = self._make_core(options)
         self.counters = self.core.counters
         #: Held by the thread that works with the core.
-        self.core_lock = threading.Lock()
+        self.core_lock = locks.lock("core of a hub", 420, runs_users=True)
         self._listeners: list[Callable[[PeerEvent], object]] = []
         #: Told what another endpoint refuses this one: its node, the right, and for what.
         self.refusal_listeners: list[Callable[[RefusedThere], object]] = []
@@ -233,7 +238,7 @@ class Hub(SystemActor):
     def _take_stock(self, node: Node) -> None:
         """Take the nodes and links that were there before this hub."""
         #: Messages of doors among the inputs, with what guards their number.
-        self._brought, self._room_lock = 0, threading.Lock()
+        self._brought, self._room_lock = 0, locks.lock("room of a hub", 430)
         #: Sessions with endpoints of foreign software, by their ids: one for each.
         self.foreign_sessions: dict[bytes, Any] = {}
         #: What is published by topic, and until when that is counted: see `topic_rows`.
@@ -241,6 +246,7 @@ class Hub(SystemActor):
         self.overlay.add_part("topics", self.topic_rows)
         self.overlay.add_part("peers", self.peer_rows)
         for other in node.overlay.nodes():
+            self.core.node_reached(other, self._now())
             self._look_for_hub(other)
         for link in node.links():
             self._link_up(link.peer)
@@ -248,7 +254,8 @@ class Hub(SystemActor):
     def _link_up(self, peer: bytes) -> None:
         """There is a link to a node, perhaps with other rights than before."""
         self.refusals.clear()
-        self._carry_out(self.core.link_established(peer, self.overlay.address(peer)))
+        address = self.overlay.address(peer)
+        self._carry_out(self.core.link_established(peer, address, self._now()))
 
     @classmethod
     def of(cls, node: Node, options: HubOptions | None = None) -> "Hub":
@@ -353,7 +360,8 @@ class Hub(SystemActor):
         now, is_sent = self._now(), False
         if now >= self.calm_from:
             lock = self.core_lock
-            if not self.runtime.is_runner_thread() and lock.acquire(blocking=False):
+            if not self.runtime.is_runner_thread() and locks.take_if_free(lock):
+                self.core.now = now
                 try:
                     is_sent = self._try_to_send(pairs)
                 finally:
@@ -574,7 +582,7 @@ class Hub(SystemActor):
         self._room_awaited.append(future)
         if self.has_room():
             self._release_waiters()
-        return future
+        return self.runtime.shutdown.guard(future)
 
     def _release_waiters(self) -> None:
         """Wake everyone waiting for room."""
@@ -695,12 +703,16 @@ class Hub(SystemActor):
         """Let the hub carry out an order in a turn, which gets the future of its outcome."""
         done: Future[bool] = Future()
         self.call_soon(order, *args, done)
-        return done
+        return self.runtime.shutdown.guard(done)
 
     def flushed(self, timeout: float) -> None:
         """Wait until the core has taken everything that was published before."""
         if not self.runtime.is_runner_thread() and not self.runtime.is_closed:
-            self.until(lambda _: not self.inputs, timeout).result()
+            self.until(self._has_sent_all, timeout).result()
+
+    def _has_sent_all(self, core: Core) -> bool:
+        """Return whether nothing that was published waits here, but for slow peers."""
+        return not self.inputs and not core.catch_up.pending
 
     def receivers_of(self, topic: str) -> Future[tuple[bytes, ...]]:
         """Return the nodes to which a message with this topic would be sent.
@@ -709,10 +721,19 @@ class Hub(SystemActor):
         """
         checked = checked_topic(topic)
 
-        def find() -> tuple[bytes, ...]:
+        def find() -> tuple[bytes, ...] | None:
             while self.inputs:
                 self._take_inputs()
-            return self.core.receivers_of(checked)
+            if not self.core.catch_up.pending:
+                return self.core.receivers_of(checked)
+            promise, is_sent = self.promise(), Future[bool]()
+            is_sent.add_done_callback(
+                lambda _: self.call_soon(
+                    lambda: promise.set_result(self.core.receivers_of(checked))
+                )
+            )
+            self._await(lambda core: not core.catch_up.pending, SETTLE_LIMIT, is_sent)
+            return None
 
         return self.me.ask(CallBack(find))
 
@@ -740,6 +761,7 @@ class Hub(SystemActor):
     def _take_inputs(self) -> None:
         """Take what waits, as runs of one kind."""
         self.is_poked = False
+        self.core.now = self._now()
         inputs = self.inputs
         count = min(len(inputs), TURN_LENGTH)
         take = inputs.popleft
@@ -811,12 +833,15 @@ class Hub(SystemActor):
                 self._carry_out(self.core.endpoint_lost(node, text))
 
     @handler
-    def node_event(self, event: NodeUp | LinkUp | LinkDown | PathMoved) -> None:
+    def node_event(self, event: NodeUp | NodeDown | LinkUp | LinkDown | PathMoved) -> None:
         """Something changed about links or nodes."""
         with self.core_lock:
             match event:
                 case NodeUp():
+                    self.core.node_reached(event.node_id, self._now())
                     self._look_for_hub(event.node_id)
+                case NodeDown():
+                    self.core.node_lost(event.node_id)
                 case LinkUp():
                     self._link_up(event.peer)
                 case LinkDown():
@@ -832,7 +857,7 @@ class Hub(SystemActor):
 
     def _note_event(self, event: object) -> None:
         """Hear of events of the node, on the thread where they happen."""
-        if isinstance(event, NodeUp | LinkUp | LinkDown | PathMoved):
+        if isinstance(event, NodeUp | NodeDown | LinkUp | LinkDown | PathMoved):
             self._post(event)
         elif isinstance(event, ForeignLinkUp | ForeignLinkDown | ForeignDialFailed):
             self.call_soon(self._foreign_event, event)
@@ -863,6 +888,8 @@ class Hub(SystemActor):
     def _tick(self) -> None:
         """Repeat what was not confirmed, and ask again where nobody answered."""
         self._carry_out(self.core.tick(self._now()))
+        if self._awaited:
+            self._look_for_awaited()
         unanswered = sorted({*self._unanswered})
         self._unanswered.clear()
         for node in unanswered:
@@ -1073,4 +1100,4 @@ class Hub(SystemActor):
             self.runtime.report(Undelivered(peer, count, str(self._overflow_policy)))
 
 
-_MAKING: Final = threading.Lock()
+_MAKING: Final = locks.lock("making of hubs", 400, runs_users=True)

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
-from callboard.actors.errors import ResultTimeout
+from callboard import after_fork, locks
+from callboard.actors.errors import NodeClosed, ResultTimeout
 from callboard.actors.future import Future, refuse_endless_wait, waiting
 from callboard.actors.seconds import limit
 
@@ -63,12 +64,13 @@ class MessageQueue(Generic[T]):
         self.dropped = 0
         self._on_drop = on_drop
         self._items: deque[T] = deque()
-        self._lock = threading.Lock()
+        self._lock = locks.lock("message queue", 440)
         self._waiters: deque[_Waiter] = deque()
         #: The ends of a pipe that is readable while messages wait; made by `fd`.
         self._pipe: tuple[int, int] | None = None
         self._is_marked = False
         self._closed = False
+        after_fork.register(self, MessageQueue._leave_process)
 
     # --- the node's side ---
 
@@ -79,6 +81,12 @@ class MessageQueue(Generic[T]):
         if len(queue) > self.limit:
             self._drop_oldest()
         if self._waiters or self._pipe is not None:
+            self._tell_readers()
+
+    def put_back(self, items: list[T]) -> None:
+        """Put messages back that a reader took and did not get, before those that wait."""
+        self._items.extendleft(reversed(items))
+        if items:
             self._tell_readers()
 
     def _drop_oldest(self) -> None:
@@ -206,15 +214,23 @@ class MessageQueue(Generic[T]):
         for end in pipe or ():
             os.close(end)
 
+    def _leave_process(self) -> None:
+        """Refuse to wait in a forked process, where nothing arrives."""
+        after_fork.drop(*(self._pipe or ()))
+        self._items.clear()
+
     def _enter(self, waiter: _Waiter) -> bool:
         """Let a waiter be woken by what comes next; False if something is there already.
 
         Raises:
+            NodeClosed: this is a copy in a forked process.
             EOFError: the queue was closed and is empty.
         """
         with self._lock:
             if self._items:
                 return False
+            if after_fork.is_copy(self):
+                raise NodeClosed(after_fork.refusal("the subscriber", "make another one here"))
             if self._closed:
                 msg = "the subscriber was closed"
                 raise EOFError(msg)

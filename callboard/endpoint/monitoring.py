@@ -1,10 +1,9 @@
 """What a hub shows: metrics (Broker's under its names, and some of ours), status, pages."""
 
-import json
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -15,6 +14,7 @@ from callboard import figures
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.run import PackedType
 from callboard.endpoint.machine.status import foreign_id
+from callboard.json_form import json_of
 from callboard.node import Node
 from callboard.pages import JSON, PLAIN, Page, PageServer
 
@@ -73,6 +73,11 @@ _TOPIC_ROWS: Final[tuple[figures.Row[Hub], ...]] = (
         "malformed_total",
         "Runs from other endpoints that were no messages.",
         "counters.malformed",
+    ),
+    (
+        "unwritten_total",
+        "Messages that a foreign wire, such as WebSocket JSON, has no form for.",
+        "counters.unwritten",
     ),
     (
         "refused_total",
@@ -159,7 +164,7 @@ def status_of(hub: Hub) -> dict[str, Any]:
 
 def status_json(hub: Hub) -> str:
     """Return the status as JSON text."""
-    return json.dumps(status_of(hub), ensure_ascii=False)
+    return json_of(status_of(hub))
 
 
 def status_page(node: Node) -> Page:
@@ -176,14 +181,16 @@ def metrics_page(node: Node) -> Page:
     return Page(HTTPStatus.OK, figures.CONTENT_TYPE, figures.exposition(all_metrics(hub)))
 
 
-def serve_topics(node: Node, address: tuple[str, int]) -> PageServer | None:
+def serve_topics(
+    node: Node, address: tuple[str, int], hosts: Iterable[str] = ()
+) -> PageServer | None:
     """Serve `/metrics` and `/v1/status/json` of a node's topics.
 
     A port that cannot be opened is logged: the node does its work without.
     """
     pages = {METRICS_PATH: partial(metrics_page, node), STATUS_PATH: partial(status_page, node)}
     try:
-        return PageServer(pages, *address)
+        return PageServer(pages, *address, hosts=hosts, option="metrics_hosts")
     except (OSError, UnicodeError) as error:  # the latter: a host that is not a name
         text = "cannot serve metrics at %s:%s: %s; choose another port, 0 picks one"
         _LOG.error(text, *address, error)

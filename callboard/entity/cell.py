@@ -22,18 +22,21 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
+from weakref import ref as weak
 
 from callboard.actors import errors
 from callboard.actors.cell import Cell
 from callboard.actors.envelope import Envelope, accompanied
+from callboard.actors.events import SlowHandler
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Home, Sender, current_cell
 from callboard.actors.signals import Resume, Stop, Urgent
+from callboard.actors.task import HandlerTask
 from callboard.dataclass import dataclass
 from callboard.entity.entity import Entity
 from callboard.entity.errors import EntityUnavailable, NotPersistable
-from callboard.entity.form import IMMUTABLE
+from callboard.entity.form import IMMUTABLE, OTHER_RELEASE
 from callboard.entity.reminders import ReminderTicket
 from callboard.entity.state.interface import (
     Committed,
@@ -543,10 +546,15 @@ class EntityCell(Cell):
     def _take_reminder(self, ticket: ReminderTicket, sender: Any) -> None:
         """Handle a reminder, unless it was forgotten or set anew while it waited."""
         row = ticket.row
-        if ticket.is_current and not self._changes_reminder(row.name):
-            self.dispatch(self.host.form.read(row.body), sender)
-        else:
+        if not ticket.is_current or self._changes_reminder(row.name):
             ticket.set_exception(EntityUnavailable("it was forgotten, or set anew"))
+            return
+        try:
+            message = self.host.form.read(row.body)
+        except (StateCorrupt, StateVersion) as error:  # it waits for a program that reads it
+            ticket.set_exception(error)
+            return
+        self.dispatch(message, sender)
 
     def start_task(
         self, coroutine: Coroutine[Any, Any, Any], sender: Sender | None, message: Any = None
@@ -640,8 +648,11 @@ class EntityCell(Cell):
             actor = self._half_made or self._made_of(recovered.snapshot)
             self.host.apply(self, actor, recovered.events)
         except BaseException as error:  # noqa: BLE001 - what was stored cannot be read by the class
-            wrong = isinstance(error, StateCorrupt | StateVersion)
-            self._cannot_read(error if wrong else StateCorrupt(_unread(self, error)))
+            if isinstance(error, OTHER_RELEASE):
+                error = StateVersion(_unread(self, error))
+            elif not isinstance(error, StateCorrupt | StateVersion):
+                error = StateCorrupt(_unread(self, error))
+            self._cannot_read(error)
             return
         self._since += len(recovered.events)
         if recovered.has_more:
@@ -655,6 +666,7 @@ class EntityCell(Cell):
         if type(actor).activated is not Entity.activated:
             self.sender = _HeldStart(self, None)  # if it raises at once
             self.start_task(actor.activated(), self.sender, None)
+            self._limit_hook("activated")
 
     def _made_of(self, snapshot: EntitySnapshot | None) -> Entity:
         """Return the entity of a snapshot, before the events behind it."""
@@ -694,11 +706,11 @@ class EntityCell(Cell):
         if state is None:
             msg = f"{where} saves self.state, and has none; make it in __init__"
             raise NotPersistable(msg)
-        self.host.form.kind_of(state)
+        kind = self.host.form.kind_of(state)
         body = self.host.form.write(state)
         self.written += 1
         if self.type_is_kept:
-            version = self.type.snapshot_version
+            version = self.type.saved_version(kind.names)
             self._saved = EntitySnapshot(self.key, self.written, version, body)
 
     def remind(self, name: str, message: object, after: float, every: float) -> None:
@@ -1035,8 +1047,31 @@ class EntityCell(Cell):
         actor = self.actor
         if actor is not None and type(actor).passivated is not Entity.passivated:
             self.start_task(self._say_goodbye(actor), HeldSender(self, None), None)
+            self._limit_hook("passivated")
         else:
             self.end = (ExitReason.NORMAL, "")
+
+    def _limit_hook(self, name: str) -> None:
+        """End a hook that awaits for longer than the class lets it."""
+        task, seconds = self.task, self.type.cls.hook_timeout
+        if task is not None and seconds is not None:  # else it is over
+            self.runner.call_later(seconds, _end_hook, weak(self), task, name, seconds)
+
+    def end_hook(self, task: HandlerTask, name: str, seconds: float) -> None:
+        """End a hook whose time is over: it would block its key for as long as it awaits."""
+        if self.task is not task or self.reason is not None:
+            return
+        hook = f"{type(self.actor).__qualname__}.{name}"
+        text = f"{hook}() of {self.ref} awaited for {seconds:g} s, its hook_timeout"
+        self.runtime.warn_once(("hook", hook), f"{text}; it was cancelled")
+        self.runtime.report(SlowHandler(self.ref, hook, seconds))
+        if name == "passivated":
+            self.kill(ExitReason.NORMAL, text)
+            return
+        self.task = None
+        task.abandon()
+        self._forget_stretch(EntityUnavailable(text))
+        self._leave_unbegun(unavailable(EntityUnavailable(f"{text}{_REPEAT}")), text)
 
     async def _say_goodbye(self, actor: Any) -> None:
         await actor.passivated()
@@ -1092,6 +1127,13 @@ class LeasedCell(EntityCell):
         return True
 
 
+def _end_hook(cell: "weak[EntityCell]", task: HandlerTask, name: str, seconds: float) -> None:
+    """End a hook of an activation that is still there."""
+    found = cell()
+    if found is not None:
+        found.end_hook(task, name, seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class _Begin:
     """To an activation itself: the state is there."""
@@ -1112,7 +1154,15 @@ _REPEAT: Final = "; nothing was stored: repeat it"
 
 #: Errors that say more than that nothing happened.
 _TOLD: Final = frozenset(
-    ("OutcomeUnknown", "StateCorrupt", "StateVersion", "WrongState", "EntityUnavailable")
+    (
+        "OutcomeUnknown",
+        "StateCorrupt",
+        "StateVersion",
+        "ValueRefused",
+        "WrongState",
+        "StateReplaced",
+        "EntityUnavailable",
+    )
 )
 
 

@@ -8,15 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from callboard import locks
 from callboard.actors.dispatch import handler
-from callboard.actors.envelope import COMPANY, Envelope
+from callboard.actors.envelope import COMPANY, Encoded, Envelope
 from callboard.actors.errors import WrongValue, remote_error, require
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Home, Sender, current_cell
 from callboard.actors.runner.slow_handlers import handler_frame
 from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import count as checked_count
+from callboard.actors.shutdown import Deadline
 from callboard.actors.system_actor import SystemActor
+from callboard.basp.cbor.reader import RunsUserCode
 from callboard.basp.entity_name import KEY_LIMIT, QUEUE_PREFIX, is_key, is_type_name
 from callboard.basp.errors import MalformedPayload, RemoteProtocolError
 from callboard.basp.header import ENTITIES
@@ -24,7 +27,13 @@ from callboard.basp.options import CHAIN_LIMIT
 from callboard.basp.payload import PayloadCodec
 from callboard.entity.cell import EntityCell, HeldCarried
 from callboard.entity.cycles import would_deadlock
-from callboard.entity.entity import Entity, EntityType, checked_key, type_name
+from callboard.entity.entity import (
+    Entity,
+    EntityType,
+    checked_key,
+    stored_name,
+    type_name,
+)
 from callboard.entity.errors import DuplicateEntityType, NeedsLeases
 from callboard.entity.form import EventForm
 from callboard.entity.host import EntityHost
@@ -61,10 +70,12 @@ from callboard.entity.ownership import (
     wrong_state,
 )
 from callboard.entity.reference import EntityRef
+from callboard.entity.reminders import ParkedReminder
 from callboard.entity.sending import TypeSender, Waiting
 from callboard.entity.state.client import StateClient, ThreadedStateClient
 from callboard.entity.state.interface import EntityState, StoredEvent
 from callboard.entity.state.opening import open_leases, open_state, open_view
+from callboard.entity.unpersisted import is_wanted
 from callboard.lease.driver import LeaseDriver, LeaseLoop, LeaseNews, LeasePlace, LeaseThread
 from callboard.lease.errors import (
     LeaseLost,
@@ -93,9 +104,6 @@ T = TypeVar("T")
 
 #: Events of one entity that are shown to who looks.
 ROWS_OF_EVENTS: Final = 1_000
-
-#: Seconds that closing waits for commits under way, and for other members to be told.
-CLOSE_TIMEOUT: Final = 5.0
 
 #: Seconds that other nodes have to tell which table they know, before this one hosts.
 ASK_SECONDS: Final = 1.0
@@ -388,7 +396,7 @@ class Entities:
         self._queues: dict[str, WorkQueue] = {}
         #: With what the types of singletons are hosted.
         self._hosted_as: dict[str, Any] = {}
-        self._lock = threading.Lock()
+        self._lock = locks.lock("entities of a node", 510)
         #: Names this life of the node in fences and in the table.
         self.writer = f"{runtime.node_id.hex()}-{runner.random.getrandbits(32):08x}"
         COMPANY.hold, COMPANY.used = _hold, True
@@ -510,10 +518,19 @@ class Entities:
     ) -> None:
         """Make the host of a type and let it become a member."""
         client = await self._open(self._states, state, open_state)
-        host = EntityHost(self.runtime, self.form, kind, arguments, client, self._ref)
+        host = EntityHost(
+            self.runtime,
+            self.form,
+            kind,
+            arguments,
+            client,
+            self._ref,
+            is_checked=is_wanted(self._runner),
+        )
         host.runner = self._runner
         host.writer, host.send_back = self.writer, self._send_back
-        host.sending = sender = self._sender(name)
+        sender = self._sender(name)
+        host.send_by(sender)
         host.grew = partial(self.growth.grew, name)
         self._urls[name] = state
         register = await self._open(self._leases, leases, self._open_leases)
@@ -738,7 +755,7 @@ class Entities:
             WrongArgument: that is no entity class, or no key.
             WrongValue: the key is empty or too long.
         """
-        name = cls if isinstance(cls, str) and cls else type_name(cls)
+        name = stored_name(cls) if isinstance(cls, str) and cls else type_name(cls)
         return EntityRef(self.runtime, self, name, checked_key(key))
 
     def _ref(self, name: str, key: str) -> EntityRef[Any]:
@@ -850,6 +867,11 @@ class Entities:
         quick = None if host is None or host.sending.has_lines else host
         refused: Container[int] = ways.get(way, ())
 
+        def unread(held: HeldCarried, error: BaseException) -> None:
+            runtime.counters.dead_letters += 1
+            carrier.died()
+            held.inner.set_exception(error)
+
         def take(carried: Carried, held: HeldCarried) -> None:
             nonlocal quick, refused
             _, flags, attempt, teller, left, key, body = carried
@@ -859,10 +881,12 @@ class Entities:
             try:
                 message = read(body)
             except RemoteProtocolError as error:
-                runtime.counters.dead_letters += 1
-                carrier.died()
-                held.inner.set_exception(error)
+                unread(held, error)
                 return
+            except RunsUserCode:
+                message = Encoded(
+                    partial(carrier.read_whole, body), partial(unread, held), len(body)
+                )
             if not left:
                 carrier.died()
                 server.drop_expired(message, held.inner)
@@ -1091,7 +1115,7 @@ class Entities:
             WrongArgument: that is no entity class, or an argument is of another kind.
             WrongValue: this node does not know where the events of the type are.
         """
-        name = cls if isinstance(cls, str) and cls else type_name(cls)
+        name = stored_name(cls) if isinstance(cls, str) and cls else type_name(cls)
         require(state is None or isinstance(state, str), "state is a text", state)
         for what, value in (("follow", follow), ("raw", raw)):
             require(type(value) is bool, f"{what} is True or False", value)
@@ -1109,6 +1133,50 @@ class Entities:
         decoder = EntryDecoder(self.form, name, kind, is_raw=raw)
         named = checked_reader(reader)
         return Journal(self, url, name, decoder, after=after, follow=follow, reader=named)
+
+    async def parked_reminders(self, cls: object, state: str | None) -> list[ParkedReminder]:
+        """Return the reminders of a type that no host delivers any more.
+
+        Raises:
+            WrongArgument: that is no entity class, or the state is no text.
+            WrongValue: this node does not know where the reminders of the type are.
+        """
+        name, url = self._place_of(cls, state)
+        found = await called(await self.state(url), EntityState.parked_reminders, name)
+        read = self.form.read_or_show
+        return [
+            ParkedReminder(each.key, each.name, Entry.moment(each.due_ms), read(each.body))
+            for each in found
+        ]
+
+    async def start_reminders(
+        self, cls: object, key: str, reminder: str | None, state: str | None
+    ) -> int:
+        """Let parked reminders of an entity be due now; returns how many.
+
+        Raises:
+            WrongArgument: that is no entity class, key, name or state.
+            WrongValue: this node does not know where the reminders of the type are.
+        """
+        name, url = self._place_of(cls, state)
+        key = checked_key(key)
+        if reminder is not None:
+            reminder = checked_key(reminder, "reminder's name")
+        client = await self.state(url)
+        count: int = await called(client, EntityState.start_reminders, name, key, reminder)
+        if host := self._hosts.get(name):
+            host.reminders.scan()
+        return count
+
+    def _place_of(self, cls: object, state: str | None) -> tuple[str, str]:
+        """Return the name of a type and the URL of its state."""
+        name = stored_name(cls) if isinstance(cls, str) and cls else type_name(cls)
+        require(state is None or isinstance(state, str), "state is a text", state)
+        url = state if state is not None else self._urls.get(name)
+        if url is None:
+            msg = f"{name} has no state that is known on {self.runtime.name}; give its state=…"
+            raise WrongValue(msg)
+        return name, url
 
     async def view(self, url: str) -> StateClient:
         """Return what reads a state, opened once for the node."""
@@ -1158,30 +1226,48 @@ class Entities:
 
     # --- the end ---
 
-    async def drain(self, timeout: float) -> None:
-        """Move all slots to the other members, type by type, while there is time."""
-        begun, late = self.runtime.now(), OutcomeUnknown("slots are left")
+    async def drain(self, deadline: Deadline) -> None:
+        """Move all slots to the other members while there is time.
 
-        async def in_time(what: Future[None]) -> None:
-            left = timeout - (self.runtime.now() - begun)
-            with suppress(StorageError):  # what is left goes when the node closes
-                await self.runtime.in_time(what, max(0.0, left), late)
-
-        for name, owned in list(self._owned.items()):
-            await in_time(owned.start_drain())
+        All types begin at once: they take turns (`MoveTurns`), and one whose entities do not
+        come to rest gives its turn back, so it does not use up the time of the others.
+        """
+        moves = [(name, owned.start_drain()) for name, owned in list(self._owned.items())]
+        for name, move in moves:
+            await self._in_time(move, deadline)
             passed_on: Future[None] = Future()
             self._sender(name).when_idle(partial(passed_on.set_result, None))
-            await in_time(passed_on)
+            await self._in_time(passed_on, deadline)
 
-    async def close(self) -> None:
-        """Commit what is under way, and give all slots to the other members."""
-        for name, host in list(self._hosts.items()):
-            emptied: Future[None] = Future()
-            host.close(partial(emptied.set_result, None))
-            await emptied
+    async def close(self, deadline: Deadline) -> None:
+        """Commit what is under way, and give all slots to the other members.
+
+        Activations that have not ended when half of the time is over are killed, so that those
+        slots are given away as well.
+        """
+        hosts = list(self._hosts.items())
+        half = Deadline.after(self.runtime.now, deadline.left() / 2)
+        emptied: list[Future[None]] = []
+        for _, host in hosts:
+            future: Future[None] = Future()
+            emptied.append(future)
+            host.close(partial(future.set_result, None))
+        for future, (_, host) in zip(emptied, hosts, strict=True):
+            await self._in_time(future, half)
+            if not future.done():
+                host.kill_all("its node was closed while it did not come to rest")
+        for name, _ in hosts:
             owned = self._owned.get(name)
             if owned is not None:
-                await owned.leave()
+                await self._in_time(owned.start_leaving(), deadline)
+
+    async def _in_time(self, change: Future[None], deadline: Deadline) -> None:
+        """Await a change as long as there is time; what is left goes when the node ends."""
+        waiter: Future[None] = Future()
+        change.on_done(lambda done: waiter.set_result(None))
+        late = OutcomeUnknown("slots are left")
+        with suppress(StorageError):
+            await self.runtime.in_time(waiter, deadline.left(), late)
 
     def release(self) -> None:
         """Close states and leases; on a thread that may block."""

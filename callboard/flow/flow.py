@@ -8,13 +8,13 @@ future, so the same lines serve threads, asyncio, handlers of actors and simulat
 import asyncio
 import contextlib
 import importlib
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final, NoReturn, Self
 
+from callboard import after_fork, locks
 from callboard.actors.errors import AskTimeout, CallboardError
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
@@ -24,6 +24,7 @@ from callboard.flow.factories import REASON_LIMIT, refuse_in_factory
 from callboard.flow.link import NAME, ActorLink, FlowLink, FlowTaker
 from callboard.flow.protocol.machine import Dat, End, FlowMachine, FlowState, Opened
 from callboard.flow.protocol.message import as_frames
+from callboard.items import Items
 from callboard.node import Node
 from callboard.proxies.rights.permissions import Secrets
 from callboard.text import describe, said
@@ -77,7 +78,8 @@ class Flow:
         self.is_giver = machine.is_giver
         self._machine = machine
         self._link: FlowLink | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock("flow", 300)
+        after_fork.register(self)
         self._inbox: deque[Dat] = deque()
         self._waiters: list[Future[None]] = []
         self._error: errors.FlowError | None = None
@@ -282,10 +284,8 @@ class Flow:
             while True:
                 yield self.get()
 
-    async def __aiter__(self) -> AsyncIterator[Dat]:
-        with contextlib.suppress(errors.FlowEnded):
-            while True:
-                yield await self.aget()
+    def __aiter__(self) -> AsyncIterator[Dat]:
+        return Items(self.aget, ends=(errors.FlowEnded,))
 
     # --- end ---
 
@@ -343,6 +343,7 @@ class Flow:
     def __enter__(self) -> Self:
         return self
 
+    @after_fork.nothing_in_copies
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if not self._is_closed:
             try:
@@ -355,6 +356,7 @@ class Flow:
     async def __aenter__(self) -> Self:
         return self
 
+    @after_fork.nothing_awaited_in_copies
     async def __aexit__(
         self, _kind: object, error: BaseException | None, _trace: object
     ) -> None:
@@ -511,6 +513,10 @@ class Flow:
                     await change
                 except AskTimeout:
                     raise self._too_late() from None
+                except BaseException:  # cancelled: many waits may come before the next change
+                    with self._lock, contextlib.suppress(ValueError):
+                        self._waiters.remove(change)
+                    raise
                 outcome = step()  # most often it is there, and no other future is needed
             if outcome:
                 change.set_result(None)  # nothing waits for it
@@ -530,7 +536,7 @@ class FlowAddress:
 
     address: Any
     node: Node | None = None
-    secret: Secrets | None = None
+    secret: Secrets | None = field(default=None, repr=False)
     tls: Any = None
     timeout: float | None = None
 

@@ -9,9 +9,11 @@
         │   └── StateFull         no room is left
         ├── OutcomeUnknown        perhaps it happened, and the database cannot be asked
         ├── StateCorrupt          what is stored cannot be right
-        ├── StateVersion          a newer callboard wrote it
+        ├── ValueRefused          the database takes no such value       (ValueError)
+        ├── StateVersion          a newer callboard, or a newer program, wrote it
         ├── WrongState            another state than the one that was meant
         ├── DatabaseReplaced      another server, or one that lost what it had acknowledged
+        │   └── StateReplaced     a file of the database was removed or replaced
         ├── UnsafeDatabase        it could lose or mix up what it acknowledges  (ValueError)
         ├── Fenced                another owner has the slot
         └── LeaseLost             this process did not raise its lease in time
@@ -44,8 +46,15 @@ class StateCorrupt(StorageError):
     """The stored data is invalid: a damaged file, or a missing number."""
 
 
+class ValueRefused(StorageError, ValueError):
+    """The database takes no such value, such as a text with NUL; it was not written."""
+
+
 class StateVersion(StorageError):
-    """A newer callboard wrote the tables, or a newer class the events."""
+    """A newer callboard wrote the tables, or a newer program the events and values."""
+
+    #: The name of the message type that this program lacks, if that is why.
+    missing: str = ""
 
 
 class WrongState(StorageError):
@@ -54,6 +63,13 @@ class WrongState(StorageError):
 
 class DatabaseReplaced(StorageError):
     """Another server answers, or it failed over: acknowledged commits may be lost."""
+
+
+class StateReplaced(DatabaseReplaced):
+    """A file of the database was removed or replaced under this process.
+
+    It does not use the database any more: start the node again.
+    """
 
 
 class UnsafeDatabase(StorageError, ValueError):

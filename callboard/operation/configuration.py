@@ -136,6 +136,7 @@ class NodeConfiguration(reading.Table):
     log_level: reading.LogLevel = "info"
     log_format: Literal["text", "json"] = "text"
     health: reading.HostPort | None = None
+    health_hosts: list[str] = []
     drain_timeout: float = Field(default=DRAIN_TIMEOUT, ge=0)
     when_exhausted: Literal["exit", "stay"] = "exit"
 

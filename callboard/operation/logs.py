@@ -4,13 +4,14 @@ A record factory asks for them while the record is made, so it costs what is log
 nothing for each message. Formats may then use `%(node)s`, `%(actor)s` and `%(trace)s`.
 """
 
-import json
 import logging
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from callboard.actors.envelope import traceparent
 from callboard.actors.reference import current_cell
+from callboard.json_form import json_of
+from callboard.redaction import redacted
 from callboard.text import printable
 
 #: What `callboard node run` writes.
@@ -53,7 +54,7 @@ class PrintableFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Write a record."""
-        return printable(super().format(record), kept="\n\t")
+        return printable(redacted(super().format(record)), kept="\n\t")
 
 
 class JsonFormatter(logging.Formatter):
@@ -72,14 +73,14 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "node": getattr(record, "node", NOTHING),
             "actor": getattr(record, "actor", NOTHING),
-            "message": record.getMessage(),
+            "message": redacted(record.getMessage()),
         }
         if getattr(record, "trace", NOTHING) != NOTHING:
             row |= {"trace_id": record.__dict__["trace"], "span_id": record.__dict__["span"]}
         if record.exc_info:
-            row["exception"] = self.formatException(record.exc_info)
+            row["exception"] = redacted(self.formatException(record.exc_info))
         more = {key: value for key, value in vars(record).items() if key not in _KNOWN}
-        return json.dumps(more | row, default=str)
+        return json_of(more | row, ensure_ascii=True, default=str)
 
 
 #: Attributes that every record has; others were given as `extra`.

@@ -25,6 +25,10 @@ class PeerPermissions(NamedTuple):
     secrets: dict[str, Secrets] | None = None
     permissions: dict[str, Rights] | None = None
 
+    def __repr__(self) -> str:
+        names = None if self.secrets is None else sorted(self.secrets)
+        return f"PeerPermissions(secrets of {names}, {self.permissions!r})"
+
 
 def _secrets(value: Any, info: ValidationInfo) -> Secrets:
     """Return the secrets of a name: texts, or files that hold one in a line.
@@ -75,7 +79,7 @@ RightsTable: Any = create_model("RightsTable", __base__=reading.StrictTable, **_
 class PermissionsFile(reading.Table):
     """The whole file."""
 
-    secrets: dict[str, Annotated[Any, AfterValidator(_secrets)]] = {}
+    secrets: dict[str, Annotated[Any, AfterValidator(_secrets)]] = Field(default={}, repr=False)
     permissions: dict[str, RightsTable]
 
 

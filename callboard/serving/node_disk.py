@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakMethod, WeakValueDictionary, finalize
 
+from callboard import locks
 from callboard.actors.errors import (
     ActorDown,
     AskTimeout,
@@ -71,7 +72,7 @@ def _close(node: Node) -> None:
     threading.Thread(target=node.close, name="callboard-close", daemon=True).start()
 
 
-_LOCK: Final = threading.Lock()
+_LOCK: Final = locks.lock("readers of remote logs", 480)
 _OWN: Final[WeakValueDictionary[tuple[int, str, str | None, str], _ReaderNode]] = (
     WeakValueDictionary()
 )
@@ -300,6 +301,10 @@ class NodeFile:
         self._ahead: deque[tuple[ReadLogFile, Future[Any] | None]] = deque()
         self._depth = 1
         self.write = self.truncate = self.fsync = partial(read_only, name)
+
+    def is_in_place(self) -> bool:
+        """Return True: what is read elsewhere is checked by its reader."""
+        return True
 
     def pread(self, size: int, offset: int) -> bytes:
         """Return up to `size` bytes from an offset; fewer only at the end of the file."""

@@ -7,22 +7,23 @@ with its role. A machine is pure: bytes and the time go in, frames and effects c
 
 import contextlib
 import socket
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import field
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from callboard import locks
 from callboard.actors.runner import contention
 from callboard.actors.runner.contention import CONTENTION
-from callboard.actors.runner.runner import Runner
+from callboard.actors.runner.runner import Runner, Watched
 from callboard.actors.runner.timers import Timer
 from callboard.basp.seal import CONTENT_LIMIT, OVERHEAD, Sealer
 from callboard.dataclass import dataclass
 from callboard.proxies.errors import LinkFull
 from callboard.proxies.link.limits import Throttle
 from callboard.proxies.link.tls_socket import TlsSocket
+from callboard.text import describe
 
 F = TypeVar("F")
 E = TypeVar("E")
@@ -53,6 +54,10 @@ WAITING_LIMIT: Final = 64 * 1024 * 1024
 TICK_INTERVAL: Final = 0.5
 
 SHORTEST_TICK: Final = 0.001
+
+#: Seconds before a broken connection is closed again, where closing it raised: without memory,
+#: until there is some.
+CLOSE_AGAIN: Final = 0.1
 
 #: Seconds that a thread outside of the node waits for room before it gets `LinkFull`.
 WAIT_FOR_ROOM: Final = 30.0
@@ -94,10 +99,14 @@ class Turns:
         """Write everything that was collected."""
         dirty = self.dirty
         while dirty:
-            dirty.pop().flush()
+            stream = dirty.pop()
+            try:
+                stream.flush()
+            except BaseException as error:  # noqa: BLE001  # the other streams are written
+                self.runner.failed(stream.flush, error)
 
 
-class Stream(Generic[F, E]):
+class Stream(Watched, Generic[F, E]):
     """A connection and its machine."""
 
     #: Used by each read and write; why slots: see `Runtime`.
@@ -155,8 +164,8 @@ class Stream(Generic[F, E]):
         self._dirty = turns.dirty
         self._is_dirty = False
         self._is_blocked = False
-        self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
+        self._lock = locks.lock("writing to a link", 720)
+        self._room = locks.condition_on(self._lock)
         self._frames: list[bytes] = []
         self._write_at = FIRST_WRITE
         self._rest: memoryview | None = None
@@ -171,6 +180,8 @@ class Stream(Generic[F, E]):
         self._pause_end = 0.0
         self._holds = 0
         self._awaits_room = False
+        self._is_broken = False
+        self._last_effects: list[E] = []
         sock.setblocking(False)  # noqa: FBT003  # its signature
         if not isinstance(sock, socket.socket) or sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -251,7 +262,7 @@ class Stream(Generic[F, E]):
     @property
     def is_busy(self) -> bool:
         """Whether a thread is writing at this moment."""
-        return self._lock.locked()
+        return locks.is_taken(self._lock)
 
     def make_room(self) -> None:
         """Wait until the peer has read, before a message is written to a stream that is full.
@@ -303,8 +314,12 @@ class Stream(Generic[F, E]):
             elif self._sealer is not None:
                 data = self._next_batch(self._sealer)
             else:
-                data = frames[0] if len(frames) == 1 else b"".join(frames)
-                frames.clear()
+                try:
+                    data = frames[0] if len(frames) == 1 else b"".join(frames)
+                except MemoryError:  # one by one they need none
+                    data = frames.pop(0)
+                else:
+                    frames.clear()
             try:
                 if CONTENTION.is_seen:
                     count = contention.send(self._socket, memoryview(data))
@@ -330,16 +345,21 @@ class Stream(Generic[F, E]):
         """Seal what is to be written, as much as goes into one batch; with the lock held."""
         frames, plain = self._frames, self._unsealed
         if plain is None:
-            data = frames[0] if len(frames) == 1 else b"".join(frames)
-            frames.clear()
-            self.waiting += OVERHEAD
+            try:
+                data, count = b"".join(frames) if len(frames) > 1 else frames[0], len(frames)
+            except MemoryError:  # one by one they need less
+                data, count = frames[0], 1
             if len(data) <= CONTENT_LIMIT:
-                return sealer.seal(data)
-            plain = memoryview(data)
-        else:
-            self.waiting += OVERHEAD
+                batch = sealer.seal(data)
+                del frames[:count]
+                self.waiting += OVERHEAD
+                return batch
+            plain = self._unsealed = memoryview(data)
+            del frames[:count]
+        batch = sealer.seal(plain[:CONTENT_LIMIT])
         self._unsealed = plain[CONTENT_LIMIT:] or None
-        return sealer.seal(plain[:CONTENT_LIMIT])
+        self.waiting += OVERHEAD
+        return batch
 
     def _await_room(self) -> None:
         """Wait until the socket takes more."""
@@ -444,7 +464,20 @@ class Stream(Generic[F, E]):
     def _lost(self, reason: str) -> None:
         """Tell the machine that the connection broke, once."""
         if self.is_open:
-            self._carry_out(self.machine.lost(reason))
+            # Kept until they are carried out: a machine says them once, and without memory the
+            # node may have to do it again.
+            self._last_effects = self._last_effects or self.machine.lost(reason)
+            self._carry_out(self._last_effects)
+
+    def broken(self, error: BaseException) -> None:
+        """Cut the connection: a callback raised, so what it read may be handled by half."""
+        if self.is_open:
+            pause = CLOSE_AGAIN if self._is_broken else 0.0
+            if not self._is_broken:
+                self._is_broken = True
+                self.hold()  # for good
+            why = f"an error of this node: {describe(error)}"
+            self._runner.call_later(pause, self._lost, why)
 
     def end(self, reason: str) -> None:
         """Close from our side: what waits is written as far as the socket takes it."""
@@ -502,7 +535,7 @@ def _nothing(_: object) -> None:
 
 
 @dataclass(eq=False, repr=False)
-class Parting:
+class Parting(Watched):
     """The end of a connection whose peer was told why: its last words arrive.
 
     A socket that is closed with unread bytes in it, or gets more afterwards, answers with a
@@ -547,6 +580,10 @@ class Parting:
         self._sock.close()
         ended, self._ended = self._ended, _nothing
         ended(self)
+
+    def broken(self, error: BaseException) -> None:
+        """Close at once."""
+        self.abort()
 
     def _go_on(self, events: int) -> None:
         """Read and write as far as the socket is ready."""

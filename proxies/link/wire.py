@@ -90,6 +90,11 @@ class Wire(Stream[RawFrame, Effect]):
         super().seal(sealer)
         self._fit = self.link.read_size
 
+    def broken(self, error: BaseException) -> None:
+        """Cut the connection, and free what waits for the rest of its frame."""
+        self.link.discard_input()
+        super().broken(error)
+
     def deliver(self, frames: list[RawFrame]) -> None:
         """Hand frames to the node."""
         self._deliver(frames)

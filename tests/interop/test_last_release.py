@@ -14,6 +14,8 @@ import pytest
 from callboard import Actor, Node, handler, message
 from callboard.proxies.errors import LinkError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 #: A tree of release 0.1, whose links are not sealed: it stands in until there is a tag.
 FIRST_TREE = "a95cf891"

@@ -222,7 +222,13 @@ def _health(node: Node, config: NodeConfiguration) -> HealthServer | None:
     if config.health is None:
         return None
     with opening(config.health, what="serve health on", option="--health"):
-        return HealthServer(node, *parse_host_port(config.health), joins=bool(config.join))
+        return HealthServer(
+            node,
+            *parse_host_port(config.health),
+            joins=bool(config.join),
+            hosts=config.health_hosts,
+            option="health_hosts",
+        )
 
 
 def _introduce(

@@ -10,27 +10,28 @@ two with a space between); `NAME.lock`, locked while the name is open.
 
 import json
 import re
-import threading
 import time
-from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple, Self
 from weakref import WeakSet
 from zlib import crc32
 
+from callboard import after_fork, locks
 from callboard.commitlog.errors import (
     InvalidOption,
     LogClosed,
     LogCorrupt,
     LogError,
     LogFailed,
+    LogReplaced,
     require_kind,
 )
 from callboard.commitlog.folder import LAST_OFFSET, FileLock, Folder
 from callboard.commitlog.following.follower import Followed, Follower
-from callboard.commitlog.record import Cursor, Record
+from callboard.commitlog.record import Cursor, Record, Run
 from callboard.figures import PROCESS_SOURCES, Figure, Labels, Metric, figures_of, metrics_of
+from callboard.file_place import replaced
 
 _FOLDER: Final = "readers"
 _PLACE: Final = ".place"
@@ -103,6 +104,7 @@ class NamedReader(Follower):
             if not _OPEN and _metrics not in PROCESS_SOURCES:
                 PROCESS_SOURCES.append(_metrics)
             _OPEN.add(self)
+        after_fork.register(self, NamedReader._leave_process)
 
     @property
     def log(self) -> str:
@@ -126,12 +128,22 @@ class NamedReader(Follower):
             LogCorrupt: the next record is damaged.
             LogClosed: it was closed.
         """
+        return super().poll(max_records)
+
+    def _place(self) -> Cursor:
         self._check()
         if self.cursor.offset != self._next:  # an iteration was left within what it had read
             self.cursor = Cursor(self._next)
-        records = super().poll(max_records)
+        return self.cursor
+
+    def _take(self, run: Run) -> list[Record]:
+        records = super()._take(run)
         self._next = self.cursor.offset
         return records
+
+    def _hand_out(self, record: Record) -> Record:
+        self._next = record.offset + 1  # `commit` means the record at hand
+        return record
 
     def commit(self, offset: int | None = None) -> int:
         """Commit the place behind the last record that was handed out; returns it.
@@ -143,6 +155,7 @@ class NamedReader(Follower):
 
         Raises:
             LogFailed: the disk refuses; the place before holds.
+            LogReplaced: the folder of the readers was removed or replaced.
             LogClosed: it was closed.
             ValueError: the offset is negative or behind the end of the log.
         """
@@ -151,6 +164,9 @@ class NamedReader(Follower):
         if not 0 <= place <= max(self._log.end, self._next):
             what = f"offset {place}: the log has records up to {self._log.end}"
             raise InvalidOption(what)
+        if not self._lock.is_in_place():
+            remedy = "close the reader, put the file back, and make the reader again"
+            raise LogReplaced(replaced(self._lock.path, remedy))
         if self._is_stored and place == self.committed:
             return place
         now = time.time_ns()
@@ -174,18 +190,6 @@ class NamedReader(Follower):
             with _LOCK:
                 _OPEN.discard(self)
 
-    def __iter__(self) -> Iterator[Record]:
-        """Iterate until nothing came for the timeout; `commit` means the record at hand."""
-        for record in super().__iter__():
-            self._next = record.offset + 1
-            yield record
-
-    async def __aiter__(self) -> AsyncIterator[Record]:
-        """Iterate until nothing came for the timeout, without blocking the loop."""
-        async for record in super().__aiter__():
-            self._next = record.offset + 1
-            yield record
-
     def __enter__(self) -> Self:
         """Return the reader."""
         return self
@@ -198,12 +202,20 @@ class NamedReader(Follower):
         """Raise if it was closed."""
         if self._is_closed:
             what = f"the reader {self.name} is closed; make another with log.reader(name)"
+            if after_fork.is_copy(self):
+                remedy = "make one of another name here"
+                what = after_fork.refusal(f"the reader {self.name}", remedy)
             raise LogClosed(what)
+
+    def _leave_process(self) -> None:
+        """Refuse what this copy is asked in a forked process."""
+        self._is_closed = True
+        _OPEN.discard(self)
 
 
 #: Those of this process, for its metrics.
 _OPEN: Final[WeakSet[NamedReader]] = WeakSet()
-_LOCK: Final = threading.Lock()
+_LOCK: Final = locks.lock("open named positions", 602)
 
 _FIGURES: Final[tuple[Figure[NamedReader], ...]] = figures_of(
     "callboard_log_reader_",

@@ -22,11 +22,18 @@ the seven callbacks of the guide.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, field, replace
+from functools import partial
 from itertools import chain
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 from callboard.dataclass import dataclass
+from callboard.endpoint.machine.catch_up import (
+    REACH_AGE,
+    SUBSCRIPTION_AGE,
+    CatchUp,
+    Pending,
+)
 from callboard.endpoint.machine.effect import (
     BroughtIn,
     CommandPairs,
@@ -85,6 +92,9 @@ OTHER_TOPICS: Final = "(all others)"
 _DATA: Final = PackedType.DATA
 
 
+#: What stands for the source on the way from it to a receiver.
+_SOURCE: Final = b""
+
 _topic_of: Final = itemgetter(0)
 _pair_of: Final = itemgetter(1)
 _PAIRS: Final = {tuple}
@@ -111,6 +121,7 @@ class Core:
         ttl: links that the messages of this endpoint may cross.
         forwards: whether messages for others may pass through this endpoint's node.
         rights: what leaves may do, by node; whoever knows them keeps it up to date.
+        now: the time at which messages are published, which the driver sets before.
     """
 
     endpoint: bytes
@@ -119,6 +130,7 @@ class Core:
     ttl: int = DEFAULT_TTL
     forwards: bool = True
     rights: Mapping[bytes, TopicRights] = field(default_factory=dict)
+    now: float = 0.0
 
     def __post_init__(self) -> None:
         self.leaves = Leaves(self.endpoint, self.rights)
@@ -132,6 +144,14 @@ class Core:
         self._outputs: dict[PackedType, CoreOutput] = {}
         #: How many local receivers want each topic: the local filter.
         self._wanted: dict[str, int] = {}
+        #: Since when each topic is in the local filter.
+        self._wanted_since: dict[str, float] = {}
+        #: What was published of late, for receivers of which this endpoint learns later.
+        self.catch_up = CatchUp()
+        #: Since when nodes are in reach.
+        self._reached: dict[bytes, float] = {}
+        #: Links there are: without any, no receiver is in reach.
+        self._links = 0
         #: Whether there has been a receiver of a door.
         self._has_doors = False
         #: Whether to tell that what is wanted has changed: there is a door.
@@ -266,11 +286,16 @@ class Core:
         self.counters.serialized += len(run)
         self.counters.processed[_DATA] += len(run)
         self.counters.transmitted += sum(map(len, bundles.values()))
-        return [
-            TransmitRun(node, *one)
-            for node, pairs in bundles.items()
-            for one in pack_runs(_DATA, ttl, pairs)
-        ]
+        if self._links:
+            size = sum(len(pair) for _, pair in run)
+            self.catch_up.keep(self.now, None, run, len(run), size, ttl)
+        return self._held(
+            [
+                TransmitRun(node, *one)
+                for node, pairs in bundles.items()
+                for one in pack_runs(_DATA, ttl, pairs)
+            ]
+        )
 
     def data_for_others(self, run: Sequence[Pair]) -> list[TransmitRun]:
         """Take data messages that nobody here wants: see `known_receivers`."""
@@ -293,7 +318,12 @@ class Core:
             if nodes is None:
                 nodes = self._find_receivers(topic)
             counters.transmitted += len(nodes) * len(run)
-            return self._runs(nodes, kind, [*map(_pair_of, run)])
+            pairs = [*map(_pair_of, run)]
+            packed = [*pack_runs(kind, self.ttl, pairs)] if nodes else ()
+            if self._links and kind is _DATA:
+                self._keep(topic, pairs, packed)
+            runs = [TransmitRun(node, *one) for node in nodes for one in packed]
+            return self._held(runs) if self.catch_up.pending and kind is _DATA else runs
         bundles: dict[bytes, list[bytes]] = {}
         lists: list[list[bytes]] = []
         last: tuple[bytes, ...] | None = None
@@ -306,18 +336,60 @@ class Core:
                 lists = [bundles.setdefault(node, []) for node in nodes]
             for bundle in lists:
                 bundle.append(pair)
-        runs: list[TransmitRun] = []
+        runs = []
         for node, pairs in bundles.items():
             counters.transmitted += len(pairs)
             runs += self._runs((node,), kind, pairs)
+        if self._links and kind is _DATA:
+            size = sum(map(len, map(_pair_of, run)))
+            self.catch_up.keep(self.now, None, run, len(run), size, self.ttl)
         return runs
+
+    def _keep(
+        self, topic: str, pairs: list[bytes], packed: Sequence[tuple[bytes, int]]
+    ) -> None:
+        """Keep a run of one topic for late receivers: packed, where somebody gets it now."""
+        if len(packed) == 1:  # nearly always; one object for each run is kept
+            content: bytes | Sequence[Any] = packed[0][0]
+            size = len(content)
+        else:
+            content, size = packed or pairs, sum(map(len, pairs))
+        self.catch_up.keep(self.now, topic, content, len(pairs), size, self.ttl)
+
+    def _held(self, runs: list[TransmitRun]) -> list[TransmitRun]:
+        """Return the runs that go now: data for some receivers wait, see `CatchUp`."""
+        if not self.catch_up.pending:
+            return runs
+        going, full = self.catch_up.hold(runs)
+        for pending in full:
+            going += self._settle(pending)
+        return going
+
+    def _settle(self, pending: Pending) -> list[TransmitRun]:
+        """Send to a receiver what it gets late, and what waited behind it."""
+        node = pending.node
+        hops = len(self.path_of(node)) if self._may_reach(node) else 0
+        runs = self.catch_up.settle(pending, hops, partial(self._wants, node))
+        self.counters.transmitted += sum(
+            run.messages for run in runs[: len(runs) - len(pending.held)]
+        )
+        return runs
+
+    def _wants(self, node: bytes, topic: str) -> bool:
+        """Return whether the filter of a node has a topic which it may get."""
+        return (
+            not is_local(topic)
+            and node in self._remote_index.match(topic)
+            and self.leaves.may_have(node, topic)
+        )
 
     def _runs(
         self, nodes: Sequence[bytes], kind: PackedType, pairs: list[bytes]
     ) -> list[TransmitRun]:
         """Return encoded messages as runs for nodes."""
         packed = list(pack_runs(kind, self.ttl, pairs)) if nodes else ()
-        return [TransmitRun(node, *one) for node in nodes for one in packed]
+        runs = [TransmitRun(node, *one) for node in nodes for one in packed]
+        return self._held(runs) if self.catch_up.pending and kind is _DATA else runs
 
     def _own_run(self, node: bytes, kind: PackedType, pair: bytes) -> TransmitRun:
         """Return a message of the endpoints themselves as a run: users published none of it."""
@@ -373,11 +445,11 @@ class Core:
                     self.leaves.note_member(update.endpoint)
                     return self._take_update(node, update, now)
                 case PackedType.PING:
-                    return self._pong(node, items)
+                    return self._pong(node, items, now)
+                case PackedType.PONG:
+                    return self._take_answers(node, items, now)
                 case PackedType.REFUSED:
                     return _refused_there(node, items)
-                case _:
-                    return []
         except MalformedMessage:
             self.counters.malformed += 1
             raise
@@ -407,7 +479,9 @@ class Core:
             else:
                 effects = self._take_update(node, update, now, LEAF_FILTER_LIMIT)
         elif kind is PackedType.PING:
-            effects = self._pong(node, items)
+            effects = self._pong(node, items, now)
+        elif kind is PackedType.PONG:
+            effects = self._take_answers(node, items, now)
         return effects + self.refuse(node, refusals)
 
     def refuse(self, node: bytes, refusals: Sequence[Refusal]) -> list[CoreEffect]:
@@ -466,6 +540,7 @@ class Core:
                 self._wanted[topic] = count + 1
                 if not count and not is_local(topic):
                     added.add(topic)
+                    self._wanted_since[topic] = now
         told = self._tell(self.filters.change(added, set(), now))
         return told + self._wishes_changed(is_changed=is_changed)
 
@@ -490,6 +565,7 @@ class Core:
                 self._wanted[topic] -= 1
                 if not self._wanted[topic]:
                     del self._wanted[topic]
+                    self._wanted_since.pop(topic, None)
                     removed.add(topic)
         told = self._tell(self.filters.change(set(), removed, now))
         return told + self._wishes_changed(is_changed=is_changed)
@@ -526,20 +602,30 @@ class Core:
         self._receivers.clear()
         return self._tell(self.filters.greet(node, now)) + self._introduce(node)
 
+    def node_reached(self, node: bytes, now: float) -> None:
+        """A node came into reach, with or without an endpoint."""
+        self._reached.setdefault(node, now)
+
+    def node_lost(self, node: bytes) -> None:
+        """No path leads to a node any more."""
+        self._reached.pop(node, None)
+
     def path_moved(self) -> None:
         """Another path leads to some node."""
         self._receivers.clear()
 
     def link_established(
-        self, node: bytes, address: tuple[str, int] | None = None
+        self, node: bytes, address: tuple[str, int] | None = None, now: float = 0.0
     ) -> list[CoreEffect]:
         """There is a link to a node: its endpoint is a peer."""
+        self.node_reached(node, now)
         self._receivers.clear()  # it may have other rights than before
         place = self._places.setdefault(node, PeerPlace())
         place.address = address or place.address
         if place.is_peer:
             return []
         place.is_peer = True
+        self._links += 1
         return self._connected(node) if place.is_discovered else []
 
     def link_lost(self, node: bytes, text: str, *, by_user: bool = False) -> list[CoreEffect]:
@@ -548,6 +634,9 @@ class Core:
         if place is None or not place.is_peer:
             return []
         place.is_peer = False
+        self._links -= 1
+        if not self._links:
+            self.catch_up.clear()
         if not place.is_known:  # a node without an endpoint, of which no end will be told
             del self._places[node]
         if not place.is_discovered:
@@ -557,6 +646,7 @@ class Core:
     def endpoint_lost(self, node: bytes, text: str) -> list[CoreEffect]:
         """An endpoint ended, or no path leads to it."""
         effects: list[CoreEffect] = self.link_lost(node, text)
+        self.counters.dropped += self.catch_up.forget(node)
         place = self._places.pop(node, None)
         if place is not None and place.is_discovered:
             endpoint = self.endpoint_of(node)
@@ -565,8 +655,11 @@ class Core:
         return effects + self._apply(self.filters.forget(node))
 
     def tick(self, now: float) -> list[CoreEffect]:
-        """Repeat what was not confirmed."""
-        return self._tell(self.filters.tick(now))
+        """Repeat what was not confirmed, and end what waits for answers that do not come."""
+        effects: list[CoreEffect] = self._tell(self.filters.tick(now))
+        for pending in self.catch_up.tick(now):
+            effects += self._settle(pending)
+        return effects
 
     def endpoint_of(self, node: bytes) -> bytes | None:
         """Return the id of the endpoint on a node, None before it said so."""
@@ -674,13 +767,84 @@ class Core:
         self, node: bytes, update: FilterUpdate, now: float, limit: int | None = None
     ) -> list[CoreEffect]:
         """Take the filter of another endpoint, or a part of it."""
+        before = self.filters.remotes.get(node)
+        was_known, was_empty = bool(before and before.endpoint), not (before and before.topics)
         changes, answers = self.filters.receive(node, update, now, limit)
-        return self._apply(changes) + self._tell(answers) + self._introduce(node)
+        effects = self._apply(changes) + self._tell(answers) + self._introduce(node)
+        remote = self.filters.remotes[node]
+        if was_empty and remote.topics:
+            self._begin_catch_up(node, now)
+        elif not was_empty and not remote.topics:
+            self.catch_up.served(node)
+        if self.catch_up.pending and (not was_known or node in self.catch_up.pending):
+            effects += self._ask(node, now)
+        return effects
 
-    def _pong(self, node: bytes, items: list[Item]) -> list[CoreEffect]:
-        """Answer a ping with its own content."""
-        pairs = [encode_plain_pair(topic, content) for topic, content in items]
+    # --- receivers that this endpoint learns of late: see `CatchUp` ---
+
+    def _begin_catch_up(self, node: bytes, now: float) -> None:
+        """Look for what a node wants of the values that were published before it was known."""
+        path = self.path_of(node)
+        if path:
+            self.catch_up.begin(
+                *(node, (_SOURCE, *path), self._reached, now), partial(self._wants, node)
+            )
+
+    def _ask(self, arrived: bytes, now: float) -> list[CoreEffect]:
+        """Ask those who know whether late values are for a receiver, as far as they are known.
+
+        Args:
+            arrived: the node whose filter has just arrived.
+            now: the time.
+        """
+        pending = self.catch_up.pending.get(arrived)
+        asked = (arrived,) if pending is None else pending.path
+        return [
+            run._replace(messages=0)
+            for node in asked
+            if self.endpoint_of(node) is not None
+            for question in self.catch_up.questions_to(node, now)
+            for run in self._runs(
+                (question.node,),
+                PackedType.PING,
+                [encode_plain_pair(*pair) for pair in question.pairs],
+            )
+        ]
+
+    def _take_answers(self, node: bytes, items: list[Item], now: float) -> list[CoreEffect]:
+        """Take what a node answered to a ping."""
+        effects: list[CoreEffect] = []
+        if self.catch_up.pending:
+            for pending in self.catch_up.take_answers(node, items, now):
+                effects += self._settle(pending)
+        return effects
+
+    def _pong(self, node: bytes, items: list[Item], now: float) -> list[CoreEffect]:
+        """Answer a ping with its own content, and with the age that it asks for."""
+        pairs = [
+            encode_plain_pair(topic, self._answer(node, topic, content, now))
+            for topic, content in items
+        ]
         return [run._replace(messages=0) for run in self._runs((node,), PackedType.PONG, pairs)]
+
+    def _answer(self, asker: bytes, topic: str, content: Any, now: float) -> Any:
+        """Return the content of a pong."""
+        since: float | None = None
+        match content:
+            case (int(), bytes() as other) if topic == REACH_AGE:
+                since = self._reached.get(other or asker)
+            case (int(), str() as wanted) if topic == SUBSCRIPTION_AGE:
+                rights = self.rights.get(asker)
+                if rights is None or rights.permit_topic("publish", wanted):
+                    since = self._subscribed_since(wanted)
+        return content if since is None else (*content, max(0.0, now - since), now)
+
+    def _subscribed_since(self, topic: str) -> float | None:
+        """Return since when this endpoint wants a topic."""
+        output = self._outputs.get(_DATA)
+        prefixes = () if output is None else output.index.prefixes_of(topic)
+        times = [self._wanted_since.get(prefix) for prefix in prefixes]
+        return min((time for time in times if time is not None), default=None)
 
     # --- peer events ---
 

@@ -92,6 +92,11 @@ class SubscriptionTable(Generic[S]):
         """Return the prefixes of one subscriber, in the order they came."""
         return tuple(self._prefixes.get(subscriber, ()))
 
+    def prefixes_of(self, topic: str) -> list[str]:
+        """Return the prefixes of a topic that have subscribers, the shortest first."""
+        starts = (topic[:size] for size in self._ordered_lengths if size <= len(topic))
+        return [start for start in starts if start in self._by_prefix]
+
     def taken_by_others(self, subscriber: S) -> Iterator[str]:
         """Yield the prefixes that somebody else is subscribed to."""
         for prefix, known in self._by_prefix.items():

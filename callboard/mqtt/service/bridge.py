@@ -14,10 +14,11 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Final, Literal
 
 import callboard.mqtt.wire.packet as packets
+from callboard import after_fork
 from callboard.actors.backoff import Backoff
 from callboard.dataclass import dataclass
 from callboard.mqtt.port.local_link import LocalLink
@@ -33,6 +34,7 @@ from callboard.mqtt.wire.topic import matches, overlap
 from callboard.proxies.errors import TlsError
 from callboard.proxies.link.certificates import LOOK_INTERVAL, Certificates
 from callboard.proxies.link.tls import Tls
+from callboard.redaction import redacted
 
 _log: Final = logging.getLogger(__name__)
 #: Seconds for which messages wait in the router for a broker that cannot be reached.
@@ -89,7 +91,7 @@ class BridgeSettings:
     topics: tuple[BridgeTopics, ...] = ()
     client_id: str = "callboard-bridge"
     username: str | None = None
-    password: bytes | None = None
+    password: bytes | None = field(default=None, repr=False)
     tls: Tls | None = None
     version: Literal["5", "3.1.1"] = "5"
     keep_alive: int = 60
@@ -107,9 +109,7 @@ class BridgeSettings:
         known = not colon or scheme in {"tcp", "tls"}
         is_port = port.isdecimal() and len(port) <= 5 and 0 < int(port) <= 65_535
         if not known or not host or not is_port:
-            message = (
-                f"{self.address!r} is no broker's address; write HOST:PORT or tls://HOST:PORT"
-            )
+            message = f"{redacted(self.address)!r} is no broker's address; write HOST:PORT or tls://HOST:PORT"
             raise ListenError(message)
         return host.strip("[]"), int(port), scheme == "tls"
 
@@ -123,7 +123,8 @@ class BridgeSettings:
             for topic_filter in inward:
                 if overlap(sent, topic_filter):
                     message = (
-                        f"the bridge to {self.address} would get what it sends to {sent} back "
+                        f"the bridge to {redacted(self.address)}"
+                        f" would get what it sends to {sent} back "
                         f"from {topic_filter}: MQTT 3.1.1 cannot tell them apart; choose other "
                         "prefixes"
                     )
@@ -214,6 +215,7 @@ class Bridge:
         network = Deframer()
         async with asyncio.timeout(CONNECT_TIMEOUT):
             self._reader, self._writer = await asyncio.open_connection(host, port, ssl=context)
+            after_fork.register(self._writer, _leave)
             reader = self._reader
             if certificates is not None:
                 certificates.follow(self, self._writer.get_extra_info("ssl_object"))
@@ -408,3 +410,8 @@ async def _chunk(reader: asyncio.StreamReader, network: Deframer) -> bytes:
         message = "it closed the connection"
         raise LinkClosed(message)
     return network.receive(data)
+
+
+def _leave(writer: asyncio.StreamWriter) -> None:
+    """Drop a connection in a forked process."""
+    after_fork.drop(writer.get_extra_info("socket"))

@@ -11,6 +11,8 @@ from callboard.cli import main
 from tests.callboard.cli.process import start_command
 from tests.polling import eventually
 
+pytestmark = pytest.mark.slow
+
 APP = """
 from dataclasses import dataclass
 from callboard import Actor, handler, message
