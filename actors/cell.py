@@ -56,7 +56,7 @@ from callboard.actors.dispatch import (
     callable_methods,
     why_not_callable,
 )
-from callboard.actors.envelope import COMPANY, Envelope, accompanied, traced_as
+from callboard.actors.envelope import COMPANY, Encoded, Envelope, accompanied, traced_as
 from callboard.actors.events import Expired, Unexpected
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import OVER, Future, Pause
@@ -196,6 +196,10 @@ class ActorHost(MailboxHost, Protocol):
 
     def thespian_system(self) -> Any:
         """Return the Thespian system of the runtime, made on first use."""
+
+
+#: What messages come in.
+_WRAPPED: Final = frozenset({Envelope, Encoded})
 
 
 def _is_held() -> bool:
@@ -531,6 +535,17 @@ class Cell:
             self.scheduled = True
             self.runner.schedule(self)
 
+    def leave(self) -> None:
+        """Forget what waits, in a forked process: the parent handles it.
+
+        A cell that a thread of the parent was running counts as scheduled: what is sent to this
+        copy would wait without end, instead of being refused. If the parent forked in a handler
+        of this cell, its turn goes on here when the handler returns.
+        """
+        self.scheduled = False
+        if self._mailbox is not None:
+            self._mailbox.clear()
+
     def open_mailbox(self) -> deque[Item]:
         """Return the mailbox, made on first use."""
         with LIFE:  # two first messages may come at once
@@ -736,8 +751,8 @@ class Cell:
 
     def handle_other(self, message: Any, sender: Sender | None) -> None:
         """Handle what no `@handler` takes: calls, signals, Thespian's own styles."""
-        if message.__class__ is Envelope:
-            self._open(message, sender)
+        if message.__class__ in _WRAPPED:
+            self._unwrap(message, sender)
         elif isinstance(message, Call):
             self._call(message, sender)
         elif isinstance(message, Resume | Urgent):  # marks: each stands for one of either kind
@@ -755,6 +770,22 @@ class Cell:
                 self.promised = None
             else:
                 self.owe(sender)
+
+    def _unwrap(self, message: Envelope | Encoded, sender: Sender | None) -> None:
+        """Handle what came in an envelope, or is decoded here."""
+        if isinstance(message, Envelope):
+            self._open(message, sender)
+        else:
+            self._decode(message, sender)
+
+    def _decode(self, encoded: Encoded, sender: Sender | None) -> None:
+        """Handle a message after decoding it in this turn."""
+        try:
+            message = encoded.decode()
+        except BaseException as error:  # noqa: BLE001  # it fails this message alone
+            encoded.refused(error)
+            return
+        self.dispatch(message, sender)
 
     def _open(self, envelope: Envelope, sender: Sender | None) -> None:
         """Handle a message with what travels with it."""

@@ -3,19 +3,43 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import ParamSpec, Self, TypeVar
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
+from callboard import after_fork
 from callboard.actors.errors import WouldBlock
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+_GUARDS: Final[dict[str, Callable[[Any], Any]]] = {
+    "close": after_fork.nothing_in_copies,
+    "aclose": after_fork.nothing_awaited_in_copies,
+}
+
+
 class Closing:
     """A base of what has `close()`: leaving a `with` or `async with` block closes it.
 
     `aclose` calls `close` on another thread; what can close without a thread has its own.
+
+    In a forked process neither does anything to an object of the parent, see
+    `callboard.after_fork`.
     """
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Make an object that knows whether it is a copy in a forked process."""
+        made = super().__new__(cls)
+        after_fork.register(made)
+        return made
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let a class close no copies."""
+        super().__init_subclass__(**options)
+        own: dict[str, Any] = dict(cls.__dict__)
+        for name, guard in _GUARDS.items():
+            if name in own:
+                setattr(cls, name, guard(own[name]))
 
     def close(self) -> None:
         """Release what is held."""

@@ -64,6 +64,21 @@ class Envelope:
     chain: tuple[str, ...] = ()
 
 
+@dataclass(slots=True)
+class Encoded:
+    """A message that is decoded in the turn of its actor: its class has code of a user.
+
+    Attributes:
+        decode: returns the message; that may take long, or raise.
+        refused: called with what it raised.
+        size: bytes of its payload.
+    """
+
+    decode: Callable[[], Any]
+    refused: Callable[[BaseException], object]
+    size: int
+
+
 class SpanMaker(Protocol):
     """Makes spans of asks and handlers."""
 

@@ -34,7 +34,7 @@ from typing import Any, Final, Literal, Protocol, SupportsIndex
 
 from callboard import locks
 from callboard.actors import errors
-from callboard.actors.envelope import Envelope
+from callboard.actors.envelope import Encoded, Envelope
 from callboard.actors.events import Counters, MailboxOverflow
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Down, Home, Running, Sender, current_cell
@@ -98,6 +98,8 @@ def size_of(message: Any) -> int:
         return len(message)
     if isinstance(message, memoryview):
         return message.nbytes
+    if isinstance(message, Encoded):
+        return message.size
     size = sys.getsizeof(message)
     for part in _parts_of(message):
         if isinstance(part, bytes | bytearray | str):

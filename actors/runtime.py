@@ -24,7 +24,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.actors import events
 from callboard.actors.asking.kept import KeptAnswers
 from callboard.actors.cell import Cell, Handlers
@@ -170,6 +170,7 @@ class Runtime:
         self.kept = KeptAnswers(self.now, self.call_later)
         self.remote: Remote = LocalOnly()
         self._warned: set[object] = set()
+        after_fork.register(self, Runtime._leave)
         #: The actors of this node by their number; other rooms read it, and only the runtime
         #: changes it.
         self.contexts: dict[int, Cell] = {}
@@ -207,6 +208,11 @@ class Runtime:
         self.spawn_elsewhere = spawn_elsewhere
         self.on_end.append(remote.actor_ended)
         self.runner.sampler.time_next_ask = partial(NextAsk, self)
+
+    def _leave(self) -> None:
+        """Let each message to an actor of this copy be refused, in a forked process."""
+        for cell in list(self.contexts.values()):
+            cell.leave()
 
     async def in_time(self, future: Future[T], seconds: float, late: Exception) -> T:
         """Await a future; it fails with `late` if it takes longer than some seconds."""

@@ -10,6 +10,7 @@
     └── RemoteProtocolError           bytes of a peer broke a rule: close that link
         ├── MalformedFrame            header fields that contradict the operation
         ├── PayloadTooLarge           announced length over the limit
+        ├── OutOfMemory               (MemoryError) no memory for what the peer sends
         ├── UnknownOperation          operation number that no release assigned
         │   └── SpeaksTls             the first bytes of TLS
         ├── MalformedPayload          payload that is not what its operation says
@@ -64,6 +65,10 @@ class MalformedFrame(RemoteProtocolError):
 
 class PayloadTooLarge(RemoteProtocolError):
     """The announced payload length is over the limit; nothing was allocated."""
+
+
+class OutOfMemory(RemoteProtocolError, MemoryError):
+    """There is no memory for what the peer sends: its link ends, and it may link again."""
 
 
 class UnknownOperation(RemoteProtocolError):

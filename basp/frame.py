@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from callboard.basp import errors
 from callboard.basp.foreign import FIRST_BYTES, OURS, wire_of
-from callboard.basp.header import HEADER, HEADER_SIZE, OPERATION_COUNT
+from callboard.basp.header import HEADER, HEADER_SIZE, OPERATION_COUNT, Operation
 from callboard.basp.node_id import node_id_text
 
 #: 16 MiB: stores, logs and snapshots travel in chunks of 256 KiB, so only a user's own
@@ -38,6 +38,10 @@ class Frame(NamedTuple):
 
 _NO_FIELDS: Final = (0, 0, 0, b"", b"", 0, 0)
 
+_DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
+_NO_MEMORY: Final = "there is no memory left for what it sends"
+
+_join = b"".join
 _pack_header = HEADER.pack
 _unpack_header = HEADER.unpack_from
 
@@ -72,9 +76,16 @@ class FrameReader:
     before anything is allocated for the payload. After a violation the reader stays failed:
     :attr:`error` says why, the frames in front of the bad one are still returned, and every
     later byte is ignored, because the start of the next frame cannot be known.
+
+    Without memory for the bytes of a read, `feed` raises `MemoryError`, and the reader stays
+    failed as well: a read that is lost would make bytes inside a payload pass for a header.
+    Only where the pieces of one payload could not be joined is every byte still accounted for:
+    `drop_payload` then continues behind that frame.
     """
 
-    __slots__ = ("_fields", "_head", "_missing", "_pieces", "error", "payload_limit")
+    __slots__ = (
+        "_fields", "_head", "_missing", "_pieces", "_unjoined", "error", "payload_limit"
+    )  # fmt: skip
 
     def __init__(self, payload_limit: int = DEFAULT_PAYLOAD_LIMIT) -> None:
         """Make a reader that accepts payloads of at most ``payload_limit`` bytes."""
@@ -90,6 +101,8 @@ class FrameReader:
         self._fields: tuple[int, int, int, bytes, bytes, int, int] = _NO_FIELDS
         self._pieces: list[bytes | bytearray] = []
         self._missing = 0
+        # What was read behind the payload that there was no memory for.
+        self._unjoined: bytes | None = None
 
     @property
     def other_wire(self) -> str:
@@ -106,25 +119,65 @@ class FrameReader:
         """Return the frames that ``data`` completes, in order.
 
         Never raises for what a peer sent: check :attr:`error` after it.
+
+        Raises:
+            MemoryError: there is no memory for these bytes; :attr:`error` is set.
         """
         if self.error is not None:
             return []
-        if self._missing:
-            return self._continue(data)
-        if self._head:
-            data = self._head + data
-            self._head = b""
-        size = len(data)
-        if HEADER_SIZE <= size < _DROP_SIZE:  # one small frame: an ask or an answer, alone
-            fields = _unpack_header(data)
-            length = fields[1]
-            if (
-                length == size - HEADER_SIZE
-                and length <= self.payload_limit
-                and fields[0] < OPERATION_COUNT
-            ):
-                return [(*fields, data[HEADER_SIZE:])]
-        return self._cut(data)
+        try:
+            if self._missing:
+                return self._continue(data)
+            if self._head:
+                data = self._head + data
+                self._head = b""
+            size = len(data)
+            if HEADER_SIZE <= size < _DROP_SIZE:  # one small frame: an ask or an answer, alone
+                fields = _unpack_header(data)
+                length = fields[1]
+                if (
+                    length == size - HEADER_SIZE
+                    and length <= self.payload_limit
+                    and fields[0] < OPERATION_COUNT
+                ):
+                    return [(*fields, data[HEADER_SIZE:])]
+            return self._cut(data)
+        except MemoryError:
+            if self._unjoined is None:
+                self._pieces.clear()
+            self.error = errors.OutOfMemory(_NO_MEMORY)
+            raise
+
+    def discard(self) -> None:
+        """Read nothing more, and free what was kept of an unfinished frame."""
+        self._pieces.clear()
+        self._head, self._unjoined = b"", None
+        self.error = self.error or errors.OutOfMemory(_NO_MEMORY)
+
+    def drop_payload(self) -> list[RawFrame]:
+        """Return what `feed` would have, without the payload that there was no memory for.
+
+        The message that the payload belongs to is there and empty: its sender learns that it
+        could not be read, and all others arrive.
+
+        Returns:
+            Nothing if that is not possible; the reader stays failed then.
+        """
+        rest, self._unjoined = self._unjoined, None
+        if rest is None:
+            return []
+        self.error = None
+        self._pieces.clear()
+        try:
+            return [self._emptied(), *self._cut(rest)]
+        except MemoryError:
+            self.error = errors.OutOfMemory(_NO_MEMORY)
+            return []
+
+    def _emptied(self) -> RawFrame:
+        """Return the frame that is being read, without its payload."""
+        operation, _, *others = self._fields
+        return (operation, 0, *others, b"")  # type: ignore[return-value]
 
     def _continue(self, data: bytes) -> list[RawFrame]:
         """Take bytes of a frame whose header is known."""
@@ -133,11 +186,17 @@ class FrameReader:
             self._append(data, size)
             self._missing = missing - size
             return []
+        rest = data[missing:]
         self._pieces.append(data[:missing])
-        first = (*self._fields, b"".join(self._pieces))
-        self._pieces.clear()
         self._missing = 0
-        return [first, *self._cut(data[missing:])]
+        try:
+            payload = _join(self._pieces)
+        except MemoryError:
+            if self._fields[0] == _DISPATCH:
+                self._unjoined = rest
+            raise
+        self._pieces.clear()
+        return [(*self._fields, payload), *self._cut(rest)]
 
     def _append(self, data: bytes, size: int) -> None:
         """Keep a piece of an unfinished payload."""

@@ -320,7 +320,10 @@ class Link:
         if not self.is_confirmed:
             return [], self._take_unconfirmed(data, now)
         reader = self._reader
-        frames = reader.feed(data)
+        try:
+            frames = reader.feed(data)
+        except MemoryError:
+            frames = reader.drop_payload()
         if reader.error is None:
             is_one = len(frames) == 1 and frames[0][0] == _DISPATCH
             if is_one or _ONLY_DISPATCHES.issuperset(map(_operation_of, frames)):
@@ -378,6 +381,10 @@ class Link:
         except errors.RemoteProtocolError as error:
             effects += self.close(str(error), error, drop_reason(error))
         return effects
+
+    def discard_input(self) -> None:
+        """Read nothing more: a part of what came was lost on this node."""
+        self._reader.discard()
 
     def resume(self, now: float) -> list[Effect]:
         """Go on after ``Wake``: the pair is ours, or another link of it is established."""

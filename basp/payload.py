@@ -16,7 +16,8 @@ anything broken) is left to it.
 """
 
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from copy import copy
 from functools import partial
 from struct import Struct
 from typing import Any, Final
@@ -26,6 +27,7 @@ from callboard.basp.cbor.pieces import CONTAINER, check_weight, weigh
 from callboard.basp.cbor.reader import (
     PYTHON_TAGS,
     CborReader,
+    RunsUserCode,
     TagReader,
     bad_content,
     remote_error,
@@ -40,7 +42,12 @@ from callboard.basp.cbor.writer import (
     head,
 )
 from callboard.basp.entity_name import is_key, is_type_name
-from callboard.basp.errors import MalformedPayload, NotSerializable, RemoteProtocolError
+from callboard.basp.errors import (
+    MalformedPayload,
+    NotSerializable,
+    PayloadTooHeavy,
+    RemoteProtocolError,
+)
 from callboard.basp.header import MAX_ACTOR
 from callboard.basp.node_id import NODE_ID_SIZE
 from callboard.basp.options import (
@@ -64,6 +71,9 @@ _CANNOT: Final = (Unserializable, UnicodeEncodeError, AttributeError, LookupErro
 
 #: Bytes of a payload that is read in pieces, where its parts may be as many.
 _IN_PIECES: Final = 65_536
+
+#: The types that run functions of users, for a codec that runs them.
+_NO_TYPES: Final[Mapping[bytes, object]] = {}
 
 #: Returned when the general decoder has to read the payload.
 _NOT_FLAT: Final = object()
@@ -230,6 +240,13 @@ def _read_fields(  # noqa: C901
     return kind, values, at
 
 
+def _name_of(payload: bytes) -> bytes:
+    """Return the CBOR of the name of a record; something else if it is cut short."""
+    at = _RECORD_HEAD + 1
+    first = payload[at] if len(payload) > at + 1 else 0
+    return payload[at : at + (first - 0x5F if first < 0x78 else 2 + payload[at + 1])]
+
+
 class LargePayload(Exception):  # it tells the caller what to do, nothing is wrong
     """A payload takes long to read: `PayloadCodec.decode_in_pieces` does it bit by bit."""
 
@@ -279,17 +296,36 @@ class PayloadCodec:
         self._encoders = EncoderTable(depth_limit, self._find_encoder)
         if ref_to_pair is not None:
             self._encoders.update(dict.fromkeys(ref_types, _reference_encoder(ref_to_pair)))
-        table = {
-            **PYTHON_TAGS,
-            tags.REGISTERED: registry.reader(self._note_dropped),
-            tags.REFERENCE: _reference_reader(pair_to_ref, self._entity),
-        }
-        self._reader = CborReader(
+        self._read_reference = _reference_reader(pair_to_ref, self._entity)
+        self._reader = self._make_reader(registry.reader(self._note_dropped))
+        self._flat, self._coded = registry.flat, _NO_TYPES
+
+    def _make_reader(self, read_registered: TagReader) -> CborReader:
+        """Return a reader of messages, with what reads instances of registered types."""
+        return CborReader(
             "messages",
-            table,
-            max_depth=_LEVELS_PER_DEPTH * (depth_limit + 1) + 1,  # with options in an array
+            {
+                **PYTHON_TAGS,
+                tags.REGISTERED: read_registered,
+                tags.REFERENCE: self._read_reference,
+            },
+            # With options in an array.
+            max_depth=_LEVELS_PER_DEPTH * (self.depth_limit + 1) + 1,
             trusted=tags.TRUSTED_TAGS,
         )
+
+    def without_user_code(self) -> "PayloadCodec":
+        """Return a codec that shares all with this one, and runs no functions of users.
+
+        Its readers raise `RunsUserCode` for a message with such a class: a node decodes it in
+        the turn of the actor that gets it, because the function may take any time.
+        """
+        careful = copy(self)
+        registry = self.registry
+        read = registry.reader(self._note_dropped, runs_code=False)
+        careful._reader = self._make_reader(read)  # noqa: SLF001  # one of its own class
+        careful._flat, careful._coded = registry.plain_flat, registry.coded  # noqa: SLF001
+        return careful
 
     def _find_encoder(self, table: EncoderTable, cls: type) -> Encoder | None:
         """Return the encoder of a class; None for one that may not travel."""
@@ -304,9 +340,9 @@ class PayloadCodec:
             raise MalformedPayload(message)
         return self.names_to_ref(type_name, key)
 
-    def _note_dropped(self, count: int) -> None:
+    def _note_dropped(self, _name: str, fields: Collection[str]) -> None:
         """Count fields that no class here knows."""
-        self.dropped_fields += count
+        self.dropped_fields += len(fields)
 
     def encode(self, message: object, options: Mapping[int, object] | None = None) -> bytes:
         """Return the payload of ``message``; what changes later is not sent.
@@ -347,6 +383,22 @@ class PayloadCodec:
             raise LargePayload
         message, options = self._reader.read(payload)
         return message, self._checked(options)
+
+    def decode_whole(self, payload: bytes) -> object:
+        """Return the message of a payload of any size; that may take long.
+
+        Raises:
+            RemoteProtocolError: as :meth:`decode`.
+        """
+        try:
+            return self.decode_message(payload)
+        except LargePayload:
+            pieces = self.decode_in_pieces(payload)
+        while True:
+            try:
+                next(pieces)
+            except StopIteration as end:
+                return end.value
 
     def _checked(self, options: object) -> Mapping[int, object]:
         """Return options that are well-formed."""
@@ -395,13 +447,18 @@ class PayloadCodec:
             LargePayload: it is to be read in pieces.
         """
         if payload.startswith(_RECORD_PREFIX):  # looked for first: so is nearly every message
-            record = read_flat_record(payload, self.registry.flat, self._flat_levels)
+            record = read_flat_record(payload, self._flat, self._flat_levels)
             if record is not _NOT_FLAT:
                 return record
+            if self._coded and _name_of(payload) in self._coded:
+                raise RunsUserCode
         size = len(payload)
         if size < 2 or payload[0] != 0x81:
             if size and payload[0] == WITH_OPTIONS:
                 return self._decode_with_options(payload)
+            if not size:  # `FrameReader.drop_payload` leaves it so, here or on the way
+                msg = "the message arrived without its payload: a node had no memory for it"
+                raise PayloadTooHeavy(msg)
             msg = f"payload of {size:,} B is not an array of one message and its options"
             raise MalformedPayload(msg)
         first = payload[1]

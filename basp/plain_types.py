@@ -111,6 +111,8 @@ class PlainRegistry(MessageRegistry):
         self.by_name = shared.by_name
         self.by_class = shared.by_class
         self.flat = shared.flat
+        self.plain_flat = shared.plain_flat
+        self.coded = shared.coded
         self._modules = frozenset(modules)
         self._find = find
         self._plain = {kind.name: kind for kind in map(PlainType, surely)}

@@ -8,17 +8,19 @@ from the bytes of a peer.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum, Flag
 from functools import partial
 from inspect import Parameter, signature
 from operator import attrgetter
+from sys import getrefcount
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from callboard.basp import errors
 from callboard.basp.cbor import tags
-from callboard.basp.cbor.reader import TagReader
+from callboard.basp.cbor.reader import RunsUserCode, TagReader
 from callboard.basp.cbor.writer import (
     TEXT_HEADS,
     Encoder,
@@ -27,12 +29,18 @@ from callboard.basp.cbor.writer import (
     head,
     too_deep,
 )
-from callboard.construction import Restoring, constructor_of
+from callboard.construction import Restoring, constructor_of, runs_code_of_users
 from callboard.dataclass import awaited_fields
 from callboard.text import describe
 
 #: A type name travels with every message of its type; 255 characters hide no abuse.
 NAME_LIMIT: Final = 255
+
+#: Combinations of flags that peers sent and a class keeps, though nothing refers to them.
+SENT_FLAGS: Final = 64
+#: References to a combination that nothing else refers to: the map of its class, a local name,
+#: and the argument of the function that counts.
+_UNUSED: Final = 3
 
 # A dataclass that is also one of these holds content that its fields do not show.
 _BUILTIN = (int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset)
@@ -42,15 +50,16 @@ _NEVER_TRAVEL: Final = frozenset(
 )
 _REGISTERED_HEAD: Final = head(0xC0, tags.REGISTERED) + b"\x82"
 
-#: Told how many fields of a message no class here knows, if there are any.
-NoteDropped = Callable[[int], None]
+#: Called with the name of a type and the fields of a message that its class here lacks.
+NoteDropped = Callable[[str, Collection[str]], None]
 
 
 class MessageType:
     """What the codec has to know about one class, computed once.
 
     Attributes:
-        name: name on the wire.
+        name: name on the wire, under which instances are sent and stored.
+        names: that name, and others under which they are read.
         cls: the class.
         field_names: fields in wire order; empty for all but records.
         shape: what classes of one name must have in common to replace each other.
@@ -60,10 +69,13 @@ class MessageType:
     def __init__(self, name: str, cls: type) -> None:
         """Take note of a class; those derived from this one examine it."""
         self.name = name
+        self.names: tuple[str, ...] = (name,)
         self.cls = cls
         self.field_names: tuple[str, ...] = ()
         self.shape: tuple[str, ...] = ()
         self.wire_name = encode_text(name)
+        #: Whether reading one runs functions of its user, which may take any time.
+        self.runs_code = runs_code_of_users(cls)
 
     def names_of(self, value: object) -> tuple[str, ...]:
         """Return the names of the fields of an instance."""
@@ -124,11 +136,19 @@ class EnumType(MessageType):
 
 
 class FlagType(MessageType):
-    """Flags: a set of them travels as an integer."""
+    """Flags: a set of them travels as an integer.
+
+    Python keeps each combination that was ever made in its class. Those that peers sent are
+    dropped again, the oldest first, when nothing else refers to them.
+    """
 
     def __init__(self, name: str, cls: type[Flag]) -> None:
         super().__init__(name, cls)
         self.shape = ("flag",)
+        # Combinations that peers sent first.
+        self._sent: OrderedDict[int, Flag] = OrderedDict()
+        # All combinations that were made so far.
+        self._known: dict[Any, Any] = cls._value2member_map_
 
     def written(self, value: Any) -> object:
         """Return the integer."""
@@ -144,12 +164,17 @@ class FlagType(MessageType):
         if type(content) is not int:
             msg = f"flags {self.name!r}: value must be an integer, not {type(content).__name__}"
             raise errors.MalformedPayload(msg)
+        known = self._known.get(content)
+        if known is not None:
+            return known
         try:
             made = self.cls(content)
         except ValueError:
             made = None
         except BaseException as cause:  # `_missing_` of the user
             raise refused(self.name, cause) from cause
+        if made is not None:
+            self._note_sent(made)
         # Depending on its boundary, a flag drops bits that it does not know.
         if getattr(made, "value", None) != content:
             msg = (
@@ -158,6 +183,18 @@ class FlagType(MessageType):
             )
             raise errors.MessageVersion(msg)
         return made
+
+    def _note_sent(self, made: Any) -> None:
+        """Drop combinations that nothing refers to, when many of peers are kept."""
+        sent, known = self._sent, self._known
+        sent[made.value] = made
+        del made
+        for _ in range(min(2, len(sent) - SENT_FLAGS)):  # two, so that the number goes down
+            value, oldest = sent.popitem(last=False)
+            if getrefcount(oldest) > _UNUSED:
+                sent[value] = oldest
+            else:
+                known.pop(value, None)
 
 
 class RecordType(MessageType):
@@ -304,9 +341,9 @@ class RecordType(MessageType):
                     f"this node; give it one, or upgrade the sender"
                 )
                 raise errors.MessageVersion(msg)
-        dropped = len(content.keys() - fitted.keys())
+        dropped = content.keys() - fitted.keys()
         if dropped and note_dropped is not None:
-            note_dropped(dropped)
+            note_dropped(self.name, sorted(map(str, dropped)))
         return fitted
 
     def _build_in_parts(
@@ -356,6 +393,9 @@ class MessageRegistry:
         #: Flat records, by ``wire_name``, for
         #: the short cut in :mod:`callboard.basp.payload`.
         self.flat: dict[bytes, RecordType] = {}
+        #: Those of them that run no functions of users, and all types that do.
+        self.plain_flat: dict[bytes, RecordType] = {}
+        self.coded: dict[bytes, MessageType] = {}
 
     def type_of(self, cls: type) -> MessageType | None:
         """Return what is known about a class, or None."""
@@ -370,11 +410,13 @@ class MessageRegistry:
         kind = self.type_of(cls)
         return None if kind is None else kind.make_encoder(table)
 
-    def reader(self, note_dropped: NoteDropped) -> TagReader:
+    def reader(self, note_dropped: NoteDropped, *, runs_code: bool = True) -> TagReader:
         """Return the function of the tag ``REGISTERED``, for a table of tags.
 
         Args:
-            note_dropped: told how many fields of a message no class here knows.
+            note_dropped: called with the fields of a message that no class here knows.
+            runs_code: whether it makes instances with functions of users; it raises
+                `RunsUserCode` otherwise.
         """
         by_name = self.by_name
 
@@ -387,6 +429,8 @@ class MessageRegistry:
                     f'module that declares it with @message("{str(name)[:80]}")'
                 )
                 raise errors.UnknownMessageType(message)
+            if kind.runs_code and not runs_code:
+                raise RunsUserCode(kind.name)
             return kind.build(fields, note_dropped)
 
         return read
@@ -400,30 +444,33 @@ class MessageRegistry:
             return f"make it a @dataclass and {register}, or send plain values"
         return f"{register} or send plain values"
 
-    def register(self, name: str, cls: type) -> None:
-        """Let instances of ``cls`` travel under ``name``.
+    def register(self, name: str, cls: type, aliases: Iterable[str] = ()) -> None:
+        """Let instances of ``cls`` travel under ``name``; read them under ``aliases`` as well.
 
         The same name again from the same module, qualified name and fields replaces the
         earlier class (a reloaded module); instances of that one can still be sent.
 
         Raises:
-            DuplicateMessageType: the name belongs to a different class, or the class has
+            DuplicateMessageType: a name belongs to a different class, or the class has
                 another name already.
             NotSerializable: the class is neither a dataclass, a named tuple nor an enum.
-            ValueError: the name is empty or longer than ``NAME_LIMIT`` characters.
+            ValueError: a name is empty or longer than ``NAME_LIMIT`` characters.
         """
-        if not 0 < len(name) <= NAME_LIMIT:
-            msg = f"message name must have 1-{NAME_LIMIT} characters, has {len(name)}"
-            raise ValueError(msg)
+        names = tuple(dict.fromkeys((name, *aliases)))
         made = _type_of(name, cls)
-        held = self.by_name.get(name)
-        if held is not None and _source(held) != _source(made):
-            msg = (
-                f"message {name!r} is already registered for {_full_name(held.cls)} with "
-                f"fields {held.shape}; {_full_name(cls)} has {made.shape}: "
-                f"choose another name"
-            )
-            raise errors.DuplicateMessageType(msg)
+        made.names = names
+        for each in names:
+            if not 0 < len(each) <= NAME_LIMIT:
+                msg = f"message name must have 1-{NAME_LIMIT} characters, has {len(each)}"
+                raise ValueError(msg)
+            held = self.by_name.get(each)
+            if held is not None and _source(held) != _source(made):
+                msg = (
+                    f"message {each!r} is already registered for {_full_name(held.cls)} with "
+                    f"fields {held.shape}; {_full_name(cls)} has {made.shape}: "
+                    f"choose another name"
+                )
+                raise errors.DuplicateMessageType(msg)
         other = self.by_class.get(cls)
         if other is not None and other.name != name:
             msg = (
@@ -431,12 +478,24 @@ class MessageRegistry:
                 f"{name!r} would be a second name for it"
             )
             raise errors.DuplicateMessageType(msg)
-        self.by_name[name] = made
-        if isinstance(made, RecordType) and made.is_flat:
-            self.flat[made.wire_name] = made
-        else:
-            self.flat.pop(made.wire_name, None)
+        is_flat = isinstance(made, RecordType) and made.is_flat
+        for each in names:
+            self.by_name[each] = made
+            wire_name = encode_text(each)
+            _file(self.flat, wire_name, made, belongs=is_flat)
+            _file(self.plain_flat, wire_name, made, belongs=is_flat and not made.runs_code)
+            _file(self.coded, wire_name, made, belongs=made.runs_code)
         self.by_class[cls] = made
+
+
+def _file(
+    table: dict[bytes, Any], wire_name: bytes, kind: MessageType, *, belongs: bool
+) -> None:
+    """Put a type into a table, or take one of its name out of it."""
+    if belongs:
+        table[wire_name] = kind
+    else:
+        table.pop(wire_name, None)
 
 
 def _parameters(cls: type) -> tuple[Parameter, ...]:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from callboard.entity.entity import Entity as Entity
     from callboard.entity.entity import event as event
     from callboard.entity.entity import upcast as upcast
+    from callboard.entity.form import UnreadableValue as UnreadableValue
     from callboard.entity.journal.entry import Entry as Entry
     from callboard.entity.journal.entry import RawEvent as RawEvent
     from callboard.entity.journal.journal import Journal as Journal
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from callboard.entity.queue.work_queue import DeadJob as DeadJob
     from callboard.entity.queue.work_queue import QueueJob as QueueJob
     from callboard.entity.queue.work_queue import WorkQueue as WorkQueue
+    from callboard.entity.reminders import ParkedReminder as ParkedReminder
     from callboard.node import Node as Node
     from callboard.proxies.errors import LinkError as LinkError
     from callboard.proxies.errors import LinkFull as LinkFull
@@ -98,10 +100,12 @@ _HOMES: Final = {
         "callboard.proxies.messages": "message",
         "callboard.proxies.names.watch": "NameAdded NameRemoved",
         "callboard.entity.entity": "Entity event upcast",
+        "callboard.entity.form": "UnreadableValue",
         "callboard.entity.journal.entry": "Entry RawEvent",
         "callboard.entity.journal.journal": "Journal",
         "callboard.entity.queue.messages": "QueueStats",
         "callboard.entity.queue.work_queue": "DeadJob QueueJob WorkQueue",
+        "callboard.entity.reminders": "ParkedReminder",
         "callboard.node": "Node",
         "callboard.proxies.rights.rights": "Rights",
         "callboard.proxies.stats": "AccountInfo LinkInfo NodeStats",

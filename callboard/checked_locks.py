@@ -89,6 +89,9 @@ class CheckedLock:
     def _is_owned(self) -> bool:
         return self in _held.locks
 
+    def _at_fork_reinit(self) -> None:
+        self._lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001
+
     def _release_save(self) -> int:
         count = _held.locks.count(self)
         for _ in range(count):

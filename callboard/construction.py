@@ -1,9 +1,9 @@
 """Instances of what was sent or stored: the fields have the values that they had there.
 
 A class may have code that runs when an instance is made: `__post_init__`, its own `__init__`,
-`__new__` or `__setattr__`. It may check the values of a peer, so it runs for received values as
-well. But it has run before, where the value was made, and a change such as "from euros to cents"
-is wrong when it is made twice. So fields that it changes get back what was sent, and the log
+`__new__` or `__setattr__`. It may check the values of a peer, so it runs for received values.
+But it has run before, where the value was made: a change such as "from euros to cents" is wrong
+when it is made twice. So fields that it changes get back what was sent, and the log
 names the class once.
 
 Whether a class has such code is decided when it is registered: others are made directly.
@@ -12,6 +12,7 @@ Whether a class has such code is decided when it is registered: others are made 
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import Enum, Flag
 from types import FunctionType
 from typing import Any, Final
 
@@ -51,11 +52,42 @@ def has_own_code(cls: type) -> bool:
 def _is_written(cls: type, name: str) -> bool:
     """Return whether a method is a function that was not generated."""
     found = next((vars(kind)[name] for kind in cls.__mro__ if name in vars(kind)), None)
-    if isinstance(found, staticmethod):
+    if isinstance(found, (staticmethod, classmethod)):
         found = found.__func__
     if isinstance(found, FunctionType):
         return found.__code__.co_filename != _GENERATED
     return False  # a built-in one, or one that is generated when it is looked up
+
+
+def runs_code_of_users(cls: type) -> bool:
+    """Return whether reading instances of a class runs functions that its user wrote.
+
+    Such a function may take any time, so a node calls it in the turn of the actor that gets
+    the message. Beside what makes an instance these are `__hash__` and `__eq__` of keys and
+    elements of sets, and the makers of defaults. Classes of callboard itself have none.
+    """
+    if _is_ours(cls.__module__):
+        return False
+    if _is_users(cls, "__hash__") or _is_users(cls, "__eq__"):
+        return True
+    if issubclass(cls, Enum):  # members are there already; flags are made of their bits
+        return issubclass(cls, Flag) and _is_users(cls, "_missing_")
+    if has_own_code(cls):
+        return True
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    return any(isinstance(field.default_factory, FunctionType) for field in fields)
+
+
+def _is_ours(module: str) -> bool:
+    """Return whether a module is callboard's."""
+    return module.partition(".")[0] == "callboard"
+
+
+def _is_users(cls: type, name: str) -> bool:
+    """Return whether a method is a function of a module that is not ours or `enum`."""
+    home = next(kind for kind in (*cls.__mro__, object) if name in vars(kind) or kind is object)
+    module = home.__module__
+    return not _is_ours(module) and module != "enum" and _is_written(cls, name)
 
 
 class Restoring:

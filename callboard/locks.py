@@ -131,6 +131,11 @@ class CollectingLock:
         else:
             function(*args)
 
+    def _at_fork_reinit(self) -> None:
+        """Forget who holds it: in a forked process that thread does not exist."""
+        if not self.is_owned:
+            self.guard, self.calls = _renewed(self.guard), []
+
     def release(self) -> None:
         """Release the lock, and make the calls unless this thread has taken it twice.
 
@@ -185,6 +190,16 @@ class Turn:
     def end(self) -> None:
         """Give the turn back."""
         self._free.append(None)
+
+    def _at_fork_reinit(self) -> None:
+        """Forget who has it: in a forked process that thread does not exist."""
+        self._free = [None]
+
+
+def _renewed(guard: Any) -> Any:
+    """Return a lock that nobody holds, in a forked process."""
+    guard._at_fork_reinit()  # noqa: SLF001  # for modules of Python, which do the same
+    return guard
 
 
 def is_owned(guard: Lock) -> bool:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from callboard.entity.inspection.figures import EntityStats
     from callboard.entity.journal.journal import Journal
     from callboard.entity.queue.work_queue import WorkQueue
+    from callboard.entity.reminders import ParkedReminder
     from callboard.serving.flight_process import FlightProcess
     from callboard.serving.log_service import ServedLog
 
@@ -366,6 +367,66 @@ class Node(node.Node):
         return self._all_entities.journal(
             entity_class, after=after, follow=follow, state=state, reader=reader, raw=raw
         )
+
+    def parked_reminders(
+        self, entity_class: type[Any] | str, *, state: str | None = None
+    ) -> "list[ParkedReminder]":
+        """Return the reminders of a type that no host delivers any more.
+
+        A reminder is parked when three processes in a row have ended while its handler ran.
+
+        Args:
+            entity_class: the class of the entities, or the name of their type.
+            state: where they are stored, if this node does not host the type.
+
+        Raises:
+            StorageError: the state cannot be used.
+            WrongArgument: that is not an entity class.
+            WrongValue: this node does not know where the type is stored.
+        """
+        return self._wait(self.aparked_reminders(entity_class, state=state))
+
+    async def aparked_reminders(
+        self, entity_class: type[Any] | str, *, state: str | None = None
+    ) -> "list[ParkedReminder]":
+        """Awaitable twin of `parked_reminders`."""
+        return await self._all_entities.parked_reminders(entity_class, state)
+
+    def start_reminders(
+        self,
+        entity_class: type[Any] | str,
+        key: str,
+        name: str | None = None,
+        *,
+        state: str | None = None,
+    ) -> int:
+        """Let parked reminders of an entity be due now; returns how many.
+
+        The owner delivers them within 30 seconds, and at once if it is this node.
+
+        Args:
+            entity_class: the class of the entities, or the name of their type.
+            key: of the entity.
+            name: of the reminder; all of the entity without it.
+            state: where they are stored, if this node does not host the type.
+
+        Raises:
+            StorageError: the state cannot be used.
+            WrongArgument: that is not an entity class, a key or a name.
+            WrongValue: this node does not know where the type is stored.
+        """
+        return self._wait(self.astart_reminders(entity_class, key, name, state=state))
+
+    async def astart_reminders(
+        self,
+        entity_class: type[Any] | str,
+        key: str,
+        name: str | None = None,
+        *,
+        state: str | None = None,
+    ) -> int:
+        """Awaitable twin of `start_reminders`."""
+        return await self._all_entities.start_reminders(entity_class, key, name, state)
 
     def ref(self, text: str) -> ActorRef[Any]:
         """Return the ref that a text stands for, an entity's too. Never blocks or dials.

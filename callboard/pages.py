@@ -4,7 +4,6 @@ The server answers on threads of its own. Every program that reaches the port ma
 belongs on 127.0.0.1 or a network of yours. Pages of other sites may not: see `host_guard`.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from callboard.actors.closing import Closing
 from callboard.figures import CONTENT_TYPE, Metric, exposition
 from callboard.host_guard import HostGuard, Refusal
+from callboard.json_form import json_of
 from callboard.text import logged, printable
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def text_page(text: str, status: HTTPStatus = HTTPStatus.OK) -> Page:
 
 def json_page(value: Any) -> Page:
     """Return a page with a value as JSON; what JSON lacks is written as text."""
-    return Page(HTTPStatus.OK, JSON, json.dumps(value, default=str) + "\n")
+    return Page(HTTPStatus.OK, JSON, json_of(value, ensure_ascii=True, default=str) + "\n")
 
 
 def metrics_page(metrics: Iterable[Metric]) -> Page:

@@ -20,7 +20,7 @@ from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.host_guard import Asking, HostGuard, Refusal
 from callboard.proxies.link.limits import source_of
 from callboard.text import logged
@@ -75,6 +75,8 @@ class WebServer(ThreadingHTTPServer):
         #: the answer is made. The oldest comes first.
         self._open: dict[Any, tuple[str, float | None]] = {}
         super().__init__(address, handler)
+        after_fork.own_listener(self.socket)
+        after_fork.register(self)
 
     @property
     def port(self) -> int:
@@ -89,6 +91,8 @@ class WebServer(ThreadingHTTPServer):
 
     def close(self) -> None:
         """Close the port of a server that was started. Idempotent."""
+        if after_fork.is_copy(self):
+            return
         self.shutdown()
         self.server_close()
         self._thread.join()

@@ -29,35 +29,50 @@ from callboard.proxies.errors import (
     NotSerializable,
     UnknownMessageType,
 )
-from callboard.text import TEXT_LIMIT, said
+from callboard.text import TEXT_LIMIT, said, shown
 
 T = TypeVar("T", bound=type)
 
 
-def message(name: str) -> Callable[[T], T]:
-    """Register a message type under the name that it has on the wire.
+def message(name: str, *, was: str = "", switched: bool = False) -> Callable[[T], T]:
+    """Register a message type under the name that it has on the wire and in states.
 
     The class is a dataclass, an enum or a named tuple. Fields that a later release adds need a
     default, so that messages of earlier releases can still be read.
+
+    To rename a type, give its former name as `was` in every program: values are read under both
+    names, and sent and stored under the former one, which programs of earlier releases know.
+    When all programs have that, set `switched=True`: values are sent and stored under `name`.
+
+    Args:
+        name: of the type, the same in every program.
+        was: the former name of the type, if it was renamed.
+        switched: whether values are sent under `name`, where there is a former one.
 
     Raises:
         DuplicateMessageType: another class has that name.
         NotSerializable: the class is of another kind.
         WrongArgument: the name is missing.
+        WrongValue: a name is empty, too long or not printable.
     """
     given: object = name
     if not isinstance(given, str):
         called = getattr(given, "__name__", "Message")
         msg = f'@message takes a name, the same in every program: @message("shop.{called}")'
         raise WrongArgument(msg)
-
-    if not 0 < len(name) <= NAME_LIMIT or not name.isprintable():
-        msg = f"@message({name[:80]!r}): a name has 1 to {NAME_LIMIT} printable characters"
-        raise WrongValue(msg)
+    former: object = was
+    if not isinstance(former, str):
+        msg = f"@message({name[:80]!r}, was=…) takes the former name, not {shown(former):.80}"
+        raise WrongArgument(msg)
+    names = (name, was) if switched or not was else (was, name)
+    for each in filter(None, (name or "\0", was)):
+        if not len(each) <= NAME_LIMIT or not each.isprintable():
+            msg = f"@message({each[:80]!r}): a name has 1 to {NAME_LIMIT} printable characters"
+            raise WrongValue(msg)
 
     def register(cls: T) -> T:
         try:
-            DEFAULT_REGISTRY.register(name, cls)
+            DEFAULT_REGISTRY.register(names[0], cls, filter(None, names[1:]))
         except BaspDuplicate as error:
             raise DuplicateMessageType(str(error)) from None
         except BaspNotSerializable as error:

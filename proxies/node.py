@@ -790,7 +790,7 @@ class Node(Closing):
         Raises:
             WouldBlock: called on the thread of a running event loop; nothing was closed.
         """
-        if self._is_closing or self.runner.is_forked:  # the process that it lives in closes it
+        if self._is_closing:
             return
         if self.runtime.is_runner_thread():
             threading.Thread(target=self.close, name="callboard-close", daemon=True).start()

@@ -16,6 +16,7 @@ import ast
 import copy
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -146,7 +147,7 @@ def draw(package: str, paths: list[Path], seed: int) -> Mutant:
     return random.Random(f"{package} {seed}").choice(places)
 
 
-def tests_of(package: str) -> list[str]:
+def folders_of(package: str) -> list[str]:
     """Return the folders or files with the tests of a package."""
     if package == MODULES:
         return [
@@ -166,19 +167,38 @@ def copy_tree() -> None:
     subprocess.run(["tar", "--extract"], cwd=TREE, stdin=packed.stdout, check=True)
 
 
-def is_found(tests: list[str], jobs: str) -> bool:
-    """Run quick tests in the copy; return whether one fails."""
+def first_failure(tests: list[str], jobs: str) -> str:
+    """Run quick tests in the copy; return the first that fails, or "" where all pass."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", jobs, "--dist", "loadfile"]
     command += ["-m", "not faults and (quick or not slow)", *tests]
     # The copy stands before the checkout, for the commands that tests start as well.
     environment = os.environ | {"PYTHONPATH": str(TREE), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         run = subprocess.run(
-            command, cwd=TREE, env=environment, timeout=LIMIT, capture_output=True
+            command, cwd=TREE, env=environment, timeout=LIMIT, capture_output=True, text=True
         )
     except subprocess.TimeoutExpired:
-        return True
-    return run.returncode not in (0, 5)
+        return "a run that did not end"
+    failure = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", run.stdout, re.MULTILINE)
+    if failure:
+        return failure[1]
+    return "" if run.returncode in (0, 1, 5) else "a run that could not begin"
+
+
+def find(mutant: Mutant, jobs: str, *, whole: bool) -> str:
+    """Plant a bug, and return the test that finds it, or "" where none does."""
+    path = TREE / mutant.path
+    source = path.read_text()
+    path.write_text(mutant.apply(source))
+    try:
+        failure = first_failure(folders_of(mutant.package), jobs)
+        if not failure and whole:
+            failure = first_failure([], jobs)
+    finally:
+        path.write_text(source)
+    # A test that fails without the bug too has found nothing.
+    is_test = failure.startswith("tests/")
+    return "" if is_test and first_failure([failure], "0") else failure
 
 
 def main() -> int:
@@ -204,17 +224,12 @@ def main() -> int:
     copy_tree()
     missed = 0
     for mutant in mutants:
-        path, started = TREE / mutant.path, time.monotonic()
-        source = path.read_text()
-        path.write_text(mutant.apply(source))
-        found = is_found(tests_of(mutant.package), options.jobs)
-        if not found and options.whole:
-            found = is_found([], options.jobs)
-        path.write_text(source)
-        missed += not found
-        word = "found" if found else "NOT FOUND"
+        started = time.monotonic()
+        failure = find(mutant, options.jobs, whole=options.whole)
+        missed += not failure
         seconds = time.monotonic() - started
-        print(f"{mutant.package:14} {word:9} {seconds:5.0f} s  {mutant}", flush=True)
+        word = f"found by {failure}" if failure else "NOT FOUND"
+        print(f"{mutant.package:14} {seconds:5.0f} s  {mutant}\n{'':24}{word}", flush=True)
     print(f"{len(mutants) - missed} of {len(mutants)} bugs found")
     return int(missed > 2)
 

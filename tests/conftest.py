@@ -2,7 +2,7 @@
 
 At a desk 30 random ones each time; with `CI=true` 30 that are the same in every run, so that a
 failure there is a failure here: `make fuzz` tries millions on every codec, and
-`make test ARGS=--hypothesis-profile=thorough` 500 on all else. None has a deadline for one
+`make test-all ARGS=--hypothesis-profile=thorough` 500 on all else. None has a deadline for one
 example: machines are shared, and pytest's timeout catches hangs.
 """
 
@@ -16,8 +16,9 @@ import warnings
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
-from tests.costs import Costs
+from tests.costs import Costs, is_quick_run
 
 settings.register_profile("dev", max_examples=30, deadline=None)
 settings.register_profile("ci", max_examples=30, deadline=None, derandomize=True)
@@ -48,7 +49,7 @@ def pytester(pytester, monkeypatch):
 
 
 #: Seconds beyond those that pytest-timeout gives a test after which its process is ended.
-GRACE = 60.0
+GRACE = 120.0
 _stderr = pytest.StashKey[int]()
 
 
@@ -78,7 +79,7 @@ def pytest_unconfigure(config):
 
 @contextlib.contextmanager
 def _ended(item):
-    """Show the stacks of all threads and end the process where it hangs.
+    """Show the stacks of all threads and end the process where a test or its clean-up hangs.
 
     pytest-timeout raises in the test once: its clean-up may hang then. After a failure it
     limits nothing, and the clean-up of fixtures may hang as well.
@@ -92,18 +93,6 @@ def _ended(item):
         faulthandler.cancel_dump_traceback_later()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item):
-    with _ended(item):
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item):
-    with _ended(item):
-        return (yield)
-
-
 #: Fixtures that take seconds to start: tests with one of these are slow unless marked `quick`.
 SLOW_FIXTURES = {"browser", "spark"}
 
@@ -112,6 +101,15 @@ def pytest_itemcollected(item):
     """Mark tests as slow that have a slow fixture."""
     if not SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
         item.add_marker(pytest.mark.slow)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out files of slow tests where these do not run: importing them takes seconds."""
+    if collection_path.suffix != ".py" or not is_quick_run(config):
+        return None
+    text = collection_path.read_text()
+    is_slow = "\npytestmark = pytest.mark.slow\n" in text and "mark.quick" not in text
+    return is_slow or None
 
 
 #: Files that take longest, the longest first: each is run by one process.
@@ -139,6 +137,23 @@ LONGEST = [
     "test_tutorial.py",
     "test_plugin.py",
 ]
+
+
+#: Folders whose files are run by one process, which so starts Spark once.
+TOGETHER = ("tests/callboard/pipeline/",)
+
+
+class Scheduling(LoadFileScheduling):
+    """Gives whole files to processes, and whole folders of those that share a server."""
+
+    def _split_scope(self, nodeid):
+        folders = (folder for folder in TOGETHER if nodeid.startswith(folder))
+        return next(folders, super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """Schedule by files and folders where `--dist loadfile` asks for that."""
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 #: Where a process remembers what it has open, for pages and metrics.
@@ -178,10 +193,14 @@ def _logging_of(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Put back how records are told: a command sets a level, a worker of Spark formatters."""
+    """Put back how records are told: a command sets a level, a worker of Spark formatters.
+
+    Each test is ended if it hangs; one timer for all its phases costs half of one for each.
+    """
     level, handlers, formatters = _logging_of(item.config)
     try:
-        return (yield)
+        with _ended(item):
+            return (yield)
     finally:
         root = logging.getLogger()
         root.setLevel(level)

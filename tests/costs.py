@@ -56,6 +56,11 @@ def measure_speed() -> float:
     return statistics.median(samples) / REFERENCE
 
 
+def is_quick_run(config: pytest.Config) -> bool:
+    """Return whether the run leaves out tests that are marked slow, as `make test` does."""
+    return "not slow" in config.getoption("markexpr")
+
+
 def folder_of(nodeid: str) -> str:
     """Return the folder with a budget that a test belongs to: that of its package."""
     parts = PurePosixPath(nodeid.partition("::")[0]).parent.parts
@@ -89,7 +94,7 @@ class Costs:
     @property
     def _budgets(self) -> Mapping[str, float]:
         """The budgets of this kind of run: without the tests marked slow, or of all."""
-        kind = "quick" if "not slow" in self._config.getoption("markexpr") else "all"
+        kind = "quick" if is_quick_run(self._config) else "all"
         budgets: Mapping[str, float] = tomllib.loads(BUDGETS.read_text())[kind]
         return budgets
 
@@ -162,7 +167,7 @@ class Costs:
         write(
             f"{text}; the machine takes {self._speed:.2f} times as long as that of the budgets"
         )
-        if "not slow" in self._config.getoption("markexpr"):
+        if is_quick_run(self._config):
             for nodeid, seconds in self._spent.most_common():
                 if seconds < QUICK_LIMIT * max(self._speed, 1.0):
                     break

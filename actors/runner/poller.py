@@ -7,8 +7,9 @@ every answer. `RunnerPoller` takes half the time of the class that it stands for
 import os
 import select
 import selectors
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
+from callboard import after_fork
 from callboard.actors.runner import contention
 
 #: Events that one poll tells of; the next one tells of the rest.
@@ -62,6 +63,23 @@ def best_selector() -> selectors.BaseSelector:
     return RunnerPoller() if hasattr(select, "epoll") else selectors.DefaultSelector()
 
 
+def drop_poller(selector: selectors.BaseSelector) -> None:
+    """Drop the poller that a forked process shares with its parent.
+
+    What this process would add to it or remove from it, the parent would see.
+    """
+    if isinstance(selector, selectors.EpollSelector):  # others hold no descriptor of their own
+        after_fork.drop(selector)
+
+
+class NoSelector(selectors.SelectSelector):
+    """The selector of a copied runner: the thread that polls ends."""
+
+    def select(self, timeout: float | None = None) -> NoReturn:
+        """End the thread."""
+        raise SystemExit(1)
+
+
 class WakeUp:
     """A pipe that ends the poll of a runner from any thread."""
 
@@ -71,6 +89,10 @@ class WakeUp:
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
         self._selector.register(self._read, selectors.EVENT_READ, self._woken)
+
+    def leave(self) -> None:
+        """Drop the pipe, which a forked process shares with its parent."""
+        after_fork.drop(self._read, self._write)
 
     def ring(self) -> None:
         """End the current poll, or the next one."""

@@ -15,7 +15,6 @@ actor stays serial: a cell that is running is never run by another thread. Decis
 import asyncio
 import logging
 import math
-import os
 import random
 import selectors
 import threading
@@ -23,16 +22,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Protocol
-from weakref import WeakSet
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.actors.errors import NodeClosed
 from callboard.actors.runner import contention
 from callboard.actors.runner.contention import CONTENTION
 from callboard.actors.runner.deadlines import SWEEP_INTERVAL, Deadlines
 from callboard.actors.runner.loop import RunnerLoop, current_task_cleared
 from callboard.actors.runner.patience import Patience
-from callboard.actors.runner.poller import WakeUp, best_selector
+from callboard.actors.runner.poller import NoSelector, WakeUp, best_selector, drop_poller
 from callboard.actors.runner.sampling import Sampler
 from callboard.actors.runner.slow_handlers import Stuck, TimeSheet
 from callboard.actors.runner.timers import Timer, Timers
@@ -62,8 +60,18 @@ class Runnable(Protocol):
         """Do one turn's share of work."""
 
 
-#: All runners of this process, for its forks.
-_ALL: Final[WeakSet["Runner"]] = WeakSet()
+class Watched:
+    """Owner of a connection whose callbacks a runner calls.
+
+    A callback that raises has not finished what it began: bytes may be read and not handled.
+    So its owner closes the connection instead of continuing in an unknown place.
+    """
+
+    __slots__ = ()
+
+    def broken(self, error: BaseException) -> None:
+        """Close, because a callback of this object raised; it was logged."""
+        raise NotImplementedError
 
 
 class Runner:
@@ -111,7 +119,7 @@ class Runner:
         self.selector = selector or best_selector()
         self.patience = Patience(clock)
         self.deadlines = Deadlines()
-        self.loop = RunnerLoop(self)
+        self.loop = self.make_loop()
         #: Called with the role lock held before each poll: links write what was buffered.
         self.before_poll: list[Callable[[], None]] = []
         #: Called once when the runner has stopped, on its last thread.
@@ -132,7 +140,7 @@ class Runner:
         self._wake_up = WakeUp(self.selector) if self.is_polling else None
         #: Whether this is a copy in a forked process: no thread runs it, so nothing goes on.
         self.is_forked = False
-        _ALL.add(self)
+        after_fork.register(self, Runner._leave)
 
     # --- from any thread ---
 
@@ -163,6 +171,10 @@ class Runner:
         """Block until an event, or for some seconds; for actors with a thread of their own."""
         event.wait(seconds)
 
+    def make_loop(self) -> RunnerLoop:
+        """Make the event loop of coroutine handlers."""
+        return RunnerLoop(self)
+
     def wake(self) -> None:
         """End the current poll.
 
@@ -170,15 +182,8 @@ class Runner:
             NodeClosed: in a forked process.
         """
         if self.is_forked:
-            while self.ready:
-                # So that its next message comes here too.
-                setattr(self.ready.pop(), "scheduled", False)  # noqa: B010  # of cells only
-            self._posted.clear()
-            msg = (
-                f"this process was forked from that of {self.name}, whose threads did not come "
-                "along; make a Node here, or start processes with 'spawn' or node.workers()"
-            )
-            raise NodeClosed(msg)
+            self._forget()
+            raise NodeClosed(after_fork.refusal(f"the node {self.name}", "make a Node here"))
         self.sleeping = False
         wake_up = self._wake_up
         if wake_up is not None:
@@ -293,7 +298,10 @@ class Runner:
             for callback, args in self.timers.due(now):
                 self._call(callback, args)
         for before_poll in self.before_poll:
-            before_poll()
+            try:
+                before_poll()
+            except BaseException as error:  # noqa: BLE001  # as in `_call`
+                self.failed(before_poll, error)
         return now
 
     def _run_ready(self, me: int) -> bool:
@@ -336,7 +344,17 @@ class Runner:
         try:
             callback(*args)
         except BaseException as error:  # noqa: BLE001  # the role lock is held
-            logged(log, "%s failed", shown(callback), error=error)
+            self.failed(callback, error)
+
+    def failed(self, callback: Callable[..., object], error: BaseException) -> None:
+        """Log what a callback raised, and let the connection end that it belongs to."""
+        logged(log, "%s failed", shown(callback), error=error)
+        owner = getattr(callback, "__self__", None)
+        if isinstance(owner, Watched):
+            try:
+                owner.broken(error)
+            except BaseException as second:  # noqa: BLE001  # as in `_call`
+                logged(log, "%s could not be closed", shown(owner), error=second)
 
     def _poll(self, now: float) -> None:
         """Wait for sockets and take what they bring.
@@ -379,7 +397,7 @@ class Runner:
                 try:
                     key.data(mask)
                 except BaseException as error:  # noqa: BLE001  # as in `_call`
-                    logged(log, "%s failed", shown(key.data), error=error)
+                    self.failed(key.data, error)
             else:
                 self.loop._process_events([(key, mask)])
 
@@ -462,11 +480,21 @@ class Runner:
                 return False
         return True  # chosen just as the time ran out
 
+    # --- in a forked process ---
 
-def _mark_forked() -> None:
-    """Let all runners that were copied into a new process refuse what they are given."""
-    for runner in _ALL:
-        runner.is_forked = runner.sleeping = True
+    def _leave(self) -> None:
+        """Refuse from now on what this copy is given, and drop what it polls."""
+        self.is_forked = self.sleeping = True
+        self._forget()
+        if self._wake_up is not None:
+            self._wake_up.leave()
+        drop_poller(self.selector)
+        # If the parent forked in a handler, the thread comes back here when it returns.
+        self.selector = NoSelector()
 
-
-os.register_at_fork(after_in_child=_mark_forked)
+    def _forget(self) -> None:
+        """Drop what is to be run: there is no thread for it."""
+        while self.ready:
+            # So that the next message of a cell schedules it again, and is refused.
+            setattr(self.ready.pop(), "scheduled", False)  # noqa: B010  # of cells only
+        self._posted.clear()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.actors.runner.contention import CONTENTION
 from callboard.actors.runner.sampling import Sampler
 from callboard.actors.runner.slow_handlers import TimeSheet
@@ -48,6 +48,12 @@ class Watcher:
         self._thread: threading.Thread | None = None
         self._busy = threading.Event()
         #: Whether the watcher sleeps; a runner that finds it so after a poll calls `awaken`.
+        self.dormant = False
+        after_fork.register(self, Watcher._leave)
+
+    def _leave(self) -> None:
+        """Watch nothing: in a forked process there is neither the thread nor a runner."""
+        self._thread, self._runners = None, frozenset()
         self.dormant = False
 
     def awaken(self) -> None:

@@ -17,7 +17,7 @@ from thespian.system.messages.status import Thespian_ActorStatus
 from thespian.system.timing import ExpirationTimer
 
 from callboard.actors.cell import Cell
-from callboard.actors.envelope import Envelope
+from callboard.actors.envelope import Encoded, Envelope
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Call, Down, NoActor, Sender, Watcher
 from callboard.actors.runtime import Runtime
@@ -153,7 +153,7 @@ class PlainCell(Cell):
 
     def handle_other(self, message: Any, sender: Sender | None) -> None:
         """Every message of a plain actor comes here: it has no `@handler`."""
-        if isinstance(message, Urgent | Envelope):
+        if isinstance(message, Urgent | Envelope | Encoded):
             super().handle_other(message, sender)  # it comes here again as itself
         elif isinstance(message, thespian.ChildActorExited):
             self._child_exited(message, sender)

@@ -42,14 +42,18 @@ _SENTINEL: Final = hash("end of payload") & 0x3FFF_FFFF_FFFF_FFFF | 1 << 62
 _SENTINEL_BYTES: Final = b"\x1b" + _SENTINEL.to_bytes(8, "big")
 
 
-def remote_error(cause: BaseException) -> RemoteProtocolError:
+class RunsUserCode(Exception):  # it tells the caller what to do, nothing is wrong
+    """A value has a class with functions of its user: it is read where these may take long."""
+
+
+def remote_error(cause: BaseException) -> RemoteProtocolError | RunsUserCode:
     """Find the typed error in what cbor2 raised, or make one.
 
     cbor2 wraps what a tag's function raises once for each tag around it.
     """
     last: BaseException = cause
     for _ in range(_CAUSES_FOLLOWED):
-        if isinstance(last, RemoteProtocolError):
+        if isinstance(last, RemoteProtocolError | RunsUserCode):
             # What is raised from this one must not lead back to it: nobody would free the
             # payload that they hold before the garbage collection.
             cause.__cause__ = cause.__context__ = None
@@ -126,12 +130,13 @@ class CborReader:
 
         Raises:
             RemoteProtocolError: the bytes are no such item, or bytes follow it.
+            RunsUserCode: a function of the table raised it.
         """
         if len(payload) > _RESERVED_FROM:
             reserve(len(payload))
         try:
             item, end = self._loads(b"\x82" + payload + _SENTINEL_BYTES)
-        except (KeyboardInterrupt, RemoteProtocolError):  # of who reads a file; and ours
+        except (KeyboardInterrupt, RemoteProtocolError, RunsUserCode):  # of who reads a file
             raise
         except BaseException as cause:  # code of users runs in there, and cbor2 may panic
             raise remote_error(cause) from cause
@@ -158,8 +163,8 @@ class CborReader:
         """
         try:
             return (yield from self._pieces.read(payload, at, count))
-        except (KeyboardInterrupt, GeneratorExit, RemoteProtocolError):  # it is read no further
-            raise
+        except (KeyboardInterrupt, GeneratorExit, RemoteProtocolError, RunsUserCode):
+            raise  # it is read no further
         except BaseException as cause:  # constructors of users, and a decoder without memory
             raise remote_error(cause) from cause
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+from callboard import after_fork
 from callboard.actors import errors
 from callboard.actors.closing import Closing, on_a_thread, refuse_loop
 from callboard.actors.future import Future
@@ -845,6 +846,7 @@ class Endpoint(Closing):
 
     # --- the end ---
 
+    @after_fork.nothing_in_copies
     def shutdown(self) -> None:
         """Send waiting messages, close subscribers and publishers, and end. Idempotent.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.actors.closing import Closing
 from callboard.endpoint.hub import INPUT_LIMIT, Hub
 
@@ -98,6 +98,7 @@ class Publisher(Closing):
         with self._lock:
             if self._pipe is None:
                 self._pipe = os.pipe()
+                after_fork.register(self, Publisher._leave)
                 for end in self._pipe:
                     os.set_blocking(end, False)
                 os.write(self._pipe[1], b"x")
@@ -130,6 +131,10 @@ class Publisher(Closing):
     def reset(self) -> None:
         """Close: the name that Broker has for it."""
         self.close()
+
+    def _leave(self) -> None:
+        """Drop the pipe in a forked process."""
+        after_fork.drop(*(self._pipe or ()))
 
     def _drop_waiting(self) -> None:
         """Take back what the core has not taken yet."""

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from uuid import uuid4
 
 import typer
 
@@ -386,6 +387,50 @@ def _print_event(options: StateOptions, name: str, stored: Any) -> None:
     }
     text = f"{row['time']}  {stored.key}  {stored.number}  {raw.kind}  {to_json(raw.fields)}"
     options.say(row, text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemindersOptions(TypedOptions):
+    """Which parked reminders are started."""
+
+    start: str = option("", "Start those of an entity again.", "--start", metavar="KEY")
+    name: str = option("", "Start only the reminder of this name.", metavar="NAME")
+
+
+@command(app)
+def reminders(options: RemindersOptions) -> None:
+    """Print the parked reminders of a type: processes ended while they were handled.
+
+    \b
+    Examples:
+      callboard entity reminders --state sqlite:shop.db
+      callboard entity reminders --state sqlite:shop.db --type shop.Cart --start u-17
+    """  # noqa: D301
+    from callboard.entity.journal.entry import Entry
+    from callboard.entity.state.opening import open_state
+    from callboard.lease.errors import StorageError
+
+    with options.view() as view:
+        name = checked_type(view, options.type)
+        found = [] if options.start else view.parked_reminders(name)
+    for each in found:
+        due = Entry.moment(each.due_ms).isoformat(timespec="milliseconds")
+        row = {"type": name, "key": each.key, "name": each.name, "due": due, "body": each.body}
+        options.say(row, f"{due}  {each.key}  {each.name}  {each.body}")
+    if not options.start:
+        if not found and not options.as_json:
+            say("no reminder is parked", err=True)
+        return
+    with explained((StorageError, ValueError), "give the --state that nodes host with"):
+        state = open_state(options.state, f"cli-{uuid4().hex}")
+        try:
+            count = state.start_reminders(name, options.start, options.name or None)
+        finally:
+            state.close()
+    if not count:
+        why = f"no reminder of {name} {options.start!r} is parked"
+        raise Problem(why=why, step="list them: callboard entity reminders --state …")
+    options.say({"started": count}, f"{count} started; their owner delivers them within 30 s")
 
 
 @dataclass(frozen=True, kw_only=True)

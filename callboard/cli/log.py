@@ -38,6 +38,7 @@ from callboard.commitlog import (
 )
 from callboard.commitlog.reader import is_archive, list_logs
 from callboard.commitlog.verify import verify as verify_log
+from callboard.json_form import json_of
 from callboard.pipeline.errors import PipelineError
 from callboard.text import printable
 
@@ -650,5 +651,5 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return repr(value)[2:-1]
     if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False, default=str)
+        return json_of(value, default=str)
     return str(value)

@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from callboard.nesting import parse_json
 from callboard.text import printable
 
 
@@ -37,8 +38,8 @@ def to_json(value: Any) -> str:
 def from_text(text: str) -> Any:
     """Return the value of a JSON text, or the text itself if it is not JSON."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         return text
 
 

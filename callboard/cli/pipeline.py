@@ -27,7 +27,7 @@ from callboard.cli.options import (
     option,
     read_secret,
 )
-from callboard.cli.output import say
+from callboard.cli.output import say, to_json
 from callboard.cli.own_node import (
     CONFIRM_LIMIT,
     JoinOptions,
@@ -703,7 +703,7 @@ def _end_of(folder: str, otherwise: int = 0) -> int:
 def _shows(options: JsonOptions) -> Callable[[Progress | None], None]:
     """Return what draws a batch: a bar in a terminal, else a line; None ends the drawing."""
     if options.as_json:
-        return lambda each: None if each is None else say(json.dumps(each.as_message()))
+        return lambda each: None if each is None else say(to_json(each.as_message()))
     if not sys.stderr.isatty():
         return lambda each: None if each is None else say(_line(each), err=True)
     drawn = False

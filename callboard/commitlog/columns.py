@@ -4,7 +4,7 @@ A run of records has one list of payloads, and for topics, keys, headers and tim
 value for all or a list as long.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -13,6 +13,8 @@ from cbor2 import CBOREncodeError, CBORError, dumps, loads
 
 from callboard.commitlog.errors import InvalidRecord
 from callboard.commitlog.record import decode_value
+from callboard.nesting import NestedTooDeep, check_all_levels, to_cbor
+from callboard.text import shown
 
 T = TypeVar("T")
 Key = str | bytes | None
@@ -131,7 +133,7 @@ def encode_payloads(payloads: Sequence[Any]) -> tuple[Sequence[bytes], bool, Kin
         return payloads, False, b""
     binary = {kind for kind in types if issubclass(kind, _BINARY)} - {Cbor}
     if not binary:
-        return [encode_value(payload) for payload in payloads], False, b""
+        return _encode_all(payloads), False, b""
     kinds = bytes(type(payload) in binary for payload in payloads)
     data = [
         bytes(payload) if is_bytes else encode_value(payload)
@@ -160,8 +162,25 @@ def _check_length(column: Sequence[Any], count: int) -> None:
 # --- values ---
 
 
-def encode_value(value: Any) -> bytes:
+def _encode_all(values: Sequence[Any]) -> list[bytes]:
+    """Return values as CBOR; how deep they are is checked for all at once.
+
+    Raises:
+        InvalidRecord: CBOR has no place for one of them.
+    """
+    try:
+        check_all_levels(values)
+    except NestedTooDeep:
+        return [encode_value(value) for value in values]  # which names the first one
+    return [encode_value(value, encode=dumps) for value in values]
+
+
+def encode_value(value: Any, encode: Callable[[Any], bytes] = to_cbor) -> bytes:
     """Return a value as CBOR.
+
+    Args:
+        value: what to encode.
+        encode: encodes it; with `cbor2.dumps`, how deep it is was checked before.
 
     Raises:
         InvalidRecord: CBOR has no place for it.
@@ -169,7 +188,7 @@ def encode_value(value: Any) -> bytes:
     if type(value) is Cbor:
         return value
     try:
-        data = dumps(value)
+        data = encode(value)
         if len(data) > _LEVELS and len(data.translate(None, _NO_LEVELS)) > _LEVELS:
             decode_value(data)  # it may have more levels than readers take
         return data
@@ -191,7 +210,7 @@ def check_times(times: Iterable[int], count: int) -> list[int]:
         raise InvalidRecord(what)
     for each in checked:
         if each.__class__ is not int or not -_MAX_TIME <= each < _MAX_TIME:
-            what = f"{each!r} is no time; give nanoseconds since 1970 as an int"
+            what = f"{shown(each):.80} is no time; give nanoseconds since 1970 as an int"
             raise InvalidRecord(what)
     return checked
 
@@ -228,7 +247,7 @@ def _headers(headers: Any) -> Mapping[str, str]:
     if not isinstance(headers, Mapping) or not all(
         isinstance(text, str) for item in headers.items() for text in item
     ):
-        what = f"headers are a mapping of texts to texts, not {headers!r}"
+        what = f"headers are a mapping of texts to texts, not {shown(headers):.80}"
         raise InvalidRecord(what)
     return headers
 

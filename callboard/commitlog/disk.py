@@ -9,7 +9,9 @@ import stat
 from pathlib import Path
 from typing import Final, Protocol
 
+from callboard import after_fork
 from callboard.commitlog.errors import FolderInPlace, NotPlain
+from callboard.file_place import identity_of, is_at
 from callboard.private_file import make_one_folder, mode_in
 
 
@@ -30,6 +32,9 @@ class DiskFile(Protocol):
 
     def fsync(self) -> None:
         """Make the contents durable, but not the name. After an error nothing is known."""
+
+    def is_in_place(self) -> bool:
+        """Return whether the path at which it was opened still leads to it."""
 
     def close(self) -> None:
         """Close the file; this makes nothing durable."""
@@ -194,10 +199,14 @@ class RealDisk:
     def open(self, path: str, *, append: bool = False) -> "RealFile":
         """Open a file to read it, or with `append` to write as well, made if needed."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
-        descriptor = open_plain(self._path(path), flags)
+        place = self._path(path)
+        descriptor = open_plain(place, flags)
         if append and self._mode is not None and not os.fstat(descriptor).st_size:
-            os.fchmod(descriptor, mode_in(self._path(path)))  # whatever the umask is
-        return RealFile(descriptor)
+            os.fchmod(descriptor, mode_in(place))  # whatever the umask is
+        file = RealFile(descriptor, place)
+        if append:
+            after_fork.register(file, after_fork.drop)
+        return file
 
     def mkdir(self, path: str) -> None:
         """Make a folder."""
@@ -239,9 +248,18 @@ def sync_path(path: str | Path, flags: int = 0) -> None:
 class RealFile:
     """An open file of the machine."""
 
-    def __init__(self, descriptor: int) -> None:
-        """Take over a descriptor."""
+    def __init__(self, descriptor: int, path: str) -> None:
+        """Take over the descriptor of what was opened at a path."""
         self._descriptor: int | None = descriptor
+        self._path = path
+
+    def fileno(self) -> int:
+        """Return the descriptor; -1 if the file is closed."""
+        return -1 if self._descriptor is None else self._descriptor
+
+    def is_in_place(self) -> bool:
+        """Return whether the path at which it was opened still leads to it."""
+        return is_at(self._path, identity_of(self._open()))
 
     def write(self, data: bytes) -> int:
         """Write at the end; returns how many bytes were taken, which may be fewer."""
@@ -348,6 +366,10 @@ class MemoryFile:
     def size(self) -> int:
         """Return the size in bytes."""
         return len(self._content)
+
+    def is_in_place(self) -> bool:
+        """Return True: nobody else reaches it."""
+        return True
 
     def fsync(self) -> None:
         """Do nothing."""

@@ -5,6 +5,7 @@
     ├── LogClosed       the log was closed
     ├── LogCorrupt      bytes that were durable are damaged
     ├── LogFailed       (OSError) the disk refused something
+    │   ├── LogReplaced a file or the folder was removed or replaced under the writer
     │   └── NotPlain    what is in a file's place is a link, a pipe or a device
     │       └── FolderInPlace (IsADirectoryError) or a folder
     ├── InvalidRecord   (ValueError) this cannot be stored
@@ -51,6 +52,13 @@ class LogCorrupt(LogError):
 
 class LogFailed(LogError, OSError):
     """The disk refused to write or to sync; nothing of that call was acknowledged."""
+
+
+class LogReplaced(LogFailed):
+    """The log's folder, or a file that its writer has open, was removed or replaced.
+
+    What was acknowledged since then may be gone, and nothing more is acknowledged.
+    """
 
 
 class NotPlain(LogFailed):

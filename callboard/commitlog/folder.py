@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
+from callboard import after_fork
 from callboard.commitlog.disk import Disk, DiskFile, open_plain, read_through
 from callboard.commitlog.errors import LogFailed, LogLocked
+from callboard.file_place import identity_of, is_at
 
 SEGMENT: Final = ".log"
 INDEX: Final = ".index"
@@ -243,6 +245,10 @@ class Marks:
             self._size = -1  # half a mark may be there: the next one begins anew
             _log.warning("%s is not written: %s", MARKS, error.strerror or error)
 
+    def is_in_place(self) -> bool:
+        """Return whether the path of the file still leads to it."""
+        return self._file.is_in_place()
+
     def close(self) -> None:
         """Make the marks durable, and close the file."""
         with closing(self._file):
@@ -294,7 +300,8 @@ class FileLock:
         Raises:
             LogLocked: somebody else holds it; the text names the process.
         """
-        self._descriptor = open_plain(str(Path(folder) / name), os.O_RDWR | os.O_CREAT)
+        self.path = str(Path(folder) / name)
+        self._descriptor = open_plain(self.path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -308,10 +315,23 @@ class FileLock:
         with suppress(OSError):  # who holds it is told as another process
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        after_fork.register(self, after_fork.drop)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the locked file; -1 after `release`."""
+        return self._descriptor
+
+    def is_in_place(self) -> bool:
+        """Return whether the path of the locked file still leads to it.
+
+        Otherwise another process can lock the file that is there now.
+        """
+        return is_at(self.path, identity_of(self._descriptor))
 
     def release(self) -> None:
         """Give the lock back."""
-        os.close(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
 
 
 def lock_writing(folder: str) -> FileLock:

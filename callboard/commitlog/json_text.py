@@ -16,7 +16,10 @@ _DECIMAL_BITS: Final = 14_000
 
 def to_json(value: Any) -> str:
     """Return a value as JSON; what JSON does not have becomes the nearest it has, or text."""
-    return json.dumps(_plain(value), ensure_ascii=False)
+    try:
+        return json.dumps(_plain(value), ensure_ascii=False)
+    except RecursionError:
+        return json.dumps(f"<a {type(value).__name__} that is nested too deep to show>")
 
 
 def payload_json(data: bytes, is_bytes: bool) -> str | None:  # noqa: FBT001

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 from weakref import WeakSet
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.batch import MAX_BATCH_RECORDS, MAX_RECORD, Compression
 from callboard.commitlog.columns import (
@@ -23,6 +23,7 @@ from callboard.commitlog.disk import Disk, MemoryDisk
 from callboard.commitlog.errors import (
     InvalidOption,
     InvalidRecord,
+    LogClosed,
     LogError,
     LogFailed,
     require_kind,
@@ -44,6 +45,7 @@ from callboard.commitlog.writer import Claimed, Grouping, Writer
 from callboard.parts import PROCESS_PARTS, Row
 from callboard.private_file import check_mode
 from callboard.seconds import checked_seconds
+from callboard.text import shown
 
 Sync = Literal["none", "group", "each"]
 
@@ -123,7 +125,7 @@ class CommitLog(LogReader):
         mode = check_mode(mode)
         given: object = retain
         if not isinstance(given, Retention | None):
-            what = f"retain={given!r:.80}: give Retention(seconds=…), for instance"
+            what = f"retain={shown(given):.80}: give Retention(seconds=…), for instance"
             raise TypeError(what)
         if columns and folder is None:
             what = "columns=True needs a folder: a log in memory has no files"
@@ -145,7 +147,7 @@ class CommitLog(LogReader):
                 self._lock = lock_writing(place.path)
             limits = SegmentLimits.fitting(retain, segment_bytes, segment_seconds)
             copied = self._end_of_copies if archive is not None and archive.holds else None
-            self._writer = Writer(place, limits, retain, clock, compression, copied)
+            self._writer = Writer(place, limits, retain, clock, compression, copied, self._lock)
         except BaseException as error:
             self._release()
             if isinstance(error, LogError) or not isinstance(error, OSError):
@@ -166,7 +168,7 @@ class CommitLog(LogReader):
             Grouping(self._writer, sync_interval) if self._sync == "group" else None
         )
         if disk is None:  # one of tests is not this process's, and ends with its machine
-            _keep(self)
+            self._keep()
 
     # --- appending ---
 
@@ -225,7 +227,8 @@ class CommitLog(LogReader):
             LogClosed: the log was closed.
         """
         if isinstance(payloads, str | bytes | bytearray) or not hasattr(payloads, "__len__"):
-            what = f"append_batch takes a list of payloads, not {payloads!r:.50}; one: append()"
+            given = f"{shown(payloads):.50}"
+            what = f"append_batch takes a list of payloads, not {given}; one: append()"
             raise InvalidRecord(what)
         count = len(payloads)
         named = [rows_of(column, count) for column in (topic, key, headers, sender)]
@@ -371,6 +374,15 @@ class CommitLog(LogReader):
         """Whether the disk failed so that nothing is taken before the log is opened again."""
         return self._writer.has_failed
 
+    @property
+    def may_reopen(self) -> bool:
+        """Whether the disk failed, and the log goes on when a program opens it again.
+
+        False for one whose folder or files were removed or replaced: what it acknowledged may
+        be missing in the log that is there now.
+        """
+        return self._writer.has_failed and not self._writer.is_replaced
+
     def trim(self, before: int | None = None) -> int:
         """Remove segments that retention ends, or whose records all are before an offset.
 
@@ -407,6 +419,8 @@ class CommitLog(LogReader):
         Raises:
             LogFailed: the disk refuses; what is durable is unknown.
         """
+        if after_fork.is_copy(self):
+            return
         if self._grouping is not None:
             self._grouping.end()
         if self._sealing is not None:
@@ -417,6 +431,24 @@ class CommitLog(LogReader):
             self._writer.close()
         finally:
             self._release()
+
+    def _keep(self) -> None:
+        """Remember a log that this process writes."""
+        with _LOCK:
+            _WRITTEN.add(self)
+        if self.folder:  # one in memory is of use in a forked process as well
+            after_fork.register(self, CommitLog._leave)
+
+    def _leave(self) -> None:
+        """Refuse each use of this copy: in a forked process it would overwrite records."""
+        _WRITTEN.discard(self)
+        self._lock = None  # the copy of the lock drops its own descriptor
+        gone: Any = after_fork.Refusing(
+            LogClosed,
+            f"the log {self.folder}",
+            "read it here with LogReader, let one process write it",
+        )
+        self._writer = self._table = self._runs = gone
 
     def _release(self) -> None:
         """Release the writer's lock."""
@@ -483,12 +515,6 @@ def _refuse_large(columns: Columns) -> None:
         raise InvalidRecord(what)
 
 
-def _keep(log: CommitLog) -> None:
-    """Remember a log that this process writes."""
-    with _LOCK:
-        _WRITTEN.add(log)
-
-
 def written_here(folder: str | Path) -> CommitLog | None:
     """Return the log in a folder if this process has it open to write."""
     place = Path(folder).resolve()
@@ -501,7 +527,7 @@ def _check_options(
 ) -> None:
     """Raise `ValueError` for options that make no sense."""
     if sync not in get_args(Sync):
-        what = f"sync={sync!r}; give one of {', '.join(get_args(Sync))}"
+        what = f"sync={shown(sync):.80}; give one of {', '.join(get_args(Sync))}"
         raise InvalidOption(what)
     checked_seconds(sync_interval, "sync_interval")
     if segment_seconds is not None and checked_seconds(segment_seconds, "segment_seconds") <= 0:

@@ -15,12 +15,19 @@ from callboard import locks
 from callboard.commitlog.batch import Compression, compressor, encode_batch
 from callboard.commitlog.columns import Columns
 from callboard.commitlog.disk import DiskFile
-from callboard.commitlog.errors import LogClosed, LogError, LogFailed, ProducerError
+from callboard.commitlog.errors import (
+    LogClosed,
+    LogError,
+    LogFailed,
+    LogReplaced,
+    ProducerError,
+)
 from callboard.commitlog.folder import (
     COLUMNS,
     INDEX,
     MARKS,
     SEGMENT,
+    FileLock,
     Folder,
     Mark,
     Marks,
@@ -32,8 +39,10 @@ from callboard.commitlog.producing.table import Claim, ProducerEntry, ProducerOp
 from callboard.commitlog.recovery import LogRecovery, recover
 from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.segment import LogSegment, LogSegmentTable
+from callboard.file_place import CHECK_SECONDS, replaced
 
 _NO_LIMIT: Final = 1 << 62
+_CHECK_NS: Final = round(CHECK_SECONDS * 1e9)
 #: A run of records, and what its producer says of it.
 Claimed = tuple[Claim, Columns]
 
@@ -56,8 +65,18 @@ class Writer:
         clock: Callable[[], int],
         compression: Compression | None = None,
         copied: Callable[[], int] | None = None,
+        lock: FileLock | None = None,
     ) -> None:
-        """Open the log in a folder, or make one there; no record from `copied` on is removed.
+        """Open the log in a folder, or make one there.
+
+        Args:
+            folder: Where it is.
+            limits: When a segment ends.
+            retention: How long records are kept.
+            clock: Nanoseconds since 1970.
+            compression: Of batches.
+            copied: Returns the offset from which on no record may be removed.
+            lock: The writer's lock; its file has to stay where it is.
 
         Raises:
             OSError: the disk refuses.
@@ -73,6 +92,9 @@ class Writer:
         self._trouble: OSError | None = None
         self._is_closed = False
         self._copied = copied
+        self._held = lock
+        #: When the places of the files were last checked, by the clock.
+        self._checked_at = clock()
         #: Called when a segment was sealed, on the thread that appended.
         self.on_sealed: list[Callable[[], object]] = []
         bases = folder.bases()
@@ -112,6 +134,11 @@ class Writer:
         """Whether the disk failed so that nothing is taken before the log is opened again."""
         return self._trouble is not None
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a file of the log was removed or replaced."""
+        return isinstance(self._trouble, LogReplaced)
+
     def append(self, runs: Sequence[Columns]) -> int:
         """Write runs of records, each as a batch; returns the offset of the first one.
 
@@ -126,6 +153,8 @@ class Writer:
             self._begin_segment(now)
         with self._lock:
             self._check()
+            if not 0 <= now - self._checked_at < _CHECK_NS:
+                self._check_places(now)
             first, note = self._index.end, b""
             if not self._index.size:
                 note = self.producers.note(None, now, is_head=True)
@@ -155,6 +184,8 @@ class Writer:
                     self._begin_segment(now)
                 with self._lock:
                     self._check()
+                    if not 0 <= now - self._checked_at < _CHECK_NS:
+                        self._check_places(now)
                     told += self._take(claimed[len(told) :], now)
             except LogError as error:
                 told += [error] * (len(claimed) - len(told))
@@ -231,12 +262,14 @@ class Writer:
 
         Raises:
             LogFailed: the disk refuses; what is durable is unknown until a new opening.
+            LogReplaced: a file of the log was removed or replaced.
             LogClosed: the log was closed.
         """
         target = self.end
         with self._sync_lock:
             with self._lock:
                 self._check()
+                self._check_places(self._clock())
                 if self.durable >= target:
                     return
                 mark = Mark(self._active.base, self._index.size, self._index.end)
@@ -324,6 +357,7 @@ class Writer:
                 self._check()
                 if not self._is_full(now):
                     return  # another thread was here
+                self._check_places(now)
                 index, active = self._index, self._active
                 self._sync(Mark(active.base, index.size, index.end))
                 path = self._folder.segment(active.base, INDEX)
@@ -361,9 +395,36 @@ class Writer:
                 f"the log {self._folder.path} is closed; open it again with CommitLog(folder)"
             )
             raise LogClosed(what)
+        if self._trouble is not None and self.is_replaced:
+            raise LogReplaced(*self._trouble.args)
         if self._trouble is not None:
             what = f"the log {self._folder.path} failed before ({self._trouble}); open it again"
             raise LogFailed(what) from self._trouble
+
+    def _check_places(self, now: int) -> None:
+        """End the use of this writer if a file of the log is no longer at its path.
+
+        Appends check it a few times a second, and each sync does; the lock is held.
+
+        Raises:
+            LogReplaced: one was removed or replaced.
+        """
+        self._checked_at = now
+        if path := self._misplaced():
+            remedy = "put it back, close the log and open it again with CommitLog(folder)"
+            self._trouble = LogReplaced(replaced(path, remedy))
+            raise self._trouble
+
+    def _misplaced(self) -> str:
+        """Return the path of a file that is no longer there; empty if all are."""
+        with suppress(OSError):  # the next write fails on such a disk, and says so
+            if not self._file.is_in_place():
+                return self._folder.segment(self._active.base)
+            if not self._marks.is_in_place():
+                return self._folder.file(MARKS)
+            if self._held is not None and not self._held.is_in_place():
+                return self._held.path  # another process can lock the file that is there now
+        return ""
 
     def _take_back(self, error: OSError) -> NoReturn:
         """Cut off a part of a batch that was written, so that the next one can follow."""

@@ -227,7 +227,9 @@ def explain(
 
 def _mistake(place: str, where: tuple[int | str, ...], value: object, text: str) -> str:
     """Return the line of a mistake, without a value that is secret."""
-    if not any(map(is_secret, where)):
+    # the place of a secret is none, and neither is a value of one character
+    is_plain = isinstance(value, dict) and list(value) == ["file"] or len(str(value)) <= 1
+    if is_plain or not any(map(is_secret, where)):
         return f"{place} = {show(hidden(value))}: {text}"
     if isinstance(value, str) and value in text:
         text = "it has another form"

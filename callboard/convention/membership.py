@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from callboard import after_fork
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import CallboardError, InvalidAddress, NotSpawnable, RemoteError
 from callboard.actors.exit_reason import ExitReason
@@ -269,6 +270,7 @@ class Membership:
             OSError: the port is taken.
         """
         leaders = convention_endpoints(capabilities.get("Convention Address.IPv4"))
+        after_fork.register(self)
         self._node = SystemNode(messages, surely)
         try:
             host = str(capabilities.get("Admin Address") or LOCAL)
@@ -433,6 +435,7 @@ class Membership:
         """Let the others know what this system can do."""
         self._admin.tell(CapabilitiesChanged())
 
+    @after_fork.nothing_in_copies
     def close(self) -> None:
         """Leave, and close the node."""
         self._node.close()

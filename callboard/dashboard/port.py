@@ -15,6 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from callboard import web
+from callboard.after_fork import own_loop
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.limits import source_of
 
@@ -139,6 +140,7 @@ class DashboardPort(uvicorn.Server):  # type: ignore[misc]  # an extra, seen as 
     def run_on(self, sock: socket.socket) -> None:
         """Serve a socket until `end`."""
         self._loop = asyncio.new_event_loop()
+        own_loop(self._loop)
         self._over = asyncio.Event()
         self._is_over = getattr(self, "_is_over", False)
         try:

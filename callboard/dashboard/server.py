@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from callboard import after_fork
 from callboard.actors.closing import Closing
 from callboard.configuration.host_port import parse_host_port
 from callboard.dashboard.actions import Levers
@@ -130,7 +131,9 @@ def _open(host: str, port: int) -> socket.socket:
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        found = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        found = after_fork.own_listener(
+            socket.create_server((host, port), family=family, backlog=BACKLOG)
+        )
     except OSError as error:
         why = error.strerror or error
         msg = f"the dashboard cannot listen on {host}:{port}: {why}; port 0 picks a free one"

@@ -6,6 +6,7 @@ from typing import Final
 
 from callboard.actors.closing import Closing
 from callboard.actors.future import Future
+from callboard.doors.unwritten import UnwrittenMessages
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import DoorReceiver, Item, Pair
 from callboard.endpoint.machine.run import content_of
@@ -47,9 +48,15 @@ class BrokerNeighbor(DoorReceiver):
         """Make one that wants nothing yet."""
         self.name = name
         self.topics: tuple[str, ...] = ()
-        self.brought = self.taken = self.unwritten = self.dropped = self.commands = 0
+        self.brought = self.taken = self.dropped = self.commands = 0
         self._hub = hub
+        self._unwritten = UnwrittenMessages(hub, _log)
         self._given: frozenset[str] = frozenset()
+
+    @property
+    def unwritten(self) -> int:
+        """Messages that Broker has no form for."""
+        return self._unwritten.count
 
     def _give(self) -> None:
         """Let the hub give what the peer's filter has."""
@@ -95,8 +102,7 @@ class BrokerNeighbor(DoorReceiver):
                 try:
                     yield topic, broker_from_cbor(content)
                 except EndpointError as error:
-                    self.unwritten += 1
-                    _log.warning("a message on %s is not sent: %s", topic[:80], error)
+                    self._unwritten.add(self.name, topic, error)
 
 
 class BrokerPeering(Closing):

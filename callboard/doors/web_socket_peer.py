@@ -26,6 +26,7 @@ from callboard.actors.closing import Closing
 from callboard.actors.errors import NodeUnreachable, ResultTimeout
 from callboard.actors.future import Future
 from callboard.dataclass import dataclass
+from callboard.doors.unwritten import UnwrittenMessages
 from callboard.endpoint.door_claim import DoorClaim, DoorState
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, Pair, RunReceiver
@@ -229,7 +230,8 @@ class WebSocketPeer(RunReceiver, Closing):
         """Begin to connect; the arguments are those of `Endpoint.connect_web_socket`."""
         self.url = url
         self.endpoint = self.version = self.reason = ""
-        self.brought = self.taken = self.unreadable = self.unwritten = self.dropped = 0
+        self.brought = self.taken = self.unreadable = self.dropped = 0
+        self._unwritten = UnwrittenMessages(hub, _log)
         self.errors = self.connects = self.unasked = 0
         self.last_error: ErrorFrame | None = None
         #: Called with each error frame of Zeek, on the node's thread.
@@ -527,6 +529,11 @@ class WebSocketPeer(RunReceiver, Closing):
             waiting, self._waiting, self._waiting_size = self._waiting, deque(), 0
             self._hub.hand_to(holder, topic, [cbor2.dumps(each) for each in waiting])
 
+    @property
+    def unwritten(self) -> int:
+        """Messages that JSON has no form for."""
+        return self._unwritten.count
+
     def _send(self) -> None:
         """Send messages until one has to wait."""
         ways = [each for each in self._connections() if each.link is not None]
@@ -541,10 +548,7 @@ class WebSocketPeer(RunReceiver, Closing):
             try:
                 text = content_to_json(topic, content)
             except EndpointError as error:
-                self.unwritten += 1
-                if not self.unwritten & (self.unwritten - 1):
-                    text = "message %d on %s is not sent: %s"
-                    _log.warning(text, self.unwritten, topic[:80], error)
+                self._unwritten.add(self.url, topic, error)
             else:
                 frames.setdefault(way, []).append(way.session.send(text))
         for way, parts in frames.items():

@@ -15,6 +15,7 @@ from typing import Any, Final
 from callboard.actors.closing import Closing
 from callboard.actors.errors import require
 from callboard.dataclass import dataclass
+from callboard.doors.unwritten import UnwrittenMessages
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import DoorReceiver, Item
 from callboard.endpoint.machine.topic import is_reserved
@@ -94,7 +95,11 @@ class WebSocketClient(DoorReceiver):
     """
 
     def __init__(
-        self, link: ForeignLink, session: ZeekServerSession, frames: "RunFrames"
+        self,
+        link: ForeignLink,
+        session: ZeekServerSession,
+        frames: "RunFrames",
+        unwritten: UnwrittenMessages,
     ) -> None:
         self.name = session.guest.application or session.guest.name
         self.peer_key = endpoint_text(link.remote)
@@ -103,6 +108,7 @@ class WebSocketClient(DoorReceiver):
         self.link = link
         self.session = session
         self._frames = frames
+        self._unwritten = unwritten
 
     def take_from(self, _sender: bytes, items: list[Item], size: int) -> None:
         """Send a run to the client; on the node's thread."""
@@ -114,7 +120,7 @@ class WebSocketClient(DoorReceiver):
                 frames.append(frame)
             elif frame is not None:
                 self.unwritten += 1
-                _log.debug("%s is not told on %s: %s", self.name, item[0][:80], frame)
+                self._unwritten.add(self.name, item[0], frame)
         self.taken += len(frames)
         if frames:
             self.link.say(b"".join(frames))
@@ -187,6 +193,7 @@ class WebSocketServer(Closing):
         self._permissions: Permissions | None = access.permissions
         self._clients: dict[ForeignLink, WebSocketClient] = {}
         self._frames = RunFrames()
+        self._unwritten = UnwrittenMessages(hub, _log)
         node = hub.node
         is_guarded = bool(tokens) or (tls is not None and tls.mutual)
         if not insecure:  # a certificate of the server alone keeps nobody out
@@ -235,7 +242,8 @@ class WebSocketServer(Closing):
 
     def link_up(self, link: ForeignLink, _name: str) -> None:
         """Give a client its messages from here on."""
-        client = WebSocketClient(link, link.machine, self._frames)  # type: ignore[arg-type]
+        session: Any = link.machine
+        client = WebSocketClient(link, session, self._frames, self._unwritten)
         rights = self._rights(client)
         topics = client.session.topics
         if rights is not None:

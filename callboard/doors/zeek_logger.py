@@ -24,6 +24,7 @@ from weakref import WeakSet
 
 import zmq
 
+from callboard import after_fork
 from callboard.actors.runner.runner import Runner
 from callboard.commitlog import CommitLog, FieldConflict, LogError, Retention
 from callboard.commitlog.arrow import load_pyarrow
@@ -206,6 +207,7 @@ class ZeekLogger:
             self._runner.stop()
             raise
         _OPEN.add(self)
+        after_fork.register(self)
         if _metrics not in PROCESS_SOURCES:
             PROCESS_SOURCES.append(_metrics)
         self._runner.start()
@@ -338,7 +340,7 @@ class ZeekLogger:
             LogError: they were not.
         """
         log = self._logs[name]
-        if log.has_failed:  # a sync did, so nobody knows what the disk holds
+        if log.may_reopen:  # a sync did, so nobody knows what the disk holds
             del self._logs[name]
             log.close()
             log = self._open(name)
@@ -411,6 +413,7 @@ class ZeekLogger:
 
     # --- the end ---
 
+    @after_fork.nothing_in_copies
     def close(self) -> None:
         """Append what has come, make all durable, and end; a second call does nothing.
 

@@ -33,6 +33,7 @@ from callboard.actors.errors import (
     require,
 )
 from callboard.actors.future import Future
+from callboard.doors.unwritten import UnwrittenMessages
 from callboard.doors.zeromq_socket import (
     HIGH_WATER,
     LINGER_MS,
@@ -180,7 +181,8 @@ class ZeroMq(Closing):
         hub = endpoint.hub
         self._hub, self._runtime = hub, hub.runtime
         self._runner = self._runtime.runner
-        self.brought = self.taken = self.unheard = self.unwritten = 0
+        self.brought = self.taken = self.unheard = 0
+        self._unwritten = UnwrittenMessages(hub, _log)
         self.reason = ""
         self.id = _id_of(hub, member)
         self._fixed = None if subscribe is None else shortest(topic_texts(subscribe))
@@ -513,8 +515,7 @@ class ZeroMq(Closing):
             try:
                 parts = node.pack(topic, content_of((topic, pair)))
             except EndpointError as error:
-                self.unwritten += 1
-                _log.warning("a message on %s is not sent: %s", topic[:80], error)
+                self._unwritten.add("Zeek", topic, error)
             else:
                 if not send(parts):
                     return  # `_hear` goes on when there is room
@@ -562,6 +563,11 @@ class ZeroMq(Closing):
             )
             for node, name in list(self._node.nodes.items())
         ]
+
+    @property
+    def unwritten(self) -> int:
+        """Messages for which the format has no value."""
+        return self._unwritten.count
 
     def _metrics(self) -> list[Metric]:
         """Return the figures of this door."""

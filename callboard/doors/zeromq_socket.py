@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple, Self
 import zmq
 from zmq.utils.z85 import decode
 
+from callboard import after_fork
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
 from callboard.dataclass import dataclass
@@ -228,7 +229,7 @@ class LoopSocket:
         self.address, self.connections, self.reason = address, 0, ""
         self._runner, self._socket, self._recv = runner, socket, socket.recv
         self._taken, self._told, self._frames = taken, told, frames
-        self._connects = connects
+        self.connects = connects
         self._parts: list[bytes] = []
         #: Connects again where ZeroMQ does not: behind what it takes for a wrong protocol.
         self._again: Timer | None = None
@@ -370,7 +371,7 @@ class LoopSocket:
 
     def _plan_again(self) -> None:
         """See to it that a connection that ended is made again, unless ZeroMQ says it does."""
-        if self._connects:
+        if self.connects:
             self._again = self._runner.call_later(AGAIN, self._connect_again)
 
     def _connect_again(self) -> None:
@@ -411,6 +412,7 @@ class ZeroMqSockets:
         self._runner, self._curve = runner, curve
         self._context: Any = zmq.Context()
         self._sockets: list[LoopSocket] = []
+        after_fork.register(self, ZeroMqSockets._leave)
         #: Connections that were refused, as their keys are not among those that are accepted.
         self.refused = 0
         if isinstance(curve, CurveServer):
@@ -514,6 +516,15 @@ class ZeroMqSockets:
         self._runner.post(self.close, 0)
         return InvalidOption(f"{address} is no address of ZeroMQ's: {error}")
 
+    def _leave(self) -> None:
+        """Drop the connections of this copy in a forked process.
+
+        The context is not ended: ZeroMQ would wait for its thread, which is not here.
+        """
+        after_fork.keep_for_ever(self._context)
+        for each in self._sockets:
+            after_fork.drop_endpoint(each.address, is_bound=not each.connects)
+
     def _socket(self, kind: int, address: str, options: _Options) -> Any:
         """Return a socket with the options of all, and its own."""
         if not _is_address(address):
@@ -547,6 +558,8 @@ class ZeroMqSockets:
 
         A thread waits for that, which a program that ends waits for.
         """
+        if after_fork.is_copy(self):
+            return
         for each in self._sockets:
             each.close(linger)
         self._sockets.clear()

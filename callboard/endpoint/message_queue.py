@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
-from callboard import locks
-from callboard.actors.errors import ResultTimeout
+from callboard import after_fork, locks
+from callboard.actors.errors import NodeClosed, ResultTimeout
 from callboard.actors.future import Future, refuse_endless_wait, waiting
 from callboard.actors.seconds import limit
 
@@ -70,6 +70,7 @@ class MessageQueue(Generic[T]):
         self._pipe: tuple[int, int] | None = None
         self._is_marked = False
         self._closed = False
+        after_fork.register(self, MessageQueue._leave_process)
 
     # --- the node's side ---
 
@@ -213,15 +214,23 @@ class MessageQueue(Generic[T]):
         for end in pipe or ():
             os.close(end)
 
+    def _leave_process(self) -> None:
+        """Refuse to wait in a forked process, where nothing arrives."""
+        after_fork.drop(*(self._pipe or ()))
+        self._items.clear()
+
     def _enter(self, waiter: _Waiter) -> bool:
         """Let a waiter be woken by what comes next; False if something is there already.
 
         Raises:
+            NodeClosed: this is a copy in a forked process.
             EOFError: the queue was closed and is empty.
         """
         with self._lock:
             if self._items:
                 return False
+            if after_fork.is_copy(self):
+                raise NodeClosed(after_fork.refusal("the subscriber", "make another one here"))
             if self._closed:
                 msg = "the subscriber was closed"
                 raise EOFError(msg)

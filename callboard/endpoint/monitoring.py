@@ -1,6 +1,5 @@
 """What a hub shows: metrics (Broker's under its names, and some of ours), status, pages."""
 
-import json
 import logging
 import uuid
 from collections import Counter
@@ -15,6 +14,7 @@ from callboard import figures
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.run import PackedType
 from callboard.endpoint.machine.status import foreign_id
+from callboard.json_form import json_of
 from callboard.node import Node
 from callboard.pages import JSON, PLAIN, Page, PageServer
 
@@ -73,6 +73,11 @@ _TOPIC_ROWS: Final[tuple[figures.Row[Hub], ...]] = (
         "malformed_total",
         "Runs from other endpoints that were no messages.",
         "counters.malformed",
+    ),
+    (
+        "unwritten_total",
+        "Messages that a foreign wire, such as WebSocket JSON, has no form for.",
+        "counters.unwritten",
     ),
     (
         "refused_total",
@@ -159,7 +164,7 @@ def status_of(hub: Hub) -> dict[str, Any]:
 
 def status_json(hub: Hub) -> str:
     """Return the status as JSON text."""
-    return json.dumps(status_of(hub), ensure_ascii=False)
+    return json_of(status_of(hub))
 
 
 def status_page(node: Node) -> Page:

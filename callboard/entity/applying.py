@@ -12,12 +12,33 @@ from callboard.lease.errors import StateVersion
 
 def restore(form: EventForm, kind: EntityType, actor: Entity, snapshot: EntitySnapshot) -> None:
     """Give an entity the state of a snapshot."""
-    found = form.read(snapshot.body)
     if not kind.appliers:
-        actor.state = found  # type: ignore[attr-defined]
+        actor.state = _saved_state(form, kind, actor, snapshot)  # type: ignore[attr-defined]
         return
+    found = form.read(snapshot.body)
     for name, value in found.items():
         setattr(actor, name, value)
+
+
+def _saved_state(
+    form: EventForm, kind: EntityType, actor: Entity, snapshot: EntitySnapshot
+) -> object:
+    """Return a state that `save()` stored, as its class is now.
+
+    Raises:
+        StateVersion: a newer program wrote it.
+    """
+    record, fields = form.read_record(snapshot.body)
+    latest, version = kind.version_of(*record.names), snapshot.version or 1
+    if version > latest:
+        msg = (
+            f"a state {record.name} of version {version} was stored, and this program has "
+            f"version {latest}; upgrade it"
+        )
+        raise StateVersion(msg)
+    if version < latest:
+        fields = kind.upcast(actor, record.names, version, fields)
+    return form.build(record, fields)
 
 
 class Applied(Protocol):
@@ -39,10 +60,11 @@ def apply_all(
         StateVersion: a newer version of the class wrote one, or one that knew more events.
     """
     builders, appliers, read = kind.builders, kind.appliers, form.read
+    dropped = form.note_dropped
     for number, name, version, body in events:
         known = builders.get(name)
         if known is not None and known[0] == version:
-            event = known[1](read(body))
+            event = known[1](read(body), dropped)
         else:
             event = _first_of_kind(form, kind, actor, PastEvent(number, name, version, body))
         (appliers.get(event.__class__) or kind.applier(event))(actor, event)
@@ -58,7 +80,8 @@ def _first_of_kind(
         StateVersion: a newer version of the class wrote it, or one that knew more events.
     """
     registered = form.kind_named(stored.kind)
-    latest = kind.version_of(stored.kind)
+    names = (stored.kind,) if registered is None else registered.names
+    latest = kind.version_of(*names)
     if registered is None or stored.version > latest:
         msg = (
             f"{stored.kind} of version {stored.version} was stored, and this program has "
@@ -67,8 +90,8 @@ def _first_of_kind(
         raise StateVersion(msg)
     fields = form.read(stored.body)
     if stored.version < latest:
-        fields = kind.upcast(actor, stored.kind, stored.version, fields)
-    event = registered.build(fields)
+        fields = kind.upcast(actor, names, stored.version, fields)
+    event = form.build(registered, fields)
     kind.builders[stored.kind] = latest, registered.build
     return event
 

@@ -36,7 +36,7 @@ from callboard.actors.task import HandlerTask
 from callboard.dataclass import dataclass
 from callboard.entity.entity import Entity
 from callboard.entity.errors import EntityUnavailable, NotPersistable
-from callboard.entity.form import IMMUTABLE
+from callboard.entity.form import IMMUTABLE, OTHER_RELEASE
 from callboard.entity.reminders import ReminderTicket
 from callboard.entity.state.interface import (
     Committed,
@@ -546,10 +546,15 @@ class EntityCell(Cell):
     def _take_reminder(self, ticket: ReminderTicket, sender: Any) -> None:
         """Handle a reminder, unless it was forgotten or set anew while it waited."""
         row = ticket.row
-        if ticket.is_current and not self._changes_reminder(row.name):
-            self.dispatch(self.host.form.read(row.body), sender)
-        else:
+        if not ticket.is_current or self._changes_reminder(row.name):
             ticket.set_exception(EntityUnavailable("it was forgotten, or set anew"))
+            return
+        try:
+            message = self.host.form.read(row.body)
+        except (StateCorrupt, StateVersion) as error:  # it waits for a program that reads it
+            ticket.set_exception(error)
+            return
+        self.dispatch(message, sender)
 
     def start_task(
         self, coroutine: Coroutine[Any, Any, Any], sender: Sender | None, message: Any = None
@@ -643,8 +648,11 @@ class EntityCell(Cell):
             actor = self._half_made or self._made_of(recovered.snapshot)
             self.host.apply(self, actor, recovered.events)
         except BaseException as error:  # noqa: BLE001 - what was stored cannot be read by the class
-            wrong = isinstance(error, StateCorrupt | StateVersion)
-            self._cannot_read(error if wrong else StateCorrupt(_unread(self, error)))
+            if isinstance(error, OTHER_RELEASE):
+                error = StateVersion(_unread(self, error))
+            elif not isinstance(error, StateCorrupt | StateVersion):
+                error = StateCorrupt(_unread(self, error))
+            self._cannot_read(error)
             return
         self._since += len(recovered.events)
         if recovered.has_more:
@@ -698,11 +706,11 @@ class EntityCell(Cell):
         if state is None:
             msg = f"{where} saves self.state, and has none; make it in __init__"
             raise NotPersistable(msg)
-        self.host.form.kind_of(state)
+        kind = self.host.form.kind_of(state)
         body = self.host.form.write(state)
         self.written += 1
         if self.type_is_kept:
-            version = self.type.snapshot_version
+            version = self.type.saved_version(kind.names)
             self._saved = EntitySnapshot(self.key, self.written, version, body)
 
     def remind(self, name: str, message: object, after: float, every: float) -> None:
@@ -1146,7 +1154,15 @@ _REPEAT: Final = "; nothing was stored: repeat it"
 
 #: Errors that say more than that nothing happened.
 _TOLD: Final = frozenset(
-    ("OutcomeUnknown", "StateCorrupt", "StateVersion", "WrongState", "EntityUnavailable")
+    (
+        "OutcomeUnknown",
+        "StateCorrupt",
+        "StateVersion",
+        "ValueRefused",
+        "WrongState",
+        "StateReplaced",
+        "EntityUnavailable",
+    )
 )
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from callboard import locks
 from callboard.actors.dispatch import handler
-from callboard.actors.envelope import COMPANY, Envelope
+from callboard.actors.envelope import COMPANY, Encoded, Envelope
 from callboard.actors.errors import WrongValue, remote_error, require
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Home, Sender, current_cell
@@ -19,6 +19,7 @@ from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.shutdown import Deadline
 from callboard.actors.system_actor import SystemActor
+from callboard.basp.cbor.reader import RunsUserCode
 from callboard.basp.entity_name import KEY_LIMIT, QUEUE_PREFIX, is_key, is_type_name
 from callboard.basp.errors import MalformedPayload, RemoteProtocolError
 from callboard.basp.header import ENTITIES
@@ -26,7 +27,13 @@ from callboard.basp.options import CHAIN_LIMIT
 from callboard.basp.payload import PayloadCodec
 from callboard.entity.cell import EntityCell, HeldCarried
 from callboard.entity.cycles import would_deadlock
-from callboard.entity.entity import Entity, EntityType, checked_key, type_name
+from callboard.entity.entity import (
+    Entity,
+    EntityType,
+    checked_key,
+    stored_name,
+    type_name,
+)
 from callboard.entity.errors import DuplicateEntityType, NeedsLeases
 from callboard.entity.form import EventForm
 from callboard.entity.host import EntityHost
@@ -63,10 +70,12 @@ from callboard.entity.ownership import (
     wrong_state,
 )
 from callboard.entity.reference import EntityRef
+from callboard.entity.reminders import ParkedReminder
 from callboard.entity.sending import TypeSender, Waiting
 from callboard.entity.state.client import StateClient, ThreadedStateClient
 from callboard.entity.state.interface import EntityState, StoredEvent
 from callboard.entity.state.opening import open_leases, open_state, open_view
+from callboard.entity.unpersisted import is_wanted
 from callboard.lease.driver import LeaseDriver, LeaseLoop, LeaseNews, LeasePlace, LeaseThread
 from callboard.lease.errors import (
     LeaseLost,
@@ -509,7 +518,15 @@ class Entities:
     ) -> None:
         """Make the host of a type and let it become a member."""
         client = await self._open(self._states, state, open_state)
-        host = EntityHost(self.runtime, self.form, kind, arguments, client, self._ref)
+        host = EntityHost(
+            self.runtime,
+            self.form,
+            kind,
+            arguments,
+            client,
+            self._ref,
+            is_checked=is_wanted(self._runner),
+        )
         host.runner = self._runner
         host.writer, host.send_back = self.writer, self._send_back
         sender = self._sender(name)
@@ -738,7 +755,7 @@ class Entities:
             WrongArgument: that is no entity class, or no key.
             WrongValue: the key is empty or too long.
         """
-        name = cls if isinstance(cls, str) and cls else type_name(cls)
+        name = stored_name(cls) if isinstance(cls, str) and cls else type_name(cls)
         return EntityRef(self.runtime, self, name, checked_key(key))
 
     def _ref(self, name: str, key: str) -> EntityRef[Any]:
@@ -850,6 +867,11 @@ class Entities:
         quick = None if host is None or host.sending.has_lines else host
         refused: Container[int] = ways.get(way, ())
 
+        def unread(held: HeldCarried, error: BaseException) -> None:
+            runtime.counters.dead_letters += 1
+            carrier.died()
+            held.inner.set_exception(error)
+
         def take(carried: Carried, held: HeldCarried) -> None:
             nonlocal quick, refused
             _, flags, attempt, teller, left, key, body = carried
@@ -859,10 +881,12 @@ class Entities:
             try:
                 message = read(body)
             except RemoteProtocolError as error:
-                runtime.counters.dead_letters += 1
-                carrier.died()
-                held.inner.set_exception(error)
+                unread(held, error)
                 return
+            except RunsUserCode:
+                message = Encoded(
+                    partial(carrier.read_whole, body), partial(unread, held), len(body)
+                )
             if not left:
                 carrier.died()
                 server.drop_expired(message, held.inner)
@@ -1091,7 +1115,7 @@ class Entities:
             WrongArgument: that is no entity class, or an argument is of another kind.
             WrongValue: this node does not know where the events of the type are.
         """
-        name = cls if isinstance(cls, str) and cls else type_name(cls)
+        name = stored_name(cls) if isinstance(cls, str) and cls else type_name(cls)
         require(state is None or isinstance(state, str), "state is a text", state)
         for what, value in (("follow", follow), ("raw", raw)):
             require(type(value) is bool, f"{what} is True or False", value)
@@ -1109,6 +1133,50 @@ class Entities:
         decoder = EntryDecoder(self.form, name, kind, is_raw=raw)
         named = checked_reader(reader)
         return Journal(self, url, name, decoder, after=after, follow=follow, reader=named)
+
+    async def parked_reminders(self, cls: object, state: str | None) -> list[ParkedReminder]:
+        """Return the reminders of a type that no host delivers any more.
+
+        Raises:
+            WrongArgument: that is no entity class, or the state is no text.
+            WrongValue: this node does not know where the reminders of the type are.
+        """
+        name, url = self._place_of(cls, state)
+        found = await called(await self.state(url), EntityState.parked_reminders, name)
+        read = self.form.read_or_show
+        return [
+            ParkedReminder(each.key, each.name, Entry.moment(each.due_ms), read(each.body))
+            for each in found
+        ]
+
+    async def start_reminders(
+        self, cls: object, key: str, reminder: str | None, state: str | None
+    ) -> int:
+        """Let parked reminders of an entity be due now; returns how many.
+
+        Raises:
+            WrongArgument: that is no entity class, key, name or state.
+            WrongValue: this node does not know where the reminders of the type are.
+        """
+        name, url = self._place_of(cls, state)
+        key = checked_key(key)
+        if reminder is not None:
+            reminder = checked_key(reminder, "reminder's name")
+        client = await self.state(url)
+        count: int = await called(client, EntityState.start_reminders, name, key, reminder)
+        if host := self._hosts.get(name):
+            host.reminders.scan()
+        return count
+
+    def _place_of(self, cls: object, state: str | None) -> tuple[str, str]:
+        """Return the name of a type and the URL of its state."""
+        name = stored_name(cls) if isinstance(cls, str) and cls else type_name(cls)
+        require(state is None or isinstance(state, str), "state is a text", state)
+        url = state if state is not None else self._urls.get(name)
+        if url is None:
+            msg = f"{name} has no state that is known on {self.runtime.name}; give its state=…"
+            raise WrongValue(msg)
+        return name, url
 
     async def view(self, url: str) -> StateClient:
         """Return what reads a state, opened once for the node."""

@@ -24,6 +24,7 @@ from callboard.actors.seconds import period as checked_period
 from callboard.actors.seconds import seconds as checked_seconds
 from callboard.actors.system_actor import attached
 from callboard.basp.entity_name import KEY_LIMIT, TYPE_NAME_LIMIT, is_key, is_type_name
+from callboard.basp.registry import NoteDropped
 from callboard.entity.errors import NotPersistable
 from callboard.text import shown
 
@@ -34,6 +35,9 @@ _UPCAST: Final = "__callboard_upcast__"
 
 #: Seconds without a message after which a durable entity is put away.
 DEFAULT_IDLE: Final = 60.0
+
+#: By the present name of an entity type that was renamed, the former one.
+_RENAMED: Final[dict[str, str]] = {}
 
 #: What subclasses may not redefine, besides the names of every actor.
 _RESERVED: Final = frozenset({"key", "fence", "persist", "save", "remind", "forget", "context"})
@@ -59,16 +63,19 @@ def event(function: F) -> F:
 def upcast(kind: str, version: int) -> Callable[[F], F]:
     """Mark a method that turns the fields of an old version of an event into the next one's.
 
+    The same for a state that `save()` stores: `kind` is the name of the class of the state.
+
     `@upcast("shop.ItemAdded", 1)` above `def older(self, fields: dict[str, Any])` returns the
     fields of version 2; events are stored as version 2 from then on.
 
     Args:
-        kind: the name under which the event is registered.
+        kind: the name under which the event or the state is registered.
         version: the one that is read; the first one is 1.
     """
     given: tuple[object, object] = kind, version
     if type(given[0]) is not str or type(given[1]) is not int or version < 1:
-        msg = f'@upcast takes a name and a version, @upcast("shop.Added", 1), not {given!r:.80}'
+        example = '@upcast("shop.Added", 1)'
+        msg = f"@upcast takes a name and a version, {example}, not {shown(given):.80}"
         raise WrongArgument(msg)
 
     def mark(function: F) -> F:
@@ -89,6 +96,8 @@ class Entity(Actor):
 
     #: On disk and on the wire; the name of the class unless it is set.
     name: ClassVar[str] = ""
+    #: The former name of a type that was renamed: it stays that on disk and on the wire.
+    was: ClassVar[str] = ""
     #: Of the form of snapshots: those of another version are not used.
     version: ClassVar[int] = 1
     #: Seconds without a message after which it is put away; None is 60, or never without state.
@@ -116,6 +125,8 @@ class Entity(Actor):
             msg = f"{cls.__qualname__} redefines {', '.join(taken)}, which every entity has"
             raise ReservedName(msg)
         _check_options(cls)
+        if vars(cls).get("was"):
+            _RENAMED[str(vars(cls).get("name") or cls.__name__)] = cls.was
 
     @classmethod
     def attach(cls, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Self:
@@ -275,10 +286,10 @@ class EntityType:
                     self._upcasts[named, version] = getattr(cls, name)
                     self._latest[named] = max(version, self._latest.get(named, 0))
         #: By kind, the latest version, and what makes an event of its fields; filled by use.
-        self.builders: dict[str, tuple[int, Callable[[Any], object]]] = {}
+        self.builders: dict[str, tuple[int, Callable[[Any, NoteDropped], object]]] = {}
         self.snapshot_every = cls.snapshot_every
-        #: Of snapshots: the simple form changes by defaults of fields, as messages do.
-        self.snapshot_version = cls.version if self.appliers else 0
+        #: Of snapshots that are read; None for all: `@upcast` changes what `save` stored.
+        self.snapshot_version = cls.version if self.appliers else None
 
     def idle(self, *, is_kept: bool) -> float | None:
         """Return the seconds without a message until one is put away; None for never."""
@@ -301,16 +312,27 @@ class EntityType:
         msg_0 = f"{msg}@event above def on_it(self, event: {type(event).__name__})"
         raise NotPersistable(msg_0)
 
-    def version_of(self, kind: str) -> int:
-        """Return the version of an event that is written: one above the last upcast."""
-        return 1 + self._latest.get(kind, 0)
+    def version_of(self, *names: str) -> int:
+        """Return the version of an event or state that is written: one above the last upcast.
 
-    def upcast(self, actor: Entity, kind: str, version: int, fields: Any) -> Any:
-        """Return the fields of an old event as the present class has them."""
-        for step in range(version, self.version_of(kind)):
-            change = self._upcasts.get((kind, step))
-            if change is not None:
-                fields = change(actor, fields)
+        Args:
+            names: all those of its type.
+        """
+        return 1 + max(self._latest.get(name, 0) for name in names)
+
+    def saved_version(self, names: tuple[str, ...]) -> int:
+        """Return the version of a state that `save` stores; 0 for the first one."""
+        version = self.version_of(*names)
+        return 0 if version == 1 else version
+
+    def upcast(self, actor: Entity, names: tuple[str, ...], version: int, fields: Any) -> Any:
+        """Return the fields of an old event or state as the present class has them."""
+        for step in range(version, self.version_of(*names)):
+            for name in names:
+                change = self._upcasts.get((name, step))
+                if change is not None:
+                    fields = change(actor, fields)
+                    break
         return fields
 
 
@@ -323,8 +345,13 @@ def type_name(cls: object) -> str:
     if not isinstance(cls, type) or not issubclass(cls, Entity) or cls is Entity:
         msg = f"{shown(cls):.100} is no entity class; derive one from callboard.Entity"
         raise WrongArgument(msg)
-    own = vars(cls).get("name")
+    own = vars(cls).get("was") or vars(cls).get("name")
     return own if isinstance(own, str) and own else cls.__name__
+
+
+def stored_name(name: str) -> str:
+    """Return the name of an entity type on disk and on the wire: the former one."""
+    return _RENAMED.get(name, name)
 
 
 def checked_key(key: object, what: str = "key") -> str:
@@ -362,13 +389,14 @@ def _check_options(cls: type[Entity]) -> None:
         WrongValue: an option has a value that means nothing.
     """
     own, where = vars(cls), cls.__qualname__
-    name = own.get("name", "x")
-    if name and not is_type_name(name):
-        msg = (
-            f"{where}.name is a text of up to {TYPE_NAME_LIMIT} characters without / and "
-            f"spaces, as it is a part of addresses, not {shown(name):.80}"
-        )
-        raise WrongValue(msg)
+    for option in ("name", "was"):
+        name = own.get(option, "x")
+        if name and not is_type_name(name):
+            msg = (
+                f"{where}.{option} is a text of up to {TYPE_NAME_LIMIT} characters without / "
+                f"and spaces, as it is a part of addresses, not {shown(name):.80}"
+            )
+            raise WrongValue(msg)
     for option in ("idle", "hook_timeout"):
         if own.get(option) is not None:
             checked_limit(own[option], option)

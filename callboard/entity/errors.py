@@ -5,6 +5,7 @@
     CallboardError
     ├── EntityUnavailable         nothing happened, repeat it           (ConnectionError)
     ├── NotPersistable            an event that cannot be persisted here (TypeError)
+    ├── StateNotPersisted         a change of the state that would be lost
     ├── NotAnActor                an entity has no end that could be watched (TypeError)
     ├── JobLost                   a job of a queue is another taker's by now
     ├── QueueFull                 a work queue has all the jobs, or takers, it may have
@@ -26,6 +27,10 @@ class EntityUnavailable(CallboardError, ConnectionError):
 
 class NotPersistable(CallboardError, TypeError):
     """An event that no `@event` takes, or a `persist` outside of a handler that may write."""
+
+
+class StateNotPersisted(CallboardError):
+    """A handler changed the state and persisted nothing; found in tests and development."""
 
 
 class NotAnActor(CallboardError, TypeError):

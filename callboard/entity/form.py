@@ -6,11 +6,13 @@ What JSON has is written as it is. A registered message inside is an object with
 
 import base64
 import json
+import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from callboard.basp.errors import (
@@ -21,12 +23,19 @@ from callboard.basp.errors import (
     UnknownMessageType,
 )
 from callboard.basp.errors import NotSerializable as CannotTravel
-from callboard.basp.payload import LargePayload, PayloadCodec
+from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import MessageType, RecordType
 from callboard.dataclass import dataclass
 from callboard.lease.errors import StateCorrupt, StateVersion
 from callboard.proxies.errors import NotSerializable
 from callboard.text import shown
+
+V = TypeVar("V")
+
+_log: Final = logging.getLogger("callboard.entity")
+
+#: Dropped fields that are logged at most, each once.
+_TOLD_LIMIT: Final = 1000
 
 #: What is never changed by anybody, so that it needs no copy.
 IMMUTABLE: Final = frozenset({int, str, bytes, bool, float, type(None)})
@@ -53,7 +62,7 @@ class _Missing(UnknownMessageType):
 _CANNOT_WRITE: Final = (CannotTravel, ValueError, RecursionError)
 
 #: What a text raises that is well-formed, and of which this program has no or another class.
-_OTHER_RELEASE: Final = (UnknownMessageType, MessageVersion, MessageRefused)
+OTHER_RELEASE: Final = (UnknownMessageType, MessageVersion, MessageRefused)
 
 #: What a text raises that is no value.
 _NO_VALUE: Final = (
@@ -96,6 +105,20 @@ def _decoded(text: str) -> Any:
     return value if end == len(text) else _DECODER.decode(text)
 
 
+def _has_plain_keys(value: dict[Any, Any]) -> bool:
+    """Return whether all keys are texts that JSON objects have.
+
+    Raises:
+        UnicodeEncodeError: UTF-8 cannot express one.
+    """
+    for key in value:
+        if type(key) is not str or key[:1] == "$":
+            return False
+        if not key.isascii():
+            key.encode()
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class UnreadableValue:
     """A stored value that this program cannot read, with what is stored of it.
@@ -129,6 +152,8 @@ class EventForm:
     def __init__(self, codec: PayloadCodec) -> None:
         """Make one on the codec of a node."""
         self._codec = codec
+        #: Fields that were dropped and are in the log, with their types.
+        self._told_fields: set[tuple[str, str]] = set()
         #: By registered type, its fields, each with the text that stands before its value.
         self._fields: dict[RecordType, list[tuple[str, str]]] = {}
 
@@ -151,13 +176,30 @@ class EventForm:
         registry = self._codec.registry
         return registry.by_name.get(name) or registry.type_named(name)
 
-    def kinds_below(self, classes: Iterable[type]) -> list[str]:
-        """Return the names of the registered types whose values are of some classes."""
+    def note_dropped(self, name: str, fields: Collection[str]) -> None:
+        """Count fields that are stored and that the class lacks; log each one once.
+
+        What is stored next of the value has them no more.
+        """
+        self._codec.dropped_fields += len(fields)
+        for field in fields:
+            if (name, field) not in self._told_fields and len(self._told_fields) < _TOLD_LIMIT:
+                self._told_fields.add((name, field))
+                _log.warning(
+                    "field %r of %s is stored, and the class in this program lacks it: its "
+                    "value is dropped. If it was renamed, write @upcast(%r, 1)",
+                    field,
+                    name,
+                    name,
+                )
+
+    def kinds_below(self, classes: Iterable[type]) -> list[MessageType]:
+        """Return the registered types whose values are of some classes."""
         bases = tuple(classes)
         registry = self._codec.registry
         found = {registry.type_of(cls) for cls in bases}
         found |= {kind for cls, kind in registry.by_class.items() if issubclass(cls, bases)}
-        return sorted(kind.name for kind in found if kind is not None)
+        return sorted((kind for kind in found if kind is not None), key=attrgetter("name"))
 
     def write(self, value: object) -> str:
         """Return a value as JSON.
@@ -217,8 +259,22 @@ class EventForm:
                         break
                 else:
                     return value  # nearly every event
-            return self._value(value)
-        except _OTHER_RELEASE as error:
+        except (ValueError, RecursionError) as error:
+            msg = f"what is stored cannot be read: {text[:200]!r} ({_why(error)})"
+            raise StateCorrupt(msg) from None
+        return self._reading(text, lambda: self._value(value))
+
+    @staticmethod
+    def _reading(text: str, make: Callable[[], V]) -> V:
+        """Return what is made of a text.
+
+        Raises:
+            StateCorrupt: it is no value.
+            StateVersion: this program lacks one of its types, or has another release of it.
+        """
+        try:
+            return make()
+        except OTHER_RELEASE as error:
             msg = f"this program cannot read what is stored: {text[:200]!r} ({error})"
             other = StateVersion(msg)
             other.missing = getattr(error, "name", "")
@@ -226,6 +282,32 @@ class EventForm:
         except _NO_VALUE as error:
             msg = f"what is stored cannot be read: {text[:200]!r} ({_why(error)})"
             raise StateCorrupt(msg) from None
+
+    def read_record(self, text: str) -> tuple[RecordType, dict[str, Any]]:
+        """Return the registered type of a stored record, and its fields before it is made.
+
+        Raises:
+            StateCorrupt: it is no record.
+            StateVersion: this program lacks its type.
+        """
+        plain = self._reading(text, lambda: _decoded(text))
+        name = plain.pop("$type", None) if isinstance(plain, dict) else None
+        kind = self.kind_named(name) if isinstance(name, str) else None
+        if isinstance(kind, RecordType):
+            fields = self._reading(text, lambda: {k: self._value(v) for k, v in plain.items()})
+            return kind, fields
+        value = self.read(text)  # which says why not
+        msg = f"a record has to be stored, and it is a {type(value).__name__}: {text[:200]!r}"
+        raise StateCorrupt(msg)
+
+    def build(self, kind: MessageType, fields: Any) -> Any:
+        """Return the record of a registered type that has these fields.
+
+        Raises:
+            StateCorrupt: they are no fields.
+            StateVersion: the class in this program has other ones, or refuses them.
+        """
+        return self._reading(str(kind.name), lambda: kind.build(fields, self.note_dropped))
 
     def read_or_show(self, text: str) -> Any:
         """Return the value of a text, or an `UnreadableValue` that shows the text."""
@@ -257,7 +339,7 @@ class EventForm:
             return plain
         if plain.keys() == {"$cbor"}:
             try:
-                value = self._decode(base64.b64decode(plain["$cbor"]))
+                value = self._codec.decode_whole(base64.b64decode(plain["$cbor"]))
             except (CannotTravel, BaspError, ValueError, TypeError):
                 return plain
             return value if type(value) in _ANYWHERE else plain
@@ -272,21 +354,9 @@ class EventForm:
         if type(value) in IMMUTABLE:
             return value
         try:
-            return self._decode(self._codec.encode(value))
+            return self._codec.decode_whole(self._codec.encode(value))
         except CannotTravel as error:
             raise NotSerializable(str(error)) from None
-
-    def _decode(self, payload: bytes) -> Any:
-        """Return the value of a payload; a large one is read in pieces, here one at once."""
-        try:
-            return self._codec.decode_message(payload)
-        except LargePayload:
-            pieces = self._codec.decode_in_pieces(payload)
-        while True:
-            try:
-                next(pieces)
-            except StopIteration as stop:
-                return stop.value
 
     def _plain(self, value: Any) -> Any:
         """Return what JSON has for a value."""
@@ -303,7 +373,7 @@ class EventForm:
             return value
         if kind is list:
             return [self._plain(item) for item in value]
-        if kind is dict and all(type(key) is str and key[:1] != "$" for key in value):
+        if kind is dict and _has_plain_keys(value):
             return {key: self._plain(item) for key, item in value.items()}
         record = self._codec.registry.type_of(kind)
         if isinstance(record, RecordType):
@@ -319,7 +389,7 @@ class EventForm:
         if not isinstance(plain, dict):
             return plain
         if "$cbor" in plain:
-            return self._decode(base64.b64decode(plain["$cbor"]))
+            return self._codec.decode_whole(base64.b64decode(plain["$cbor"]))
         if "$type" not in plain and _NESTING.isdisjoint(map(type, plain.values())):
             return plain  # nearly every event
         fields = {key: self._value(item) for key, item in plain.items() if key != "$type"}
@@ -328,4 +398,4 @@ class EventForm:
         kind = self.kind_named(plain["$type"])
         if kind is None:
             raise _Missing(plain["$type"])
-        return kind.build(fields)
+        return kind.build(fields, self.note_dropped)

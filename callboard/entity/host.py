@@ -54,6 +54,7 @@ from callboard.entity.state.interface import (
     SlotBatch,
     check_numbers,
 )
+from callboard.entity.unpersisted import checking
 from callboard.histogram import Histogram
 from callboard.lease.errors import Fenced, StateCorrupt
 from callboard.text import said
@@ -121,6 +122,8 @@ class EntityHost:
         arguments: tuple[tuple[Any, ...], dict[str, Any]],
         state: StateClient | None,
         ref: Callable[[str, str], ActorRef[Any]],
+        *,
+        is_checked: bool = False,
     ) -> None:
         """Make a host that owns no slot yet.
 
@@ -131,10 +134,11 @@ class EntityHost:
             arguments: for the class's `__init__`.
             state: where events are kept; None for nowhere.
             ref: makes the ref of a type's key.
+            is_checked: whether handlers that lose changes of the state are found.
         """
         self.runtime, self.form, self.type = runtime, form, kind
         self.arguments, self.state = arguments, state
-        self.table = _table_of(kind.cls)
+        self.table = _table_of(kind.cls, form if is_checked else None)
         self._lock = locks.collecting_lock("host of entities", 530)
         self.lock = self._lock.guard
         #: The activations, by key.
@@ -172,6 +176,8 @@ class EntityHost:
         self._stopped: set[int] = set()
         self._when_stopped: Callable[[], object] | None = None
         self._held: list[tuple[str, Any, Sender | None, bool]] = []
+        #: How many of these there are, by slot.
+        self._held_in: Counter[int] = Counter()
         self._markers: list[tuple[int, Callable[[], object]]] = []
         #: Refuses a message of another node that was not handled; False for others.
         self.send_back: Callable[[str, Sender | None], bool] = lambda *_: False
@@ -197,8 +203,11 @@ class EntityHost:
     @property
     def reads(self) -> tuple[tuple[str, int], ...]:
         """The kinds of events that the class reads, with the highest version of each."""
-        kinds = self.form.kinds_below(self.type.appliers)
-        return tuple((kind, self.type.version_of(kind)) for kind in kinds)
+        return tuple(
+            (name, self.type.version_of(*kind.names))
+            for kind in self.form.kinds_below(self.type.appliers)
+            for name in kind.names
+        )
 
     # --- messages ---
 
@@ -277,11 +286,10 @@ class EntityHost:
         with self.lock:
             cell = self.cells.get(key)
             if self._stopped and slot_of(key) in self._stopped and not self.is_closed:
-                self._held.append((key, message, sender, is_urgent))
-                if is_nested(message):
-                    self._plan_to_let_in()
-                return True
-            if cell is None:
+                if self._hold(key, message, sender, is_urgent=is_urgent):
+                    return True
+                cell = None
+            elif cell is None:
                 if not self.serves(slot_of(key)):
                     return False
                 if not self.is_closed:
@@ -297,6 +305,32 @@ class EntityHost:
                 return True
         self.refuse(key, message, sender)
         return True
+
+    def _hold(self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool) -> bool:
+        """Let a message wait until it is known who owns its slot; needs the lock.
+
+        Returns:
+            False if as many wait for the slot as may.
+        """
+        if self._held_in[slot_of(key)] >= WAITING_LIMIT:
+            return False
+        self._hold_on(key, message, sender, is_urgent=is_urgent)
+        if is_nested(message):
+            self._plan_to_let_in()
+        return True
+
+    def _hold_on(
+        self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
+    ) -> None:
+        """Let a message wait that may: it waits already, or there is room; needs the lock."""
+        self._held.append((key, message, sender, is_urgent))
+        self._held_in[slot_of(key)] += 1
+
+    def _take_held(self) -> list[tuple[str, Any, Sender | None, bool]]:
+        """Return all messages that wait so, which wait no more; needs the lock."""
+        held, self._held = self._held, []
+        self._held_in.clear()
+        return held
 
     def post_reminder(self, ticket: ReminderTicket) -> bool:
         """Post a reminder to its entity; False if that takes none just now. Needs the lock."""
@@ -409,13 +443,13 @@ class EntityHost:
             at_rest = {
                 key for key in nested if key not in self.cells and slot_of(key) in self.epochs
             }
-            held, self._held = self._held, []
+            held = self._take_held()
             for key, message, sender, is_urgent in held:
                 if key in at_rest:
                     cell = self.cells.get(key) or self._activate(key)
                     (cell.post_urgent if is_urgent else cell.post)(message, sender)
                 else:
-                    self._held.append((key, message, sender, is_urgent))
+                    self._hold_on(key, message, sender, is_urgent=is_urgent)
             for key in at_rest:
                 self.put_away(self.cells[key])
             if nested - at_rest:  # their former activations have not ended yet
@@ -435,15 +469,15 @@ class EntityHost:
         with self._lock:  # what could not be given away is served again
             kept = {slot for slot in slots if slot in self.epochs}
             self._stopped -= kept
-            held, self._held = self._held, []
+            held = self._take_held()
             for key, message, sender, is_urgent in held:
                 if slot_of(key) in kept:
                     self.deliver(key, message, sender, is_urgent=is_urgent)
                 else:
-                    self._held.append((key, message, sender, is_urgent))
+                    self._hold_on(key, message, sender, is_urgent=is_urgent)
         while True:
             with self.lock:
-                held, self._held = self._held, []
+                held = self._take_held()
                 markers, self._markers = self._markers, []
                 if not held and not markers:
                     self._stopped.difference_update(slots)
@@ -503,6 +537,7 @@ class EntityHost:
             waiting = self._waiting.pop(cell.key, ())
             if cell.slot in self._stopped:  # they came before what is held
                 self._held[:0] = [(cell.key, *item, False) for item in waiting]
+                self._held_in[cell.slot] += len(waiting)
                 if any(is_nested(message) for message, _ in waiting):
                     self._plan_to_let_in()
                 waiting = ()
@@ -834,7 +869,7 @@ class EntityHost:
         """
         apply = self.type.applier(event)
         kind = self.form.kind_of(event)
-        version = self.type.version_of(kind.name)
+        version = self.type.version_of(*kind.names)
         known = apply, kind, version
         with self.lock:
             if self.state is not None:  # told before the first of them is stored
@@ -851,7 +886,8 @@ class EntityHost:
             text = f"{where} has no snapshots, events are replayed: {said(error)}"
             self.runtime.warn_once((self.type.cls, "snapshot"), text)
             return None
-        return EntitySnapshot(cell.key, cell.written, self.type.snapshot_version, body)
+        version = self.type.snapshot_version or 0
+        return EntitySnapshot(cell.key, cell.written, version, body)
 
     def restore(self, actor: Entity, snapshot: EntitySnapshot) -> None:
         """Give an entity the state of a snapshot."""
@@ -866,10 +902,15 @@ class EntityHost:
         apply_all(self.form, self.type, cell, actor, events)
 
 
-def _table_of(cls: type[Entity]) -> DispatchTable:
-    """Return the handlers of a class; those that are read-only may persist nothing."""
+def _table_of(cls: type[Entity], checked: EventForm | None) -> DispatchTable:
+    """Return the handlers of a class; those that are read-only may persist nothing.
+
+    With a form, handlers that lose changes of the state are found.
+    """
     table = DispatchTable(cls)
     for entry in table.declared.values():
+        if checked is not None:
+            entry.function = checking(entry.function, checked, awaits=entry.is_coroutine)
         if entry.is_read_only:
             entry.function = read_only(entry.function, awaits=entry.is_coroutine)
     return table

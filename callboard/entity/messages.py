@@ -12,13 +12,22 @@ from callboard.lease.errors import (
     DatabaseReplaced,
     OutcomeUnknown,
     StateCorrupt,
+    StateReplaced,
     StateVersion,
+    ValueRefused,
     WrongState,
 )
 from callboard.proxies.messages import check_carrier, errors_travel, frozen_message, message
 
 errors_travel(
-    EntityUnavailable, OutcomeUnknown, StateCorrupt, StateVersion, WrongState, DatabaseReplaced
+    EntityUnavailable,
+    OutcomeUnknown,
+    StateCorrupt,
+    StateVersion,
+    ValueRefused,
+    WrongState,
+    DatabaseReplaced,
+    StateReplaced,
 )
 
 

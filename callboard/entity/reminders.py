@@ -12,11 +12,21 @@ A reminder that is due is posted to its entity with a `ReminderTicket` as the as
 whether the handler returned and its commit went through, or else delivers it again, later each
 time. The entity looks at the ticket again before it handles it: what was forgotten or set
 anew while it waited in the mailbox is not handled.
+
+A handler may end the process of its host, and then that of the next one, and so on. A reminder
+that was due before its slot fell to this node is a **suspect**: perhaps the former owner has
+ended by it. Before it is delivered, the attempt is counted in its row, durably. One that was
+counted before is delivered while no other suspect is, so that the count rises of the culprit
+alone. From `PARKED_FROM` counted attempts on no host delivers it, until somebody starts it
+again. A handler that raises has not ended the process, so the count begins anew.
 """
 
 import heapq
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 from callboard.actors.reference import ActorRef, Home
@@ -25,7 +35,12 @@ from callboard.dataclass import dataclass
 from callboard.entity.entity import EntityType
 from callboard.entity.machine.table import slot_of
 from callboard.entity.state.client import StateClient
-from callboard.entity.state.interface import DueReminders, EntityState, StoredReminder
+from callboard.entity.state.interface import (
+    PARKED_FROM,
+    DueReminders,
+    EntityState,
+    StoredReminder,
+)
 
 #: Milliseconds ahead for which reminders are held in memory, and seconds between reads of them.
 WINDOW_MS: Final = 60_000
@@ -44,8 +59,32 @@ LONGEST_PAUSE: Final = 60.0
 #: Seconds until it is tried again while an entity is put away, or its slot moves.
 _NOT_NOW: Final = 0.05
 
+#: Seconds after which the next suspect is delivered although the handler of one still runs.
+ALONE_SECONDS: Final = 10.0
+
+#: Parked reminders of a type that are looked at for the log.
+_PARKED_LOGGED: Final = 100
+
 #: Of an entity: its key and the reminder's name.
 Place = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedReminder:
+    """A reminder that no host delivers, because processes ended while it was handled.
+
+    Attributes:
+        key: of the entity.
+        name: of the reminder.
+        due: when it was due, in UTC.
+        message: what the entity would get; an `UnreadableValue` where this program cannot read
+            it.
+    """
+
+    key: str
+    name: str
+    due: datetime
+    message: Any
 
 
 class RemindedHost(Protocol):
@@ -74,6 +113,8 @@ class _Armed:
     failures: int = 0
     #: Whether it was delivered, and what became of that is not known yet.
     is_out: bool = False
+    #: Whether its attempts are counted, as a process may have ended by it.
+    is_suspect: bool = False
 
 
 class ReminderTicket:
@@ -145,6 +186,15 @@ class Reminders:
         self._changed: set[Place] = set()
         #: When the last read was begun.
         self._scanned_at = -math.inf
+        #: By slot, when it fell to this node, by the database's clock.
+        self._served_ms: dict[int, float] = {}
+        #: Suspects that wait until their attempt may be counted, and the one that is alone.
+        self._suspects: deque[_Armed] = deque()
+        self._alone: _Armed | None = None
+        self._alone_since = -math.inf
+        self._is_counting = False
+        #: Slots that fell to this node since it was looked for parked reminders.
+        self._gained: set[int] = set()
 
     # --- the clock ---
 
@@ -170,6 +220,8 @@ class Reminders:
         fresh = set(slots)
         for place in [p for p in self._armed if slot_of(p[0]) in fresh]:
             del self._armed[place]
+        self._served_ms.update(dict.fromkeys(fresh, self.now_ms()))
+        self._gained |= fresh
         self._scan()
 
     def committed(self, changes: Mapping[Place, StoredReminder | None]) -> None:
@@ -177,18 +229,26 @@ class Reminders:
         horizon = self._horizon_ms
         if self._is_scanning:  # what it reads is not taken of these
             horizon = max(horizon, self.now_ms() + WINDOW_MS)
+        is_urgent = False
         for place, row in changes.items():
             if self._is_scanning:
                 self._changed.add(place)
-            self._armed.pop(place, None)
+            armed = self._armed.pop(place, None)
+            if armed is not None and armed is self._alone:
+                self._alone = None
             if row is None or row.due_ms > horizon:
                 continue
-            if len(self._armed) < 2 * ARMED_LIMIT:
+            if len(self._armed) < ARMED_LIMIT:
                 self._arm(place, row)
             else:
                 self._horizon_ms = min(self._horizon_ms, row.due_ms - 1)
                 self._is_cut_short = True
+                # Reminders that are due later may hold the places; the next scan drops them.
+                is_urgent = is_urgent or row.due_ms < self.now_ms() + 1000 * SCAN
+        if is_urgent:
+            self._scan()
         self._set_timer()
+        self._count_suspects()
 
     def is_armed(self, armed: _Armed) -> bool:
         """Return whether a reminder is still the one of its name."""
@@ -205,6 +265,8 @@ class Reminders:
     def _arm(self, place: Place, row: StoredReminder) -> None:
         """Let a reminder be delivered at its time."""
         armed = self._armed[place] = _Armed(row, row.due_ms)
+        served_ms = self._served_ms.get(slot_of(row.key), -math.inf)
+        armed.is_suspect = row.attempts > 0 or row.due_ms < served_ms
         self._push(armed)
 
     def _push(self, armed: _Armed) -> None:
@@ -261,19 +323,28 @@ class Reminders:
             self._reconcile(rows, changed)
             if again:
                 self._scan()
+            self._look_for_parked()
         self._deliver()
 
     def _reconcile(self, rows: Sequence[StoredReminder], changed: set[Place]) -> None:
         """Let what is armed be what is stored, but for what changed while that was read."""
         stored = {(row.key, row.name): row for row in rows}
         for place, armed in list(self._armed.items()):
-            within = armed.row.due_ms <= self._horizon_ms
-            if place not in changed and within and stored.get(place) != armed.row:
+            if armed.row.due_ms <= self._horizon_ms:
+                is_over = not _is_same(stored.get(place), armed.row)
+            else:  # it holds a place of those that are due earlier
+                is_over = self._is_cut_short and not armed.is_out
+            if is_over and place not in changed:
                 del self._armed[place]
         for place, row in stored.items():
             is_served = slot_of(row.key) in self._host.epochs
-            if place not in changed and place not in self._armed and is_served:
-                self._arm(place, row)
+            if place in changed or place in self._armed or not is_served:
+                continue
+            if len(self._armed) >= ARMED_LIMIT:
+                self._horizon_ms = min(self._horizon_ms, row.due_ms - 1)
+                self._is_cut_short = True
+                break
+            self._arm(place, row)
 
     # --- delivering ---
 
@@ -313,14 +384,103 @@ class Reminders:
                 if slot_of(armed.row.key) not in host.epochs:
                     del self._armed[armed.row.key, armed.row.name]
                     continue
-                if host.post_reminder(ReminderTicket(self, armed)):
+                if armed.is_suspect:
                     armed.is_out = True
+                    self._suspects.append(armed)
                 else:
-                    armed.at_ms = now + 1000 * _NOT_NOW
-                    self._push(armed)
+                    self._post(armed)
+            self._count_suspects()
             if self._is_low or host.runtime.now() >= self._scanned_at + SCAN:
                 self._scan()
             self._set_timer()
+
+    def _post(self, armed: _Armed) -> None:
+        """Post a reminder to its entity, or try that again soon; needs the host's lock."""
+        armed.is_out = self._host.post_reminder(ReminderTicket(self, armed))
+        if not armed.is_out:
+            armed.at_ms = self.now_ms() + 1000 * _NOT_NOW
+            self._push(armed)
+
+    # --- suspects ---
+
+    def _look_for_parked(self) -> None:
+        """Read which reminders of slots are parked that fell to this node; needs the lock."""
+        state, gained = self._host.state, self._gained
+        if state is None or not gained:
+            return
+        self._gained = set()
+        done = partial(self._warn_of_parked, gained)
+        state.submit(done, EntityState.parked_reminders, self._type_name, _PARKED_LOGGED)
+
+    def _warn_of_parked(
+        self, slots: set[int], found: Sequence[StoredReminder] | BaseException
+    ) -> None:
+        """Log the parked reminders of slots, each once."""
+        name = self._type_name
+        for row in () if isinstance(found, BaseException) else found:
+            if slot_of(row.key) in slots:
+                text = (
+                    f"the reminder {row.name!r} of {name} {row.key!r} is parked: {PARKED_FROM} "
+                    "processes have ended while its handler ran. Mend it, then call "
+                    "node.start_reminders, or: callboard entity reminders --start"
+                )
+                self._host.runtime.warn_once(("parked", name, row.key, row.name), text)
+
+    def _count_suspects(self) -> None:
+        """Count the attempts of suspects that may be delivered now; needs the host's lock."""
+        if self._is_counting or not self._suspects:
+            return
+        alone = self._alone
+        if alone is not None and alone.is_out and self.is_armed(alone):
+            left = self._alone_since + ALONE_SECONDS - self._host.runtime.now()
+            if left > 0:
+                return  # `failed`, its commit or this timer goes on
+        chosen = [each for each in self._suspects if not each.row.attempts]
+        if chosen:
+            counted = [each for each in self._suspects if each.row.attempts]
+            self._suspects = deque(counted)
+        else:
+            chosen = [self._suspects.popleft()]
+        self._is_counting = True
+        rows, attempts = [each.row for each in chosen], 1 + chosen[0].row.attempts
+        if attempts > 1:
+            self._alone, self._alone_since = chosen[0], self._host.runtime.now()
+            self._host.runtime.call_later(ALONE_SECONDS, self._go_on)
+        self._set_attempts(rows, attempts, partial(self._counted, chosen, attempts))
+
+    def _set_attempts(
+        self, rows: list[StoredReminder], attempts: int, done: Callable[[Any], object]
+    ) -> None:
+        """Store an attempt count of reminders."""
+        state = self._host.state
+        assert state is not None, "there are reminders only where there is a state"
+        state.submit(done, EntityState.set_attempts, self._type_name, rows, attempts)
+
+    def _counted(
+        self, chosen: list[_Armed], attempts: int, answer: BaseException | None
+    ) -> None:
+        """Deliver suspects whose attempts were counted; on the node's thread."""
+        host = self._host
+        with host.lock:
+            self._is_counting = False
+            if host.is_closed:
+                return
+            for armed in chosen:
+                if isinstance(answer, BaseException):
+                    armed.is_out = False
+                    armed.at_ms = self.now_ms() + 1000 * SCAN_AGAIN
+                    self._push(armed)
+                elif self.is_armed(armed):
+                    armed.row = armed.row._replace(attempts=attempts)
+                    self._post(armed)
+            self._set_timer()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Go on with the suspects that wait."""
+        with self._host.lock:
+            if not self._host.is_closed:
+                self._count_suspects()
 
     def failed(self, armed: _Armed, error: BaseException) -> None:
         """Deliver a reminder again after a while, unless it was forgotten or set anew."""
@@ -329,11 +489,22 @@ class Reminders:
             armed.is_out = False
             if not self.is_armed(armed) or host.is_closed:
                 return
+            if armed.is_suspect and armed.row.attempts:
+                # The process goes on, so it is no end of processes, whatever ended the last.
+                armed.is_suspect = False
+                self._set_attempts([armed.row], 0, lambda _: None)
+                armed.row = armed.row._replace(attempts=0)
             armed.failures += 1
             pause = min(FIRST_PAUSE * 2 ** min(armed.failures - 1, 10), LONGEST_PAUSE)
             armed.at_ms = self.now_ms() + 1000 * pause
             self._push(armed)
             self._set_timer()
+            self._count_suspects()
         name = self._type_name
         text = f"the reminder {armed.row.name!r} of {name} {armed.row.key!r} comes again: "
         host.runtime.warn_once(("reminder", name, type(error)), f"{text}{error}")
+
+
+def _is_same(stored: StoredReminder | None, armed: StoredReminder) -> bool:
+    """Return whether a stored reminder is the one that is armed; its attempts may change."""
+    return stored is not None and stored._replace(attempts=armed.attempts) == armed

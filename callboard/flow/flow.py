@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final, NoReturn, Self
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.actors.errors import AskTimeout, CallboardError
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
@@ -78,6 +78,7 @@ class Flow:
         self._machine = machine
         self._link: FlowLink | None = None
         self._lock = locks.lock("flow", 300)
+        after_fork.register(self)
         self._inbox: deque[Dat] = deque()
         self._waiters: list[Future[None]] = []
         self._error: errors.FlowError | None = None
@@ -341,6 +342,7 @@ class Flow:
     def __enter__(self) -> Self:
         return self
 
+    @after_fork.nothing_in_copies
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if not self._is_closed:
             try:
@@ -353,6 +355,7 @@ class Flow:
     async def __aenter__(self) -> Self:
         return self
 
+    @after_fork.nothing_awaited_in_copies
     async def __aexit__(
         self, _kind: object, error: BaseException | None, _trace: object
     ) -> None:

@@ -22,14 +22,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
+from callboard import after_fork
 from callboard.commitlog.disk import check_plain, open_plain
 from callboard.commitlog.folder import write_all
+from callboard.file_place import FilePlaces, replaced
 from callboard.flow.errors import MalformedMessage, RecordError
 from callboard.flow.protocol.message import MESSAGE_LIMIT, Message
 from callboard.private_file import make_folder
 
 MAGIC: Final = b"ZIOREC1\n"
 _HEAD: Final = struct.Struct(">II")
+
+
+#: What to do in a forked process.
+_REMEDY: Final = "open another file here"
 
 
 class RecordFile:
@@ -46,6 +52,9 @@ class RecordFile:
         make_folder(path.parent)
         # Without a buffer: what the disk refused must not be written later.
         self._file = open(path, "a+b", buffering=0, opener=open_plain)  # noqa: SIM115
+        self._places = FilePlaces()
+        self._places.add(path)
+        after_fork.register(self, RecordFile._leave)
         self.count = 0
         try:
             self._file.seek(0)
@@ -65,7 +74,10 @@ class RecordFile:
 
         Raises:
             OSError: the disk is full, for instance; the file ends where it did before.
+            RecordError: the file was removed or replaced.
         """
+        if lost := self._places.misplaced():
+            raise RecordError(replaced(lost, "put it back, and open it again"))
         run = b"".join(map(_packed, messages))
         try:
             write_all(self._file, run)
@@ -83,7 +95,14 @@ class RecordFile:
 
     def close(self) -> None:
         """Close it."""
-        self._file.close()
+        if not after_fork.is_copy(self):
+            self._file.close()
+
+    def _leave(self) -> None:
+        """Refuse what this copy is given in a forked process."""
+        after_fork.drop(self._file)
+        gone: Any = after_fork.Refusing(RecordError, f"the file {self.path}", _REMEDY)
+        self._file = self._places = gone
 
     def _cut_torn(self) -> int:
         """Count the records, and cut off a torn one; return the end."""
@@ -211,6 +230,9 @@ class Hdf5File:
             self._file: Any = h5py.File(path, "a")
             self._records: Any = self._file.require_group("records")
             self.count: int = len(self._records)
+            self._places = FilePlaces()
+            self._places.add(path)
+            after_fork.register(self, Hdf5File._leave)
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             msg = f"{path} is damaged: {error}"
             raise RecordError(msg) from None
@@ -220,7 +242,10 @@ class Hdf5File:
 
         Raises:
             OSError: the disk is full, for instance.
+            RecordError: the file was removed or replaced.
         """
+        if lost := self._places.misplaced():
+            raise RecordError(replaced(lost, "put it back, and open it again"))
         for message in messages:
             group = self._records.create_group(f"{self.count:08d}")
             group.attrs["form"], group.attrs["label"] = message.form, message.label
@@ -245,7 +270,16 @@ class Hdf5File:
 
     def close(self) -> None:
         """Close it."""
-        self._file.close()
+        if not after_fork.is_copy(self):
+            self._file.close()
+
+    def _leave(self) -> None:
+        """Refuse what this copy is given in a forked process."""
+        file = self._file
+        after_fork.keep_for_ever(file)  # at its end HDF5 would write what it has in memory
+        after_fork.drop(file.id.get_vfd_handle())
+        gone: Any = after_fork.Refusing(RecordError, f"the file {self.path}", _REMEDY)
+        self._file = self._records = self._places = gone
 
 
 def _message(group: Any) -> Message:

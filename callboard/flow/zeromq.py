@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import zmq
 
+from callboard import after_fork
 from callboard.actors.future import Future
 from callboard.flow.broker import CLOSED, BrokerView, FlowSwitch
 from callboard.flow.errors import FlowAborted, FlowError, MalformedMessage
@@ -85,8 +86,10 @@ class _Loop:
             self.socket.close(0)
             msg = f"{address}: {error}"
             raise FlowError(msg) from None
+        self._address = address
+        after_fork.register(self, _Loop._leave)
         self._queue: deque[Callable[[], None]] = deque()
-        self._ears, self._knock = socket.socketpair()
+        self._ears, self._knock = map(after_fork.own_socket, socket.socketpair())
         self._ears.settimeout(0)
         self._knock.settimeout(0)
         self._over = threading.Event()
@@ -100,9 +103,21 @@ class _Loop:
 
     def close(self) -> None:
         """Close the socket behind what was posted, and end the thread; from any thread."""
+        if after_fork.is_copy(self):
+            return
         self.post(self._over.set)
         if threading.current_thread() is not self.thread:
             self.thread.join(5 * LINGER_MS / 1000)
+
+    def _leave(self) -> None:
+        """Drop the connections of this copy in a forked process.
+
+        The socket is not closed: ZeroMQ would wait for its thread, which is not here.
+        """
+        after_fork.keep_for_ever(self.socket)
+        address = getattr(self, "address", self._address)
+        for is_bound in (True, False):
+            after_fork.drop_endpoint(address.replace("+draft", ""), is_bound=is_bound)
 
     def _run(self) -> None:
         """Wait for the socket and for calls of others until the end."""

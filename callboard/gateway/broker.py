@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.actors.closing import on_a_thread, refuse_loop
 from callboard.actors.errors import MailboxFull, ResultTimeout, WouldBlock, WrongArgument
 from callboard.actors.future import Future
@@ -123,6 +123,7 @@ class ModuleBroker:
         #: Told of modules that ended for good without having been removed, and why.
         self.on_ended: Callable[[ModuleHandle, str], None] | None = None
         self._lock = locks.lock("broker of a gateway", 220)
+        after_fork.register(self)
         self._modules: dict[bytes, ModuleHandle] = {}
         self._links: LinkTable[ModuleHandle] = LinkTable()
         self._numbers = itertools.count(1)
@@ -150,6 +151,8 @@ class ModuleBroker:
             WouldBlock: called on the thread of a running event loop; it is held as before.
         """
         refuse_on_loop("release()", "arelease()")
+        if after_fork.is_copy(self):
+            return 0
         with self._lock:
             if self._is_closed:
                 return 0

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from pydantic import Field, ValidationError
 
+from callboard import after_fork
 from callboard.configuration.reading import StrictTable
 from callboard.gateway import errors
 from callboard.gateway.module import Module
@@ -142,6 +143,7 @@ class OutProcess(Module):
                 recv_timeout=limit,
             )
             self._channels.append(channel)
+            after_fork.register(self, OutProcess._leave)
             channel.send(
                 control.encode_control(control.ControlCreate(messages, json.dumps(dict(args))))
             )
@@ -170,6 +172,13 @@ class OutProcess(Module):
     def receive(self, message: Message) -> None:
         """Hand the message to the process; waits where its channel is full."""
         self._messages.send(message.data)
+
+    def _leave(self) -> None:
+        """Drop the channels in a forked process; to close them would wait for their threads."""
+        for channel in self._channels:
+            after_fork.keep_for_ever(channel)
+            for dialer in channel.dialers:
+                after_fork.drop_endpoint(dialer.url, is_bound=False)
 
     def destroy(self) -> None:
         """Tell the module to end, and see that a launched process does."""

@@ -8,7 +8,6 @@ mailbox makes the channels wait.
 """
 
 import contextlib
-import json
 import logging
 import sys
 import threading
@@ -26,6 +25,7 @@ from callboard.gateway.module import EndBy, Module, ModuleActor
 from callboard.gateway.outprocess import MESSAGES_KEPT, channel_url, message_channel
 from callboard.gateway.wire import control
 from callboard.gateway.wire.message import Message
+from callboard.nesting import parse_json
 from callboard.node import Node
 
 _log = logging.getLogger("callboard.gateway")
@@ -56,7 +56,7 @@ class ProcessHost(ModuleActor):
     def create(self, order: control.ControlCreate) -> None:
         """Make the module, and reply whether it was made."""
         try:
-            args: dict[str, Any] = json.loads(order.args or "{}") or {}
+            args: dict[str, Any] = parse_json(order.args or "{}") or {}
             self._end_module()
             self._messages = channel = message_channel(listen=order.uri)
             self.make("module", self._factory, args, lambda sent: channel.send(sent.data))

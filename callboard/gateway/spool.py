@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.commitlog import CommitLog, LogError
 from callboard.gateway.errors import ModuleFailed
 from callboard.gateway.inbox import FAILED, Inbox
@@ -59,6 +59,7 @@ class Spool:
         self._file = os.open(folder / POSITION, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         said = os.pread(self._file, 20, 0)
         position = int(said) if said.isdigit() else 0
+        after_fork.register(self, Spool._leave)
         self._begun = self._end = self._log.end
         self._position = self._trimmed = min(max(position, self._log.start), self._end)
         self._ahead: deque[tuple[int, bytes]] = deque()
@@ -75,7 +76,8 @@ class Spool:
             LogError: the disk refuses.
         """
         with self._lock:
-            if self._log.has_failed:  # it takes nothing before it is opened again
+            # One that failed takes nothing before it is opened again.
+            if self._log.may_reopen:
                 with suppress(LogError):
                     self._log.close()
                 self._log = CommitLog(self.folder, segment_bytes=SEGMENT)
@@ -131,17 +133,25 @@ class Spool:
         self.took(found[0])
         return found[1]
 
+    def _leave(self) -> None:
+        """Drop the position in a forked process; the log refuses what this copy is given."""
+        after_fork.drop(self._file)
+        _OPEN.pop(self.folder.resolve(), None)
+
     def close(self) -> None:
         """Close the files; what waits stays in them."""
+        if after_fork.is_copy(self):
+            return
         with self._lock:
-            os.close(self._file)
+            descriptor, self._file = self._file, -1
+            os.close(descriptor)
             try:
                 self._log.close()
             except LogError as error:
                 _log.error("%s: %s", self.folder, error)
 
 
-_LOCK: Final = locks.lock("open spools", 255)
+_LOCK: Final = locks.lock("open spools", 247)
 #: The spools of this process, by their folders.
 _OPEN: Final[dict[Path, Spool]] = {}
 

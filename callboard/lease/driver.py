@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.lease.errors import LeaseLost
 from callboard.lease.machine.lease_machine import (
     Effect,
@@ -79,6 +79,7 @@ class LeaseThread:
         self._numbers = count()
         self._changed = locks.condition("jobs of a lease driver", 550)
         self._is_closing = False
+        after_fork.register(self)
         self._thread = threading.Thread(
             target=self._run, name=f"callboard-lease-{name}", daemon=True
         )

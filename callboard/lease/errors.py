@@ -9,9 +9,11 @@
         │   └── StateFull         no room is left
         ├── OutcomeUnknown        perhaps it happened, and the database cannot be asked
         ├── StateCorrupt          what is stored cannot be right
+        ├── ValueRefused          the database takes no such value       (ValueError)
         ├── StateVersion          a newer callboard, or a newer program, wrote it
         ├── WrongState            another state than the one that was meant
         ├── DatabaseReplaced      another server, or one that lost what it had acknowledged
+        │   └── StateReplaced     a file of the database was removed or replaced
         ├── UnsafeDatabase        it could lose or mix up what it acknowledges  (ValueError)
         ├── Fenced                another owner has the slot
         └── LeaseLost             this process did not raise its lease in time
@@ -44,6 +46,10 @@ class StateCorrupt(StorageError):
     """The stored data is invalid: a damaged file, or a missing number."""
 
 
+class ValueRefused(StorageError, ValueError):
+    """The database takes no such value, such as a text with NUL; it was not written."""
+
+
 class StateVersion(StorageError):
     """A newer callboard wrote the tables, or a newer program the events and values."""
 
@@ -57,6 +63,13 @@ class WrongState(StorageError):
 
 class DatabaseReplaced(StorageError):
     """Another server answers, or it failed over: acknowledged commits may be lost."""
+
+
+class StateReplaced(DatabaseReplaced):
+    """A file of the database was removed or replaced under this process.
+
+    It does not use the database any more: start the node again.
+    """
 
 
 class UnsafeDatabase(StorageError, ValueError):

@@ -17,7 +17,7 @@ from etcd3gw.client import Etcd3Client
 from etcd3gw.exceptions import Etcd3Exception
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, SSLError
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.actors.errors import WrongValue
 from callboard.lease.errors import (
     DatabaseReplaced,
@@ -27,6 +27,7 @@ from callboard.lease.errors import (
     StateUnavailable,
 )
 from callboard.lease.register import LeaseValue, Versioned
+from callboard.nesting import parse_json
 from callboard.redaction import redacted
 
 #: Seconds that a member has to answer: a lease is raised every half second.
@@ -66,6 +67,7 @@ class EtcdLeases:
         #: Which cluster it is, and the highest revision that it told.
         self._cluster, self._revision = "", 0
         self._lock = locks.lock("lease register in etcd", 562)
+        after_fork.register(self, EtcdLeases._leave)
         self.read("")
 
     def read(self, name: str) -> Versioned:
@@ -107,6 +109,14 @@ class EtcdLeases:
         with self._lock:
             for member in self._members:
                 member.session.close()
+
+    def _leave(self) -> None:
+        """Drop the connections of this copy in a forked process."""
+        for member in self._members:
+            for adapter in member.session.adapters.values():
+                for pool in list(adapter.poolmanager.pools._container.values()):  # noqa: SLF001
+                    idle = list(pool.pool.queue) if pool.pool is not None else []
+                    after_fork.drop(*(getattr(each, "sock", None) for each in idle))
 
     def _key(self, name: str) -> str:
         """Return the key of a name, as the gateway wants it."""
@@ -217,7 +227,7 @@ def _value_of(found: Mapping[str, str]) -> LeaseValue:
         StateCorrupt: somebody else wrote it.
     """
     try:
-        value = json.loads(base64.b64decode(found.get("value", "")))
+        value = parse_json(base64.b64decode(found.get("value", "")))
         writer, number, text = value["writer"], value["number"], value["text"]
     except (ValueError, KeyError, TypeError) as error:
         key = base64.b64decode(found.get("key", "")).decode(errors="replace")

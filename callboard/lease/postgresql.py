@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg.types.string import TextLoader
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.lease.errors import (
     DatabaseReplaced,
     OutcomeUnknown,
@@ -23,6 +23,7 @@ from callboard.lease.errors import (
     StateUnavailable,
     StorageError,
     UnsafeDatabase,
+    ValueRefused,
 )
 from callboard.lease.register import LeaseValue, Versioned
 
@@ -77,11 +78,15 @@ _LEASES: Final = """CREATE TABLE IF NOT EXISTS callboard_leases (
 SCHEMA_LOCK: Final = "SELECT pg_advisory_xact_lock(7236850772135469)"
 
 _SAFE: Final = {
+    "server_encoding": ("UTF8",),  # first: texts of others come as bytes
     "fsync": ("on",),
     "full_page_writes": ("on",),
     "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
-    "server_encoding": ("UTF8",),
 }
+
+
+#: Of a value: too long, out of range, or a text or JSON that PostgreSQL does not take.
+_REFUSED: Final = frozenset({"22001", "22003", "22021", "22032", "22P02", "22P05"})
 
 
 def check_safety(connection: "psycopg.Connection[Any]") -> None:
@@ -95,12 +100,19 @@ def check_safety(connection: "psycopg.Connection[Any]") -> None:
         raise UnsafeDatabase(message)
     for name, allowed in _SAFE.items():
         row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
-        if row is None or row[0] not in allowed:
-            value = row[0] if row else None
+        value = row[0] if row else None
+        value = value.decode() if isinstance(value, bytes) else value
+        if value not in allowed:
             message = (
                 f"PostgreSQL's setting {name} is {value}, so it could lose or change what it"
                 f" acknowledged; set it to {allowed[0]}"
             )
+            if name == "server_encoding":
+                message = (
+                    f"this database has the encoding {value}, which cannot hold every text; it"
+                    " cannot be changed: make another one with CREATE DATABASE … ENCODING"
+                    " 'UTF8' TEMPLATE template0"
+                )
             raise UnsafeDatabase(message)
 
 
@@ -112,8 +124,9 @@ def storage_error(error: "psycopg.Error") -> StorageError:
     if state in {"53100", "53200", "54000"}:
         return StateFull(f"PostgreSQL: {text}: free space on its disk and repeat")
     # What the driver itself refuses has no state: a text with NUL, which no column takes.
-    is_refused = isinstance(error, psycopg.DataError)
-    if is_refused or state[:2] in {"22", "23", "XX"} or state == "58P01":
+    if state in _REFUSED or (not state and isinstance(error, psycopg.DataError)):
+        return ValueRefused(f"PostgreSQL: {text}")
+    if state[:2] in {"22", "23", "XX"} or state == "58P01":
         return StateCorrupt(f"PostgreSQL: {text}")
     return StateUnavailable(f"PostgreSQL: {text}")
 
@@ -153,6 +166,7 @@ class Connected:
         self._greet = greet
         self._connection: psycopg.Connection[Any] | None = None
         self._lock = locks.lock("lease register in PostgreSQL", 561)
+        after_fork.register(self, Connected._leave)
 
     def run(self, work: "Callable[[psycopg.Connection[Any]], T]") -> T:
         """Call `work` with the connection, which is thrown away after an error.
@@ -161,6 +175,9 @@ class Connected:
             StorageError: as `storage_error` has it; of a lost connection nobody knows what
                 happened before.
         """
+        if after_fork.is_copy(self):
+            remedy = "make a node of its own here"
+            raise StateUnavailable(after_fork.refusal("this connection", remedy))
         with self._lock:
             try:
                 if self._connection is None or self._connection.closed:
@@ -175,8 +192,15 @@ class Connected:
                     raise told from error
                 if isinstance(error, UnicodeEncodeError):  # lone surrogates
                     message = f"PostgreSQL: {error}"
-                    raise StateCorrupt(message) from error
+                    raise ValueRefused(message) from error
                 raise
+
+    def _leave(self) -> None:
+        """Drop the connection in a forked process: to close it would end that of the parent."""
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.closed:
+            after_fork.keep_for_ever(connection)
+            after_fork.drop(connection)
 
     def _end_stopped(self) -> None:
         """End connections of clients that were stopped inside a transaction."""

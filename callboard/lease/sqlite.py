@@ -12,17 +12,20 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from callboard import locks
+from callboard import after_fork, locks
+from callboard.file_place import FilePlaces, replaced
 from callboard.lease.errors import (
     OutcomeUnknown,
     StateBusy,
     StateCorrupt,
     StateFull,
+    StateReplaced,
     StateUnavailable,
     StorageError,
     UnsafeDatabase,
+    ValueRefused,
 )
 from callboard.lease.register import LeaseValue, Versioned
 from callboard.private_file import make_folder, make_private_file
@@ -59,6 +62,7 @@ def connect(path: Path) -> sqlite3.Connection:
         UnsafeDatabase: it lies on a network file system.
         StorageError: it cannot be opened.
     """
+    _refuse_inherited(path)
     kind = file_system_of(path)
     if kind in _NETWORKED:
         message = (
@@ -88,6 +92,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     if not path.is_file():
         message = f"there is no file {path}; give the state that nodes host with"
         raise StateUnavailable(message)
+    _refuse_inherited(path)
     try:
         return sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=ro",
@@ -98,6 +103,13 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
         )
     except sqlite3.Error as error:
         raise storage_error(error, path) from error
+
+
+def _refuse_inherited(path: Path) -> None:
+    """Raise `StateUnavailable` if the process that this one was forked from had a file open."""
+    if after_fork.inherited_database(path):
+        remedy = "fork before it is opened"
+        raise StateUnavailable(after_fork.refusal(f"the database {path}", remedy))
 
 
 def file_system_of(path: Path) -> str:
@@ -149,9 +161,14 @@ class SharedFile:
         self, path: Path, opener: Callable[[Path], sqlite3.Connection] = connect
     ) -> None:
         """Open the database."""
-        self.path = path
+        self.path, self._place = path, path.absolute()
         self.connection = opener(path)
         self._lock = locks.lock("lease register in SQLite", 563)
+        self._places = FilePlaces()
+        self._places.add(path)
+        #: Whether a statement was executed.
+        self._is_used = False
+        after_fork.register(self, SharedFile._leave)
         #: Whether SQLite itself waits for other processes.
         self._waits = True
         #: The log that commits are appended to, where `sync` makes them durable.
@@ -171,17 +188,28 @@ class SharedFile:
         """Call `work` with the connection; a write is one transaction that holds the lock.
 
         Raises:
+            StateReplaced: the file, or its write-ahead log, was removed or replaced.
             StorageError: nothing was written.
         """
         with self._lock:
             connection = self.connection
             try:
+                self._check_places()
                 if not is_write:
                     self._let_wait(waits=True)
-                    return work(connection)
-                self._begin()
-                answer = work(connection)
-                connection.execute("COMMIT")
+                    answer = work(connection)
+                else:
+                    self._begin()
+                    answer = work(connection)
+                    self._check_places()
+                    connection.execute("COMMIT")
+                if not self._is_used:
+                    self._is_used = True
+                    for ending in (
+                        "-wal",
+                        "-shm",
+                    ):  # only a statement makes them, or finds them
+                        self._places.add(f"{self.path}{ending}")
             except BaseException as error:
                 with suppress(sqlite3.Error):
                     if connection.in_transaction:
@@ -190,9 +218,29 @@ class SharedFile:
                     raise storage_error(error, self.path) from error
                 if isinstance(error, UnicodeEncodeError):  # lone surrogates
                     message = f"{self.path}: {error}"
-                    raise StateCorrupt(message) from error
+                    raise ValueRefused(message) from error
                 raise
             return answer
+
+    def _check_places(self) -> None:
+        """Raise `StateReplaced` if a file of the database is no longer at its path.
+
+        SQLite removes the log and its index with the last connection only, and this one is
+        open.
+        """
+        if path := self._places.misplaced():
+            remedy = "put it back, and start the node again"
+            raise StateReplaced(replaced(path, remedy))
+
+    def _leave(self) -> None:
+        """Refuse what this copy is asked in a forked process."""
+        connection, log = self.connection, self._log
+        gone: Any = after_fork.Refusing(
+            StateUnavailable, f"the database {self.path}", "make a Node with another one here"
+        )
+        self.connection, self._log = gone, -1
+        after_fork.drop(log)
+        after_fork.leave_database(connection, self._place)
 
     def sync(self) -> None:
         """Make durable what any process has committed until now.
@@ -278,6 +326,8 @@ class SharedFile:
 
     def close(self) -> None:
         """Close the connection."""
+        if after_fork.is_copy(self):
+            return
         with self._lock:
             self.connection.close()
             if self._log >= 0:
@@ -297,6 +347,22 @@ class Lives:
         self._descriptor = os.open(new, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         new.rename(self._own)
+        self._places = FilePlaces()
+        self._places.add(self._own)
+        after_fork.register(self, after_fork.drop)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the locked file; -1 after `close`."""
+        return self._descriptor
+
+    def check(self) -> None:
+        """Raise if the file is gone: the others would take this process for dead.
+
+        Raises:
+            StateReplaced: it was removed or replaced.
+        """
+        if path := self._places.misplaced():
+            raise StateReplaced(replaced(path, "start the node again"))
 
     def is_gone(self, writer: str) -> bool:
         """Return whether a life has ended for certain."""
@@ -320,8 +386,11 @@ class Lives:
 
     def close(self) -> None:
         """End the life."""
+        if after_fork.is_copy(self):
+            return
         self._own.unlink(missing_ok=True)
-        os.close(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
 
 
 class SqliteLeases:
@@ -342,6 +411,7 @@ class SqliteLeases:
 
     def write(self, name: str, value: LeaseValue, expected_version: int) -> bool:
         """Replace a value if its version is the expected one; return whether it was."""
+        self._lives.check()
 
         def work(connection: sqlite3.Connection) -> bool:
             if not expected_version:

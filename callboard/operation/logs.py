@@ -4,13 +4,13 @@ A record factory asks for them while the record is made, so it costs what is log
 nothing for each message. Formats may then use `%(node)s`, `%(actor)s` and `%(trace)s`.
 """
 
-import json
 import logging
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from callboard.actors.envelope import traceparent
 from callboard.actors.reference import current_cell
+from callboard.json_form import json_of
 from callboard.redaction import redacted
 from callboard.text import printable
 
@@ -80,7 +80,7 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             row["exception"] = redacted(self.formatException(record.exc_info))
         more = {key: value for key, value in vars(record).items() if key not in _KNOWN}
-        return json.dumps(more | row, default=str)
+        return json_of(more | row, ensure_ascii=True, default=str)
 
 
 #: Attributes that every record has; others were given as `extra`.

@@ -1,6 +1,5 @@
 """Finding a Java that runs Spark."""
 
-import atexit
 import os
 import re
 import shutil
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from callboard.after_fork import at_exit
 from callboard.pipeline.errors import SparkMissing
 
 #: Spark 4 runs on Java 17 and newer.
@@ -91,7 +91,7 @@ def _home_in_wheel() -> Path | None:
     except ImportError:
         return None
     home = Path(tempfile.mkdtemp(prefix="callboard-java-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    at_exit(shutil.rmtree, home, ignore_errors=True)
     command = home / "bin" / "java"
     command.parent.mkdir()
     command.write_text(_WRAPPER.format(java=f"'{JAVA}'"))

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from callboard import after_fork
 from callboard.actors.errors import WrongValue
 from callboard.commitlog.remote.disk import load_flight
 from callboard.configuration.host_port import parse_host_port
@@ -73,6 +74,7 @@ class FlightProcess:
         self._order = {"logs": dict(logs), "keys": _keys_of(access), **_papers_of(tls)}
         self._child: subprocess.Popen[str] | None = None
         self._is_ended = threading.Event()
+        after_fork.register(self)
         self.address = f"{self._scheme}://{self._host}:{self._start(port)}"
         threading.Thread(target=self._attend, name="callboard-logs", daemon=True).start()
 
@@ -101,6 +103,7 @@ class FlightProcess:
             msg = f"no logs can be served at {location}: {told or 'the process ended at once'}"
             raise PortUnavailable(msg)
         self._child = child
+        after_fork.own_pipes(child)
         return int(told)
 
     def _attend(self) -> None:
@@ -124,6 +127,8 @@ class FlightProcess:
 
     def close(self) -> None:
         """End it."""
+        if after_fork.is_copy(self):
+            return
         self._is_ended.set()
         self._end()
 

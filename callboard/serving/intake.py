@@ -236,7 +236,7 @@ class LogIntake(SystemActor):
                 raise LogFailed(what)
         known = self._known.get(name)  # to look for it costs more than to append
         is_own = known is not None and known is self._own.get(name)
-        if known is not None and not known.has_failed and (is_own or known.holds_lock):
+        if known is not None and not known.may_reopen and (is_own or known.holds_lock):
             return known
         log = written_here(served)
         if log is None or log is self._own.get(name):
@@ -246,8 +246,9 @@ class LogIntake(SystemActor):
         return log
 
     def _drop(self, name: str) -> None:
-        """Close a log that this actor opened."""
-        if name in self._own:
+        """Close a log that this actor opened; one that was replaced goes on refusing."""
+        known = self._own.get(name)
+        if known is not None and (known.may_reopen or not known.has_failed):
             with suppress(LogError):  # it failed, which was told
                 self._own.pop(name).close()
 

@@ -19,7 +19,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Final, Self
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import (
     AskTimeout,
@@ -147,6 +147,7 @@ class LogWriter:
         self._caller = _Intake(address, token, tls, node)
         self._node = self._caller.node
         self._lock = locks.collecting_lock("log writer", 450)
+        after_fork.register(self)
         self._room = threading.BoundedSemaphore(window)
         self._queue: deque[WaitingAppend] = deque()
         self._carrier: AppendCarrier | None = None
@@ -556,6 +557,7 @@ class LogWriter:
             with suppress(LogError):  # told to who appended it
                 self._caller.wait(future)
 
+    @after_fork.nothing_in_copies
     def close(self) -> None:
         """Wait for outcomes, and append no more; a second call does nothing."""
         if self._end is None:

@@ -62,9 +62,9 @@ from callboard.simulation.models import (
     Register,
 )
 from callboard.simulation.mqtt.client import MqttClient, MqttOptions
+from callboard.simulation.not_simulated import NotSimulated
 from callboard.simulation.processes import NodeProcess, Processes
 from callboard.simulation.programs.host import HostEnded, SimulatedHost
-from callboard.simulation.programs.loop import NotSimulated
 from callboard.simulation.runner import TimeStandsStill
 from callboard.simulation.runs.swarm import Swarm, swarm
 from callboard.simulation.schedules.schedule_test import explore, schedule_test

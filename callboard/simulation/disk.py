@@ -435,6 +435,10 @@ class SimulatedFile:
         self._disk.did_change()
         return size
 
+    def is_in_place(self) -> bool:
+        """Return True: nobody but its owner changes a simulated disk."""
+        return True
+
     def pread(self, size: int, offset: int) -> bytes:
         """Return up to `size` bytes from an offset; fewer only at the end of the file."""
         self._check()

@@ -12,9 +12,11 @@ from callboard.actors.errors import CallboardError, NodeClosed
 from callboard.actors.runner.loop import current_task_cleared
 from callboard.actors.runner.runner import CELLS_A_TURN, Runner
 from callboard.node import Node
+from callboard.simulation.actor_life import ActorLife, SimulatedLoop
 from callboard.simulation.clock import Clock, NodeClock, Shown
 from callboard.simulation.databases.model_database import ModelDatabase
 from callboard.simulation.network import SimulatedSelector
+from callboard.simulation.programs.here import here
 
 if TYPE_CHECKING:
     from callboard.actors.future import Future
@@ -75,9 +77,14 @@ class SimulatedRunner(Runner):
         #: Called when the node is killed or crashes.
         self.on_death: list[Callable[[], None]] = []
         self._sockets = SimulatedSelector(self._touched)
+        self._life = ActorLife(name, number, rng, (clock, self.node_clock))
         super().__init__(name, selector=self._sockets, clock=self.node_clock.time, rng=rng)
         self.deadlines.fresh = _Fresh(self._touched)
         self.sleeping = True
+
+    def make_loop(self) -> SimulatedLoop:
+        """Make the event loop: its executors have no threads."""
+        return SimulatedLoop(self, lambda: self._life)
 
     def turn(self) -> None:
         """Do what a real runner does until its poll would block, and plan the next turn."""
@@ -89,6 +96,7 @@ class SimulatedRunner(Runner):
         _set_running_loop(self.loop)
         self._stepping = True
         outer, Shown.clock = Shown.clock, node_clock
+        outer_life, here.actors = here.actors, self._life
         try:
             limit = self.turns + STANDSTILL
             while self._step() and self._may_go_on():
@@ -99,7 +107,7 @@ class SimulatedRunner(Runner):
                     )
                     raise TimeStandsStill(msg)
         finally:
-            Shown.clock = outer
+            Shown.clock, here.actors = outer, outer_life
             self._stepping = False
             current_task_cleared(self.loop, None)  # asyncio would keep it if the node dies
             _set_running_loop(before)

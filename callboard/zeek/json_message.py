@@ -7,7 +7,7 @@
 | none | `{}` | |
 | boolean | true, false | |
 | count, integer | a number without fraction | `1.0` is an error |
-| real | a number | 2.0 is written `2`, as Zeek does |
+| real | a number, `"nan"`, `"inf"` or `"-inf"` | 2.0 is written `2`, as Zeek does |
 | string, enum-value | text | raw UTF-8: Zeek 2.7 knows no escapes with `u` |
 | timespan | a number and ns, us, ms, s, min, h or d | the largest unit that keeps it exact |
 | timestamp | ISO 8601, UTC | written with three decimals: Zeek reads them as ms |
@@ -34,6 +34,7 @@ import cbor2
 
 from callboard.basp.cbor.writer import encode_int, encode_text, head
 from callboard.endpoint.machine.topic import checked_topic, is_reserved
+from callboard.json_form import NUMBERS
 from callboard.model.address import Address, Port, Subnet
 from callboard.model.data import Data, FrozenTable, refuse_depth
 from callboard.model.encoding import (
@@ -44,9 +45,10 @@ from callboard.model.encoding import (
     read_item,
     refuse_heavy,
 )
-from callboard.model.errors import EndpointError, InvalidData, MalformedMessage, UnsupportedData
+from callboard.model.errors import EndpointError, InvalidData, MalformedMessage
 from callboard.model.scalar import COUNT_MAX, Count, Enum, Octets
 from callboard.model.timespan import Timespan, Timestamp
+from callboard.nesting import parse_json
 
 _KIND: Final = "@data-type"
 _DATA: Final = "data"
@@ -64,8 +66,8 @@ def parse_frame(text: str) -> dict[str, Any]:
         MalformedMessage: it holds none.
     """
     try:
-        found = _parsed(text)
-    except (ValueError, RecursionError) as cause:
+        found = parse_json(text, parse=_parsed)
+    except ValueError as cause:
         msg = f"no JSON: {cause}"
         raise MalformedMessage(msg) from cause
     if type(found) is not dict:
@@ -197,6 +199,8 @@ def _integer(data: Any, _depth: int) -> bytes:
 def _real(data: Any, _depth: int) -> bytes:
     """Read a real."""
     if type(data) is not float and type(data) is not int:
+        if type(data) is str and data in NUMBERS:
+            return _pack_real(0xFB, NUMBERS[data])
         raise _wrong(data, "a real")
     real = float(data)
     if real - real != 0.0:  # `1e999` is valid JSON, and no double
@@ -318,7 +322,7 @@ def message_to_json(topic: str, value: Any) -> str:
             the bytes of a value.
 
     Raises:
-        UnsupportedData: a real that JSON has no number for, or a value outside the model.
+        UnsupportedData: a value outside the model.
         EndpointError: as `Data` does.
     """
     body = _written(value)
@@ -346,8 +350,7 @@ def _integer_text(value: int) -> str:
 def _real_text(value: float) -> str:
     """Write a real; a whole one without a fraction."""
     if value - value != 0.0:
-        msg = f"JSON has no number for the real {value}"
-        raise UnsupportedData(msg)
+        return f'{{"@data-type":"real","data":"{value}"}}'
     whole = int(value) if abs(value) < _EXACT and (value or str(value) == "0.0") else None
     return f'{{"@data-type":"real","data":{whole if whole == value else repr(value)}}}'
 

@@ -42,6 +42,7 @@ from callboard.dataclass import dataclass
 from callboard.endpoint.machine.topic import checked_topic
 from callboard.host_guard import ANY_HOST, Asking, HostGuard, is_loopback
 from callboard.model.errors import EndpointError, InvalidOption, InvalidTopic, MalformedMessage
+from callboard.nesting import parse_json
 from callboard.redaction import redacted
 from callboard.zeek.form import Forms
 from callboard.zeek.json_message import message_of_frame, parse_frame
@@ -526,12 +527,12 @@ class ZeekServerSession:
     def _take_filter(self, text: str) -> list[_Effect]:
         """Take the first text: the filter."""
         try:
-            topics = json.loads(text)
+            topics = parse_json(text)
             is_filter = type(topics) is list and len(topics) <= FILTER_LIMIT
             if not is_filter or any(type(topic) is not str for topic in topics):
                 raise ValueError(text[:_SHOWN])
             self.topics = tuple(dict.fromkeys(map(checked_topic, topics)))
-        except (ValueError, RecursionError, InvalidTopic):
+        except (ValueError, InvalidTopic):
             self.state = SessionState.OPEN  # so that the frame goes out
             data = self.refuse("invalid_subscriptions", "subscriptions not an array of texts")
             self._frames.fail(CloseCode.POLICY_VIOLATION, "the first text is the filter")

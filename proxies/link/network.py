@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from callboard.after_fork import own_listener, own_socket
 from callboard.proxies.address import is_path
 
 BACKLOG: Final = 512
@@ -39,7 +40,7 @@ class MachineNetwork:
         if is_path(host):
             return listen_at(host)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family)
+        return own_listener(socket.create_server((host, port), family=family))
 
     def resolve(self, host: str, port: int, *, numeric: bool) -> list[Any] | None:
         """Return the addresses that a host stands for; None where only a look-up can tell.
@@ -59,7 +60,7 @@ class MachineNetwork:
     def connect(self, found: Any) -> tuple[socket.socket, int]:
         """Begin to connect; returns the socket and an error number, 0 when it is under way."""
         family, kind, protocol, _, address = found
-        sock = socket.socket(family, kind, protocol)
+        sock = own_socket(socket.socket(family, kind, protocol))
         sock.setblocking(False)  # noqa: FBT003  # its signature
         code = sock.connect_ex(address)
         return sock, 0 if code == errno.EINPROGRESS else code
@@ -86,8 +87,9 @@ class UnixListener(socket.socket):
     def close(self) -> None:
         """Close the socket and remove its file, unless that is another's meanwhile."""
         if self._inode is not None:
-            path, inode, self._inode = self.getsockname(), self._inode, None
-            with contextlib.suppress(OSError):
+            inode, self._inode = self._inode, None
+            with contextlib.suppress(OSError):  # in a forked process it is no socket either
+                path = self.getsockname()
                 if _inode(path) == inode:
                     Path(path).unlink()
         super().close()
@@ -99,7 +101,7 @@ def listen_at(path: str) -> UnixListener:
     Raises:
         OSError: another socket listens there, the file is not a socket, or it cannot be made.
     """
-    listener = UnixListener(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = own_listener(UnixListener(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         try:
             listener.open(path)

@@ -16,13 +16,14 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from callboard import locks
 from callboard.actors.runner import contention
 from callboard.actors.runner.contention import CONTENTION
-from callboard.actors.runner.runner import Runner
+from callboard.actors.runner.runner import Runner, Watched
 from callboard.actors.runner.timers import Timer
 from callboard.basp.seal import CONTENT_LIMIT, OVERHEAD, Sealer
 from callboard.dataclass import dataclass
 from callboard.proxies.errors import LinkFull
 from callboard.proxies.link.limits import Throttle
 from callboard.proxies.link.tls_socket import TlsSocket
+from callboard.text import describe
 
 F = TypeVar("F")
 E = TypeVar("E")
@@ -53,6 +54,10 @@ WAITING_LIMIT: Final = 64 * 1024 * 1024
 TICK_INTERVAL: Final = 0.5
 
 SHORTEST_TICK: Final = 0.001
+
+#: Seconds before a broken connection is closed again, where closing it raised: without memory,
+#: until there is some.
+CLOSE_AGAIN: Final = 0.1
 
 #: Seconds that a thread outside of the node waits for room before it gets `LinkFull`.
 WAIT_FOR_ROOM: Final = 30.0
@@ -94,10 +99,14 @@ class Turns:
         """Write everything that was collected."""
         dirty = self.dirty
         while dirty:
-            dirty.pop().flush()
+            stream = dirty.pop()
+            try:
+                stream.flush()
+            except BaseException as error:  # noqa: BLE001  # the other streams are written
+                self.runner.failed(stream.flush, error)
 
 
-class Stream(Generic[F, E]):
+class Stream(Watched, Generic[F, E]):
     """A connection and its machine."""
 
     #: Used by each read and write; why slots: see `Runtime`.
@@ -169,6 +178,7 @@ class Stream(Generic[F, E]):
         self._pause_end = 0.0
         self._holds = 0
         self._awaits_room = False
+        self._is_broken = False
         sock.setblocking(False)  # noqa: FBT003  # its signature
         if not isinstance(sock, socket.socket) or sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -301,8 +311,12 @@ class Stream(Generic[F, E]):
             elif self._sealer is not None:
                 data = self._next_batch(self._sealer)
             else:
-                data = frames[0] if len(frames) == 1 else b"".join(frames)
-                frames.clear()
+                try:
+                    data = frames[0] if len(frames) == 1 else b"".join(frames)
+                except MemoryError:  # one by one they need none
+                    data = frames.pop(0)
+                else:
+                    frames.clear()
             try:
                 if CONTENTION.is_seen:
                     count = contention.send(self._socket, memoryview(data))
@@ -443,6 +457,16 @@ class Stream(Generic[F, E]):
         if self.is_open:
             self._carry_out(self.machine.lost(reason))
 
+    def broken(self, error: BaseException) -> None:
+        """Cut the connection: a callback raised, so what it read may be handled by half."""
+        if self.is_open:
+            pause = CLOSE_AGAIN if self._is_broken else 0.0
+            if not self._is_broken:
+                self._is_broken = True
+                self.hold()  # for good
+            why = f"an error of this node: {describe(error)}"
+            self._runner.call_later(pause, self._lost, why)
+
     def end(self, reason: str) -> None:
         """Close from our side: what waits is written as far as the socket takes it."""
         if self.is_open:
@@ -499,7 +523,7 @@ def _nothing(_: object) -> None:
 
 
 @dataclass(eq=False, repr=False)
-class Parting:
+class Parting(Watched):
     """The end of a connection whose peer was told why: its last words arrive.
 
     A socket that is closed with unread bytes in it, or gets more afterwards, answers with a
@@ -544,6 +568,10 @@ class Parting:
         self._sock.close()
         ended, self._ended = self._ended, _nothing
         ended(self)
+
+    def broken(self, error: BaseException) -> None:
+        """Close at once."""
+        self.abort()
 
     def _go_on(self, events: int) -> None:
         """Read and write as far as the socket is ready."""

@@ -16,10 +16,11 @@ from typing import Any, Final, cast
 
 from callboard import locks
 from callboard.actors.runner import contention
-from callboard.actors.runner.runner import Runner
+from callboard.actors.runner.runner import Runner, Watched
 from callboard.basp.foreign import FIRST_BYTES, OURS, wire_of
 from callboard.proxies.link.certificates import Certificates, Secured
 from callboard.proxies.link.tls import explain
+from callboard.text import describe
 
 #: Bytes that are encrypted at once: four records, which bounds what waits in memory twice.
 CHUNK: Final = 65536
@@ -260,7 +261,7 @@ HANDSHAKE_LIMIT: Final = 10.0
 FIRST_WORD_LIMIT: Final = 2.0
 
 
-class Handshake:
+class Handshake(Watched):
     """A TLS handshake under way. It ends once: done, failed, late, or cancelled."""
 
     def __init__(
@@ -308,6 +309,10 @@ class Handshake:
             self._runner.watch(self.sock, self._awaited, awaited, self._go_on)
         if self._timer.callback is not None:
             self._awaited = awaited
+
+    def broken(self, error: BaseException) -> None:
+        """End with an error of this node."""
+        self._end(f"an error of this node: {describe(error)}")
 
     def _listen_longer(self, waited: float) -> None:
         """Give a peer that has begun the rest of the time; end one that has not."""

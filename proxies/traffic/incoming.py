@@ -4,19 +4,28 @@ Dispatches for this node are decoded and put into mailboxes, control frames go t
 concern, frames for other nodes go on (`callboard.proxies.traffic.forwarding`).
 """
 
+import contextvars
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from functools import partial
 from itertools import chain, dropwhile
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull, NodeClosed
 from callboard.actors.reference import ActorRef, Home
+from callboard.actors.runner.loop import current_task_cleared
 from callboard.actors.runtime import Runtime
 from callboard.basp.accounting import Arrivals, read_report
-from callboard.basp.errors import BaspError, MalformedPayload, RemoteProtocolError
+from callboard.basp.cbor.reader import RunsUserCode
+from callboard.basp.errors import (
+    BaspError,
+    MalformedPayload,
+    PayloadTooHeavy,
+    RemoteProtocolError,
+)
 from callboard.basp.frame import Frame, FrameReader, RawFrame
 from callboard.basp.header import (
     CARRIED,
@@ -62,6 +71,7 @@ from callboard.proxies.traffic.large import LargeMessages, Reading
 from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.pacing import Pacing
 from callboard.proxies.traffic.paths import Paths
+from callboard.text import describe
 
 #: Values that always travel, and never are too large.
 SCALARS: Final = frozenset({int, bool, float, type(None)})
@@ -263,8 +273,13 @@ class RemoteCarrier(RemoteAsker):
 
     @property
     def read(self) -> Callable[[bytes], Any]:
-        """What reads one of them, or raises `RemoteProtocolError`."""
-        return self._outgoing.codec.decode_message
+        """What reads one of them, or raises `RemoteProtocolError` or `RunsUserCode`."""
+        return self._outgoing.careful.decode_message
+
+    @property
+    def read_whole(self) -> Callable[[bytes], Any]:
+        """What reads one of them in the turn of its actor."""
+        return self._outgoing.codec.decode_whole
 
 
 class CarriedAsker(RemoteAsker):
@@ -325,6 +340,58 @@ _EPOCH_BITS: Final = EPOCH_COUNT - 1
 _NEVER: Final = float("inf")
 
 
+def _unreadable(error: BaseException) -> RemoteProtocolError:
+    """Return why a message cannot be read; without memory, it is that message alone."""
+    if isinstance(error, RemoteProtocolError):
+        return error
+    if isinstance(error, MemoryError):
+        return PayloadTooHeavy("there is no memory left to read the message")
+    return MalformedPayload(f"the message cannot be read: {describe(error)}")
+
+
+class Read(NamedTuple):
+    """A message that was decoded, or why it cannot be."""
+
+    value: object
+    error: RemoteProtocolError | None = None
+
+
+@dataclass(slots=True, eq=False)
+class ApartReader:
+    """Decodes messages of one node whose classes have code of users, in turns of its own.
+
+    Such code may take any time. It holds up further messages of its kind from the same node,
+    and nothing else: a turn that blocks loses the runner's role, as a handler does.
+    """
+
+    _decode: Callable[[bytes], object]
+    _runtime: Runtime
+    _waiting: deque[tuple[bytes, Callable[[Read], object]]] = field(default_factory=deque)
+
+    def decode(self, payload: bytes, take: Callable[[Read], object]) -> None:
+        """Decode a payload soon; `take` is called with the message, on the runner."""
+        self._waiting.append((payload, take))
+        if len(self._waiting) == 1:
+            self._runtime.schedule(self)
+
+    def run(self) -> None:
+        """Decode the oldest payload; called by the runner."""
+        payload, take = self._waiting[0]
+        current_task_cleared(self._runtime.runner.loop, None)
+        try:
+            read = Read(contextvars.Context().run(self._decode, payload))
+        except BaseException as error:  # noqa: BLE001  # it fails this message alone
+            read = Read(None, _unreadable(error))
+        self._runtime.post(self._take, take, read)
+
+    def _take(self, take: Callable[[Read], object], read: Read) -> None:
+        """Hand a message on, and decode the next one in another turn; on the runner."""
+        self._waiting.popleft()
+        if self._waiting:
+            self._runtime.schedule(self)
+        take(read)
+
+
 @dataclass(slots=True)
 class Backlog:
     """What one link brought and is left for its next turn: the link is not read before.
@@ -370,12 +437,13 @@ class Incoming:
         self._doubts.order_of = self._orders.get
         self._accounts.expected = self._expected_epoch
         self._contexts = self._runtime.contexts
-        self._decode = self._out.codec.decode_message
-        self._large = LargeMessages(self._runtime, self._out.codec, self._large_read)
+        self._decode = self._out.careful.decode_message
+        self._large = LargeMessages(self._runtime, self._out.careful, self._large_read)
+        self._apart: dict[bytes, ApartReader] = {}
+        #: What waits for a message that is decoded apart, by its source and the actor.
+        self._behind: dict[tuple[bytes, int], list[tuple[Wire, RawFrame]]] = {}
         #: Messages that could not be read since a line in the log told of one.
         self._unreadable = 0
-        #: The large message that is being delivered.
-        self._read: Reading | None = None
         self._controls: dict[int, Callable[[Wire, Frame], Iterator[object] | None]] = {
             Operation.ANNOUNCE_PROXY_INSTANCE: lambda _, frame: lifetimes.take_announce(frame),
             Operation.DOWN_MESSAGE: lambda _, frame: lifetimes.take_down(frame),
@@ -474,10 +542,13 @@ class Incoming:
         backlog = self._backlogs.pop(wire, None)
         if backlog is None:  # the link has ended
             return
-        if backlog.work is not None and self._step(wire, backlog.work):
-            self._leave(wire, backlog.frames, backlog.work, were_doubted=False)
-        else:
-            self.deliver(wire, backlog.frames)
+        try:
+            if backlog.work is not None and self._step(wire, backlog.work):
+                self._leave(wire, backlog.frames, backlog.work, were_doubted=False)
+            else:
+                self.deliver(wire, backlog.frames)
+        except BaseException as error:  # noqa: BLE001  # as in a callback of the link
+            self._runtime.runner.failed(wire.release, error)
         wire.release()
 
     def finish(self, wire: Wire) -> None:
@@ -495,12 +566,19 @@ class Incoming:
         if passing:
             self._forwarding.forward(passing)
 
-    def _post(self, wire: Wire, frames: list[RawFrame]) -> None:  # noqa: C901  # no calls here
+    def _post(  # noqa: C901  # no calls here
+        self,
+        wire: Wire,
+        frames: list[RawFrame],
+        decode: Callable[[bytes], Any] | None = None,
+    ) -> None:
         """Put dispatches for this node into mailboxes: the second half of the hot loop.
 
-        They are in the order of their sources.
+        They are in the order of their sources. `decode` returns the message of the only one,
+        where that was decoded before.
         """
-        contexts, decode, refuses = self._contexts, self._decode, self.refuses_asks
+        contexts, refuses, behind = self._contexts, self.refuses_asks, self._behind
+        decode = decode or self._decode
         teller: RemoteTeller | None = None
         last: tuple[int, bytes, int] | None = None
         for frame in frames:
@@ -509,16 +587,19 @@ class Incoming:
                 if data & RESPONSE:
                     self._take_response(frame, decode)
                     continue
+                if behind and (source, number) in behind:
+                    behind[source, number].append((wire, frame))
+                    continue
                 message = decode(payload)
-            except RemoteProtocolError as cause:
-                self._refuse_payload(wire, frame, cause)
+            except (RemoteProtocolError, MemoryError) as cause:
+                self._refuse_payload(wire, frame, _unreadable(cause))
                 continue
             except LargePayload:
-                read = self._read
-                if read is None or read.frame is not frame:
-                    self._read_in_pieces(wire, frame, frames)
-                    return
-                message = read.value
+                self._read_in_pieces(wire, frame, frames)
+                return
+            except RunsUserCode:
+                self._decode_apart(wire, frame)
+                continue
             sender: Any = teller  # many messages of one sender come in a row
             message_id = data & MESSAGE_ID_MASK
             if message_id or last != (data >> EPOCH_SHIFT, source, source_actor):
@@ -581,6 +662,7 @@ class Incoming:
 
     def forget(self, source: bytes) -> None:
         """Forget the order of a node that is out of reach for long."""
+        self._apart.pop(source, None)
         self._orders.pop(source, None)
 
     def _take_out_of_order(self, wire: Wire, order: PathOrder, frame: RawFrame) -> None:
@@ -642,9 +724,7 @@ class Incoming:
         elif reading.error is not None:
             self._refuse_payload(wire, frame, reading.error)
         else:
-            self._read = reading
-            self._post(wire, [frame])
-            self._read = None
+            self._post(wire, [frame], lambda _: reading.result())
         self._post_in_turns(wire, reading.order, reading.source, list(reading.waiting))
 
     def _take_response(self, frame: RawFrame, decode: Callable[[bytes], Any]) -> None:
@@ -669,16 +749,70 @@ class Incoming:
         future = waiting[0]
         try:
             value = decode(payload)
-        except RemoteProtocolError as error:
-            value = failure_of(error)
+        except (RemoteProtocolError, MemoryError) as error:
+            value = failure_of(_unreadable(error))
         except LargePayload:
             arrivals.delivered -= 1
             raise
+        except RunsUserCode:
+            self._answer_apart(source, data & MESSAGE_ID_MASK, payload)
+            return
         del outgoing.pending[data & MESSAGE_ID_MASK]
+        self._complete(source, future, value)
+
+    def _complete(self, source: bytes, asker: Any, value: object) -> None:
+        """Complete an ask with its answer, or let it fail with the error that is one."""
         if isinstance(value, Failure):
-            self._fail(source, future, value)
+            self._fail(source, asker, value)
         else:
-            future.set_result(value)
+            asker.set_result(value)
+
+    def _answer_apart(self, source: bytes, message_id: int, payload: bytes) -> None:
+        """Decode an answer in a turn of its own: its class has code of a user."""
+        self._apart_of(source).decode(payload, partial(self._answered, source, message_id))
+
+    def _answered(self, source: bytes, message_id: int, read: Read) -> None:
+        """Complete an ask whose answer was decoded, unless it is over."""
+        waiting = self._out.pending.get(message_id)
+        if waiting is None or waiting[1] != source:
+            self._runtime.counters.late_answers += 1
+            return
+        del self._out.pending[message_id]
+        self._complete(
+            source, waiting[0], read.value if read.error is None else failure_of(read.error)
+        )
+
+    def _decode_apart(self, wire: Wire, frame: RawFrame) -> None:
+        """Decode a message in a turn of its own: its class has code of a user.
+
+        What its source sends to the same actor waits for it, so that the order of a pair holds;
+        the actor itself handles what others send.
+        """
+        source, number, payload = frame[3], frame[6], frame[7]
+        behind: list[tuple[Wire, RawFrame]] = []
+        self._behind[source, number] = behind
+        self._apart_of(source).decode(payload, partial(self._decoded, wire, frame, behind))
+
+    def _decoded(
+        self, wire: Wire, frame: RawFrame, behind: list[tuple[Wire, RawFrame]], read: Read
+    ) -> None:
+        """Deliver a message that was decoded, and what waited for it."""
+        del self._behind[frame[3], frame[6]]
+        if read.error is not None:
+            self._refuse_payload(wire, frame, read.error)
+        else:
+            self._post(wire, [frame], lambda _: read.value)
+        for later_wire, later in behind:  # one of these may have such a class again
+            self._post(later_wire, [later])
+
+    def _apart_of(self, source: bytes) -> ApartReader:
+        """Return what decodes messages of a node with code of users."""
+        reader = self._apart.get(source)
+        if reader is None:
+            reader = self._apart[source] = ApartReader(
+                self._out.codec.decode_whole, self._runtime
+            )
+        return reader
 
     def _take_answers(self, source: bytes, carrier: object, count: int) -> None:
         """Complete the asks that what came together answers.
@@ -698,15 +832,15 @@ class Incoming:
             if waiting is None or waiting[1] != source:
                 self._runtime.counters.late_answers += 1
                 continue
-            del pending[message_id]
             try:
                 value = decode(payload)
-            except RemoteProtocolError as error:
-                value = failure_of(error)
-            if isinstance(value, Failure):
-                self._fail(source, waiting[0], value)
-            else:
-                waiting[0].set_result(value)
+            except (RemoteProtocolError, MemoryError) as error:
+                value = failure_of(_unreadable(error))
+            except RunsUserCode:
+                self._answer_apart(source, message_id, payload)
+                continue
+            del pending[message_id]
+            self._complete(source, waiting[0], value)
 
     def _fail(self, source: bytes, asker: Any, failure: Failure) -> None:
         """Let an ask fail with the error that answers it."""

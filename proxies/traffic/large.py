@@ -14,6 +14,7 @@ from typing import Final
 
 from callboard.actors.runner.collector import Collector
 from callboard.actors.runtime import Runtime
+from callboard.basp.cbor.reader import RunsUserCode
 from callboard.basp.errors import RemoteProtocolError
 from callboard.basp.frame import RawFrame
 from callboard.basp.payload import PayloadCodec
@@ -50,6 +51,7 @@ class Reading:
         pieces: reads it.
         value: the message, when it was read.
         error: why it cannot be read.
+        runs_code: whether it is read elsewhere, as it has a class with code of its user.
         waiting: what its source sent behind it.
     """
 
@@ -60,6 +62,7 @@ class Reading:
     pieces: Generator[None, None, object] = field(default_factory=_nothing)
     value: object = None
     error: RemoteProtocolError | None = None
+    runs_code: bool = False
     waiting: list[RawFrame] = field(default_factory=list)
 
     def result(self) -> object:
@@ -67,7 +70,10 @@ class Reading:
 
         Raises:
             RemoteProtocolError: it cannot be read.
+            RunsUserCode: it is read elsewhere.
         """
+        if self.runs_code:
+            raise RunsUserCode
         if self.error is not None:
             raise self.error
         return self.value
@@ -148,6 +154,8 @@ class LargeMessages:
             reading.value = done.value
         except RemoteProtocolError as error:
             reading.error = error
+        except RunsUserCode:
+            reading.runs_code = True
         else:
             self._runtime.call_later(0.0, self._go_on)
             return
@@ -155,7 +163,10 @@ class LargeMessages:
         if self._by_source:
             self._runtime.call_later(0.0, self._go_on)
         reading.order.go_on()
-        self._take(reading)
+        try:
+            self._take(reading)
+        except BaseException as error:  # noqa: BLE001  # as in a callback of the link
+            self._runtime.runner.failed(reading.wire.release, error)
         frames = reading.waiting if reading.frame is None else [reading.frame, *reading.waiting]
         self._note(reading.wire, -_size_of(frames))
         reading.value = reading.error = None  # its traceback leads back here

@@ -114,6 +114,8 @@ class Outgoing:
             with_options=self._open_options,
             max_items=self._item_limit,
         )
+        #: Reads messages that run no code of users.
+        self.careful = self.codec.without_user_code()
         self._checked_from = min(self._payload_limit, self._item_limit)
         #: Bytes of what may be carried with others, and of all that are, under any limits.
         self.carried_limit = min(CARRIED_LIMIT, self._checked_from // 8)

@@ -22,6 +22,7 @@ from callboard.actors.closing import on_a_thread, refuse_loop
 from callboard.actors.errors import NodeClosed, NotSpawnable, WrongValue
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
+from callboard.after_fork import own_socket
 from callboard.basp.header import INSPECTOR, SPAWN_SERVER
 from callboard.dataclass import dataclass
 from callboard.proxies.broker import Broker
@@ -67,7 +68,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closing = False
         self._is_over = False
-        self._control, self._their_control = socket.socketpair()
+        self._control, self._their_control = map(own_socket, socket.socketpair())
         self._thread = threading.Thread(
             target=self._attend, name=f"callboard-{self.name}", daemon=True
         )
@@ -170,7 +171,7 @@ class Worker:
             self._ended(self, reason)
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = map(own_socket, socket.socketpair())
         runtime, connector = self._broker.runtime, self._broker.connector
         numbers = (self._their_control.fileno(), theirs.fileno())
         try:

@@ -2,13 +2,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callboard.basp import frame as frame_module
 from callboard.basp.errors import (
+    OutOfMemory,
     PayloadTooLarge,
     RemoteProtocolError,
     UnknownOperation,
 )
 from callboard.basp.frame import FrameReader, pack_frame, repack_frame
-from callboard.basp.header import HEADER
+from callboard.basp.header import HEADER, Operation
 from tests.basp.strategies import frame_arguments
 from tests.basp.wire import held_bytes
 
@@ -125,3 +127,59 @@ def test_the_wire_of_what_is_shorter_than_a_header_is_named():
     assert reader.feed(b"HTTP/1.1 400 Bad Request\r\n\r\n") == []
     assert reader.other_wire == "HTTP"
     assert FrameReader().other_wire == ""
+
+
+def _without_memory(monkeypatch, times):
+    """Let joining a payload fail for want of memory, so many times."""
+    left = [times]
+
+    def join(parts):
+        if left[0]:
+            left[0] -= 1
+            raise MemoryError
+        return b"".join(parts)
+
+    monkeypatch.setattr(frame_module, "_join", join)
+
+
+def _large(payload=b"x" * 9_000):
+    return pack_frame(Operation.DISPATCH_MESSAGE, 5, A, B, 7, 9, payload)
+
+
+def test_bytes_inside_a_payload_are_no_frame_after_memory_ran_out(monkeypatch):
+    _without_memory(monkeypatch, 1)
+    data, reader = _large(), FrameReader()
+    assert reader.feed(data[:8_000]) == []
+
+    with pytest.raises(MemoryError):
+        reader.feed(data[8_000:])
+
+    assert isinstance(reader.error, OutOfMemory)
+    assert reader.feed(b"y" * 10 + _large()) == []
+
+
+def test_a_payload_without_memory_arrives_empty_and_the_frames_behind_it_whole(monkeypatch):
+    _without_memory(monkeypatch, 1)
+    data, reader, small = _large(), FrameReader(), _large(b"small")
+    reader.feed(data[:8_000])
+    with pytest.raises(MemoryError):
+        reader.feed(data[8_000:] + small)
+
+    frames = reader.drop_payload()
+
+    assert [each[7] for each in frames] == [b"", b"small"]
+    assert frames[0][:7] == (Operation.DISPATCH_MESSAGE, 0, 5, A, B, 7, 9)
+    assert reader.error is None
+    assert reader.feed(small)[0][7] == b"small"
+
+
+def test_a_frame_that_is_not_a_message_cannot_be_dropped(monkeypatch):
+    _without_memory(monkeypatch, 1)
+    data = pack_frame(Operation.ROUTING_UPDATE, 0, A, B, 0, 0, b"x" * 9_000)
+    reader = FrameReader()
+    reader.feed(data[:8_000])
+    with pytest.raises(MemoryError):
+        reader.feed(data[8_000:])
+
+    assert reader.drop_payload() == []
+    assert isinstance(reader.error, OutOfMemory)

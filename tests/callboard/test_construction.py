@@ -279,6 +279,7 @@ def test_classes_without_code_of_their_own_are_made_directly() -> None:
 WRITTEN_BY_PEOPLE = {"cli/actor.py", "dashboard/actions.py"}
 
 
+@pytest.mark.slow
 def test_no_other_code_makes_instances_of_registered_types() -> None:
     found = []
     root = Path(callboard.__file__).parent

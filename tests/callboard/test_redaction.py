@@ -72,6 +72,7 @@ PLAIN = {
     ("entity.machine.job_queue", "Taker", "token"): "the number of an attempt",
     ("entity.queue.messages", "ExtendJob", "token"): "the number of an attempt",
     ("entity.queue.messages", "GiveBackJob", "token"): "the number of an attempt",
+    ("entity.queue.messages", "RefuseJob", "token"): "the number of an attempt",
     ("entity.queue.messages", "TakeJob", "token"): "the number of an attempt",
     ("entity.queue.messages", "WithdrawTake", "token"): "the number of an attempt",
     ("entity.queue.work_queue", "_Done", "token"): "the number of an attempt",

@@ -242,6 +242,7 @@ def test_what_is_no_provider_is_refused(spans):
         callboard_tracing.start("console")
 
 
+@pytest.mark.slow
 def test_the_package_is_not_imported_unless_it_is_wanted():
     program = (
         "import sys; from callboard import Node, Actor, handler, tracing\n"

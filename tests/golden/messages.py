@@ -195,6 +195,7 @@ VALUES: tuple[Any, ...] = (
     jobs.TakenJob(2**40, 2, '{"to":"ann"}'),
     jobs.WithdrawTake("token"),
     jobs.GiveBackJob(2**40, "token", 1.5, "why"),
+    jobs.RefuseJob(2**40, "token", ("shop.New",), "why"),
     jobs.ExtendJob(2**40, "token", 30.0),
     jobs.AskDeadJobs(2**40, 100),
     jobs.DeadJobs(((2**40, 3, "why", '{"to":"ann"}'),)),

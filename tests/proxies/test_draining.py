@@ -281,6 +281,7 @@ def _ask_on(ref, gone, outcomes):
             outcomes += [error] * (not gone.done())
 
 
+@pytest.mark.slow
 def test_asks_under_way_at_the_end_of_a_drain_are_refused_and_all_is_confirmed(make_node):
     """Callers go on with the next ask whatever comes, until the node is gone."""
     for _ in range(3):

@@ -1,10 +1,13 @@
 """Nodes in processes of their own: what is told when one of them is killed."""
 
+import pytest
+
 from callboard import Node
 from callboard.proxies.events import LinkDown
 from tests.proxies.cast import child_node, eventually, law_holds, recorded
 
 
+@pytest.mark.slow
 def test_a_killed_process_three_hops_away_is_told_within_a_second():
     with Node("a") as a, Node("b") as b, Node("c") as c, child_node() as (child, address):
         b.listen()
@@ -30,6 +33,7 @@ def test_a_killed_process_three_hops_away_is_told_within_a_second():
         assert all(law_holds(node) for node in (a, b, c))
 
 
+@pytest.mark.slow
 def test_a_restarted_process_is_another_node():
     with Node("a") as a:
         with child_node() as (_, address):

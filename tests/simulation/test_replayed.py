@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.simulation.replayed import differences, programs
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_twenty_failing_seeds_are_the_same_in_another_process():
     program = (
         "import json; from tests.simulation.replayed import programs; "

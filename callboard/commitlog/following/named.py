@@ -17,19 +17,21 @@ from typing import Final, NamedTuple, Self
 from weakref import WeakSet
 from zlib import crc32
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.commitlog.errors import (
     InvalidOption,
     LogClosed,
     LogCorrupt,
     LogError,
     LogFailed,
+    LogReplaced,
     require_kind,
 )
 from callboard.commitlog.folder import LAST_OFFSET, FileLock, Folder
 from callboard.commitlog.following.follower import Followed, Follower
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.figures import PROCESS_SOURCES, Figure, Labels, Metric, figures_of, metrics_of
+from callboard.file_place import replaced
 
 _FOLDER: Final = "readers"
 _PLACE: Final = ".place"
@@ -102,6 +104,7 @@ class NamedReader(Follower):
             if not _OPEN and _metrics not in PROCESS_SOURCES:
                 PROCESS_SOURCES.append(_metrics)
             _OPEN.add(self)
+        after_fork.register(self, NamedReader._leave_process)
 
     @property
     def log(self) -> str:
@@ -152,6 +155,7 @@ class NamedReader(Follower):
 
         Raises:
             LogFailed: the disk refuses; the place before holds.
+            LogReplaced: the folder of the readers was removed or replaced.
             LogClosed: it was closed.
             ValueError: the offset is negative or behind the end of the log.
         """
@@ -160,6 +164,9 @@ class NamedReader(Follower):
         if not 0 <= place <= max(self._log.end, self._next):
             what = f"offset {place}: the log has records up to {self._log.end}"
             raise InvalidOption(what)
+        if not self._lock.is_in_place():
+            remedy = "close the reader, put the file back, and make the reader again"
+            raise LogReplaced(replaced(self._lock.path, remedy))
         if self._is_stored and place == self.committed:
             return place
         now = time.time_ns()
@@ -195,7 +202,15 @@ class NamedReader(Follower):
         """Raise if it was closed."""
         if self._is_closed:
             what = f"the reader {self.name} is closed; make another with log.reader(name)"
+            if after_fork.is_copy(self):
+                remedy = "make one of another name here"
+                what = after_fork.refusal(f"the reader {self.name}", remedy)
             raise LogClosed(what)
+
+    def _leave_process(self) -> None:
+        """Refuse what this copy is asked in a forked process."""
+        self._is_closed = True
+        _OPEN.discard(self)
 
 
 #: Those of this process, for its metrics.

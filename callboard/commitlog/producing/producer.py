@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.commitlog.batch import MAX_BATCH_RECORDS, MAX_RECORD
 from callboard.commitlog.columns import (
     Columns,
@@ -22,6 +22,7 @@ from callboard.commitlog.errors import (
     require_kind,
 )
 from callboard.commitlog.producing.table import Claim, ProducerOpening, checksum_of, forgotten
+from callboard.text import shown
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/-]{0,127}", re.ASCII)
 #: The largest number, as offsets are.
@@ -68,7 +69,7 @@ class Numbering:
         """Number the records of a producer that is not opened yet."""
         self.name = check_producer(name)
         if begin is not None and not (type(begin) is int and 0 <= begin <= LAST_NUMBER):
-            what = f"begin={begin!r}: give the number of the first record"
+            what = f"begin={shown(begin):.80}: give the number of the first record"
             raise InvalidOption(what)
         self._begin = begin
         self._is_known, self._has_forgotten = False, False
@@ -96,7 +97,7 @@ class Numbering:
         if given is None:
             return self.next
         if type(given) is not int or not 0 <= given <= LAST_NUMBER - count:
-            what = f"number={given!r}: give a whole number from 0 on"
+            what = f"number={shown(given):.80}: give a whole number from 0 on"
             raise InvalidOption(what)
         is_first = given == self._begin if self._begin is not None else given == 1
         if not self._is_known and (not is_first or self._has_forgotten and self._begin is None):
@@ -140,6 +141,7 @@ class Producer:
         self.log = log
         self._numbering = Numbering(name, begin)
         self._lock = locks.lock("producer of a log", 604)
+        after_fork.register(self)
         self._numbering.opened(log.open_producer(name))
 
     @property

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.errors import ExtraMissing, InvalidOption, LogFailed
 from callboard.commitlog.folder import LAST_OFFSET
+from callboard.nesting import parse_json
 from callboard.redaction import redacted
 
 T = TypeVar("T")
@@ -132,8 +133,8 @@ def _parsed(text: str, token: str | None) -> LogAddress | None:
     authority = os.environ.get(AUTHORITY_VARIABLE) or None
     if given and parts.scheme == "grpc" and not _is_loopback(parts.hostname):
         what = (
-            f"{redacted(text)!r} speaks plainly, and on the way to {parts.hostname} others could"
-            f" read the token (token=…, or {TOKEN_VARIABLE}); write grpc+tls://"
+            f"{redacted(text)!r} speaks plainly, and on the way to {parts.hostname} others"
+            f" could read the token (token=…, or {TOKEN_VARIABLE}); write grpc+tls://"
         )
         raise InvalidOption(what)
     return LogAddress(
@@ -226,6 +227,10 @@ class RemoteFile:
         self._is_at_end = False
         self._is_spent = False  # what was read ahead serves nobody else
         self.write = self.truncate = self.fsync = partial(read_only, name)
+
+    def is_in_place(self) -> bool:
+        """Return True: what is read elsewhere is checked by its reader."""
+        return True
 
     def pread(self, size: int, offset: int) -> bytes:
         """Return up to `size` bytes from an offset; fewer only at the end of the file.
@@ -360,8 +365,8 @@ def _ask(address: LogAddress, what: str, file: str = "") -> Any:
 
     told = _called(address, ask)
     try:
-        (answer,) = map(json.loads, told)
-    except (ValueError, RecursionError):
+        (answer,) = map(parse_json, told)
+    except ValueError:
         raise _no_answer(address) from None
     return answer
 

@@ -27,6 +27,7 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 from pyarrow import flight
 
+from callboard import after_fork
 from callboard.commitlog.arrow import arrow_schema
 from callboard.commitlog.disk import RealDisk
 from callboard.commitlog.errors import LogError
@@ -34,6 +35,7 @@ from callboard.commitlog.folder import SERVED, SERVED_NAME
 from callboard.commitlog.reader import LogReader
 from callboard.commitlog.remote.disk import BUSY, ROW
 from callboard.commitlog.remote.guard import LogGuard, ServedCall
+from callboard.nesting import parse_json
 
 #: Patterns of the logs that who shows a token may read; None if nobody has that token.
 Readers = Callable[[str | None], Sequence[str] | None]
@@ -85,10 +87,21 @@ class LogServer(flight.FlightServerBase):
             root_certificates=authority,
             middleware={"guard": self._guard},
         )
+        after_fork.register(self, LogServer._leave)
         self._guard.start(self.port)
+
+    def _leave(self) -> None:
+        """Drop the port and its connections in a forked process.
+
+        The server is not ended: gRPC would wait for its threads, which are not here.
+        """
+        after_fork.keep_for_ever(self)
+        after_fork.drop_accepted("", self.port)
 
     def shutdown(self) -> None:
         """End at once: who reads is cut off, and comes again where there is a server."""
+        if after_fork.is_copy(self):
+            return
         self._guard.close()
         super().shutdown()
         self._guard.join()
@@ -185,8 +198,8 @@ class LogServer(flight.FlightServerBase):
         """Return a question of somebody who may ask it."""
         self._allowed(context)
         try:
-            asked = json.loads(body) if len(body) <= _QUESTION else None
-        except (ValueError, RecursionError):
+            asked = parse_json(body) if len(body) <= _QUESTION else None
+        except ValueError:
             asked = None
         if not isinstance(asked, dict) or type(asked.get("log")) is not str:
             _refuse('ask with JSON, such as {"log": "cpu"}')

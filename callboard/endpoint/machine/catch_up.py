@@ -50,9 +50,9 @@ SUBSCRIPTION_AGE: Final = f"{RESERVED}/age/subscription"
 
 _topic_of: Final = itemgetter(0)
 _NEVER: Final = float("inf")
-#: When a run was published; its topic, or None for several; packed runs, or messages of that
-#: topic, or topics and messages; number of messages; bytes; TTL.
-_Kept = tuple[float, str | None, Sequence[Any], int, int, int]
+#: When a run was published; its topic, or None for several; a packed run, or several, or
+#: messages of that topic, or topics and messages; number of messages; bytes; TTL.
+_Kept = tuple[float, str | None, Any, int, int, int]
 
 
 class Question(NamedTuple):
@@ -142,35 +142,30 @@ class CatchUp:
         self,
         now: float,
         topic: str | None,
-        content: Sequence[Any],
+        content: bytes | Sequence[Any],
         count: int,
         size: int,
         ttl: int,
     ) -> None:
         """Keep a run that is published: the hot path."""
-        recent = self._recent
-        recent.append((now, topic, content, count, size, ttl))
+        self._recent.append((now, topic, content, count, size, ttl))
         self._messages += count
         self._bytes += size
-        if (
-            self._messages > KEEP_MESSAGES
-            or self._bytes > KEEP_BYTES
-            or now - recent[0][0] > KEEP_SECONDS
-        ):
-            self._prune(now)
+        if self._messages > KEEP_MESSAGES or self._bytes > KEEP_BYTES:
+            self._drop_oldest()
 
-    def _prune(self, now: float) -> None:
-        """Drop runs that are too old, or too many."""
-        recent = self._recent
-        while recent and (
-            self._messages > KEEP_MESSAGES
-            or self._bytes > KEEP_BYTES
-            or now - recent[0][0] > KEEP_SECONDS
-        ):
-            _, _, _, count, size, _ = recent.popleft()
-            self._first += 1
-            self._messages -= count
-            self._bytes -= size
+    def _drop_oldest(self) -> None:
+        """Drop an eighth of what may be kept: not for each message again."""
+        messages, size = KEEP_MESSAGES * 7 // 8, KEEP_BYTES * 7 // 8
+        while self._recent and (self._messages > messages or self._bytes > size):
+            self._drop_first()
+
+    def _drop_first(self) -> None:
+        """Drop the oldest run."""
+        _, _, _, count, size, _ = self._recent.popleft()
+        self._first += 1
+        self._messages -= count
+        self._bytes -= size
 
     def clear(self) -> None:
         """Drop all runs: no other node is in reach."""
@@ -273,7 +268,8 @@ class CatchUp:
 
     def tick(self, now: float) -> list[Pending]:
         """Return the receivers that wait long enough; forget what is too old."""
-        self._prune(now)
+        while self._recent and now - self._recent[0][0] > KEEP_SECONDS:
+            self._drop_first()
         self._served = {node: end for node, end in self._served.items() if end > self._first}
         self._questions = {
             number: question
@@ -316,15 +312,18 @@ class CatchUp:
             topic: max(time, since) for topic, time in pending.topics.items() if wants(topic)
         }
         runs: list[TransmitRun] = []
-        for published, topic, content, _, _, ttl in self._runs_between(begin, pending.end):
+        for published, topic, content, count, _, ttl in self._runs_between(begin, pending.end):
             if not 0 < hops <= ttl:
                 continue
-            if topic is None:
-                pairs = [pair for each, pair in content if published >= times.get(each, _NEVER)]
-                packed: Iterable[tuple[bytes, int]] = _packed(pairs, ttl)
-            elif published >= times.get(topic, _NEVER):
-                packed = _packed(content, ttl) if type(content[0]) is bytes else content
+            packed: Iterable[tuple[bytes, int]]
+            if isinstance(content, bytes):
+                packed = ((content, count),)
+            elif topic is not None:
+                packed = content if type(content[0]) is tuple else _packed(content, ttl)
             else:
+                late = [pair for each, pair in content if published >= times.get(each, _NEVER)]
+                packed = _packed(late, ttl)
+            if topic is not None and published < times.get(topic, _NEVER):
                 continue
             runs += [TransmitRun(pending.node, *one) for one in packed]
         return runs + pending.held

@@ -349,9 +349,9 @@ class Core:
         self, topic: str, pairs: list[bytes], packed: Sequence[tuple[bytes, int]]
     ) -> None:
         """Keep a run of one topic for late receivers: packed, where somebody gets it now."""
-        if len(packed) == 1:  # nearly always
-            content: Sequence[Any] = packed
-            size = len(packed[0][0])
+        if len(packed) == 1:  # nearly always; one object for each run is kept
+            content: bytes | Sequence[Any] = packed[0][0]
+            size = len(content)
         else:
             content, size = packed or pairs, sum(map(len, pairs))
         self.catch_up.keep(self.now, topic, content, len(pairs), size, self.ttl)
@@ -450,8 +450,6 @@ class Core:
                     return self._take_answers(node, items, now)
                 case PackedType.REFUSED:
                     return _refused_there(node, items)
-                case _:
-                    return []
         except MalformedMessage:
             self.counters.malformed += 1
             raise

@@ -227,6 +227,8 @@ class CoreCounters:
     malformed: int = 0
     #: Values, commands and topics of filters that rights of leaves did not include.
     refused: int = 0
+    #: Messages that a foreign wire has no form for, once for each receiver.
+    unwritten: int = 0
     #: Messages that went through the central merge, by type: those of users from here, and
     #: everything that came from other endpoints.
     processed: dict[PackedType, int] = field(

@@ -1,6 +1,5 @@
 """Entries of a journal, and how stored events become them."""
 
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -9,6 +8,7 @@ from callboard.entity.entity import Entity, EntityType
 from callboard.entity.form import EventForm
 from callboard.entity.state.interface import StoredEvent
 from callboard.lease.errors import StateCorrupt, StateVersion
+from callboard.nesting import parse_json
 from callboard.text import class_name, said
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
@@ -61,7 +61,7 @@ def raw_event(stored: StoredEvent) -> RawEvent:
         StateCorrupt: it is no JSON object.
     """
     try:
-        fields = json.loads(stored.body)
+        fields = parse_json(stored.body)
     except ValueError:
         fields = None
     if not isinstance(fields, dict):
@@ -110,7 +110,7 @@ class EntryDecoder:
                 "module, or read the journal with raw=True"
             )
             raise StateVersion(msg)
-        latest = 1 if self._kind is None else self._kind.version_of(stored.kind)
+        latest = 1 if self._kind is None else self._kind.version_of(*kind.names)
         if stored.version > latest:
             step = "give the class of the entities instead of its name"
             msg = (
@@ -121,14 +121,16 @@ class EntryDecoder:
             raise StateVersion(msg)
         fields = self.form.read(stored.body)
         if self._kind is not None and stored.version < latest:
-            fields = self._upcast(self._kind, stored, fields)
-        return kind.build(fields)
+            fields = self._upcast(self._kind, stored, kind.names, fields)
+        return self.form.build(kind, fields)
 
-    def _upcast(self, kind: EntityType, stored: StoredEvent, fields: Any) -> Any:
+    def _upcast(
+        self, kind: EntityType, stored: StoredEvent, names: tuple[str, ...], fields: Any
+    ) -> Any:
         """Return the fields of an old event as the present class has them."""
         reader: Entity = self._reader
         try:
-            return kind.upcast(reader, stored.kind, stored.version, fields)
+            return kind.upcast(reader, names, stored.version, fields)
         except Exception as error:
             msg = (
                 f"@upcast of {stored.kind} raised {class_name(error)} ({said(error)}) in a "

@@ -13,7 +13,7 @@ time is counted by the owner's own clock, in seconds, from the moment when the c
 taking was through (`begin`), and anew by the next owner: it never ends early.
 
 Jobs that a taker cannot read. The program of a taker may lack the type of a job, as in a
-rolling upgrade. It refuses the job, which counts no attempt. What a node lacks is remembered for
+rolling upgrade. It refuses the job, which counts no attempt. What a node lacks is kept for
 a while. So its takers get other jobs, takers of other nodes get this one, and a job that no
 taker can read causes no traffic. Ready jobs that a node refuses are in heaps of their own
 (`_aside`), one for each set of nodes that refuse them. A heap is checked when its first job may

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from callboard.basp.node_id import NODE_ID_SIZE
 from callboard.dataclass import dataclass
 from callboard.lease.errors import StateCorrupt, StateVersion
+from callboard.nesting import parse_json
 
 #: Slots of a type; for ever, as keys are stored with their slots' fences.
 SLOTS: Final = 256
@@ -124,7 +125,7 @@ class Table:
         if not text:
             return cls(slots=(NOBODY,) * count)
         try:
-            found = json.loads(text)
+            found = parse_json(text)
             if found["format"] > _FORMAT:
                 msg = (
                     f"the register has a table of format {found['format']}, and this callboard"

@@ -12,7 +12,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.entity.state.interface import (
     Committed,
     EntitySnapshot,
@@ -136,6 +136,7 @@ class _Calls:
         self._waiting: deque[Callable[[], None]] = deque()
         self._come = locks.condition("jobs of a state", 590)
         self._is_closing = False
+        after_fork.register(self)
 
     def add(self, call: Callable[[], None]) -> None:
         """Let a call wait."""

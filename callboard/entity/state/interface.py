@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from enum import IntEnum
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from callboard.dataclass import dataclass
 from callboard.lease.errors import StateCorrupt, StateVersion
@@ -97,6 +97,13 @@ class StoredReminder(NamedTuple):
     every_ms: int
     #: The message as JSON.
     body: str
+    #: How often it was about to be delivered by a process that may have ended by that.
+    attempts: int = 0
+
+
+#: Attempts after which a reminder is parked: no host delivers it until it is started again. One
+#: delivery comes before the first that is counted.
+PARKED_FROM: Final = 3
 
 
 class DueReminders(NamedTuple):
@@ -250,8 +257,10 @@ class EntityState(Protocol):
             The slots that another claim holds, with their fences: these were not raised.
         """
 
-    def recover(self, type_name: str, key: str, version: int, limit: int = PAGE) -> Recovered:
-        """Return the newest snapshot of a version, and the events behind it.
+    def recover(
+        self, type_name: str, key: str, version: int | None, limit: int = PAGE
+    ) -> Recovered:
+        """Return the newest snapshot of a version, or of any, and the events behind it.
 
         Raises:
             StateCorrupt: a number is missing, or events before the first one were forgotten
@@ -311,10 +320,24 @@ class EntityState(Protocol):
     def reminders(
         self, type_name: str, slots: Collection[int], within_ms: int, limit: int = PAGE
     ) -> DueReminders:
-        """Return the first reminders of slots that are due within a time."""
+        """Return the first reminders of slots that are due within a time and not parked."""
 
     def reminders_of(self, type_name: str, key: str) -> Sequence[StoredReminder]:
         """Return the reminders of an entity, in order of their names."""
+
+    def set_attempts(
+        self, type_name: str, reminders: Sequence[StoredReminder], attempts: int
+    ) -> None:
+        """Store an attempt count of reminders, where they were neither set anew nor forgotten.
+
+        It is durable when this returns.
+        """
+
+    def parked_reminders(self, type_name: str, limit: int = PAGE) -> Sequence[StoredReminder]:
+        """Return the reminders of a type that are parked, in the order of their keys."""
+
+    def start_reminders(self, type_name: str, key: str, name: str | None) -> int:
+        """Let parked reminders of an entity be due now: of a name, or all; returns how many."""
 
     def job_counts(self, type_name: str, key: str) -> Mapping[JobStatus, int]:
         """Return how many jobs of a queue there are of each status."""

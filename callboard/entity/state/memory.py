@@ -11,6 +11,7 @@ from callboard import locks
 from callboard.entity.state.interface import (
     NO_FENCE,
     PAGE,
+    PARKED_FROM,
     Committed,
     DueReminders,
     EntitySnapshot,
@@ -62,14 +63,34 @@ class MemoryTables:
         #: Readers of journals, by type and name.
         self.readers: dict[tuple[str, str], ReaderPosition] = {}
 
-    def recover(self, type_name: str, key: str, version: int, limit: int) -> Recovered:
-        """Return the newest snapshot of a version and the events behind it."""
+    def recover(self, type_name: str, key: str, version: int | None, limit: int) -> Recovered:
+        """Return the newest snapshot of a version, or of any, and the events behind it."""
         found = self.snapshots.get((type_name, key), [])
-        fitting = [each for each in found if each.version == version]
+        fitting = [each for each in found if version in (None, each.version)]
         snapshot = fitting[-1] if fitting else None
         after = snapshot.number if snapshot else 0
         events = self.read_past(type_name, key, after, limit + 1)
         return recovered(type_name, key, snapshot, events, limit, has_others=bool(found))
+
+    def set_attempts(
+        self, type_name: str, reminders: Sequence[StoredReminder], attempts: int
+    ) -> None:
+        """Store an attempt count of reminders, where these still stand."""
+        for each in reminders:
+            place = type_name, each.key, each.name
+            slot, found = self.reminders.get(place, (0, None))
+            if found is not None and found.due_ms == each.due_ms:
+                self.reminders[place] = slot, found._replace(attempts=attempts)
+
+    def start_reminders(self, type_name: str, key: str, name: str | None, now_ms: int) -> int:
+        """Let parked reminders of an entity be due now."""
+        count = 0
+        for place, (slot, found) in list(self.reminders.items()):
+            is_meant = place[:2] == (type_name, key) and name in (None, found.name)
+            if is_meant and found.attempts >= PARKED_FROM:
+                self.reminders[place] = slot, found._replace(attempts=0, due_ms=now_ms)
+                count += 1
+        return count
 
     def read(self, type_name: str, key: str, after: int, limit: int) -> list[StoredEvent]:
         """Return the events of a key behind a number."""
@@ -133,7 +154,7 @@ class MemoryTables:
             if reminder is None:
                 self.reminders.pop((type_name, key, name), None)
             else:
-                self.reminders[type_name, key, name] = (number, reminder)
+                self.reminders[type_name, key, name] = number, reminder._replace(attempts=0)
         for (key, job_number), change in rows.jobs.items():
             jobs = self.jobs.setdefault((type_name, key), {})
             if change is None:
@@ -177,8 +198,10 @@ class MemoryState:
                     held[slot] = fence
             return held
 
-    def recover(self, type_name: str, key: str, version: int, limit: int = PAGE) -> Recovered:
-        """Return the newest snapshot of a version, and the events behind it."""
+    def recover(
+        self, type_name: str, key: str, version: int | None, limit: int = PAGE
+    ) -> Recovered:
+        """Return the newest snapshot of a version, or of any, and the events behind it."""
         with self.tables.lock:
             return self.tables.recover(type_name, key, version, limit)
 
@@ -270,7 +293,10 @@ class MemoryState:
             found = [
                 reminder
                 for (name, _, _), (slot, reminder) in self.tables.reminders.items()
-                if name == type_name and slot in slots and reminder.due_ms <= now_ms + within_ms
+                if name == type_name
+                and slot in slots
+                and reminder.due_ms <= now_ms + within_ms
+                and reminder.attempts < PARKED_FROM
             ]
         found.sort(key=lambda each: (each.due_ms, each.key, each.name))
         return DueReminders(now_ms, found[:limit])
@@ -280,6 +306,27 @@ class MemoryState:
         with self.tables.lock:
             found = self.tables.reminders.items()
             return sorted(each for (t, k, _), (_, each) in found if (t, k) == (type_name, key))
+
+    def set_attempts(
+        self, type_name: str, reminders: Sequence[StoredReminder], attempts: int
+    ) -> None:
+        """Store an attempt count of reminders, where these still stand."""
+        with self.tables.lock:
+            self.tables.set_attempts(type_name, reminders, attempts)
+
+    def parked_reminders(self, type_name: str, limit: int = PAGE) -> Sequence[StoredReminder]:
+        """Return the reminders of a type that are parked."""
+        with self.tables.lock:
+            found = [
+                each for (t, _, _), (_, each) in self.tables.reminders.items() if t == type_name
+            ]
+        return sorted(each for each in found if each.attempts >= PARKED_FROM)[:limit]
+
+    def start_reminders(self, type_name: str, key: str, name: str | None) -> int:
+        """Let parked reminders of an entity be due now."""
+        now_ms = self.clock()
+        with self.tables.lock:
+            return self.tables.start_reminders(type_name, key, name, now_ms)
 
     def job_counts(self, type_name: str, key: str) -> Mapping[JobStatus, int]:
         """Return how many jobs of a queue there are of each status."""

@@ -112,12 +112,13 @@ _FORGET = f"""DELETE FROM callboard_events e WHERE e.type = %(type)s AND e.key =
     AND e.number <= %(number)s AND EXISTS (SELECT 1 {_IF_OWN})"""  # noqa: S608
 
 _REMINDERS = f"""INSERT INTO callboard_reminders
+      (type, key, name, slot, due_ms, every_ms, body)
     SELECT %(type)s, w.key, w.name, %(slot)s, w.due_ms, w.every_ms, w.body::json
     FROM unnest(%(keys)s::text[], %(names)s::text[], %(dues)s::bigint[], %(everies)s::bigint[],
       %(bodies)s::text[]) AS w(key, name, due_ms, every_ms, body)
     WHERE EXISTS (SELECT 1 {_IF_OWN})
     ON CONFLICT (type, key, name) DO UPDATE SET due_ms = excluded.due_ms,
-      every_ms = excluded.every_ms, body = excluded.body"""  # noqa: S608
+      every_ms = excluded.every_ms, body = excluded.body, attempts = 0"""  # noqa: S608
 
 _NO_REMINDERS = f"""DELETE FROM callboard_reminders r
     USING unnest(%(keys)s::text[], %(names)s::text[]) AS w(key, name)
@@ -536,7 +537,8 @@ def _texts(column: Sequence[str]) -> str | list[str]:
 def _row_columns(rows: RowChanges) -> Iterator[tuple[str, dict[str, list[Any]]]]:
     """Yield the statements that write reminders and jobs, with a list for each column."""
     if kept := [each for each in rows.reminders.values() if each is not None]:
-        yield _REMINDERS, _columns(("keys", "names", "dues", "everies", "bodies"), kept)
+        columns = ("keys", "names", "dues", "everies", "bodies")
+        yield _REMINDERS, _columns(columns, [each[: len(columns)] for each in kept])
     if gone := [place for place, each in rows.reminders.items() if each is None]:
         yield _NO_REMINDERS, _columns(("keys", "names"), gone)
     put: list[tuple[object, ...]] = []

@@ -81,6 +81,10 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         ),
         OnSqlite("INSERT INTO callboard_indexed SELECT type, last FROM callboard_types"),
     ),
+    (
+        """ALTER TABLE callboard_reminders
+            ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0""",
+    ),
 )
 
 #: From this version on SQLite has a table in place of an index.

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from callboard.entity.state.interface import (
     NO_FENCE,
     PAGE,
+    PARKED_FROM,
     DueReminders,
     EntitySnapshot,
     Fence,
@@ -41,7 +42,15 @@ _OPEN_READER = """INSERT INTO callboard_readers VALUES (?, ?, 0, 1, ?)
 _MOVE_READER = """UPDATE callboard_readers SET position = ?, time_ms = ?
     WHERE type = ? AND reader = ? AND epoch = ? RETURNING 1"""
 
-_REMINDER = "SELECT key, name, due_ms, every_ms, body FROM callboard_reminders WHERE type = ?"
+_REMINDER = (
+    "SELECT key, name, due_ms, every_ms, body, attempts FROM callboard_reminders WHERE type = ?"
+)
+_START_REMINDERS = (
+    "UPDATE callboard_reminders SET attempts = 0, due_ms = ? WHERE type = ? AND key = ?"
+    " AND attempts >= ?"
+)
+#: Reminders of which one statement stores the attempts.
+_ATTEMPTS_AT_ONCE = 100
 _COUNTS = (
     "SELECT status, count(*) FROM callboard_jobs WHERE type = ? AND key = ? GROUP BY status"
 )
@@ -100,10 +109,12 @@ class SqlView(ABC):
     def clock(self) -> int:
         """Return the database's clock, in milliseconds since 1970."""
 
-    def recover(self, type_name: str, key: str, version: int, limit: int = PAGE) -> Recovered:
-        """Return the newest snapshot of a version, and the events behind it."""
+    def recover(
+        self, type_name: str, key: str, version: int | None, limit: int = PAGE
+    ) -> Recovered:
+        """Return the newest snapshot of a version, or of any, and the events behind it."""
         found = [EntitySnapshot(*row) for row in self.rows(_SNAPSHOTS, type_name, key)]
-        fitting = next((each for each in found if each.version == version), None)
+        fitting = next((each for each in found if version in (None, each.version)), None)
         after = fitting.number if fitting else 0
         events = self.past_events(type_name, key, after, limit + 1)
         return recovered(type_name, key, fitting, events, limit, has_others=bool(found))
@@ -179,16 +190,22 @@ class SqlView(ABC):
             return DueReminders(now_ms, ())
         places = ", ".join("?" * len(slots))
         sql = (
-            f"{_REMINDER} AND slot IN ({places}) AND due_ms <= ?"
+            f"{_REMINDER} AND slot IN ({places}) AND due_ms <= ? AND attempts < ?"
             " ORDER BY due_ms, key, name LIMIT ?"
         )
-        rows = self.rows(sql, type_name, *sorted(slots), now_ms + within_ms, limit)
+        until = now_ms + within_ms
+        rows = self.rows(sql, type_name, *sorted(slots), until, PARKED_FROM, limit)
         return DueReminders(now_ms, [StoredReminder(*row) for row in rows])
 
     def reminders_of(self, type_name: str, key: str) -> Sequence[StoredReminder]:
         """Return the reminders of an entity."""
         rows = self.rows(f"{_REMINDER} AND key = ? ORDER BY name", type_name, key)
         return [StoredReminder(*row) for row in rows]
+
+    def parked_reminders(self, type_name: str, limit: int = PAGE) -> Sequence[StoredReminder]:
+        """Return the reminders of a type that are parked."""
+        sql = f"{_REMINDER} AND attempts >= ? ORDER BY key, name LIMIT ?"
+        return [StoredReminder(*row) for row in self.rows(sql, type_name, PARKED_FROM, limit)]
 
     def job_counts(self, type_name: str, key: str) -> Mapping[JobStatus, int]:
         """Return how many jobs of a queue there are of each status."""
@@ -244,6 +261,27 @@ class SqlState(SqlView):
         """Open a reader of a journal."""
         row = self.write_row(_OPEN_READER, type_name, reader, _now_ms())[0]
         return ReaderPosition(*row)
+
+    def set_attempts(
+        self, type_name: str, reminders: Sequence[StoredReminder], attempts: int
+    ) -> None:
+        """Store an attempt count of reminders, where these still stand."""
+        for start in range(0, len(reminders), _ATTEMPTS_AT_ONCE):
+            some = reminders[start : start + _ATTEMPTS_AT_ONCE]
+            places = " OR ".join(["(key = ? AND name = ? AND due_ms = ?)"] * len(some))
+            sql = (
+                "UPDATE callboard_reminders SET attempts = ?"  # noqa: S608 - only marks
+                f" WHERE type = ? AND ({places}) RETURNING 1"
+            )
+            given = [part for each in some for part in (each.key, each.name, each.due_ms)]
+            self.write_row(sql, attempts, type_name, *given)
+
+    def start_reminders(self, type_name: str, key: str, name: str | None) -> int:
+        """Let parked reminders of an entity be due now."""
+        given: tuple[object, ...] = (self.clock(), type_name, key, PARKED_FROM)
+        if name is None:
+            return len(self.write_row(f"{_START_REMINDERS} RETURNING 1", *given))
+        return len(self.write_row(f"{_START_REMINDERS} AND name = ? RETURNING 1", *given, name))
 
     def move_reader(self, type_name: str, reader: str, epoch: int, position: int) -> bool:
         """Store how far a reader is; returns False if it was opened again."""

@@ -53,7 +53,13 @@ from callboard.entity.state.schema import (
 )
 from callboard.entity.state.sql import BY_INDEX, EVENT, KeyQueries, SqlState, SqlView
 from callboard.entity.state.wal_index import WalIndex
-from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateUnavailable, StorageError
+from callboard.lease.errors import (
+    OutcomeUnknown,
+    StateCorrupt,
+    StateReplaced,
+    StateUnavailable,
+    StorageError,
+)
 from callboard.lease.sqlite import SharedFile, connect_to_read
 
 T = TypeVar("T")
@@ -129,7 +135,10 @@ _FORGET_EVENTS = f"""DELETE FROM callboard_events WHERE type = ?1 AND position I
     UNION ALL SELECT position FROM {_NEWEST} AND number <= ?3)"""  # noqa: S608
 _FORGET_PLACES = """DELETE FROM callboard_events_of_key
     WHERE type = ? AND key = ? AND number <= ?"""
-_REMINDER = "INSERT OR REPLACE INTO callboard_reminders VALUES (?, ?, ?, ?, ?, ?, ?)"
+_REMINDER = (
+    "INSERT OR REPLACE INTO callboard_reminders"
+    " (type, key, name, slot, due_ms, every_ms, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
 _NO_REMINDER = "DELETE FROM callboard_reminders WHERE type = ? AND key = ? AND name = ?"
 _JOB = "INSERT INTO callboard_jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _JOB_STATE = """UPDATE callboard_jobs SET status = ?, due_ms = ?, attempt = ?, taker = ?,
@@ -342,7 +351,7 @@ class SqliteState(_FileView, SqlState):
 
         try:
             return self._commit(write)
-        except (StateUnavailable, OutcomeUnknown):
+        except (StateUnavailable, OutcomeUnknown, StateReplaced):
             raise
         except StorageError as error:
             if len(taken) == 1:

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any, Final, NoReturn, Self
 
 from callboard.flow.errors import MalformedMessage
+from callboard.nesting import parse_json
 
 #: The form of messages of the flow protocol.
 FLOW: Final = "FLOW"
@@ -272,8 +273,8 @@ def _read_prefix(prefix: bytes) -> tuple[int, str]:
 
 def _parsed(label: bytes) -> Attributes:
     try:
-        found = json.loads(label)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(label)
+    except ValueError as error:
         _malformed(f"the label is no JSON: {str(error)[:100]}")
     if not isinstance(found, dict):
         _malformed(f"the label is a JSON {type(found).__name__}, not an object")

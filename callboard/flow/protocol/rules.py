@@ -10,7 +10,6 @@ File names are patterns with plain names in braces, `{host}/{run}.zio`. Attribut
 remote clients, so a name that would leave its folder is refused.
 """
 
-import json
 import math
 import operator
 import re
@@ -19,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, NoReturn
 
 from callboard.flow.errors import InvalidRule
+from callboard.nesting import parse_json
 
 #: Nested expressions: far more than people write by hand.
 DEPTH_LIMIT: Final = 32
@@ -99,7 +99,7 @@ class _Reader:
     def _unquoted(self, quoted: str) -> Any:
         """Return a quoted text."""
         try:
-            return json.loads(quoted)
+            return parse_json(quoted)
         except ValueError:
             self.fail(f"{quoted} is no text as JSON has it")
 

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from io import BufferedReader, FileIO
 from typing import Any, Final, Literal
 
+from callboard import after_fork
 from callboard.commitlog.disk import open_plain
 from callboard.commitlog.folder import write_all
-from callboard.gateway.errors import MalformedMessage
+from callboard.file_place import FilePlaces, replaced
+from callboard.gateway.errors import MalformedMessage, ModuleFailed
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message, message_of, read_line, to_line
 
@@ -45,11 +47,14 @@ class FileModule(Module):
         self._over = threading.Event()
         self._reader: threading.Thread | None = None
         self._file: BufferedReader | FileIO
+        after_fork.register(self, FileModule._leave)
         if self._args.mode != "write":
             self._file = open(self._args.path, "rb", opener=open_plain)  # noqa: SIM115
             return
         # Without a buffer: what the disk refused must not be written later.
         self._file = open(self._args.path, "a+b", buffering=0, opener=open_plain)  # noqa: SIM115
+        self._places = FilePlaces()
+        self._places.add(self._args.path)
         size = self._file.seek(0, os.SEEK_END)
         self._file.seek(max(0, size - 1))
         if self._file.read(1) not in (b"", b"\n"):  # a process ended while it wrote
@@ -68,10 +73,13 @@ class FileModule(Module):
 
         Raises:
             OSError: the disk refuses; nothing of the line stays.
+            ModuleFailed: the file was removed or replaced.
         """
         if self._args.mode != "write":
             msg = f"{self._args.path} is read, not written (mode={self._args.mode!r})"
             raise ValueError(msg)
+        if lost := self._places.misplaced():
+            raise ModuleFailed(replaced(lost, "put it back, and restart the module"))
         line = message.content if self._args.format == "text" else to_line(message).encode()
         end = self._file.seek(0, os.SEEK_END)
         try:
@@ -79,6 +87,10 @@ class FileModule(Module):
         except OSError:
             self._file.truncate(end)
             raise
+
+    def _leave(self) -> None:
+        """Drop the file in a forked process, where no gateway runs."""
+        after_fork.drop(getattr(self, "_file", None))
 
     def destroy(self) -> None:
         """Close the file."""

@@ -1,6 +1,5 @@
 """The module `filter`: lets some messages pass."""
 
-import json
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -9,6 +8,7 @@ from pydantic import field_validator
 
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
+from callboard.nesting import parse_json
 
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
@@ -74,7 +74,7 @@ class FilterModule(Module):
             return False
         if not self._args.where:
             return True
-        content = json.loads(message.content)
+        content = parse_json(message.content)
         return all(
             _holds(field_of(content, path), wanted) for path, wanted in self._args.where.items()
         )

@@ -6,6 +6,8 @@ from typing import Any
 
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
+from callboard.json_form import json_of
+from callboard.nesting import parse_json
 
 
 class MapArguments(ModuleArguments):
@@ -45,7 +47,7 @@ class MapModule(Module):
         properties.update(args.set)
         content = message.content
         if args.pick is not None or args.rename or args.add:
-            content = self._changed(json.loads(content))
+            content = self._changed(parse_json(content))
         self.publish(content, properties)
 
     def _changed(self, fields: Any) -> bytes:
@@ -56,4 +58,4 @@ class MapModule(Module):
         args = self._args
         kept = fields if args.pick is None else {k: fields[k] for k in args.pick if k in fields}
         renamed = {args.rename.get(key, key): value for key, value in kept.items()}
-        return json.dumps({**renamed, **args.add}, ensure_ascii=False).encode()
+        return json_of({**renamed, **args.add}).encode()

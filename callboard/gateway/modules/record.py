@@ -1,6 +1,5 @@
 """The module `record`: appends messages to a commit log."""
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal
@@ -8,6 +7,7 @@ from typing import Any, Literal
 from callboard.commitlog import CommitLog, LogError
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
+from callboard.nesting import parse_json
 
 
 class RecordArguments(ModuleArguments):
@@ -39,11 +39,12 @@ class RecordModule(Module):
 
         Raises:
             LogFailed: the disk refuses; the next message is tried again.
+            LogReplaced: the log was removed or replaced: no message is taken any more.
         """
         is_json = self._args.payload == "json"
-        payload = json.loads(message.content) if is_json else message.content
+        payload = parse_json(message.content) if is_json else message.content
         headers = dict(message.properties)
-        if self._log.has_failed:
+        if self._log.may_reopen:
             with suppress(LogError):
                 self._log.close()
             self._log = CommitLog(self._args.path)

@@ -9,6 +9,8 @@ from callboard.endpoint.machine.effect import Item
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.modules.record import filled
 from callboard.gateway.wire.message import Message
+from callboard.json_form import json_of
+from callboard.nesting import parse_json
 
 
 class TopicArguments(ModuleArguments):
@@ -49,7 +51,7 @@ class TopicModule(Module):
         if self._args.publish is None or self._hub is None:
             msg = f"module {self.name!r} has no topic to publish to; give it args.publish"
             raise ValueError(msg)
-        value = json.loads(message.content) if self._args.value == "json" else message.content
+        value = parse_json(message.content) if self._args.value == "json" else message.content
         self._hub.publish(filled(self._args.publish, message.properties), value)
 
     def take(self, items: list[Item]) -> None:
@@ -65,7 +67,7 @@ class TopicModule(Module):
         """Publish the values of topics in the gateway."""
         for topic, value in items:
             if self._args.value == "json":
-                content = json.dumps(_plain(value), ensure_ascii=False).encode()
+                content = json_of(_plain(value)).encode()
             else:
                 content = value if isinstance(value, bytes) else str(value).encode()
             self.publish(content, {"topic": topic})

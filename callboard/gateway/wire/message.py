@@ -21,6 +21,8 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn, Self
 
 from callboard.gateway.errors import MalformedMessage
+from callboard.json_form import json_of
+from callboard.nesting import parse_json
 
 MAGIC: Final = b"\xa1\x60"
 #: Bytes of a message without properties and content.
@@ -243,8 +245,8 @@ def read_line(line: str | bytes) -> dict[str, Any]:
         MalformedMessage: it is none.
     """
     try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        fields = parse_json(line)
+    except ValueError as error:
         _malformed(f"a line is no JSON: {error}")
     if not isinstance(fields, dict):
         _malformed(f"a line is a {type(fields).__name__}, not an object with content")
@@ -262,7 +264,8 @@ def message_of(fields: dict[str, Any]) -> Message:
             content = bytes.fromhex(fields["hex"])
         else:
             held = fields["content"]
-            content = (held if isinstance(held, str) else json.dumps(held)).encode()
+            text = held if isinstance(held, str) else json_of(held, ensure_ascii=True)
+            content = text.encode()
         return Message(content, fields.get("properties"))
     except KeyError:
         _malformed(f"a line has neither content nor hex, only {', '.join(fields) or 'nothing'}")

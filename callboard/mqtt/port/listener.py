@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from callboard.actors.runner.runner import Runner
+from callboard.after_fork import own_listener
 from callboard.dataclass import dataclass
 from callboard.host_guard import ANY_HOST, HostGuard
 from callboard.mqtt.port.remote_link import Door
@@ -145,7 +146,7 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
             return Listener(settings, servers)
         if scheme == "unix":
             _remove_socket(Path(where))
-            sock = _bound(socket.socket(socket.AF_UNIX), where)
+            sock = own_listener(_bound(socket.socket(socket.AF_UNIX), where))
             return Listener(settings, [SocketServer(door, entrance, sock, runner)], where)
         certificates = None
         if settings.tls and _SCHEMES[scheme]:
@@ -164,7 +165,8 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if begin and family == socket.AF_INET6:
                 opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            servers.append(SocketServer(door, entrance, _bound(opened, address), runner, begin))
+            bound = own_listener(_bound(opened, address))
+            servers.append(SocketServer(door, entrance, bound, runner, begin))
     except OSError as error:
         for server in servers:
             server.close()

@@ -18,6 +18,7 @@ from dataclasses import field, replace
 from typing import Final, Literal
 
 import callboard.mqtt.wire.packet as packets
+from callboard import after_fork
 from callboard.actors.backoff import Backoff
 from callboard.dataclass import dataclass
 from callboard.mqtt.port.local_link import LocalLink
@@ -214,6 +215,7 @@ class Bridge:
         network = Deframer()
         async with asyncio.timeout(CONNECT_TIMEOUT):
             self._reader, self._writer = await asyncio.open_connection(host, port, ssl=context)
+            after_fork.register(self._writer, _leave)
             reader = self._reader
             if certificates is not None:
                 certificates.follow(self, self._writer.get_extra_info("ssl_object"))
@@ -408,3 +410,8 @@ async def _chunk(reader: asyncio.StreamReader, network: Deframer) -> bytes:
         message = "it closed the connection"
         raise LinkClosed(message)
     return network.receive(data)
+
+
+def _leave(writer: asyncio.StreamWriter) -> None:
+    """Drop a connection in a forked process."""
+    after_fork.drop(writer.get_extra_info("socket"))

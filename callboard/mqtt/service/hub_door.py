@@ -26,6 +26,7 @@ from callboard.actors.closing import Closing
 from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, RunReceiver
+from callboard.json_form import json_of
 from callboard.model.data import thawed
 from callboard.model.errors import EndpointError
 from callboard.model.scalar import Octets
@@ -35,6 +36,7 @@ from callboard.mqtt.service.router import Router
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import LinkClosed
 from callboard.mqtt.wire.topic import is_valid_topic
+from callboard.nesting import parse_json
 from callboard.node import Node
 
 _log: Final = logging.getLogger(__name__)
@@ -172,10 +174,10 @@ class MqttDoor(RunReceiver, Closing):
         payload = message.payload
         try:
             if each.values == "json":
-                return json.loads(payload)
+                return parse_json(payload)
             if each.values == "text":
                 return payload.decode()
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             return self._malformed(message, each, error)
         return Octets(payload)
 
@@ -236,7 +238,7 @@ def _payload(value: Any) -> bytes | None:
     if isinstance(value, str):
         return value.encode()
     try:
-        return json.dumps(thawed(value), default=_plain).encode()
+        return json_of(thawed(value), ensure_ascii=True, default=_plain).encode()
     except (TypeError, ValueError):
         return None
 

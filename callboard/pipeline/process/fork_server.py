@@ -15,7 +15,6 @@ process in 4 bytes, and one byte with its exit code when it ends in order. Numbe
 endian.
 """
 
-import atexit
 import functools
 import gc
 import importlib
@@ -94,7 +93,10 @@ def _start_server(folder: Path, listener: int, hash_seed: str) -> None:
         pass_fds=(listener,),
         env={**os.environ, "PYTHONHASHSEED": hash_seed, _SINGLE: "1"},
     )
-    atexit.register(_end, process, folder)
+    from callboard import after_fork  # not in the process that forks
+
+    after_fork.own_pipes(process)
+    after_fork.at_exit(_end, process, folder)
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:

@@ -47,6 +47,11 @@ SETTLING: Final = 6.0
 #: The answer of a method that only looks at committed rows, or writes one row by itself.
 _WRITE: Final = "write"
 
+#: Methods of a state that are one statement which writes rows.
+_ROW_WRITERS: Final = frozenset(
+    {"open_reader", "move_reader", "set_attempts", "start_reminders"}
+)
+
 
 class RowLock(NamedTuple):
     """What a statement waits for: the lock of a row."""
@@ -304,8 +309,10 @@ class ModelClient:
             self._request(lambda: self._answer(told, self.database.read(look)), done)
         elif name == _WRITE:
             self._request(partial(self._write_lease, told, *given), done)
-        elif name in ("open_reader", "move_reader"):  # one statement that writes a row
-            write = partial(_write_reader, name, given)
+        elif name in _ROW_WRITERS:  # one statement that writes a row
+            if name == "start_reminders":
+                given = *given, self.database.now_ms()
+            write = partial(_write_row, name, given)
             self._request(lambda: self._answer(told, self.database.apply(write)), done)
         elif name == "is_gone":
             self._answer(done, self.database.is_gone(given[0]))
@@ -526,8 +533,8 @@ def _read_lease(name: str, contents: _Contents) -> tuple[LeaseValue | None, int]
     return contents.leases.get(name, (None, 0))
 
 
-def _write_reader(name: str, given: tuple[Any, ...], contents: _Contents) -> Any:
-    """Open a reader of a journal, or store how far it is."""
+def _write_row(name: str, given: tuple[Any, ...], contents: _Contents) -> Any:
+    """Call a method of the tables that writes rows without a transaction of a slot."""
     return getattr(contents.tables, name)(*given)
 
 

@@ -66,6 +66,8 @@ class Here(threading.local):
     def __init__(self) -> None:
         #: The life that has its turn; None outside of all turns.
         self.loop: ProgramLife | None = None
+        #: The life of the node's actors that has its turn.
+        self.actors: Any = None
 
 
 #: There is one: a thread runs one program at a time.

@@ -18,10 +18,10 @@ from asyncio import selector_events
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NoReturn
 
-from callboard.actors.errors import CallboardError
 from callboard.simulation.clock import Clock, NodeClock
 from callboard.simulation.marks import AlwaysBroken
 from callboard.simulation.network import SimulatedNetwork
+from callboard.simulation.not_simulated import NotSimulated
 from callboard.simulation.programs.files import HostFiles
 from callboard.simulation.programs.here import Program, here
 from callboard.simulation.programs.sockets import HostSelector, addresses
@@ -45,10 +45,6 @@ _CANCELLED_KEPT: Final = 100
 # A turn asks for each of them.
 _get_running_loop: Final = asyncio._get_running_loop
 _set_running_loop: Final = asyncio._set_running_loop
-
-
-class NotSimulated(CallboardError, NotImplementedError):
-    """A program asked for something that a simulated host does not have."""
 
 
 class HostTask(asyncio.Task[Any]):

@@ -32,6 +32,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from callboard.simulation.actor_life import OWN_ROOMS, is_called_by_users
 from callboard.simulation.clock import NodeClock, Shown
 from callboard.simulation.programs.files import REAL, LifeWithFiles
 from callboard.simulation.programs.here import ProgramLife, here
@@ -212,6 +213,7 @@ def _sqlite(loop: LifeWithFiles, database: Any, *args: Any, **options: Any) -> A
     return _REAL_SQLITE(database, *args, **options)
 
 
+_REAL_SOCKET = "send messages to actors, or make the program a host of its own"
 _THREAD = "asyncio.to_thread and loop.run_in_executor call a function in virtual time"
 _OTHER = "make the other program a host of its own: cluster.host(name, main)"
 _NO_SOCKET = "use asyncio: open_connection, start_server or loop.sock_connect"
@@ -311,35 +313,25 @@ _TIMES: Final[list[tuple[Any, str, Inside]]] = [
 #: Those with which one measures.
 _MEASURES: Final = {name + end for name in (*_CLOCKS, "clock_gettime") for end in ("", "_ns")}
 
-#: Home, name, and what a host's program finds there.
-_INSIDE: Final[list[tuple[Any, str, Inside]]] = [
+#: Home, name, and what a host's program and the actors of a node find there.
+_SHARED: Final[list[tuple[Any, str, Inside]]] = [
     (time, "sleep", _sleep),
     *((random, name, _drawn(name)) for name in _DRAWN if hasattr(random, name)),
     (random, "seed", _seed),
     (random.Random, "seed", _seed_own),
     (os, "urandom", lambda loop, size: loop.drawn.randbytes(size)),
     (uuid, "uuid1", _uuid1),
-    (os, "getpid", _process),
-    (os, "kill", _kill),
-    (os, "_exit", _exit),
-    (signal, "signal", _signal),
-    (signal, "getsignal", lambda loop, number: loop.host.handlers.get(number, signal.SIG_DFL)),
-    (signal, "raise_signal", lambda loop, number: loop.host.signal(number)),
     *(
         (signal, name, _refused("interrupting timers are not simulated", "use loop.call_later"))
         for name in ("alarm", "setitimer")
         if hasattr(signal, name)
     ),
-    (socket, "getaddrinfo", addresses),
-    (socket, "gethostbyname", lambda loop, name: addresses(loop, name, 0)[0][4][0]),
-    (socket, "gethostname", lambda loop: loop.host.name),
-    (socket, "getfqdn", lambda loop, name="": name or loop.host.name),
     *(
         (socket, name, _refused(f"socket.{name} blocks or is real", _NO_SOCKET))
         for name in ("create_connection", "create_server", "socketpair", "fromfd")
     ),
     (ssl.SSLContext, "wrap_socket", _refused("SSLContext.wrap_socket blocks", _TLS)),
-    (threading.Thread, "start", _refused("a host has one thread", _THREAD)),
+    (threading.Thread, "start", _refused("there is one thread", _THREAD)),
     (threading.Condition, "wait", _refused("to wait for a thread would be for ever", _THREAD)),
     (subprocess.Popen, "__init__", _refused("subprocesses are not simulated", _OTHER)),
     *(
@@ -355,6 +347,25 @@ _INSIDE: Final[list[tuple[Any, str, Inside]]] = [
         )
         if hasattr(os, name)
     ),
+]
+
+#: Home, name, and what the actors of a node find there; a host's program has sockets.
+_OF_ACTORS: Final[list[tuple[Any, str, Inside]]] = [
+    (socket.socket, "__init__", _refused("sockets are real", _REAL_SOCKET)),
+]
+
+#: Home, name, and what a host's program finds there.
+_INSIDE: Final[list[tuple[Any, str, Inside]]] = [
+    (os, "getpid", _process),
+    (os, "kill", _kill),
+    (os, "_exit", _exit),
+    (signal, "signal", _signal),
+    (signal, "getsignal", lambda loop, number: loop.host.handlers.get(number, signal.SIG_DFL)),
+    (signal, "raise_signal", lambda loop, number: loop.host.signal(number)),
+    (socket, "getaddrinfo", addresses),
+    (socket, "gethostbyname", lambda loop, name: addresses(loop, name, 0)[0][4][0]),
+    (socket, "gethostname", lambda loop: loop.host.name),
+    (socket, "getfqdn", lambda loop, name="": name or loop.host.name),
     *_FILES,
 ]
 
@@ -502,6 +513,38 @@ class _Substitute:
         return asks
 
 
+class _Shared(_Substitute):
+    """A function that is replaced in hosts, and in code of users in the actors of nodes."""
+
+    def _function(self, inside: Inside) -> Callable[..., Any]:
+        """Return what asks for the program, or the node, that has its turn."""
+
+        def asks(*args: Any, **options: Any) -> Any:
+            life = here.loop
+            if life is None and here.actors is not None and is_called_by_users():
+                life = here.actors
+            if life is None:
+                return self.before(*args, **options)
+            return inside(life, *args, **options)
+
+        return asks
+
+
+class _OfActors(_Substitute):
+    """A function that is replaced in code of users in the actors of nodes only."""
+
+    def _function(self, inside: Inside) -> Callable[..., Any]:
+        """Return what asks for the node that has its turn."""
+
+        def asks(*args: Any, **options: Any) -> Any:
+            life = here.actors
+            if here.loop is not None or life is None or not is_called_by_users():
+                return self.before(*args, **options)
+            return inside(life, *args, **options)
+
+        return asks
+
+
 class _Time(_Substitute):
     """A function that tells the time, of hosts and of nodes."""
 
@@ -522,7 +565,7 @@ def _asks_for_itself() -> bool:
     """Return whether callboard or Python's library measures something, and no user's code."""
     caller: Any = sys._getframe(2)  # noqa: SLF001 - the documented way to a caller
     room = str(caller.f_globals.get("__name__", "")).partition(".")[0]
-    return room in _ROOMS or room in sys.stdlib_module_names
+    return room in OWN_ROOMS or room in sys.stdlib_module_names
 
 
 class Substitutes:
@@ -601,13 +644,17 @@ _MACHINERY: Final = frozenset(
     {"posix", "_io", "importlib._bootstrap_external", "_frozen_importlib_external"}
 )
 
-#: What is callboard's own.
-_ROOMS: Final = ("callboard", "actors", "basp", "proxies")
-
 # There is one of each, since there is one library of Python.
 
-#: What tells the time, in every simulation.
-dates: Final = Substitutes((_Time(*entry) for entry in _TIMES), (DateOfHost, DatetimeOfHost))
+#: What tells the time, and what actors share with hosts, in every simulation.
+dates: Final = Substitutes(
+    (
+        *(_Time(*entry) for entry in _TIMES),
+        *(_Shared(*entry) for entry in _SHARED),
+        *(_OfActors(*entry) for entry in _OF_ACTORS),
+    ),
+    (DateOfHost, DatetimeOfHost),
+)
 
 #: All else, in simulations with hosts.
 substitutes: Final = Substitutes(

@@ -37,9 +37,10 @@ from zlib import crc32
 import cbor2
 from cbor2 import CBORError
 
-from callboard import locks
+from callboard import after_fork, locks
 from callboard.commitlog.disk import check_plain, open_plain
 from callboard.dataclass import dataclass
+from callboard.file_place import FilePlaces, replaced
 from callboard.model.errors import EndpointError, InvalidData
 from callboard.model.scalar import Enum
 from callboard.private_file import make_private_file
@@ -199,6 +200,10 @@ class CommitMark:
         except OSError as error:
             _log.warning("the mark %s is not written: %s", self.path, error)
 
+    def leave(self) -> None:
+        """Drop the file in a forked process."""
+        after_fork.drop(self._descriptor)
+
     def close(self) -> None:
         """Close its file."""
         if self._descriptor is not None:
@@ -227,6 +232,8 @@ class SqliteBackend:
         self.commits = 0
         self._mark = CommitMark(options.path)
         self._name, self._number = b"", 0
+        self._places, self._place = FilePlaces(), Path(options.path).absolute()
+        after_fork.register(self, SqliteBackend._leave)
 
     def open(self, wall_offset: float) -> Contents:
         """Open or make the file and read it.
@@ -256,6 +263,8 @@ class SqliteBackend:
 
     def close(self) -> None:
         """Write what waits, and close the file."""
+        if after_fork.is_copy(self):
+            return
         with self._wake:
             self._is_closing = True
             self._wake.notify()
@@ -267,11 +276,21 @@ class SqliteBackend:
             self._write_mark(is_durable=self.options.synchronous != "OFF")
         self._mark.close()
 
+    def _leave(self) -> None:
+        """Drop the file of this copy in a forked process, where no node would call it."""
+        connection, self._connection = self._connection, None
+        self._mark.leave()
+        if connection is not None:
+            after_fork.leave_database(connection, self._place)
+
     # --- opening ---
 
     def _open_and_read(self) -> Contents:
         """Open or make the file, lock it, and read all of it."""
         options = self.options
+        if after_fork.inherited_database(options.path):
+            remedy = "give the store here another file"
+            raise _Refused(after_fork.refusal(f"the file {options.path}", remedy))
         mark = self._look_beside()
         if not options.path.startswith((":", "file:")):  # which SQLite keeps elsewhere
             make_private_file(options.path)
@@ -301,6 +320,10 @@ class SqliteBackend:
                 raise sqlite3.DatabaseError(found)
         contents = Contents(dict(self._read_rows(connection)), dict(_read_writers(connection)))
         self._write_mark()
+        self._places = FilePlaces()
+        self._places.add(options.path)
+        if options.journal_mode == "WAL":  # other journals come and go with each commit
+            self._places.add(f"{options.path}-wal")
         return contents
 
     def _write_mark(self, *, is_durable: bool = False) -> None:
@@ -414,6 +437,8 @@ class SqliteBackend:
             connection.executemany("DELETE FROM entries WHERE key = ?", gone)
             _write_writers(connection, merged)
             connection.execute("UPDATE commits SET number = number + 1")
+            if path := self._places.misplaced():
+                raise _Refused(replaced(path, "put it back, and open the store again"))
             connection.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):

@@ -190,6 +190,7 @@ for read in (READER.read, in_pieces):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of the address space")
 @pytest.mark.parametrize("mebibytes", [2, 7, 20, 50])
 def test_without_memory_the_message_fails_and_nothing_else(mebibytes):

@@ -71,6 +71,7 @@ def test_what_failures_cut_off_is_lost_everywhere_and_soon(size, seed):
     assert latest <= last_failure + 2 * (simulation.diameter() + 2) * SLOWEST
 
 
+@pytest.mark.slow
 @given(st.integers(3, 8), seeds)
 @settings(max_examples=60, deadline=None)
 def test_a_graph_that_stays_connected_without_a_link_loses_nothing(size, seed):

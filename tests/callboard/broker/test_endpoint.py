@@ -56,6 +56,33 @@ def test_the_side_that_was_dialed_reaches_the_other_one_right_after_peering(pair
     assert subscriber.get(5.0) == ("/test", 1)
 
 
+@pytest.mark.parametrize("between", ["subscribed", "forwarding", "neither"])
+def test_a_message_published_right_after_peering_arrives_three_hops_away(
+    make_endpoint, between
+):
+    chain = [make_endpoint() for _ in range(4)]
+    first, last = (endpoint.make_subscriber("/test/") for endpoint in (chain[0], chain[-1]))
+    kept = [
+        endpoint.make_subscriber("/test/")
+        for endpoint in chain[1:3] * (between == "subscribed")
+    ]
+    for endpoint in chain[1:3] * (between == "forwarding"):
+        endpoint.forward(["/test/"])
+    ports = [endpoint.listen("127.0.0.1", 0) for endpoint in chain[1:]]
+    for endpoint, port in zip(chain, ports, strict=False):
+        assert endpoint.peer("127.0.0.1", port, 1.0)
+
+    chain[0].publish_batch(*(("/test/foo", number) for number in range(50)))
+    chain[3].publish("/test/bar", "Bar!")
+
+    assert last.get(50, 10.0) == [("/test/foo", number) for number in range(50)]
+    assert first.get(10.0) == ("/test/bar", "Bar!")
+    for subscriber in kept:
+        assert len(subscriber.get(51, 10.0)) == 51
+    for subscriber in (first, last, *kept):
+        assert subscriber.get(0.3) is None
+
+
 def test_peering_again_changes_nothing(pair):
     here, there, port = pair
     assert there.peer("127.0.0.1", port)

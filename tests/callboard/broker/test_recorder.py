@@ -191,6 +191,7 @@ def test_what_is_too_large_for_a_log_is_lost_and_counted(make_recorder, tmp_path
     assert (recorder.recorded, recorder.lost) == (2, 1)
 
 
+@pytest.mark.slow
 def test_publishers_of_other_nodes_wait_for_a_slow_disk(make_endpoint, tmp_path, monkeypatch):
     here, there = make_endpoint(), make_endpoint()
     count, payload = 28_000, "x" * 2_000

@@ -72,6 +72,7 @@ def test_every_command_prints_json(path, capsys):
     assert "--json" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "offered"), [("callboard no", "node"), ("callboard node dr", "drain")]
 )
@@ -105,6 +106,7 @@ def test_what_commands_need_is_loaded_by_them_alone():
     assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noun", [*NOUNS])
 def test_the_help_of_a_command_loads_no_node_and_few_modules(noun):
     """What `callboard NOUN VERB --help` costs is what it imports."""

@@ -44,6 +44,8 @@ def reads(place, token):
         return False
 
 
+@pytest.mark.quick
+@pytest.mark.slow
 def test_it_serves_until_a_signal(folder, tmp_path, capsys):
     peers = tmp_path / "peers.toml"
     peers.write_text(PEERS)
@@ -106,6 +108,7 @@ def run(*arguments):
     return ran.returncode, ran.stderr
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_one_line(folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -123,6 +126,7 @@ def test_an_address_of_another_machine_is_one_line(folder, tmp_path, capsys):
     assert "192.0.2.1:0: Cannot assign requested address; choose" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["certificate.pem", "key.pem", "other"])
 def test_a_certificate_of_no_use_is_one_line(folder, tmp_path, broken):
     trustme = pytest.importorskip("trustme")
@@ -232,6 +236,7 @@ def test_the_logs_of_a_server_are_listed_that_may_be_read(server, capsys, monkey
     assert "names no server of logs" in told(capsys, "log", "ls", f"{server}/cpu", code=2)
 
 
+@pytest.mark.slow
 def test_doctor_tells_of_what_is_served_and_what_is_wrong(server, folder, capsys, monkeypatch):
     monkeypatch.setenv("CALLBOARD_SECRET", "all")
     said = told(capsys, "doctor", server)
@@ -243,6 +248,7 @@ def test_doctor_tells_of_what_is_served_and_what_is_wrong(server, folder, capsys
     assert "give that secret the right" in told(capsys, "doctor", server)
 
 
+@pytest.mark.slow
 def test_doctor_tells_who_may_read_what_and_how_long_a_certificate_is_good(
     tmp_path, capsys, monkeypatch
 ):

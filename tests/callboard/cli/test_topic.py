@@ -86,6 +86,7 @@ def test_ping_measures_round_trips(capsys, subscriber):
     assert [subscriber.line()["data"][2] for _ in range(3)] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_pings_that_nobody_answers_are_told(capsys, monkeypatch):
     monkeypatch.setattr("callboard.cli.topic.ANSWER_LIMIT", 0.1)
     silent = Subscriber("/quiet", "--count", "1")
@@ -99,6 +100,7 @@ def test_pings_that_nobody_answers_are_told(capsys, monkeypatch):
     silent.end()
 
 
+@pytest.mark.slow
 def test_rate_prints_how_many_came(capsys):
     counting = Subscriber("--rate")
     assert publish(capsys, "/x", *range(50), "--peer", counting.address)[0] == 0

@@ -54,6 +54,7 @@ def publish(recorder, *pairs):
         return node.node_id.hex()
 
 
+@pytest.mark.slow
 def test_what_was_recorded_is_in_the_log_when_the_command_has_ended(tmp_path, start):
     folder = tmp_path / "metrics"
     first = start("/cpu", "/disk", "--log", folder)

@@ -65,6 +65,7 @@ def test_a_log_is_copied_while_it_is_written_and_read_from_both_places(tmp_path,
     assert "s" not in repr(place).partition("storage_options")[2]
 
 
+@pytest.mark.slow
 def test_the_host_of_a_log_may_be_gone(tmp_path, at_s3, capsys):
     with CommitLog(tmp_path / "gone", sync="none", segment_bytes=10_000) as log:
         fill(log)

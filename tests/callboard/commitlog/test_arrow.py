@@ -160,6 +160,7 @@ def test_names_behind_a_batch_that_is_refused_stand_against_their_own_rows():
     ]
 
 
+@pytest.mark.slow
 def test_reading_imports_no_pandas(tmp_path):
     pytest.importorskip("pyarrow")
     with CommitLog(tmp_path) as log:

@@ -144,6 +144,7 @@ def test_connections_that_show_nothing_are_cut(serve, monkeypatch, caplog):
     assert "nobody showed a token there" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_thousand_connections_leave_room_for_readers(serve, monkeypatch):
     most = 60
     monkeypatch.setattr(guard, "CONNECTIONS", most)

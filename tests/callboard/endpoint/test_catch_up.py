@@ -285,17 +285,24 @@ def test_what_is_kept_is_bounded_in_messages_bytes_and_time(
         4 * 1024 * 1024,
         10.0,
     )
-    monkeypatch.setattr(catch_up, "KEEP_MESSAGES", 10)
-    monkeypatch.setattr(catch_up, "KEEP_BYTES", 100)
+    monkeypatch.setattr(catch_up, "KEEP_MESSAGES", 16)
+    monkeypatch.setattr(catch_up, "KEEP_BYTES", 160)
     recent = CatchUp()
-    for number in range(30):
-        recent.keep(0.0, "/t", [b"1"], 1, 1, 16)
-        assert len(recent._recent) == min(number + 1, 10)
-    recent.keep(0.0, "/t", [b"1" * 95], 1, 95, 16)
-    assert len(recent._recent) == 6
-    recent.keep(10.1, "/t", [b"1"], 1, 1, 16)
+    for number in range(60):
+        recent.keep(0.0, "/t", b"1", 1, 1, 16)
+        assert min(number + 1, 14) <= len(recent._recent) <= 16
+        assert recent._recent[-1][0] == 0.0
+    recent.keep(0.5, "/t", b"1" * 155, 1, 155, 16)
+    assert len(recent._recent) == 0
+    recent.keep(1.0, "/t", b"1" * 100, 1, 100, 16)
+    recent.keep(2.0, "/t", [b"1"] * 20, 9, 20, 16)
+    recent.tick(11.0)
+    assert len(recent._recent) == 2
+    recent.tick(11.1)
     assert len(recent._recent) == 1
-    assert recent.next_number == 32
+    recent.tick(12.1)
+    assert recent.next_number == 63
+    assert (recent._messages, recent._bytes, len(recent._recent)) == (0, 0, 0)
 
 
 def test_without_any_link_nothing_is_kept(cluster: Cluster) -> None:

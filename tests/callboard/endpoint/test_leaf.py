@@ -308,6 +308,7 @@ _STEPS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(_RIGHTS, st.lists(_STEPS, max_size=20))
 def test_values_outside_its_rights_never_come_from_a_leaf_or_go_to_it(

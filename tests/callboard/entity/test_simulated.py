@@ -106,6 +106,7 @@ def test_a_killed_process_of_the_machine_is_replaced_by_proof(cluster: Cluster) 
     assert lost(cluster, FILE, "kill") < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["kill", "crash", "pause", "partition"])
 @pytest.mark.parametrize("url", [FILE, SERVER])
 def test_what_is_silent_is_replaced(cluster: Cluster, url: str, how: str) -> None:

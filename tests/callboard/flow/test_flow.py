@@ -120,6 +120,7 @@ def test_z11_a_client_never_sees_the_initiation(start, connect):
         assert flow.peer_attributes == {"who": "me"}
 
 
+@pytest.mark.slow
 def test_z12_broker_and_handlers_work_on_a_port_that_the_application_made(processes):
     (there,) = processes(1, spawnable={"Collector": Collector})
     with Node() as node:
@@ -132,6 +133,7 @@ def test_z12_broker_and_handlers_work_on_a_port_that_the_application_made(proces
         eventually(lambda: len(broker) == 0)
 
 
+@pytest.mark.slow
 def test_a_killed_process_of_handlers_is_noticed_by_the_clients(processes):
     (there,) = processes(1, spawnable={"Collector": Collector})
     with Node() as node:

@@ -232,6 +232,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.slow
 def test_kill_9_loses_nothing_and_keeps_the_order(tmp_path):
     file = tmp_path / "gateway.toml"
     file.write_text(

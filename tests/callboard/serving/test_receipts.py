@@ -130,6 +130,7 @@ def test_the_second_process_fences_the_first(writer, shop, log):
     assert payloads(log) == ["first", "second"]
 
 
+@pytest.mark.slow
 def test_producers_share_syncs_in_order(shop, log, monkeypatch):
     syncs = []
     monkeypatch.setattr(log, "flush", lambda flush=log.flush: (syncs.append(1), flush()))

@@ -329,6 +329,7 @@ def test_a_request_that_is_none_is_refused_at_once():
     assert end.closed
 
 
+@pytest.mark.slow
 def test_empty_parts_without_end_cost_no_memory():
     pair = Pair()
     pair.server.take(b"\x01\x80" + bytes(4))

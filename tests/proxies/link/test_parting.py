@@ -103,6 +103,7 @@ def test_a_peer_that_sends_without_end_is_read_no_more_and_keeps_the_reason(runn
     theirs.close()
 
 
+@pytest.mark.slow
 def test_a_peer_behind_tls_hears_the_reason_and_the_end(runner, papers):
     for _ in range(TIMES):
         ours, theirs = pair()
@@ -154,6 +155,7 @@ class Peer:
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_encrypted", [False, True])
 @pytest.mark.parametrize(
     ("config", "reason"),

@@ -213,3 +213,39 @@ def test_who_sends_waits_longer_for_what_comes_next(bench, send):
     send(bench.stream)
 
     assert patience.has_sent
+
+
+def test_a_callback_that_raises_ends_its_connection_and_no_other(bench, caplog):
+    other = Bench()
+
+    def fail(data, now):
+        raise MemoryError
+
+    bench.stream._take = fail
+    bench.far.sendall(b"x" * 10)
+
+    eventually(lambda: bench.closed)
+    assert "MemoryError" in bench.closed[0]
+    assert not bench.stream.is_open
+    assert other.stream.is_open
+    other.close()
+
+
+def test_a_connection_that_cannot_be_closed_at_once_is_closed_later(bench, monkeypatch):
+    monkeypatch.setattr(stream_module, "CLOSE_AGAIN", 0.01)
+    calls = []
+    carry_out = bench.stream._carry_out
+
+    def fail_twice(effects):
+        calls.append(effects)
+        if len(calls) < 3:
+            raise MemoryError
+        carry_out(effects)
+
+    def fail(data, now):
+        raise MemoryError
+
+    bench.stream._carry_out, bench.stream._take = fail_twice, fail
+    bench.far.sendall(b"x" * 10)
+
+    eventually(lambda: not bench.stream.is_open)

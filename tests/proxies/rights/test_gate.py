@@ -316,6 +316,18 @@ def test_what_was_given_is_bounded_and_the_oldest_is_forgotten(monkeypatch):
     assert gate.unwatched[-1] == (ME, 119)  # told at once instead of not at all
 
 
+def test_lookups_that_nobody_answers_are_kept_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr(gates, "LOOKUP_LIMIT", 8)
+    gate = gate_of(names=["till"], reach=["*"])
+    payload = codec.encode(Lookup("till"))
+
+    for number in range(1, 100):
+        ask = frame(2, 1 << POSITION_SHIFT | number, NEAR, DIRECTORY, payload)
+        assert gate.admit([ask]) == [ask]  # it is sent all the same
+
+    assert len(gate._lookups) == 8
+
+
 def test_what_is_called_so_elsewhere_is_known_by_what_was_looked_up():
     gate = gate_of(names=["till"], monitor=["till"], reach=["office"])
     ask = frame(2, 1 << POSITION_SHIFT | 9, NEAR, DIRECTORY, codec.encode(Lookup("till")))

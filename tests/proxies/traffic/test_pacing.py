@@ -104,6 +104,7 @@ def test_asks_and_tells_of_threads_to_a_small_mailbox_two_hops_away_all_come(thr
     assert a.accounts()[c.node_id].lost == a.accounts()[c.node_id].dead_letters == 0
 
 
+@pytest.mark.slow
 def test_so_do_those_of_coroutines(three):
     a, _, c = three
     ref, actor = far(a, c)
@@ -143,6 +144,7 @@ def test_several_nodes_are_served_in_turn(make_node):
     assert local.target.actor.deepest <= 1
 
 
+@pytest.mark.slow
 def test_what_a_sender_holds_is_bounded_and_its_other_actors_go_on(three):
     a, _, c = three
     ref, actor = held(a, c)

@@ -64,6 +64,7 @@ def test_each_table_of_a_page_can_be_made(page):
         assert len({line.replace("\\|", "").count("|") for line in rows}) == 1, text
 
 
+@pytest.mark.slow
 def test_each_layout_of_the_code_stands_on_a_page():
     shown = {target.partition("[")[0] for page in PAGES for _, target, *_ in blocks_of(page)}
     found = set(layouts())

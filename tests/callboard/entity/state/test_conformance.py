@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from callboard.entity.state.interface import (
+    PARKED_FROM,
     EntitySnapshot,
     Fence,
     JobState,
@@ -16,7 +17,7 @@ from callboard.entity.state.interface import (
     StoredJob,
     StoredReminder,
 )
-from callboard.lease.errors import StateCorrupt, StateVersion
+from callboard.lease.errors import StateCorrupt, StateVersion, ValueRefused
 from tests.callboard.entity.state.stores import OpenState, batch, open_one
 
 __all__ = ["open_one"]
@@ -113,7 +114,7 @@ def test_what_no_database_takes_hinders_no_others_of_the_group(
     done = state.commit([odd, batch(2, [1])])
     assert not done.fenced
     assert set(done.failed) <= {("Cart", 1)}
-    assert all(isinstance(error, StateCorrupt) for error in done.failed.values())
+    assert all(isinstance(error, ValueRefused) for error in done.failed.values())
     assert len(state.recover("Cart", "k-2", 1).events) == 1
 
 
@@ -336,3 +337,37 @@ def test_a_reader_goes_on_where_it_was_and_the_last_opening_alone_stores(
     assert state.open_reader("Cart", "others") == (0, 1)
     assert not state.move_reader("Cart", "nobody", 1, 1)
     assert state.open_reader("Cart", "mails") == (7, 3)
+
+
+def test_a_reminder_with_many_attempts_is_parked_until_it_is_started(
+    open_one: OpenState,
+) -> None:
+    state = open_one("a")
+    assert state.claim("Cart", {1: 1}) == {}
+    now_ms = state.clock()
+    wanted = [("a", "x", now_ms - 9), ("a", "y", now_ms - 8), ("b", "x", now_ms - 7)]
+    assert not state.commit([of_slot(1, rows(*wanted))]).failed
+
+    def due() -> list[tuple[str, str, int]]:
+        held = state.reminders("Cart", [1], 0).reminders
+        return [(each.key, each.name, each.attempts) for each in held]
+
+    found = list(state.reminders("Cart", [1], 0).reminders)
+    state.set_attempts("Cart", found[:2], PARKED_FROM - 1)
+    assert due() == [("a", "x", PARKED_FROM - 1), ("a", "y", PARKED_FROM - 1), ("b", "x", 0)]
+    state.set_attempts("Cart", found[:2], PARKED_FROM)
+    state.set_attempts("Cart", [found[2]._replace(due_ms=1)], PARKED_FROM)  # it was set anew
+    assert due() == [("b", "x", 0)]
+    parked = state.parked_reminders("Cart")
+    assert [(each.key, each.name, each.body) for each in parked] == [
+        ("a", "x", '"x"'), ("a", "y", '"y"'),
+    ]  # fmt: skip
+    assert len(state.parked_reminders("Cart", 1)) == 1
+    assert list(state.parked_reminders("Other")) == []
+    assert state.start_reminders("Cart", "a", "x") == 1
+    assert state.start_reminders("Cart", "a", "x") == 0
+    assert state.start_reminders("Cart", "a", None) == 1
+    assert sorted(due()) == [("a", "x", 0), ("a", "y", 0), ("b", "x", 0)]
+    state.set_attempts("Cart", state.reminders("Cart", [1], 0).reminders, PARKED_FROM)
+    assert not state.commit([of_slot(1, rows(("a", "x", now_ms)))]).failed
+    assert due() == [("a", "x", 0)], "one that is set anew begins anew"

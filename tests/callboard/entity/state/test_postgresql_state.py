@@ -14,6 +14,7 @@ from callboard.lease.errors import (
     StateBusy,
     StateCorrupt,
     StateUnavailable,
+    UnsafeDatabase,
 )
 from tests.callboard.entity.state.postgresql_server import running_server
 from tests.callboard.entity.state.stores import batch
@@ -117,6 +118,7 @@ def test_a_lost_answer_to_the_question_is_not_taken_for_the_commits(state: Any) 
     assert [each.name for each in state.reminders_of("Cart", "k-1")] == ["wake"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_reads_beside_a_commit_neither_wait_for_it_nor_ask_what_became_of_it(
     state: Any, is_lost: bool
@@ -318,3 +320,22 @@ def test_of_a_text_that_the_server_refuses_nothing_is_written(state: Any) -> Non
     assert set(done.failed) == {("Cart", 1)}
     assert "NUL" in str(done.failed["Cart", 1])
     assert [each.key for each in state.journal("Cart")] == ["k-2"]
+
+
+def test_a_database_of_another_encoding_is_told_what_is_wrong(url: str) -> None:
+    import psycopg
+
+    from callboard.entity.state.postgresql import PostgresqlState
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "CREATE DATABASE ascii ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'"
+            " TEMPLATE template0"
+        )
+    try:
+        with pytest.raises(UnsafeDatabase, match="encoding SQL_ASCII") as found:
+            PostgresqlState(f"postgresql://postgres@/ascii?{url.partition('?')[2]}", "a")
+        assert "fsync" not in str(found.value)
+    finally:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("DROP DATABASE ascii WITH (FORCE)")

@@ -248,6 +248,7 @@ def test_a_certificate_stands_for_a_login():
     gate.close()
 
 
+@pytest.mark.slow
 def test_many_logins_at_once_are_all_answered():
     with running(USERS) as router:
         answers = []

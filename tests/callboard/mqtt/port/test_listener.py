@@ -202,6 +202,7 @@ def test_a_wrong_frame_ends_a_connection_also_with_the_request(kind, together):
         assert (b"\x88" in heard.partition(b"\r\n\r\n")[2]) or kind == "closing"
 
 
+@pytest.mark.slow
 def test_pongs_that_a_client_does_not_read_are_not_kept():
     with (
         running(ListenerSettings("ws://127.0.0.1:0")) as router,
@@ -254,6 +255,7 @@ def is_of_mqtt(kind):
     return kind.__module__.startswith("callboard.mqtt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [V4, V5])
 def test_connections_that_end_leave_nothing_for_the_garbage_collector(version):
     count = 100

@@ -223,7 +223,7 @@ def test_the_will_of_a_removed_user_is_not_published(stack, delay):
     router = running(stack)
     will = Will("last", b"words", properties=Properties(will_delay_interval=delay))
     for user in ("ann", "bob"):
-        caller = connect(router, user, client_id=user, will=will)
+        caller = stack.enter_context(connect(router, user, client_id=user, will=will))
         if delay:
             caller.socket.close()
     with connect(router, "", client_id="reader") as reader:

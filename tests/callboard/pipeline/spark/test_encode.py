@@ -90,6 +90,7 @@ def test_large_payloads_are_spread_over_batches(publish):
     ]
 
 
+@pytest.mark.slow
 def test_large_fields_are_spread_over_batches_as_well(publish):
     text = "x" * (1 << 20)
 

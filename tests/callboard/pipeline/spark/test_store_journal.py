@@ -89,6 +89,7 @@ def test_a_publisher_that_fails_at_any_request_has_published_all_or_nothing(kind
     assert at > 12
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["", "", "", "unheard", "refused", "late"]), max_size=40))
 @settings(max_examples=40, deadline=None)
 def test_a_batch_that_two_publish_at_once_is_there_once(faults):

@@ -294,6 +294,7 @@ def printed(text: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_printed_tests_run_as_they_are(pytester: pytest.Pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
     monkeypatch.delenv("CI", raising=False)  # there pytest's summary prints each program again

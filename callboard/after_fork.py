@@ -1,0 +1,418 @@
+"""What a forked child may do with the objects of its parent: nothing, and it is told so.
+
+`os.fork` and the fork method of `multiprocessing` copy the memory of a process, but none of its
+other threads. In the child a node has nobody who runs it, a lock may be held by a thread that
+does not exist, and every descriptor is shared: a socket keeps a port in use and hides the
+parent's death from its peers, a lock file keeps the next owner out, and two processes that
+append to one file overwrite each other.
+
+So every object that holds a descriptor, a lock on a file, or a thread registers here:
+
+    register(self, Journal._leave)      # in __init__
+
+In a child, before `os.fork` returns there:
+
+1. each registered object counts as a copy (`is_copy`);
+2. the locks of our modules and of the registered objects are made anew, so that no call waits
+   for a thread of the parent;
+3. its function is called: it gives the descriptors to `drop`, and marks the object so that
+   later calls raise the error that they raise after `close`, with the text of `refusal`.
+   `close` itself, and the end of a `with` block, do nothing in a copy;
+4. connections that our listening sockets had accepted are dropped as well.
+
+`drop` puts a read-only `/dev/null` in place of a descriptor. Closing alone would free the
+number: whoever still holds it would write into the next file that the child opens. Nothing of
+the parent changes: its locks of the `flock` kind belong to the open file that it still has, and
+neither a connection nor a lock is ended by a process that merely lets go of its descriptor.
+
+A connection of SQLite is never closed in a child. The library would remove or copy the
+write-ahead log of the parent, and it believes that the process still has the locks of the file.
+For this reason `inherited_database` names the files that a child must not open.
+
+Functions here take no lock, and are called on the only thread of the child.
+"""
+
+import atexit
+import logging
+import os
+import socket
+import stat
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, Protocol, TypeVar
+from weakref import ref
+
+if TYPE_CHECKING:
+    import asyncio
+    import subprocess
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S", bound=socket.socket)
+
+_log = logging.getLogger("callboard")
+
+#: What `stat` says of a file: its device and its number there.
+Identity = tuple[int, int]
+
+#: The files beside a database of SQLite.
+_ENDINGS: Final = ("", "-wal", "-shm", "-journal")
+
+#: Where the system lists the open descriptors of this process.
+_DESCRIPTORS: Final = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+
+_ANY_HOST: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared, not listened at
+
+
+class HasDescriptor(Protocol):
+    """A socket or a file."""
+
+    def fileno(self) -> int:
+        """Return the descriptor; -1 if it is closed."""
+
+
+class _Entry:
+    """A registered object."""
+
+    __slots__ = ("is_copy", "leaves", "owner")
+
+    def __init__(self, owner: "ref[Any]") -> None:
+        self.owner = owner
+        self.leaves: list[Callable[[Any], object]] = []
+        self.is_copy = False
+
+
+#: By `id`, since objects may compare equal, or not be hashable.
+_OWNERS: Final[dict[int, _Entry]] = {}
+
+#: The files of SQLite that were open in the parent.
+_DATABASES: Final[dict[Identity, str]] = {}
+
+#: Local and remote addresses whose connections are dropped in the child.
+_LISTENED: Final[set[tuple[str, int]]] = set()
+_DIALED: Final[set[tuple[str, int]]] = set()
+
+
+def register(owner: T, leave: Callable[[T], object] | None = None) -> None:
+    """Call `leave(owner)` in each forked child, as long as the owner is alive.
+
+    Without `leave` its locks are made anew, and it counts as a copy.
+
+    Args:
+        owner: What holds a descriptor, a lock or a thread. No reference to it is kept.
+        leave: Drops its descriptors and marks it. It takes no lock, waits for nothing, and
+            leaves alone what parent and child share: no `flock`, no `unlink`, no `shutdown`.
+            A function of the class; one that refers to the owner would keep it alive.
+    """
+    number = id(owner)
+    entry = _OWNERS.get(number)
+    if entry is None:
+
+        def forget(_: object) -> None:
+            _OWNERS.pop(number, None)
+
+        entry = _OWNERS[number] = _Entry(ref(owner, forget))
+    if leave is not None:
+        entry.leaves.append(leave)
+
+
+def is_copy(owner: object) -> bool:
+    """Return whether a registered object is the copy of one that a parent process has."""
+    entry = _OWNERS.get(id(owner))
+    return entry is not None and entry.is_copy
+
+
+def refusal(what: str, remedy: str) -> str:
+    """Return the text of the error for the use of a copy.
+
+    Args:
+        what: The object, as "the log /var/log/x".
+        remedy: What to do in the child, as "open another one here".
+    """
+    return (
+        f"{what} belongs to the process from which this one was forked, and cannot be used"
+        f" here; {remedy}, or start processes with 'spawn'"
+    )
+
+
+def nothing_in_copies(close: Callable[P, None]) -> Callable[P, None]:
+    """Return a method that does nothing in a copy: what is closed belongs to the parent."""
+
+    @wraps(close)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        if not is_copy(args[0]):
+            close(*args, **kwargs)
+
+    return checked
+
+
+def nothing_awaited_in_copies(
+    close: Callable[P, Coroutine[Any, Any, None]],
+) -> Callable[P, Coroutine[Any, Any, None]]:
+    """Return a coroutine method that does nothing in a copy."""
+
+    @wraps(close)
+    async def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        if not is_copy(args[0]):
+            await close(*args, **kwargs)
+
+    return checked
+
+
+class Refusing:
+    """The part of a copy that did the work: every use of it raises."""
+
+    def __init__(self, error: Callable[[str], Exception], what: str, remedy: str) -> None:
+        """Raise `error` with the text of `refusal`."""
+        self.__error, self.__text = error, refusal(what, remedy)
+
+    def __getattr__(self, _: str) -> NoReturn:
+        raise self.__error(self.__text)
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        """Refuse the call."""
+        raise self.__error(self.__text)
+
+
+def drop(*resources: "int | HasDescriptor | None") -> None:
+    """Replace descriptors by `/dev/null`: what they led to is no longer open in this process.
+
+    For functions given to `register`. Descriptors that are closed, below zero or None are left
+    out.
+    """
+    for resource in resources:
+        number = -1
+        with suppress(ValueError, OSError):  # a closed file
+            if resource is not None:
+                number = resource if isinstance(resource, int) else resource.fileno()
+        if number < 0:
+            continue
+        try:
+            null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # no descriptor is left: this frees one
+            with suppress(OSError):
+                os.close(number)
+            continue
+        try:
+            os.fstat(number)  # a number that is free stays free
+            os.dup2(null, number, inheritable=False)
+        except OSError:
+            pass
+        finally:
+            os.close(null)
+
+
+def drop_listener(sock: "socket.socket | Any") -> None:
+    """Drop a listening socket and, soon after, all connections that were accepted there."""
+    with suppress(OSError):
+        drop_accepted(*_address_of(sock.getsockname()))
+    drop(sock)
+
+
+def drop_accepted(host: str, port: int) -> None:
+    """Let the connections accepted at an address be dropped; port 0 is a Unix socket's path."""
+    _LISTENED.add((host, port))
+
+
+def drop_endpoint(endpoint: str, *, is_bound: bool) -> None:
+    """Let the connections of an endpoint be dropped, as `tcp://HOST:PORT` or `ipc://PATH`."""
+    scheme, _, place = endpoint.partition("://")
+    host, _, port = place.rpartition(":")
+    note = drop_accepted if is_bound else drop_dialed
+    if scheme == "ipc":
+        note(place, 0)
+    elif port.isdecimal():
+        host = host.strip("[]")
+        is_number = host.replace(".", "").isdecimal() or ":" in host
+        note(host if is_number else "", int(port))
+
+
+def drop_dialed(host: str, port: int) -> None:
+    """Let the connections to an address be dropped, for libraries that keep them to themselves.
+
+    Args:
+        host: An IP address, or empty for any.
+        port: The remote port.
+    """
+    _DIALED.add((host, port))
+
+
+def own_socket(sock: S) -> S:
+    """Register a socket that is dropped in a child, and return it."""
+    register(sock, drop)
+    return sock
+
+
+def own_listener(sock: S) -> S:
+    """Register a listening socket, with the connections accepted there, and return it."""
+    register(sock, drop_listener)
+    return sock
+
+
+def keep_for_ever(thing: object) -> None:
+    """Never free an object of a library: its end would act on what the parent has open."""
+    import ctypes  # only in children
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def at_exit(call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Call a function when this process exits, but in none of its forked children."""
+    process = os.getpid()
+
+    def called() -> None:
+        if os.getpid() == process:
+            call(*args, **kwargs)
+
+    atexit.register(called)
+
+
+def own_loop(loop: "asyncio.AbstractEventLoop") -> None:
+    """Register an event loop that a thread of ours runs: its poller and its own pipe."""
+    register(loop, _drop_loop)
+
+
+def _drop_loop(loop: Any) -> None:
+    drop(*(getattr(loop, name, None) for name in ("_selector", "_ssock", "_csock")))
+
+
+def own_pipes(process: "subprocess.Popen[Any]") -> None:
+    """Register the pipes to a process: it ends when the last descriptor of its input does."""
+    register(process, _drop_pipes)
+
+
+def _drop_pipes(process: "subprocess.Popen[Any]") -> None:
+    drop(process.stdin, process.stdout, process.stderr)
+
+
+def leave_database(connection: object, path: "str | Path") -> None:
+    """Drop the descriptors of a connection of SQLite that is never closed.
+
+    Args:
+        connection: It is kept for ever: its end would be that of a connection to the parent's
+            file.
+        path: Of the database.
+    """
+    keep_for_ever(connection)
+    place = os.path.realpath(path)
+    names = {place + ending for ending in _ENDINGS}
+    for number in _open_descriptors():
+        with suppress(OSError):
+            link = os.readlink(f"{_DESCRIPTORS}/{number}")  # noqa: PTH115
+            name = link.removesuffix(" (deleted)")
+            if name in names:
+                if name == place:
+                    found = os.fstat(number)
+                    _DATABASES[found.st_dev, found.st_ino] = place
+                drop(number)
+
+
+def inherited_database(path: "str | Path") -> bool:
+    """Return whether a file of SQLite was open in the process from which this was forked."""
+    if _DATABASES:
+        with suppress(OSError):
+            found = os.stat(path)  # noqa: PTH116  # a path may be a text
+            return (found.st_dev, found.st_ino) in _DATABASES
+    return False
+
+
+def renew_locks(holder: object) -> None:
+    """Make the locks, conditions and events of an object or module anew: nobody holds them.
+
+    What has a lock has `_at_fork_reinit`, as the locks of Python and of `callboard.locks` have.
+    """
+    for value in _values_of(holder):
+        # Looked up on the class: what users' objects answer to unknown names is not asked.
+        kind = type(value)
+        renew = getattr(kind, "_at_fork_reinit", None)
+        if renew is not None:
+            is_owned = getattr(kind, "_is_owned", None)
+            # What the thread that forked holds it will release.
+            if is_owned is None or kind is threading.Condition or not is_owned(value):
+                renew(value)
+
+
+def _values_of(holder: object) -> Iterator[object]:
+    """Iterate over the attributes of an object."""
+    yield from list(getattr(holder, "__dict__", {}).values())
+    for kind in type(holder).__mro__:
+        names = kind.__dict__.get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            with suppress(AttributeError):
+                if name not in ("__dict__", "__weakref__"):
+                    yield object.__getattribute__(holder, name)
+
+
+def _in_child() -> None:
+    """Leave all that belongs to the parent."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "callboard":
+            renew_locks(module)
+    entries = [entry for entry in list(_OWNERS.values()) if not entry.is_copy]
+    for entry in entries:
+        entry.is_copy = True
+        renew_locks(entry.owner())
+    for entry in entries:
+        owner = entry.owner()
+        for leave in entry.leaves if owner is not None else ():
+            try:
+                leave(owner)
+            except Exception:  # noqa: BLE001  # the others have to be left all the same
+                _log.exception("a forked process could not leave %s", type(owner).__name__)
+    if _LISTENED or _DIALED:
+        _drop_connections()
+        _LISTENED.clear()
+        _DIALED.clear()
+
+
+def _drop_connections() -> None:
+    """Drop the connections of addresses that were noted."""
+    for number in _open_descriptors():
+        with suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            sock = socket.socket(fileno=number)
+            try:
+                is_ours = _is_at(_LISTENED, sock.getsockname)
+                is_ours = is_ours or _is_at(_DIALED, sock.getpeername)
+            finally:
+                sock.detach()
+            if is_ours:
+                drop(number)
+
+
+def _is_at(addresses: set[tuple[str, int]], read: Callable[[], Any]) -> bool:
+    """Return whether an address of a socket is one of some."""
+    if not addresses:
+        return False
+    try:
+        host, port = _address_of(read())
+    except OSError:  # it is not connected
+        return False
+    host = host.removeprefix("::ffff:")
+    return (host, port) in addresses or (
+        port > 0
+        and any(port == known and (name in _ANY_HOST or not name) for name, known in addresses)
+    )
+
+
+def _address_of(address: Any) -> tuple[str, int]:
+    """Return host and port of what `getsockname` returns; path and 0 of a Unix socket."""
+    if isinstance(address, tuple) and len(address) > 1:
+        return str(address[0]), int(address[1])
+    name = os.fsdecode(address) if isinstance(address, bytes | str) else ""
+    return name, 0 if name else -1
+
+
+def _open_descriptors() -> list[int]:
+    """Return the numbers of the descriptors that are open."""
+    with suppress(OSError):
+        return [int(name) for name in os.listdir(_DESCRIPTORS) if name.isdigit()]  # noqa: PTH208
+    return []
+
+
+os.register_at_fork(after_in_child=_in_child)

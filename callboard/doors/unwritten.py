@@ -1,0 +1,34 @@
+"""Messages that a foreign wire has no form for: counted, and each kind logged once."""
+
+import logging
+from typing import Final
+
+from callboard.endpoint.hub import Hub
+from callboard.model.errors import EndpointError
+
+#: Kinds of messages of one door that are logged.
+KINDS_LIMIT: Final = 100
+
+
+class UnwrittenMessages:
+    """Those of one door.
+
+    Attributes:
+        count: how many there were.
+    """
+
+    def __init__(self, hub: Hub, log: logging.Logger) -> None:
+        self.count = 0
+        self._hub, self._log = hub, log
+        self._logged: set[tuple[str, str]] = set()
+
+    def add(self, receiver: str, topic: str, error: EndpointError) -> None:
+        """Count a message; log the first one of its topic and kind of error."""
+        self.count += 1
+        self._hub.counters.unwritten += 1
+        kind = topic, type(error).__name__
+        if kind in self._logged or len(self._logged) >= KINDS_LIMIT:
+            return
+        self._logged.add(kind)
+        text = "a message on %s is not sent to %s, and others like it are only counted: %s"
+        self._log.warning(text, topic[:80], receiver or "a client", error)

@@ -1,0 +1,145 @@
+"""How deep values may be nested, checked before a native encoder or parser sees them.
+
+Encoders and parsers in C and Rust recurse on the native stack. Some of them count their levels
+(`json` raises `RecursionError`), others do not: `cbor2.dumps` ends the process with a
+segmentation fault for a list of some thousand levels. On Python 3.13 `json.loads` returns lists
+of up to 10,000 levels, so a few kilobytes of a client's JSON could do that. Every value of a
+user or a peer is therefore encoded by `to_cbor` and parsed by `parse_json`; a test looks for
+calls that pass them by.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain
+from typing import Any, Final
+
+import cbor2
+
+#: Levels of containers inside each other: as many as `cbor2.loads` reads by default, and far
+#: below what any native stack holds.
+LEVEL_LIMIT: Final = 400
+
+_SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
+_DICT: Final = {dict}
+_ARRAYS: Final = frozenset({list, tuple})
+#: Containers of one level from which on each counts once.
+_MANY: Final = 1_000
+_TEXTUAL: Final = (str, bytes, bytearray, memoryview)
+_TEXTS: Final = frozenset({str, bytes})
+
+
+class NestedTooDeep(ValueError):
+    """Containers are nested deeper than the limit, or in a cycle."""
+
+    def __init__(self, limit: int = LEVEL_LIMIT) -> None:
+        super().__init__(
+            f"it is nested deeper than {limit} containers, or in a cycle; flatten it"
+        )
+
+
+def check_levels(value: Any, limit: int = LEVEL_LIMIT) -> None:
+    """Refuse a value whose containers are nested too deep, without recursing.
+
+    Args:
+        value: any value; what is in mappings, sequences, sets and tags is looked at.
+        limit: levels of containers inside each other.
+
+    Raises:
+        NestedTooDeep: there are more.
+    """
+    if limit > 0 and type(value) is dict and _is_flat(value):
+        return
+    check_all_levels([value], limit)
+
+
+def check_all_levels(values: Sequence[Any], limit: int = LEVEL_LIMIT) -> None:
+    """Refuse values of which one is nested too deep; a run of them costs less than each alone.
+
+    Raises:
+        NestedTooDeep: one has more levels than the limit.
+    """
+    level = values
+    for _ in range(limit):
+        kinds = set(map(type, level))
+        if kinds <= _SCALARS:
+            return
+        parts: list[Any]
+        if kinds == _DICT and _TEXTS.issuperset(map(type, chain.from_iterable(level))):
+            parts = list(chain.from_iterable(map(dict.values, level)))
+        elif kinds <= _ARRAYS:
+            parts = list(chain.from_iterable(level))
+        else:
+            parts = list(chain.from_iterable(map(_parts, level)))
+        if _SCALARS.issuperset(map(type, parts)):
+            return
+        level = [part for part in parts if type(part) not in _SCALARS]
+        if len(level) > _MANY:  # such as one list that stands in a list twice, and so on
+            level = list({id(part): part for part in level}.values())
+    if any(map(_is_container, level)):
+        raise NestedTooDeep(limit)
+
+
+def _is_flat(value: dict[Any, Any]) -> bool:
+    """Return whether a mapping holds scalars alone."""
+    return _SCALARS.issuperset(map(type, value.values())) and _TEXTS.issuperset(
+        map(type, value)
+    )
+
+
+def _parts(value: Any) -> Collection[Any]:
+    """Return what a container holds; nothing for what is not a container."""
+    if isinstance(value, Mapping):
+        return [*value, *value.values()]
+    if isinstance(value, cbor2.CBORTag):
+        return (value.value,)
+    return value if _is_container(value) else ()
+
+
+def _is_container(value: Any) -> bool:
+    """Return whether a value holds others."""
+    if isinstance(value, _TEXTUAL):
+        return False
+    return isinstance(value, Mapping | Sequence | AbstractSet | cbor2.CBORTag)
+
+
+def to_cbor(value: Any, limit: int = LEVEL_LIMIT, **options: Any) -> bytes:
+    """Return the CBOR of a value that a user or a peer made.
+
+    Args:
+        value: what to encode.
+        limit: levels of containers inside each other.
+        options: of `cbor2.dumps`.
+
+    Raises:
+        NestedTooDeep: it has more levels.
+        cbor2.CBOREncodeError: CBOR has no place for it.
+    """
+    if type(value) not in _SCALARS:
+        check_levels(value, limit)
+    return cbor2.dumps(value, **options)
+
+
+def parse_json(
+    text: str | bytes,
+    limit: int = LEVEL_LIMIT,
+    parse: Callable[[Any], Any] = json.loads,
+) -> Any:
+    """Return the value of a JSON text that a user or a peer wrote.
+
+    Args:
+        text: the JSON; bytes are UTF-8, UTF-16 or UTF-32.
+        limit: levels of containers inside each other.
+        parse: the parser, such as the `decode` of a `json.JSONDecoder`.
+
+    Raises:
+        NestedTooDeep: it has more levels.
+        ValueError: it is not JSON.
+    """
+    try:
+        value = parse(text)
+    except RecursionError:
+        raise NestedTooDeep(limit) from None
+    if len(text) > limit:  # each level has a character
+        check_levels(value, limit)
+    return value

@@ -1,0 +1,84 @@
+"""Limits that docs/security.md states for memory, and the promise about bytes of a peer."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from callboard.actors import system_actor
+from callboard.basp import handshake, link, payload
+from callboard.basp.cbor import collisions
+from callboard.basp.frame import FrameReader
+from callboard.basp.routing import path_order, router
+from callboard.endpoint.machine import filter_exchange, leaf
+from callboard.model import encoding
+from callboard.proxies.link import stream
+from callboard.proxies.traffic import doubts, incoming
+from callboard.seconds import LONGEST
+from tests.fuzz.__main__ import run
+from tests.fuzz.targets import TARGETS
+
+PAGE = (Path(__file__).parents[1] / "docs" / "security.md").read_text(encoding="utf-8")
+MIB = 1024 * 1024
+
+#: By the begin of a row of the table: what it states, from the constants that are in force.
+STATED = {
+    "containers, elements of sets": lambda: f"{encoding.MAX_ITEMS:,}",
+    "topics in the filter": lambda: (
+        f"{filter_exchange.FILTER_LIMIT:,}; {leaf.LEAF_FILTER_LIMIT:,}"
+    ),
+    "a frame of a peer that is not proven": lambda: f"{handshake.HANDSHAKE_LIMIT // 1024} KiB",
+    "a handshake": None,
+    "silence of a linked peer": None,
+    "nodes that a node knows": lambda: f"{router.NODES_LIMIT:,}",
+    "containers in a control frame": None,
+    "frames of one link whose source": lambda: f"{doubts.DOUBTED_LIMIT // MIB} MiB, 5 s",
+    "messages of one node that are held": lambda: (
+        f"{path_order.HELD_LIMIT:,}; {path_order.HELD_BYTES // MIB} MiB"
+    ),
+    "running constructors": lambda: f"{system_actor.ERRAND_LIMIT}",
+    "a time in seconds": None,
+    "depth of nested lists": lambda: f"{payload.DEFAULT_DEPTH_LIMIT}",
+    "keys of one map": lambda: f"{collisions.SAME_HASH_LIMIT}",
+    "bytes that wait for a peer": lambda: (
+        "{} MiB; {} MiB for handlers; {} MiB for control".format(
+            *(times * stream.WAITING_LIMIT // MIB for times in (1, 2, 3))
+        )
+    ),
+}
+
+
+def rows():
+    table = (
+        PAGE.partition("## Limits")[2].partition("| limit | default |")[2].partition("\n\n")[0]
+    )
+    lines = [
+        line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")
+    ]
+    return [(name, value) for name, value, *_ in lines if not name.startswith("`Limits.")]
+
+
+def test_each_limit_on_memory_is_the_one_in_force():
+    found = set()
+    for name, value in rows():
+        (key,) = [key for key in STATED if name.startswith(key)]
+        found.add(key)
+        if STATED[key] is not None:
+            assert value == STATED[key](), name
+    assert found == set(STATED)
+
+
+@pytest.mark.parametrize("target", ["node", "reader"])
+def test_a_bug_that_lets_bytes_of_a_peer_raise_is_noticed(target, monkeypatch, tmp_path):
+    """The promise that bytes end no node is held by `tests/fuzz`: so that has to be able to fail."""
+    monkeypatch.setattr("tests.fuzz.targets.REGRESSIONS", tmp_path)
+    feed = FrameReader.feed
+
+    def raising(self, data):
+        if b"\xff\xff\xff" in bytes(data):
+            raise IndexError("planted")
+        return feed(self, data)
+
+    monkeypatch.setattr(FrameReader, "feed", raising)
+    done = run(TARGETS[target], 1_000_000_000, 500, 60.0)
+    assert done["findings"] > 0
