@@ -194,6 +194,8 @@ NO_WAIT = {
     "Node.find": "an ask with a deadline, which every close fails",
     "Node.find_all": "an ask with a deadline, which every close fails",
     "Node.ahost": "within Shutdown.ending, as Node.aconnect",
+    "Node.aparked_reminders": "within Shutdown.ending, as Node.aconnect",
+    "Node.astart_reminders": "within Shutdown.ending, as Node.aconnect",
     "Node.aqueue": "within Shutdown.ending, as Node.aconnect",
     "Node.asingleton": "within Shutdown.ending, as Node.aconnect",
     "Node.aworkers": "within Shutdown.ending, as Node.aconnect",
