@@ -771,7 +771,7 @@ class Cell:
             else:
                 self.owe(sender)
 
-    def _unwrap(self, message: Envelope | Encoded, sender: Sender | None) -> None:
+    def _unwrap(self, message: Any, sender: Sender | None) -> None:
         """Handle what came in an envelope, or is decoded here."""
         if isinstance(message, Envelope):
             self._open(message, sender)

@@ -22,6 +22,7 @@ from callboard.proxies import node
 from callboard.proxies.link.certificates import TlsSource
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.tls import Tls
+from callboard.proxies.rights.permissions import Secrets
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.surroundings import Surroundings
 
@@ -50,8 +51,8 @@ class NodeOptions(TypedDict, total=False):
 
     spawnable: Mapping[str, type[Actor]] | None
     join: Sequence[str]
-    secret: str | bytes | None
-    secrets: Mapping[str, str | bytes] | None
+    secret: Secrets | None
+    secrets: Mapping[str, Secrets] | None
     permissions: Mapping[str, Rights] | None
     allow_unsealed: bool
     tls: TlsSource | ssl.SSLContext | None

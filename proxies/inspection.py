@@ -22,6 +22,7 @@ from callboard.actors.reference import Query
 from callboard.actors.seconds import seconds
 from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.system_actor import SystemActor
+from callboard.basp.handshake import FIRST_RELEASE
 from callboard.basp.header import FIRST_ACTOR, INSPECTOR, NODE_ACTOR
 from callboard.parts import PROCESS_PARTS, Row, RowWindow, cut_sorted, in_order, key_of
 from callboard.proxies.actor_trace import ActorTracePage, ActorTraces, TraceActor
@@ -41,6 +42,7 @@ from callboard.proxies.names.directory import Names
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.row_cache import RowCache
 from callboard.proxies.stats import AccountInfo, LinkInfo, ReachableNode
+from callboard.release import RELEASE, build_id
 from callboard.text import sendable
 
 #: Actors in one answer at most, about a megabyte: those with most to do.
@@ -146,6 +148,9 @@ class Inspection:
         accounts: what was sent to each other node; only with `accounts`.
         keys: by what the wanted actors are sorted, in their order; only with `keys`.
         failures_count: handlers that raised.
+        release: of the node; `0.1` where it tells none.
+        build: of the node, where it tells one.
+        allows_unsealed: whether nodes of release 0.1 may be linked, whose links are not sealed.
     """
 
     name: str
@@ -172,6 +177,9 @@ class Inspection:
     accounts: list[AccountRow] = field(default_factory=list)
     keys: list[Any] = field(default_factory=list)
     failures_count: int = 0
+    release: str = FIRST_RELEASE
+    build: str = ""
+    allows_unsealed: bool = False
 
 
 @frozen_message("callboard.Inspect")
@@ -397,6 +405,9 @@ class Inspector(SystemActor):
             restarts=runtime.counters.restarts,
             exhausted=runtime.counters.exhausted,
             failures_count=runtime.counters.failures,
+            release=RELEASE,
+            build=build_id(),
+            allows_unsealed=broker.connector.options.access.allow_unsealed,
             **self._more(question, first, now),
         )
 

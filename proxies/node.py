@@ -64,7 +64,7 @@ from callboard.proxies.names.group import Group, Members
 from callboard.proxies.names.search import CONNECT_TIMEOUT, Reach
 from callboard.proxies.names.watch import NameChange, watch_name
 from callboard.proxies.overlay import Overlay
-from callboard.proxies.rights.permissions import LinkAccess
+from callboard.proxies.rights.permissions import LinkAccess, Secrets
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.spawn_server import SpawnServer
 from callboard.proxies.stats import AccountInfo, LinkInfo, NodeStats, Passage, ReachableNode
@@ -100,8 +100,8 @@ class Node(Closing):
         *,
         spawnable: Mapping[str, type[Actor]] | None = None,
         join: Sequence[str] = (),
-        secret: str | bytes | None = None,
-        secrets: Mapping[str, str | bytes] | None = None,
+        secret: Secrets | None = None,
+        secrets: Mapping[str, Secrets] | None = None,
         permissions: Mapping[str, Rights] | None = None,
         allow_unsealed: bool = False,
         tls: TlsSource | ssl.SSLContext | None = None,
@@ -118,7 +118,9 @@ class Node(Closing):
             join: addresses to be linked with; tried again until they answer, and when lost. Or
                 where such addresses are found, again and again: `dns://NAME:PORT`,
                 `srv://NAME` (needs dnspython) or `file:PATH`, with one in each line.
-            secret: shared secret of the cluster, proved on every link before anything else.
+            secret: shared secret of the cluster, proved on every link before anything else. A
+                list while one takes the place of another, see `change_secrets`: all are
+                accepted, and the first is proved first.
             secrets: secrets with names: who proves one is known by its name. What this node
                 dials it tries them on, in turn.
             permissions: what peers may do, by patterns of their names: those of `secrets`, else
@@ -512,8 +514,8 @@ class Node(Closing):
         *,
         publish: ActorRef[Any] | None = None,
         tls: TlsSource | ssl.SSLContext | None = None,
-        secret: str | bytes | None = None,
-        secrets: Mapping[str, str | bytes] | None = None,
+        secret: Secrets | None = None,
+        secrets: Mapping[str, Secrets] | None = None,
         permissions: Mapping[str, Rights] | None = None,
         allow_unsealed: bool | None = None,
         insecure: bool = False,
@@ -546,7 +548,7 @@ class Node(Closing):
         access = self._connector.options.access
         given = LinkAccess.of(secret, secrets, permissions)
         if given.keys:
-            access = replace(access, keys=given.keys)
+            access = replace(access, keys=given.keys, has_own_keys=True)
         if given.permissions is not None:
             access = replace(access, permissions=given.permissions)
         if allow_unsealed is not None:
@@ -556,6 +558,40 @@ class Node(Closing):
         return self._ports.open(
             address, port, published=publish, access=access, tls=chosen, insecure=insecure
         )
+
+    def change_secrets(
+        self, secret: Secrets | None = None, secrets: Mapping[str, Secrets] | None = None
+    ) -> int:
+        """Take other secrets than before while the node runs; return how many links end.
+
+        A link ends whose secret is not accepted any more. Who dialed it dials again, and proves
+        another one. Ports that were opened with secrets of their own keep these. To replace
+        a secret without a gap, call it three times on each node, each time on all of them
+        before the next: with `[old, new]`, with `[new, old]`, and with `new`.
+
+        Args:
+            secret: as of the node.
+            secrets: as of the node; the names are those that `permissions` speak of.
+
+        Raises:
+            TypeError: `secrets` is no such map.
+            ValueError: no secret is given, one is empty or there twice.
+        """
+        return self._wait(self.achange_secrets(secret, secrets))
+
+    async def achange_secrets(
+        self, secret: Secrets | None = None, secrets: Mapping[str, Secrets] | None = None
+    ) -> int:
+        """Awaitable twin of `change_secrets`."""
+        self._refuse_closed()
+        access = LinkAccess.of(secret, secrets, None)
+        if not access.keys:
+            msg = "change_secrets() takes a secret: nodes without one are made without one"
+            raise ValueError(msg)
+        changed: Future[int] = Future()
+        change = self._connector.change_keys
+        self.runtime.post(lambda: changed.set_result(change(access.keys)))
+        return await changed
 
     def connect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
         """Link with the node at an address and stay linked; returns its id.

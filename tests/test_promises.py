@@ -1,20 +1,18 @@
 """Limits that docs/security.md states for memory, and the promise about bytes of a peer."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from callboard.actors import system_actor
-from callboard.basp import handshake, link, payload
+from callboard.basp import handshake, payload
 from callboard.basp.cbor import collisions
 from callboard.basp.frame import FrameReader
 from callboard.basp.routing import path_order, router
 from callboard.endpoint.machine import filter_exchange, leaf
 from callboard.model import encoding
 from callboard.proxies.link import stream
-from callboard.proxies.traffic import doubts, incoming
-from callboard.seconds import LONGEST
+from callboard.proxies.traffic import doubts
 from tests.fuzz.__main__ import run
 from tests.fuzz.targets import TARGETS
 
@@ -70,7 +68,7 @@ def test_each_limit_on_memory_is_the_one_in_force():
 
 @pytest.mark.parametrize("target", ["node", "reader"])
 def test_a_bug_that_lets_bytes_of_a_peer_raise_is_noticed(target, monkeypatch, tmp_path):
-    """The promise that bytes end no node is held by `tests/fuzz`: so that has to be able to fail."""
+    """`tests/fuzz` holds the promise that bytes end no node: so it has to be able to fail."""
     monkeypatch.setattr("tests.fuzz.targets.REGRESSIONS", tmp_path)
     feed = FrameReader.feed
 

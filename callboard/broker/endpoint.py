@@ -58,6 +58,7 @@ from callboard.proxies.address import checked_endpoint
 from callboard.proxies.link.foreign import ForeignPeer
 from callboard.proxies.link.ports import refuse_unguarded
 from callboard.proxies.link.tls import Tls
+from callboard.proxies.rights.permissions import Secrets
 from callboard.proxies.rights.rights import Rights
 from callboard.redaction import redacted
 from callboard.store import Backend as StoreBackend
@@ -123,8 +124,8 @@ class Endpoint(Closing):
         configuration: Configuration | None = None,
         *,
         node: Node | None = None,
-        secret: str | bytes | None = None,
-        secrets: Mapping[str, str | bytes] | None = None,
+        secret: Secrets | None = None,
+        secrets: Mapping[str, Secrets] | None = None,
         permissions: Mapping[str, Rights] | None = None,
         allow_unsealed: bool = False,
     ) -> None:

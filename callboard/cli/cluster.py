@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from callboard.cli.node import inspector
+from callboard.cli.node import inspector, release_text
 from callboard.cli.options import AccessOptions, command, noun, option
 from callboard.cli.output import age_text, columns
 from callboard.cli.problem import Misuse, Problem
@@ -125,7 +125,17 @@ def ps(address: Address, options: ClusterPsOptions) -> None:
     text = table_of_nodes((*LISTED, "BUSY", "WAITED"), shown)
     if count > options.limit:
         text += f"\n… {count - options.limit:,} more; --limit shows them"
+    text += f"\n{_releases(told)}"
     options.show(shown, text, told)
+
+
+def _releases(told: "ClusterInspection") -> str:
+    """Return which nodes are of which release and build: in an upgrade they differ."""
+    names: dict[str, list[str]] = {}
+    for each in told.nodes:
+        if each.answer is not None:
+            names.setdefault(release_text(each.answer), []).append(each.name or each.node[:12])
+    return "; ".join(f"{release}: {', '.join(found)}" for release, found in names.items())
 
 
 @command(app)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from callboard import ActorRef
     from callboard.proxies.chronicle import EventInfo, EventPage
     from callboard.proxies.inspection import ActorInfo, Inspection
+    from callboard.proxies.stats import LinkInfo
 
 #: What the short-lived node of these commands calls itself.
 NAME: Final = "callboard node"
@@ -390,6 +391,11 @@ def _actors_text(told: "Inspection") -> str:
     return text
 
 
+def release_text(told: "Inspection | LinkInfo") -> str:
+    """Return release and build of a node for people."""
+    return f"release {told.release}" + (f" ({told.build})" if told.build else "")
+
+
 def _parts_text(told: "Inspection") -> str:
     """Return the actors, the links and the routes of a node as tables."""
     links = [
@@ -400,10 +406,12 @@ def _parts_text(told: "Inspection") -> str:
             f"{link.frames_sent:,}",
             f"{link.frames_received:,}",
             f"{link.bytes_waiting:,}",
+            link.guard,
+            link.release,
         )
         for link in told.neighbours
     ]
-    head = ("LINK", "NODE", "DIALLED", "SENT", "RECEIVED", "B WAITING")
+    head = ("LINK", "NODE", "DIALLED", "SENT", "RECEIVED", "B WAITING", "GUARD", "RELEASE")
     text = f"{_actors_text(told)}\n\n{columns(head, links, right=(3, 4, 5))}"
     names = {link.peer: link.peer_name for link in told.neighbours}
     routes = [
@@ -415,7 +423,8 @@ def _parts_text(told: "Inspection") -> str:
         )
         for route in told.routes
     ]
-    return f"{text}\n\n{columns(('ROUTE TO', 'NODE', 'HOPS', 'VIA'), routes, right=(2,))}"
+    text += f"\n\n{columns(('ROUTE TO', 'NODE', 'HOPS', 'VIA'), routes, right=(2,))}"
+    return f"{text}\n\n{told.name} is of {release_text(told)}"
 
 
 def rates(
@@ -460,7 +469,7 @@ def summary(told: "Inspection", shares: dict[str, float]) -> str:
     busy = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
     return (
         f"{told.name}: {state} {age_text(told.uptime)}, {told.actor_count:,} actors, "
-        f"{told.links:,} links, {told.nodes:,} nodes\n"
+        f"{told.links:,} links, {told.nodes:,} nodes, {release_text(told)}\n"
         f"{told.handled:,} handled, {told.waiting:,} waiting, {told.dead_letters:,} dead "
         f"letters, {told.overflows:,} overflows, {told.expired:,} expired, "
         f"{told.slow_handlers:,} slow handlers\n"

@@ -202,7 +202,7 @@ class LookOptions(JsonOptions):
 class Proof:
     """What a command's node proves and demands: shared secret and TLS."""
 
-    secret: str | None = field(default=None, repr=False)
+    secret: list[str] | None = field(default=None, repr=False)
     tls: "Tls | None" = None
     allow_unsealed: bool = False
 
@@ -239,8 +239,8 @@ class AccessOptions(JsonOptions):
         Raises:
             Problem: a file is missing or empty.
         """
-        secret, tls = read_secret(self.secret_file), read_tls(self.tls)
-        return Proof(secret, tls, self.allow_unsealed)
+        secrets, tls = read_secrets(self.secret_file), read_tls(self.tls)
+        return Proof(secrets or None, tls, self.allow_unsealed)
 
     def open_node(self, name: str) -> "Node":
         """Make the short-lived node with which a command talks to one that runs: a tool.
@@ -268,22 +268,33 @@ class AccessOptions(JsonOptions):
 
 
 def read_secret(path: Path | None) -> str | None:
-    """Return the secret that a file holds, or else that of the environment; None for none.
+    """Return the first secret that a file holds, or else that of the environment, if any.
+
+    Raises:
+        Problem: the file is missing or empty.
+    """
+    return next(iter(read_secrets(path)), None)
+
+
+def read_secrets(path: Path | None) -> list[str]:
+    """Return the secrets that a file holds, one in a line, or else that of the environment.
 
     Raises:
         Problem: the file is missing or empty.
     """
     if path is None:
-        return os.environ.get(SECRET_VARIABLE) or None
+        secret = os.environ.get(SECRET_VARIABLE)
+        return [secret] if secret else []
     try:
-        secret = read_named(path, 1 << 16).decode().strip()
+        text = read_named(path, 1 << 16).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         why = f"the secret cannot be read from {path}: {reason}"
         raise Misuse(why=why, step="name a text file with --secret-file FILE") from error
-    if not secret:
+    lines = [line.strip() for line in text.splitlines()]
+    if not any(lines):
         raise Misuse(why=f"{path} is empty", step="write the shared secret into it")
-    return secret
+    return [line for line in lines if line]
 
 
 def read_tls(folder: Path | None) -> "Tls | None":

@@ -26,6 +26,7 @@ from callboard.flow.protocol.machine import Dat, End, FlowMachine, FlowState, Op
 from callboard.flow.protocol.message import as_frames
 from callboard.items import Items
 from callboard.node import Node
+from callboard.proxies.rights.permissions import Secrets
 from callboard.text import describe, said
 
 #: Seconds to reach a broker's node when a flow sets no limit.
@@ -99,7 +100,7 @@ class Flow:
         *,
         attributes: Mapping[str, Any] | None = None,
         node: Any = None,
-        secret: str | bytes | None = None,
+        secret: Secrets | None = None,
         tls: Any = None,
     ) -> Self:
         """Open a flow as the client of a flow broker.
@@ -137,7 +138,7 @@ class Flow:
         *,
         attributes: Mapping[str, Any] | None = None,
         node: Any = None,
-        secret: str | bytes | None = None,
+        secret: Secrets | None = None,
         tls: Any = None,
     ) -> Self:
         """Awaitable twin of `connect`."""
@@ -535,7 +536,7 @@ class FlowAddress:
 
     address: Any
     node: Node | None = None
-    secret: str | bytes | None = field(default=None, repr=False)
+    secret: Secrets | None = field(default=None, repr=False)
     tls: Any = None
     timeout: float | None = None
 

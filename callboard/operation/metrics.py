@@ -17,6 +17,7 @@ from callboard.figures import (
     figures_of,
     metrics_of,
 )
+from callboard.release import RELEASE, build_id
 
 if TYPE_CHECKING:
     from callboard import Node
@@ -105,7 +106,18 @@ def _commit_seconds(look: _Look) -> Samples:
     ]
 
 
+def _builds(_: _Look) -> Samples:
+    """Return a one that has release and build of the node's program as labels."""
+    return [((("build", build_id()), ("release", RELEASE)), 1.0)]
+
+
+def _unsealed(look: _Look) -> float:
+    """Return how many links a relay could speak on though a secret was proven."""
+    return sum(link.guard == "unsealed" for link in look.links)
+
+
 _ROWS: Final[tuple[Row[_Look], ...]] = (
+    ("build_info", "1, with the release and build of the node's program.", _builds),
     ("actors", "Actors that live here.", "stats.actors"),
     ("actors_spawned_total", "Actors spawned.", "stats.spawned"),
     (
@@ -151,6 +163,7 @@ _ROWS: Final[tuple[Row[_Look], ...]] = (
     ("asks_pending", "Asks of this node to other nodes.", "stats.waiting_asks"),
     ("draining", "1 while the node drains.", lambda look: int(look.node.is_draining)),
     ("links", "Links to neighbours.", lambda look: len(look.links)),
+    ("links_unsealed", "Links to nodes of release 0.1 with a secret.", _unsealed),
     ("nodes_reachable", "Nodes with a path to them.", lambda look: len(look.node.nodes())),
     ("proxies", "Remote actors that this node knows.", "stats.proxies"),
     (

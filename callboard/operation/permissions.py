@@ -1,7 +1,8 @@
 """The file of `callboard node run --permissions`: named secrets, and what each peer may do.
 
 TOML: `[secrets]` holds texts, or files as `{ file = "PATH" }`, whose paths begin at the file's
-folder; `[permissions.PATTERN]` the rights of the peers whose names match, the first one first.
+folder, or lists of these while one secret takes the place of another;
+`[permissions.PATTERN]` the rights of the peers whose names match, the first one first.
 """
 
 import difflib
@@ -14,14 +15,14 @@ from pydantic import AfterValidator, Field, ValidationInfo, create_model
 from callboard import Rights
 from callboard.configuration import reading
 from callboard.operation.configuration import InvalidConfiguration
-from callboard.proxies.rights.permissions import LinkAccess
+from callboard.proxies.rights.permissions import LinkAccess, Secrets
 from callboard.proxies.rights.rights import NAMED, TOPICS, Level
 
 
 class PeerPermissions(NamedTuple):
     """What a file says: secrets by name, rights by pattern."""
 
-    secrets: dict[str, str] | None = None
+    secrets: dict[str, Secrets] | None = None
     permissions: dict[str, Rights] | None = None
 
     def __repr__(self) -> str:
@@ -29,8 +30,24 @@ class PeerPermissions(NamedTuple):
         return f"PeerPermissions(secrets of {names}, {self.permissions!r})"
 
 
-def _secret(value: Any, info: ValidationInfo) -> str:
-    """Return a secret, or that of a file.
+def _secrets(value: Any, info: ValidationInfo) -> Secrets:
+    """Return the secrets of a name: texts, or files that hold one in a line.
+
+    A list has several; the first of all is proved first.
+
+    Raises:
+        ValueError: there is none, or one is neither text nor file, or empty.
+    """
+    given = value if isinstance(value, list) else [value]
+    found = [secret for each in given for secret in _secrets_of(each, info)]
+    if not found:
+        message = "write at least one secret"
+        raise ValueError(message)
+    return found[0] if len(found) == 1 else found
+
+
+def _secrets_of(value: Any, info: ValidationInfo) -> list[str]:
+    """Return a secret, or those of a file.
 
     Raises:
         ValueError: it is neither, or empty.
@@ -46,7 +63,8 @@ def _secret(value: Any, info: ValidationInfo) -> str:
     if not isinstance(value, str) or not value:
         message = 'write a text that is not empty, or { file = "PATH" }'
         raise ValueError(message)
-    return value
+    lines = value.splitlines() if is_file else [value]
+    return [line.strip() for line in lines if line.strip()]
 
 
 _RIGHTS: dict[str, Any] = {
@@ -61,7 +79,7 @@ RightsTable: Any = create_model("RightsTable", __base__=reading.StrictTable, **_
 class PermissionsFile(reading.Table):
     """The whole file."""
 
-    secrets: dict[str, Annotated[Any, AfterValidator(_secret)]] = Field(default={}, repr=False)
+    secrets: dict[str, Annotated[Any, AfterValidator(_secrets)]] = Field(default={}, repr=False)
     permissions: dict[str, RightsTable]
 
 

@@ -48,6 +48,7 @@ from callboard.proxies.rights.permissions import OPEN, LinkAccess, Permissions, 
 _log = logging.getLogger("callboard.links")
 
 REMOVED: Final = "the user removed it"
+WITHDRAWN: Final = "the secret that was proven is not accepted any more"
 
 #: Errors of a peer that is a node, but not one of ours: people should hear of these.
 _UNFIT: Final = (
@@ -178,7 +179,7 @@ class Connector:
             self._runner,
             self.gate,
             self._emit,
-            self._open,
+            self._open_accepted,
             self.part_with,
             self._connections,
         )
@@ -283,11 +284,45 @@ class Connector:
 
     # --- connections ---
 
+    def change_keys(self, keys: tuple[tuple[str, bytes], ...]) -> int:
+        """Take other secrets; return how many links end because theirs is not among them."""
+        self.options = replace(self.options, access=replace(self.options.access, keys=keys))
+        self.dialer.change_keys(len(keys))
+        wires = [wire for wire in self._wires.values() if wire.peer is not None]
+        refused = [wire for wire in wires if not self._is_accepted(wire)]
+        for wire in refused:
+            wire.end(WITHDRAWN)
+        return len(refused)
+
+    def _is_accepted(self, wire: Wire) -> bool:
+        """Return whether the node accepts what was proven on a link."""
+        if not wire.has_node_keys:
+            return True
+        keys = self.options.access.keys
+        secrets = [secret for _, secret in keys]
+        return wire.link.secret in secrets if keys else wire.link.secret is None
+
+    def _open_accepted(
+        self,
+        sock: "socket.socket | TlsSocket",
+        port: tuple[LinkAccess, int | None],
+        remote: Endpoint,
+    ) -> Wire:
+        """Begin a link on a connection to a port, which is guarded so and shows an actor."""
+        access, shown = port
+        if not access.has_own_keys:
+            access = replace(access, keys=self.options.access.keys)
+        wire = self._open(sock, self.config(access, shown), remote)
+        wire.has_node_keys = not access.has_own_keys
+        return wire
+
     def _open_dialed(self, dial: Dial, sock: "socket.socket | TlsSocket") -> Wire:
         access = self.options.access
         first = self.dialer.key_of(dial)
         chosen = replace(access, keys=access.keys[first : first + 1])
-        return self._open(sock, self.config(chosen), dial.endpoint, dialer=True)
+        wire = self._open(sock, self.config(chosen), dial.endpoint, dialer=True)
+        wire.has_node_keys = True
+        return wire
 
     def _open(
         self,
@@ -345,6 +380,9 @@ class Connector:
         """Hand a link to its user, unless the peer is barred."""
         if self._barred.get(peer.node_id, 0.0) > self._runner.now():
             self._runner.post(wire.end, "the link is cut on purpose")
+            return
+        if not self._is_accepted(wire):  # its secret went while it was in its handshake
+            self._runner.post(wire.end, WITHDRAWN)
             return
         objection = peer.standing and self._user.objection(peer.node_id, peer.standing)
         if objection:  # another node came between

@@ -182,6 +182,13 @@ class Dialer:
         """Return which of the node's secrets is to be proven at an address."""
         return self._keys.get(dial.endpoint, 0)
 
+    def change_keys(self, count: int) -> None:
+        """Try so many other secrets, at each address the first one first."""
+        self._key_count = count
+        self._keys.clear()
+        for dial in self._dials.values():
+            dial.refused_keys = 0
+
     def tries_another_key(self, wire: Wire, closed: Closed) -> bool:
         """Return whether a connection's dial goes on with another secret."""
         return any(

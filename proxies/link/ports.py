@@ -87,12 +87,11 @@ class Ports:
         if not insecure:
             refuse_unguarded(address, is_guarded=is_guarded)
         shown = None if published is None else published.actor_id
-        config = self._connector.config(access, shown)
         sock = bind(self._network, address, port)
         endpoint: Endpoint = (address, 0) if is_local else sock.getsockname()[:2]
         self.published[endpoint] = published
         self._opened(endpoint)
-        self._runner.post(self._connector.acceptor.listen, sock, config, tls)
+        self._runner.post(self._connector.acceptor.listen, sock, (access, shown), tls)
         if tls is not None:
             self._runner.post(self._connector.watch, tls)
         return endpoint[1]

@@ -76,6 +76,8 @@ class Wire(Stream[RawFrame, Effect]):
         self.remote = remote
         #: The address that this side dialed; None when the other side did.
         self.endpoint = remote if dialer else None
+        #: Whether it is guarded by the secrets of the node, and not by those of one port.
+        self.has_node_keys = False
         #: The peer, once the link is established.
         self.peer: NodeId | None = None
         self.peer_name = ""

@@ -1,9 +1,9 @@
 """Who a link belongs to, by what was proven on it, and what that peer may do."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 from callboard.actors.errors import require
 from callboard.basp.handshake import SECRET_LIMIT
@@ -11,6 +11,8 @@ from callboard.dataclass import dataclass
 from callboard.proxies.rights.rights import Rights
 
 Secret = str | bytes
+#: One secret, or several while one takes the place of another: the first is proved first.
+Secrets = Secret | Sequence[Secret]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +51,40 @@ class LinkAccess:
     Attributes:
         keys: the secrets that a peer may prove, with their names; one may have none.
         permissions: what each peer may do; None for everything.
+        has_own_keys: whether the secrets are those of one port, not the node's.
         allow_unsealed: whether peers of release 0.1, which do not seal, may prove a secret.
     """
 
     keys: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
     permissions: Permissions | None = None
     allow_unsealed: bool = False
+    has_own_keys: bool = False
 
     @classmethod
     def of(
         cls,
-        secret: Secret | None,
-        secrets: Mapping[str, Secret] | None,
+        secret: Secrets | None,
+        secrets: Mapping[str, Secrets] | None,
         permissions: Mapping[str, Rights] | None,
         *,
         allow_unsealed: bool = False,
     ) -> "LinkAccess":
-        """Check what a user gave.
+        """Check what a user gave; of several secrets in one place the first is proved first.
 
         Raises:
             TypeError: the maps hold something else than names with secrets, or with rights.
             ValueError: a secret is empty or there twice, there are too many, or a name is odd.
         """
-        keys = [] if secret is None else [("", secret_bytes(secret))]
+        keys = [("", secret_bytes(each)) for each in _several(secret)]
         for name, each in _items(secrets, "secrets", '{"sensor": "a secret"}'):
             if not name or not name.isprintable():
                 msg = f"{name!a} cannot be the name of a secret: give it one that can be read"
                 raise ValueError(msg)
-            if not isinstance(each, str | bytes):
+            several = _several(each)
+            if not several or not all(isinstance(one, str | bytes) for one in several):
                 msg = f"secrets[{name!r}] takes a text or bytes, not {type(each).__name__}"
                 raise TypeError(msg)
-            keys.append((name, secret_bytes(each)))
+            keys += [(name, secret_bytes(one)) for one in several]
         if len(keys) > SECRET_LIMIT:
             msg = f"{len(keys)} secrets are too many: a node tries {SECRET_LIMIT} at most"
             raise ValueError(msg)
@@ -87,7 +92,8 @@ class LinkAccess:
         for name, key in keys:
             if key in seen:
                 msg = (
-                    f"the secrets {seen[key] or 'without a name'!r} and {name!r} are the same: "
+                    f"the secrets {seen[key] or 'without a name'!r} and "
+                    f"{name or 'without a name'!r} are the same: "
                     "nobody could tell who proves it"
                 )
                 raise ValueError(msg)
@@ -111,6 +117,13 @@ def secret_bytes(secret: Secret) -> bytes:
         msg = "secret must not be empty; leave it out for no authentication"
         raise ValueError(msg)
     return secret.encode() if isinstance(secret, str) else secret
+
+
+def _several(given: Any) -> Sequence[Any]:
+    """Return one secret or several as several."""
+    if given is None:
+        return ()
+    return given if isinstance(given, list | tuple) else (given,)
 
 
 def _permissions(given: Mapping[str, Rights]) -> Permissions:

@@ -13,7 +13,8 @@ from typing import Final, Literal
 
 import callboard
 from callboard import Actor, CallboardError, Node, handler
-from callboard.basp.header import DIRECTORY
+from callboard.basp.header import DIRECTORY, INSPECTOR
+from callboard.cli.node import release_text
 from callboard.cli.options import AccessOptions, read_secret
 from callboard.cli.own_node import parse_listen
 from callboard.cli.problem import one_line
@@ -21,6 +22,7 @@ from callboard.commitlog import LogError, LogReader
 from callboard.commitlog.reader import list_logs
 from callboard.proxies.address import parse_node_address
 from callboard.proxies.errors import TlsError
+from callboard.proxies.inspection import Inspect
 from callboard.proxies.link.revocation import expiry_of
 from callboard.proxies.link.tls import Tls
 from callboard.proxies.messages import Describe
@@ -42,7 +44,10 @@ PROBE_TIME: Final = 5.0
 BEGIN: Final = datetime(2025, 1, 1, tzinfo=UTC)
 
 #: Of what is fine, what people look for: the rest is counted, and told with --json.
-_TOLD: Final = ("python", "place", "loopback", "port", "peer", "logs", "readers", "certificate")
+_TOLD: Final = (
+    *("python", "place", "loopback", "port", "peer", "release", "logs", "readers"),
+    "certificate",
+)
 #: How the addresses of servers of logs begin.
 _SERVERS: Final = ("grpc://", "grpc+tls://")
 _DAY: Final = 86_400.0
@@ -115,6 +120,7 @@ def examine(
             continue
         found.append(check_peer(peer, access))
         if found[-1].status == "ok":
+            found += check_seals(peer, access)
             found += check_logs(peer, access)
     return found
 
@@ -235,6 +241,30 @@ def check_peer(address: str, access: AccessOptions) -> Finding:
         step = "see that it runs, that its port is open, and --secret-file or --tls fits"
         return Finding("peer", "fail", f"{address}: {one_line(str(error))}", step)
     return Finding("peer", "ok", f"{address} is {name}, answers in {took * 1e3:.2f} ms")
+
+
+def check_seals(address: str, access: AccessOptions) -> Iterator[Finding]:
+    """Tell the release of a node, and which of its links are not sealed, or need not be."""
+    step = "upgrade the nodes of release 0.1, then leave allow_unsealed out"
+    try:
+        with access.open_node("callboard doctor") as node:
+            peer = node.connect(address, PROBE_TIME)
+            (link,) = (each for each in node.links() if each.peer == peer)
+            yield Finding("release", "ok", f"{address} is of {release_text(link)}")
+            if link.guard == "unsealed":
+                text = f"the link with {address} is not sealed: a relay could speak on it"
+                yield Finding("seal", "warn", text, step)
+            inspector = node.runtime.ref_of(peer, INSPECTOR)
+            told = inspector.ask(Inspect(0, accounts=True), timeout=PROBE_TIME).result()
+    except (CallboardError, OSError):  # it may not be asked, or is of an older release
+        return
+    if told.allows_unsealed:
+        text = f"{address} lets nodes of release 0.1 in, whose links are not sealed"
+        yield Finding("seal", "warn", text, step)
+    unsealed = [each.peer_name for each in told.neighbours if each.guard == "unsealed"]
+    if unsealed:
+        text = f"links of {address} are not sealed: {', '.join(unsealed)}"
+        yield Finding("seal", "warn", text, step)
 
 
 def check_logs(address: str, access: AccessOptions) -> Iterator[Finding]:

@@ -1,18 +1,21 @@
 """The work of `callboard node run`: a node with its actors, its health, and its end."""
 
 import contextlib
+import logging
+import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
-from callboard import Actor, Child, Limits, Node, Tls
+from callboard import Actor, CallboardError, Child, Limits, Node, Tls
 from callboard.actors.events import RestartsExhausted
 from callboard.cli.loading import find_class, load_app, set_up, spawnable_classes
-from callboard.cli.options import AccessOptions, JsonOptions, Proof, read_secret
+from callboard.cli.options import AccessOptions, JsonOptions, Proof, read_secrets
 from callboard.cli.output import say
 from callboard.cli.own_node import catch_signals, open_port, opening
-from callboard.cli.problem import FAILED, MISUSED, Problem, Problems
+from callboard.cli.problem import FAILED, MISUSED, Problem, Problems, one_line
 from callboard.configuration.host_port import parse_host_port
 from callboard.operation.configuration import (
     InvalidConfiguration,
@@ -24,6 +27,8 @@ from callboard.operation.logs import set_up_logging
 from callboard.operation.notify import ServiceManager
 from callboard.operation.permissions import PeerPermissions, load_permissions
 from callboard.proxies.messages import Drained
+
+_log = logging.getLogger("callboard.links")
 
 
 def configure(file: Path | None, options: dict[str, Any]) -> NodeConfiguration:
@@ -55,6 +60,7 @@ def host(config: NodeConfiguration, options: AccessOptions) -> int:
         try:
             stack.enter_context(node.subscribed(ends.note))
             health = stack.enter_context(_health(node, config) or contextlib.nullcontext())
+            stack.enter_context(_follow_secrets(node, config, options))
             _start(node, config, module)
             if config.serve_logs_at is not None:
                 with opening(
@@ -122,7 +128,7 @@ def _make_node(
         name=name,
         spawnable=classes,
         join=config.join,
-        secret=proof.secret or read_secret(config.secret_file),
+        secret=proof.secret or read_secrets(config.secret_file) or None,
         secrets=known.secrets,
         permissions=known.permissions,
         allow_unsealed=proof.allow_unsealed or config.allow_unsealed,
@@ -130,6 +136,34 @@ def _make_node(
         serve_logs=config.serve_logs,
         limits=Limits(**dict(config.limits)),
     )
+
+
+@contextlib.contextmanager
+def _follow_secrets(
+    node: Node, config: NodeConfiguration, options: AccessOptions
+) -> Iterator[None]:
+    """Let SIGHUP read the files of secrets again, where there are some."""
+    if not (options.secret_file or config.secret_file or config.permissions):
+        yield
+        return
+
+    def reload() -> None:
+        try:
+            secret = options.proof().secret or read_secrets(config.secret_file) or None
+            ended = node.change_secrets(secret, peers(config).secrets)
+        except (Problem, CallboardError, ValueError) as error:
+            _log.error("%s; the secrets are what they were", one_line(str(error)))
+        else:
+            _log.warning("the secrets were read again; %d links end", ended)
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        threading.Thread(target=reload, name="secrets-reload", daemon=True).start()
+
+    before = signal.signal(signal.SIGHUP, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def _tls(config: NodeConfiguration, proof: Proof) -> Tls | None:

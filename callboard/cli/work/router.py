@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from callboard import Node
 from callboard.actors.errors import CallboardError
 from callboard.cli.loading import load_app
-from callboard.cli.options import JsonOptions, read_secret
+from callboard.cli.options import JsonOptions, read_secrets
 from callboard.cli.own_node import catch_signals, open_port
 from callboard.cli.problem import Misuse, Problem, Problems
 from callboard.mqtt import ListenerSettings, Router, RouterConfig
@@ -138,7 +138,7 @@ def _node(table: "config_file.ConfigTable", folder: Path) -> Node:
         node = Node(
             table.name,
             join=settings.join,
-            secret=read_secret(path),
+            secret=read_secrets(path) or None,
             allow_unsealed=settings.allow_unsealed,
         )
     except CallboardError as error:
@@ -164,13 +164,17 @@ def _follow(
             table = config_file.read_config_file(file)
             limits, network = config_file.make_limits(table)
             router.reload(config_file.make_security(table), limits=limits, network=network)
+            if table.node.secret_file is not None:
+                node.change_secrets(read_secrets(file.parent / table.node.secret_file))
         except config_file.MqttConfigError as error:
             for line in error.lines:
                 _log.error("%s; nothing was changed", line)
-        except MqttError as error:
+        except (MqttError, Problem, ValueError) as error:
             _log.error("%s: %s; nothing was changed", file, error)
         else:
-            _log.warning("%s: users, topic rules, bans and limits were read again", file)
+            _log.warning(
+                "%s: users, topic rules, bans, limits and secrets were read again", file
+            )
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         threading.Thread(target=reload, name="mqtt-reload", daemon=True).start()

@@ -1,6 +1,5 @@
 """The module `map`: changes messages on their way."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 

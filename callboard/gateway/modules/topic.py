@@ -1,6 +1,5 @@
 """The module `topic`: a way between the gateway and topics."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, Literal
 

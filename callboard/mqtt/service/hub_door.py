@@ -16,7 +16,6 @@ everything else as JSON.
 """
 
 import contextlib
-import json
 import logging
 import threading
 from collections.abc import Iterable

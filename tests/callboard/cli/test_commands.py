@@ -6,9 +6,10 @@ import signal
 import pytest
 
 from callboard import Node
-from callboard.actors.errors import ActorDown, NodeUnreachable
+from callboard.actors.errors import ActorDown, CallboardError, NodeUnreachable
 from callboard.cli import main
 from tests.callboard.cli.process import start_command
+from tests.polling import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -287,3 +288,37 @@ def test_a_port_that_is_taken_is_told(app, address):
     assert process.returncode == 1
     assert err.count("\n") == 1
     assert err.rstrip().endswith("port 0 picks a free one")
+
+
+def test_sighup_reads_the_secret_file_again_and_ends_links_of_a_removed_secret(tmp_path, app):
+    file = tmp_path / "cluster.secret"
+    file.write_text("old\n")
+    process = run_node(app, "--json", "--secret-file", file)
+    address = json.loads(process.stdout.readline())["address"]
+    with Node("old", secret="old") as old, Node("new", secret="new") as new:
+        old.connect(address)
+        with pytest.raises(CallboardError, match="secrets differ"):
+            new.connect(address)
+        file.write_text("new\nold\n")
+        process.send_signal(signal.SIGHUP)
+        eventually(lambda: _is_let_in(new, address))
+        assert old.links()
+        file.write_text("\n")  # of no use: what was read before holds
+        process.send_signal(signal.SIGHUP)
+        while "is empty" not in (line := process.stderr.readline()):
+            assert line
+        assert old.links()
+        file.write_text("new\n")
+        process.send_signal(signal.SIGHUP)
+        eventually(lambda: not old.links())
+        assert new.links()
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+
+
+def _is_let_in(node, address):
+    try:
+        return node.connect(address)
+    except CallboardError:
+        return False

@@ -88,7 +88,8 @@ def test_a_running_node_is_listed_watched_and_drained(app, run_node, capsys):
     assert {"Broker", "SpawnServer", "Directory", "Inspector", "Till"} <= classes
 
     _, out, _ = call(capsys, "node", "ps", address, "--system")
-    _, links, routes = out.split("\n\n")
+    _, links, routes, release = out.split("\n\n")
+    assert release.startswith("node_commands_app is of release 0.2")
     assert links.startswith("LINK ")
     assert links.splitlines()[1].startswith("callboard node")
     assert routes.startswith("ROUTE TO ")
