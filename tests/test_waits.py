@@ -194,6 +194,7 @@ NO_WAIT = {
     "Node.find": "an ask with a deadline, which every close fails",
     "Node.find_all": "an ask with a deadline, which every close fails",
     "Node.ahost": "within Shutdown.ending, as Node.aconnect",
+    "Node.achange_secrets": "one step on the node's thread, guarded",
     "Node.aparked_reminders": "within Shutdown.ending, as Node.aconnect",
     "Node.astart_reminders": "within Shutdown.ending, as Node.aconnect",
     "Node.aqueue": "within Shutdown.ending, as Node.aconnect",
