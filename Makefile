@@ -1,22 +1,24 @@
 # callboard: every target sets up what it needs in .venv, from locks with hashes, and touches nothing outside this folder.
 #   PYTHON=/path/to/python3   the interpreter for .venv (default: the newest python3 that works, 3.11 or newer)
-#   JOBS=3                    processes of make test
+#   JOBS=3                    processes of the test suite
 #   ARGS="…"                  more arguments for run, test, faults, fuzz, bench and growth; `DISTURB=7 make test
 #                             ARGS="-p tests.disturbance"` tests on a machine that is slow now and then
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test pythons thespian faults fuzz simulate search planted check bench growth drawings films docs look lock clean
+.PHONY: help setup run test test-all test-rest mutants pythons thespian faults fuzz simulate search planted check bench growth drawings films docs look lock clean
 .DELETE_ON_ERROR:
 
 SEEDS ?= 0:100
 JOBS ?= 3
 python := .venv/bin/python
+suite := -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+quick := quick or not slow
 export PYTHON
 # Compiled once, in __pycache__: without it each of the hundreds of processes of the suite compiles all of callboard again.
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: .venv/.dev .venv/.spark ## everything a developer needs: .venv with the locked development tools
 
@@ -25,8 +27,18 @@ run: .venv/.run ## start the demo: four nodes, one is killed, the system heals
 	@$(MAKE) --question .venv/.spark 2>/dev/null || { scripts/setup.sh beside && export CALLBOARD_SPARK=awaited; }; \
 	  $(python) -m callboard demo $(ARGS)
 
-test: .venv/.dev .venv/.spark ## run the test suite
-	@$(python) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+# Times are those of two quiet cores.
+test: .venv/.dev .venv/.spark ## test the rules of every package and one way through each adapter (2 to 3 minutes)
+	@$(python) $(suite) -m "not faults and ($(quick))" $(ARGS)
+
+test-all: .venv/.dev .venv/.spark ## run all tests, as before a change is merged (8 minutes)
+	@$(python) $(suite) $(ARGS)
+
+test-rest: .venv/.dev .venv/.spark ## run the tests that make test leaves out (5 minutes)
+	@$(python) $(suite) -m "not faults and not ($(quick))" $(ARGS)
+
+mutants: .venv/.dev ## plant a bug in each package, and see whether make test finds it (ARGS="--seed 7 --package basp")
+	@$(python) -m scripts.mutants $(ARGS)
 
 pythons: .venv/.dev ## run the unit tests that start no process on every other Python that is here
 	@scripts/pythons.sh

@@ -32,7 +32,6 @@ comes later goes to the dead letters: asks fail at once with `ActorDown`, tells 
 import asyncio
 import contextvars
 import inspect
-import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +39,7 @@ from dataclasses import field
 from types import CoroutineType
 from typing import Any, ClassVar, Final, Literal, Protocol
 
+from callboard import locks
 from callboard.actors import errors
 from callboard.actors.asking.kept import KeptAnswer, KeptAnswers
 from callboard.actors.dispatch import (
@@ -98,7 +98,7 @@ LONGEST_CHAIN: Final = 100
 PROMISES_LOOKED_AT: Final = 64
 
 #: Guards the tables of watchers while actors end; held for a few operations.
-LIFE: Final = threading.Lock()
+LIFE: Final = locks.lock("lives of actors", 770)
 
 _URGENT: Final = Urgent()
 _RESUME: Final = Resume()

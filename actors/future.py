@@ -18,6 +18,7 @@ from contextvars import Context, ContextVar
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar, runtime_checkable
 from weakref import ref
 
+from callboard import locks
 from callboard.actors.errors import AskTimeout, ResultTimeout, WouldBlock
 from callboard.actors.seconds import limit as checked_limit
 from callboard.dataclass import dataclass
@@ -32,7 +33,7 @@ R_co = TypeVar("R_co", covariant=True)
 OVER: Final = float("-inf")
 
 #: Guards every future's list of callbacks; held for a few operations.
-_CALLBACKS = threading.Lock()
+_CALLBACKS = locks.lock("callbacks of futures", 970)
 
 
 class Awaiter(Protocol):

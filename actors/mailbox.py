@@ -26,12 +26,13 @@ import contextlib
 import inspect
 import logging
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import field
+from functools import partial
 from typing import Any, Final, Literal, Protocol, SupportsIndex
 
+from callboard import locks
 from callboard.actors import errors
 from callboard.actors.envelope import Envelope
 from callboard.actors.events import Counters, MailboxOverflow
@@ -210,12 +211,14 @@ class SendTurn:
     sent nothing, and its turn passes on.
     """
 
-    __slots__ = ("_asked", "_line", "_room")
+    __slots__ = ("_asked", "_left", "_line", "_room")
 
     def __init__(self, asked: object) -> None:
         """Begin; `asked` is the ref of the actor that the message is for."""
         self._asked = asked
         self._line: BackPressure | None = None
+        #: The line that it has left for another one: the next in it is to be woken.
+        self._left: BackPressure | None = None
         self._room: Future[None] = Future(asked)
 
     def stand(self, line: BackPressure) -> None:
@@ -228,13 +231,12 @@ class SendTurn:
             line.line.appendleft(self._room)
         else:
             line.line.append(self._room)
-            self.pass_on()
-            self._line = line
+            self._left, self._line = self._line, line
 
     def pause(self, home: Home, seconds: float) -> None:
         """Look again in so many seconds: what is full wakes no coroutines."""
         room = self._room = Future(self._asked)
-        home.call_later(seconds, room.set_result, None)
+        home.shutdown.retry_in(seconds, partial(room.set_result, None))
 
     def pass_on(self) -> None:
         """Let the next one in line try."""
@@ -245,6 +247,9 @@ class SendTurn:
         """Call `offer` until it has sent the message; while it has not, it says `stand`."""
         try:
             while not offer(self):
+                left, self._left = self._left, None
+                if left is not None:
+                    left.wake_next()
                 await self._room
         finally:
             if self._line is not None and (
@@ -332,7 +337,7 @@ class BoundedMailbox(deque[Item]):
         self.bounds = bounds
         self.pressure = BackPressure(bounds)
         self._cell = cell
-        self._lock = threading.Lock()  # messages and their sizes go together
+        self._lock = locks.lock("bounded mailbox", 850)  # messages and their sizes go together
         self._sizes: deque[int] | None = None if bounds.bytes is None else deque()
         self._lost = 0
         self._reporting = False
@@ -366,10 +371,10 @@ class BoundedMailbox(deque[Item]):
 
     def appendleft(self, item: Item) -> None:
         """Put a message at the front, whether it fits or not: it has been accepted before."""
+        size = 0 if self._sizes is None else size_of(item[0])  # may run code of users
         with self._lock:
             super().appendleft(item)
             if self._sizes is not None:
-                size = size_of(item[0])
                 self._sizes.appendleft(size)
                 self.pressure.held += size
 

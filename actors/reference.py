@@ -551,6 +551,8 @@ class ActorRef(Callee[A_co], ActorAddress):
                 is_told = self.home.set_deadline(future, timeout, limit)
             if is_told and not self.is_local:
                 message = Envelope(message, None, future.deadline)  # it travels, too
+        else:
+            self.home.shutdown.guard(future)  # no deadline ends it with the node
         begun = None if COMPANY.spans is None else COMPANY.begin_ask(self, message)
         trace = COMPANY.current() if begun is None else begun.trace
         if begun is not None:

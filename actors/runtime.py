@@ -11,6 +11,7 @@ Rooms above use of a runtime its public methods and attributes, never its runner
     monitor, set_deadline, dead_letter  the end of actors and of asks
     report, listen, subscribed          events, and what is counted
     is_closed, stopped                  the end
+    shutdown                            what has to end with the node: waits, steps
 
 What an actor of theirs needs of its own inside is `SystemActor.context`.
 """
@@ -19,11 +20,11 @@ import contextlib
 import itertools
 import logging
 import os
-import threading
 from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
+from callboard import locks
 from callboard.actors import events
 from callboard.actors.asking.kept import KeptAnswers
 from callboard.actors.cell import Cell, Handlers
@@ -46,6 +47,7 @@ from callboard.actors.reference import (
 )
 from callboard.actors.runner.runner import Runner
 from callboard.actors.seconds import seconds as checked
+from callboard.actors.shutdown import Phase, Shutdown
 from callboard.actors.supervision.succession import Succession
 from callboard.text import class_name, logged, shown
 
@@ -120,7 +122,7 @@ class Runtime:
     __slots__ = (
         "__dict__", "__weakref__", "_lock", "_number", "_reply_numbers", "_subscribers",
         "_tables", "_warned", "contexts", "counters", "fresh_asks", "is_closed",
-        "now", "remote", "runner",
+        "now", "remote", "runner", "shutdown",
     )  # fmt: skip
 
     #: Told of each event before all subscribers: what keeps the latest ones. It does not count
@@ -163,6 +165,8 @@ class Runtime:
         #: An event that is set once the node's last thread has ended.
         self.stopped = self.runner.stopped
         self.fresh_asks: AskList = self.runner.deadlines.fresh
+        #: What ends with the node, and in which order.
+        self.shutdown = Shutdown(self.name, self.now, self.call_later)
         self.kept = KeptAnswers(self.now, self.call_later)
         self.remote: Remote = LocalOnly()
         self._warned: set[object] = set()
@@ -185,10 +189,10 @@ class Runtime:
         #: Told of each actor that ended, on the runner's thread.
         self.on_end: list[Callable[[Any, Down], None]] = []
         self._number = self.runner.random.randrange(FIRST_NUMBER, 2**31)
-        self._lock = threading.Lock()
+        self._lock = locks.lock("actors of a node", 740)
         self._tables: dict[type, DispatchTable] = {}
         self._reply_numbers = itertools.count(1)
-        self._emptied = threading.Condition(self._lock)
+        self._emptied = locks.condition_on(self._lock)
         self._when_empty: Future[None] | None = None  # the same for a simulation
 
     def connect(
@@ -208,7 +212,7 @@ class Runtime:
         """Await a future; it fails with `late` if it takes longer than some seconds."""
         timer = self.call_later(checked(seconds), future.set_exception, late)
         try:
-            return await future
+            return await self.shutdown.guard(future)  # no timer fires on a closed node
         finally:
             timer.cancel()
 
@@ -319,10 +323,11 @@ class Runtime:
             reason = str(cell.reason)
             self.counters.ends[reason] = self.counters.ends.get(reason, 0) + 1
             self.counters.handled_by_ended += cell.handled
-            if not self.contexts:
+            is_empty = not self.contexts
+            if is_empty:
                 self._emptied.notify_all()
-                if self._when_empty is not None:
-                    self._when_empty.set_result(None)
+        if is_empty and self._when_empty is not None:
+            self._when_empty.set_result(None)
         if cell.runner is not self.runner:
             cell.runner.stop()
         for told in self.on_end:
@@ -393,7 +398,7 @@ class Runtime:
         """Return a future that is done when the actor ends or is lost."""
         future: Future[Down] = Future(checked_ref(ref, "monitor()"))
         ref.target.monitor(future, future.set_result)
-        return future
+        return self.shutdown.guard(future)
 
     def thespian_system(self) -> Any:
         """Return the Thespian system of this runtime, made on first use."""
@@ -502,11 +507,12 @@ class Runtime:
         with self._emptied:
             return self._emptied.wait_for(lambda: not self.contexts, timeout)
 
-    def close(self) -> None:
-        """Stop the runner; actors have been ended before."""
+    def close(self, timeout: float = SHUTDOWN_TIMEOUT) -> None:
+        """Fail every pending wait and stop the runner; actors have been ended before."""
         self.is_closed = True
         if self.runner.is_started:
             self._end_all()
+        self.shutdown.begin(Phase.ENDED)
         self.runner.stop()
         if not self.is_runner_thread():
-            self.stopped.wait(SHUTDOWN_TIMEOUT)
+            self.stopped.wait(timeout)

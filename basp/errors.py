@@ -20,8 +20,10 @@
         │   └── CollidingKeys         keys of a map or set chosen to have the same hash
         ├── MalformedHandshake        handshake out of order or with bad fields
         ├── IncompatibleVersion       protocol version below the one we need
+        │   └── NotSealed             the release of the peer does not seal its links
         ├── IncompatibleApplication   no application id in common
         ├── AuthenticationFailed      missing or wrong proof of the shared secret
+        ├── BrokenSeal                a batch that the peer did not send as the next one
         ├── AlreadyLinked             another connection with the peer stands: not a failure
         └── LinkLost                  (ConnectionError) the connection ended by itself
             └── PeerSilent            (TimeoutError) nothing was heard for too long
@@ -108,12 +110,20 @@ class IncompatibleVersion(RemoteProtocolError):
     """The peer speaks a protocol version that this release does not."""
 
 
+class NotSealed(IncompatibleVersion):
+    """The peer's release proves a secret, but does not seal the link with it."""
+
+
 class IncompatibleApplication(RemoteProtocolError):
     """The peer shares no application id with this node."""
 
 
 class AuthenticationFailed(RemoteProtocolError):
     """The peer did not prove that it knows the shared secret."""
+
+
+class BrokenSeal(RemoteProtocolError):
+    """Bytes of a sealed link were not written by the peer, or not as the next ones."""
 
 
 class AlreadyLinked(RemoteProtocolError):

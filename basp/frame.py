@@ -97,6 +97,11 @@ class FrameReader:
         found = wire_of(self._head)
         return "" if found == OURS else found
 
+    @property
+    def wanted(self) -> int:
+        """How many bytes to feed at least; more of them may be of a frame that follows."""
+        return self._missing or HEADER_SIZE - len(self._head)
+
     def feed(self, data: bytes) -> list[RawFrame]:
         """Return the frames that ``data`` completes, in order.
 

@@ -6,10 +6,12 @@
       │ ◄──────── server_handshake ──────── │
       │ ───────── client_handshake ───────► │   dialer identified
       │ ◄────────────── hello ───────────── │   acceptor identified
+      │ ◄═════════ sealed batches ════════► │   with a secret
 
 The acceptor speaks first. Until a peer has proved that it knows the secret, its bytes
-are read at fixed offsets only; the CBOR tail is decoded after the proof. What follows, the
-choice of one link for each pair, is :mod:`callboard.basp.link`.
+are read at fixed offsets only; the CBOR tail is decoded after the proof. The seal is
+:mod:`callboard.basp.seal`; the choice of one link for each pair is
+:mod:`callboard.basp.link`.
 
 server_handshake (operation data: protocol version):
 
@@ -17,7 +19,7 @@ server_handshake (operation data: protocol version):
 offset size field
 ====== ==== =======================================================
 0      16   nonce of the acceptor
-16     1    flags: bit 0 = proof is demanded; other bits are ignored
+16     1    flags, see below
 17     rest tail
 ====== ==== =======================================================
 
@@ -25,7 +27,7 @@ client_handshake (operation data: protocol version):
 
 ====== ==== =======================================================
 0      16   nonce of the dialer
-16     1    flags, as above
+16     1    flags, see below
 17     32   proof of the dialer; zeros without a secret
 49     rest tail
 ====== ==== =======================================================
@@ -35,12 +37,39 @@ hello:
 ====== ==== =======================================================
 0      16   nonce of the acceptor, again
 16     32   proof of the acceptor; zeros without a secret
+48     rest with a bound proof: the name of the secret, as the acceptor knows it
 ====== ==== =======================================================
 
-The tail is the CBOR array ``[application ids, published, …]``; ``published`` is null
-or ``[actor number, [interface, …]]``; later items are ignored. The proof is HMAC-SHA256 with
-the secret over role, acceptor's nonce, dialer's nonce, acceptor's node id, dialer's node id;
-the role is ``server`` or ``client`` (six bytes each). It authenticates; it does not encrypt.
+The flags, of which all other bits are ignored:
+
+=== ===========================================================================
+bit meaning
+=== ===========================================================================
+0   a proof is demanded
+1   this side's proof is bound to the whole handshake
+2   this side wants the link sealed; it is if either side does
+=== ===========================================================================
+
+The tail is the CBOR array ``[application ids, published, [release, build], …]``; ``published``
+is null or ``[actor number, [interface, …]]``. The third item may be missing, as in release
+0.1; later items are ignored.
+
+Bound proofs. The *transcript* is SHA-256 over four parts, each behind its length in four bytes:
+``callboard link``, the server_handshake with its header, the client_handshake with its header
+and zeros for its proof, and the channel. The channel is empty on a sealed link; else it is what
+the TLS connection says of itself, which differs on the two sides of a relay. The *root* is
+HMAC-SHA256 with the secret over ``callboard link root`` and the transcript. The dialer proves
+HMAC-SHA256 with the root over ``dialer proves``; the acceptor over ``acceptor proves`` and the
+name of the secret. The keys of a sealed link are HMAC-SHA256 with the root over
+``dialer seals`` or ``acceptor seals`` and the name of the secret.
+
+So nobody can take part in a handshake with changed values, and a relay that passes a handshake
+on unchanged does not have the keys.
+
+Nodes of release 0.1 do not bind their proof: it is HMAC-SHA256 with the secret over role,
+acceptor's nonce, dialer's nonce, acceptor's node id, dialer's node id; the role is ``server``
+or ``client`` (six bytes each). A relay gets through with it. They are refused, before anything
+is proved to them, unless ``allow_unsealed`` is set.
 
 originator_syn is empty; responder_syn_ack and originator_ack carry the opaque state of
 their senders (see :class:`PeerIdentity`).
@@ -48,8 +77,8 @@ their senders (see :class:`PeerIdentity`).
 
 import hmac
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from enum import IntEnum
+from dataclasses import field, replace
+from enum import IntEnum, StrEnum
 from hashlib import sha256
 from typing import Any, Final
 
@@ -62,11 +91,13 @@ from callboard.basp.errors import (
     LinkLost,
     MalformedHandshake,
     MalformedPayload,
+    NotSealed,
     RemoteProtocolError,
 )
-from callboard.basp.frame import DEFAULT_PAYLOAD_LIMIT, Frame, pack_frame
+from callboard.basp.frame import DEFAULT_PAYLOAD_LIMIT, Frame, pack_frame, repack_frame
 from callboard.basp.header import MAX_ACTOR, Operation, check_header
 from callboard.basp.node_id import NO_NODE, NODE_ID_SIZE, NodeId, node_id_text
+from callboard.basp.seal import never
 from callboard.dataclass import dataclass
 
 #: 2: dispatches carry a sequence number, delivery reports what was given up.
@@ -79,10 +110,17 @@ PROOF_SIZE: Final = 32
 HANDSHAKE_LIMIT: Final = 64 * 1024
 
 _PROOF_DEMANDED: Final = 1
+_BOUND: Final = 2
+_SEAL: Final = 4
 _SERVER_PREFIX: Final = NONCE_SIZE + 1
 _CLIENT_PREFIX: Final = NONCE_SIZE + 1 + PROOF_SIZE
 _HELLO_SIZE: Final = NONCE_SIZE + PROOF_SIZE
 _NO_PROOF: Final = bytes(PROOF_SIZE)
+
+#: What nodes are that do not tell their release.
+FIRST_RELEASE: Final = "0.1"
+#: Characters of the longest release, and of the longest build.
+RELEASE_LIMIT: Final = 64
 
 #: Secrets that one node knows, each with its name: an acceptor tries them all.
 SECRET_LIMIT: Final = 64
@@ -94,6 +132,22 @@ Admit = Callable[[str, tuple[str, ...], NodeId], Any]
 
 #: An actor that a node shows to everybody: its number, and the names of what it takes.
 Published = tuple[int, tuple[str, ...]]
+
+
+class Guard(StrEnum):
+    """What keeps others from speaking on a link in the name of its peer.
+
+    Attributes:
+        NONE: nothing; there is no secret.
+        SEAL: each batch has a MAC.
+        TLS: both sides showed certificates, and the proof is bound to the TLS connection.
+        FIRST_WORDS: a secret was proven at the start, as in release 0.1; a relay gets through.
+    """
+
+    NONE = "none"
+    SEAL = "seal"
+    TLS = "tls"
+    FIRST_WORDS = "unsealed"
 
 
 class DropReason(IntEnum):
@@ -119,6 +173,9 @@ class LinkConfig:
         secret: shared secret of the cluster; None = no proof is asked or given.
         secrets: further ones, with their names: a peer may prove any of them. Who dials proves
             the first, or ``secret``.
+        allow_unsealed: whether a peer of release 0.1, which does not seal, may prove a secret.
+        release: of this node, and the build of it, as texts.
+        is_contended: whether another thread computes, see :mod:`callboard.basp.seal`.
         admit: decides on a peer that has proven a secret; None = everybody is let in.
         version: protocol version that we announce.
         published: number and interface of the actor published at this port.
@@ -130,9 +187,12 @@ class LinkConfig:
 
     node_id: NodeId
     application_ids: tuple[str, ...] = ("callboard",)
-    secret: bytes | None = None
-    secrets: tuple[tuple[str, bytes], ...] = ()
+    secret: bytes | None = field(default=None, repr=False)
+    secrets: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
     admit: Admit | None = None
+    allow_unsealed: bool = False
+    release: tuple[str, str] | None = None
+    is_contended: Callable[[], bool] = never
     version: int = VERSION
     published: Published | None = None
     heartbeat: float = 1.0
@@ -182,6 +242,8 @@ class PeerIdentity:
         state: what the peer's upper layers say at the start (subscription filters, routes,
             endpoint UUID), opaque here; empty until the link is established.
         standing: what ``LinkConfig.admit`` said; None without it.
+        release: of the peer, and the build of it; what it does not tell is release 0.1.
+        guard: what keeps others from speaking in its name.
     """
 
     node_id: NodeId
@@ -190,6 +252,9 @@ class PeerIdentity:
     published: Published | None = None
     state: bytes = b""
     standing: Any = None
+    release: str = FIRST_RELEASE
+    build: str = ""
+    guard: Guard = Guard.NONE
 
 
 def pack_link_frame(
@@ -202,7 +267,9 @@ def pack_link_frame(
 def prove(
     secret: bytes | None, role: bytes, nonces: tuple[bytes, bytes], nodes: tuple[bytes, bytes]
 ) -> bytes:
-    """Return the proof of ``role`` (``b"server"`` or ``b"client"``), zeros without a secret.
+    """Return the proof of release 0.1 of a role, zeros without a secret.
+
+    It is not bound to the handshake; the role is ``b"server"`` or ``b"client"``.
 
     Args:
         secret: the shared secret.
@@ -213,6 +280,45 @@ def prove(
     if secret is None:
         return _NO_PROOF
     return hmac.digest(secret, role + b"".join(nonces) + b"".join(nodes), sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A handshake as one side saw it, from which proofs and keys are made.
+
+    Attributes:
+        digest: SHA-256 of the transcript, see the top of this file.
+    """
+
+    digest: bytes
+
+    @classmethod
+    def of(cls, server: bytes, client: bytes, channel: bytes) -> "Transcript":
+        """Return that of two handshake frames; the second one without its proof."""
+        digest = sha256()
+        for part in (b"callboard link", server, client, channel):
+            digest.update(len(part).to_bytes(4, "big") + part)
+        return cls(digest.digest())
+
+    def root(self, secret: bytes) -> bytes:
+        """Return the key from which the proofs and keys of a secret are made."""
+        return hmac.digest(secret, b"callboard link root" + self.digest, sha256)
+
+
+def dialer_proof(root: bytes) -> bytes:
+    """Return the bound proof of the dialer."""
+    return hmac.digest(root, b"dialer proves", sha256)
+
+
+def acceptor_proof(root: bytes, name: bytes) -> bytes:
+    """Return the bound proof of the acceptor, which knows the secret by a name."""
+    return hmac.digest(root, b"acceptor proves" + name, sha256)
+
+
+def seal_key(root: bytes, name: bytes, *, dialer: bool) -> bytes:
+    """Return the key that seals what the dialer sends, or what the acceptor sends."""
+    role = b"dialer seals" if dialer else b"acceptor seals"
+    return hmac.digest(root, role + name, sha256)
 
 
 def read_tail(config: LinkConfig, node_id: NodeId, version: int, tail: bytes) -> PeerIdentity:
@@ -238,7 +344,19 @@ def read_tail(config: LinkConfig, node_id: NodeId, version: int, tail: bytes) ->
             f"{config.application_ids!r:.200}: no application id in common"
         )
         raise IncompatibleApplication(msg)
-    return PeerIdentity(node_id, version, applications, _read_published(peer, items[1]))
+    published = _read_published(peer, items[1])
+    release, build = _read_release(items[2:3])
+    return PeerIdentity(node_id, version, applications, published, release=release, build=build)
+
+
+def _read_release(items: list[Any]) -> tuple[str, str]:
+    """Return release and build of a peer that tells them in a form that can be shown."""
+    told = items[0] if items else None
+    if type(told) is list and len(told) == 2 and _is_text_list(told):
+        release, build = told
+        if all(len(text) <= RELEASE_LIMIT and text.isprintable() for text in told):
+            return release or FIRST_RELEASE, build
+    return FIRST_RELEASE, ""
 
 
 def _read_published(peer: str, shown: object) -> Published | None:
@@ -264,6 +382,9 @@ class Introduction:
     Attributes:
         peer_id: who the peer says it is, zero while it has said nothing; proven only when
             :meth:`take` returns its identity.
+        secret: the secret that was proven; None without one.
+        seal_keys: the keys of what we send and of what we receive, once both sides have proven
+            themselves and the link is sealed from here on; else None.
     """
 
     def __init__(
@@ -273,6 +394,7 @@ class Introduction:
         dialer: bool,
         nonce: bytes,
         certified: tuple[str, ...] = (),
+        channel: bytes = b"",
     ) -> None:
         """Begin an introduction.
 
@@ -281,6 +403,8 @@ class Introduction:
             dialer: whether we made the connection.
             nonce: 16 unpredictable bytes.
             certified: names in the peer's certificate.
+            channel: what tells this TLS connection from all others, where the peer showed a
+                certificate that was verified; empty otherwise, and then the link is sealed.
 
         Raises:
             ValueError: the nonce has another length.
@@ -292,19 +416,26 @@ class Introduction:
         self._nonce = nonce
         self._is_dialer = dialer
         self._certified = certified
+        self._channel = channel
         self._keys = config.keys[:1] if dialer else config.keys
         # The secret that was proven, with its name; the dialer chooses it.
         self._key: tuple[str, bytes | None] = (self._keys or (("", None),))[0]
         self._standing: Any = None
         self._peer_nonce = b""
+        self._peer_flags = 0
         self._tail = b""
         self._version = 0
+        self._transcript: Transcript | None = None
         self._wanted = Operation.SERVER_HANDSHAKE if dialer else Operation.CLIENT_HANDSHAKE
         self.peer_id = NO_NODE
+        self.secret: bytes | None = None
+        self.seal_keys: tuple[bytes, bytes] | None = None
+        # The server_handshake, as the acceptor sends it and as the dialer receives it.
+        self._server = b"" if dialer else self._greet(Operation.SERVER_HANDSHAKE, b"")
 
     def start(self) -> bytes:
         """Return what this side says first; the dialer says nothing."""
-        return b"" if self._is_dialer else self._greet()
+        return b"" if self._is_dialer else self._server
 
     def take(self, frame: Frame) -> tuple[bytes, PeerIdentity | None]:
         """Take the peer's next frame; return the answer, and the peer once it is known.
@@ -324,35 +455,61 @@ class Introduction:
             return self._take_client(frame)
         return b"", self._take_hello(frame)
 
-    def _greet(self) -> bytes:
-        """Return the handshake of this side; the dialer's has its proof."""
-        config, peer = self._config, self.peer_id
+    @property
+    def _flags(self) -> int:
+        """The flags of this side."""
+        if not self._keys:
+            return 0
+        return _PROOF_DEMANDED | _BOUND | (0 if self._channel else _SEAL)
+
+    @property
+    def _is_sealed(self) -> bool:
+        """Whether the link is to be sealed, once the flags of both sides are known."""
+        return bool((self._flags | self._peer_flags) & _SEAL)
+
+    @property
+    def _guard(self) -> Guard:
+        """What guards the link, once the peer has proven itself."""
+        if not self._keys:
+            return Guard.NONE
+        if self._transcript is None:
+            return Guard.FIRST_WORDS
+        return Guard.SEAL if self._is_sealed else Guard.TLS
+
+    def _greet(self, operation: Operation, proof: bytes) -> bytes:
+        """Return the handshake of this side."""
+        config = self._config
         published = config.published
         shown = None if published is None else [published[0], list(published[1])]
-        flags = bytes((_PROOF_DEMANDED if self._keys else 0,))
-        tail = write_plain([list(config.application_ids), shown])
-        operation, proof = Operation.SERVER_HANDSHAKE, b""
-        if self._is_dialer:
-            operation, proof = Operation.CLIENT_HANDSHAKE, self._proof(b"client")
-        payload = self._nonce + flags + proof + tail
-        return pack_link_frame(operation, config, peer, config.version, payload)
+        items: list[Any] = [list(config.application_ids), shown]
+        if config.release is not None:
+            items.append(list(config.release))
+        payload = self._nonce + bytes((self._flags,)) + proof + write_plain(items)
+        return pack_link_frame(operation, config, self.peer_id, config.version, payload)
 
     def _take_server(self, frame: Frame) -> bytes:
         """Take the acceptor's handshake; return the dialer's."""
         self._check_start(frame, _SERVER_PREFIX)
         self._version, self._tail = frame.data, frame.payload[_SERVER_PREFIX:]
+        self._server = repack_frame(frame)
         self._wanted = Operation.HELLO
-        return self._greet()
+        unproven = self._greet(Operation.CLIENT_HANDSHAKE, _NO_PROOF)
+        self._bind(unproven)
+        return self._greet(Operation.CLIENT_HANDSHAKE, self._dialer_proof(self._key))
 
     def _take_client(self, frame: Frame) -> tuple[bytes, PeerIdentity]:
         """Take the dialer's handshake; return the hello, and who the dialer is."""
         self._check_start(frame, _CLIENT_PREFIX)
         self._check_addressee(frame)
-        self._check_proof(b"client", frame.payload[_SERVER_PREFIX:_CLIENT_PREFIX])
-        tail = frame.payload[_CLIENT_PREFIX:]
-        identity = self._read_tail(frame.data, tail)
-        payload = self._nonce + self._proof(b"server")
+        before, after = frame.payload[:_SERVER_PREFIX], frame.payload[_CLIENT_PREFIX:]
+        self._bind(repack_frame(frame._replace(payload=before + _NO_PROOF + after)))
+        self._check_proof(self._dialer_proof, frame.payload[_SERVER_PREFIX:_CLIENT_PREFIX])
+        self._admit()
+        identity = self._read_tail(frame.data, after)
+        name = self._key[0].encode() if self._transcript is not None else b""
+        payload = self._nonce + self._acceptor_proof(self._key, name) + name
         hello = pack_link_frame(Operation.HELLO, self._config, self.peer_id, 0, payload)
+        self._agree(name)
         return hello, identity
 
     def _take_hello(self, frame: Frame) -> PeerIdentity:
@@ -365,16 +522,22 @@ class Introduction:
             )
             raise MalformedHandshake(msg)
         self._check_addressee(frame)
-        if len(payload) != _HELLO_SIZE or payload[:NONCE_SIZE] != self._peer_nonce:
+        name = payload[_HELLO_SIZE:]
+        is_whole = len(payload) >= _HELLO_SIZE and not (name and self._transcript is None)
+        if not is_whole or payload[:NONCE_SIZE] != self._peer_nonce:
             msg = f"hello of node {peer} does not repeat its nonce"
             raise MalformedHandshake(msg)
-        self._check_proof(b"server", payload[NONCE_SIZE:])
+        self._check_proof(
+            lambda key: self._acceptor_proof(key, name), payload[NONCE_SIZE:_HELLO_SIZE]
+        )
+        self._agree(name)
+        self._admit()
         return self._read_tail(self._version, self._tail)
 
     def _read_tail(self, version: int, tail: bytes) -> PeerIdentity:
         """Return who a proven peer is."""
         found = read_tail(self._config, self.peer_id, version, tail)
-        return replace(found, standing=self._standing)
+        return replace(found, standing=self._standing, guard=self._guard)
 
     def _check_start(self, frame: Frame, prefix: int) -> None:
         """Check what both handshakes have in common, and take who sent it and its nonce."""
@@ -393,12 +556,21 @@ class Introduction:
         if self.peer_id == config.node_id:
             msg = f"node {peer} is connected to itself; check the address that was dialed"
             raise ConnectedToItself(msg)
-        is_proof_demanded = bool(frame.payload[NONCE_SIZE] & _PROOF_DEMANDED)
+        flags = frame.payload[NONCE_SIZE]
+        is_proof_demanded = bool(flags & _PROOF_DEMANDED)
         if is_proof_demanded != bool(self._keys):
             who = f"node {peer} demands" if is_proof_demanded else "this node demands"
             msg = f"{who} a shared secret, the other side has none; set the same one on both"
             raise AuthenticationFailed(msg)
+        if self._keys and not flags & _BOUND and not config.allow_unsealed:
+            msg = (
+                f"node {peer} is of release {FIRST_RELEASE}, which does not seal links with a "
+                "secret, or something between the nodes hides that it does; upgrade it, or "
+                "pass allow_unsealed=True until it is"
+            )
+            raise NotSealed(msg)
         self._peer_nonce = frame.payload[:NONCE_SIZE]
+        self._peer_flags = flags
 
     def _check_addressee(self, frame: Frame) -> None:
         """Refuse a frame that is meant for another node."""
@@ -410,36 +582,68 @@ class Introduction:
             )
             raise MalformedHandshake(msg)
 
-    def _proof(self, role: bytes, key: tuple[str, bytes | None] | None = None) -> bytes:
-        """Return the proof of one side of this introduction, ours or the peer's."""
+    def _bind(self, client: bytes) -> None:
+        """Take the transcript, where both sides bind their proofs to it."""
+        if self._keys and self._peer_flags & _BOUND:
+            channel = b"" if self._is_sealed else self._channel
+            self._transcript = Transcript.of(self._server, client, channel)
+
+    def _agree(self, name: bytes) -> None:
+        """Make the keys of a sealed link: both sides have proven the secret."""
+        self.secret = self._key[1]
+        if self.secret is None or self._transcript is None or not self._is_sealed:
+            return
+        root = self._transcript.root(self.secret)
+        keys = seal_key(root, name, dialer=True), seal_key(root, name, dialer=False)
+        self.seal_keys = keys if self._is_dialer else keys[::-1]
+
+    def _dialer_proof(self, key: tuple[str, bytes | None]) -> bytes:
+        """Return the proof of the dialer, with a secret."""
+        if self._transcript is None or key[1] is None:
+            return self._first_proof(b"client", key)
+        return dialer_proof(self._transcript.root(key[1]))
+
+    def _acceptor_proof(self, key: tuple[str, bytes | None], name: bytes) -> bytes:
+        """Return the proof of the acceptor, with a secret that it knows by a name."""
+        if self._transcript is None or key[1] is None:
+            return self._first_proof(b"server", key)
+        return acceptor_proof(self._transcript.root(key[1]), name)
+
+    def _first_proof(self, role: bytes, key: tuple[str, bytes | None]) -> bytes:
+        """Return a proof as release 0.1 makes it."""
         nodes, nonces = (self._config.node_id, self.peer_id), (self._nonce, self._peer_nonce)
         if self._is_dialer:
             nodes, nonces = nodes[::-1], nonces[::-1]
-        return prove((key or self._key)[1], role, nonces, nodes)
+        return prove(key[1], role, nonces, nodes)
 
-    def _check_proof(self, role: bytes, proof: bytes) -> None:
+    def _check_proof(
+        self, expected: Callable[[tuple[str, bytes | None]], bytes], proof: bytes
+    ) -> None:
         """Refuse a wrong proof where one is demanded, in a time that does not depend on it.
 
-        Then refuse whom nothing is permitted here. All secrets are tried, also behind the one.
+        All secrets are tried, also after the right one.
         """
-        peer, admit = node_id_text(self.peer_id), self._config.admit
-        proven = [
-            key for key in self._keys if hmac.compare_digest(self._proof(role, key), proof)
-        ]
+        proven = [key for key in self._keys if hmac.compare_digest(expected(key), proof)]
         if self._keys and not proven:
             msg = (
-                f"node {peer} has another shared secret than this node; "
+                f"node {node_id_text(self.peer_id)} has another shared secret than this node; "
                 f"set the same one on both"
             )
             raise AuthenticationFailed(msg)
         if proven:
             self._key = proven[0]
-        if admit is not None:
-            self._standing = admit(self._key[0], self._certified, self.peer_id)
-            if self._standing is None:
-                who = self._key[0] or ", ".join(self._certified) or "nobody"
-                msg = f"nothing is permitted to node {peer}, which has proven to be {who!r}"
-                raise AuthenticationFailed(msg)
+
+    def _admit(self) -> None:
+        """Refuse a proven peer to which nothing is permitted here."""
+        admit = self._config.admit
+        if admit is None:
+            return
+        self._standing = admit(self._key[0], self._certified, self.peer_id)
+        if self._standing is None:
+            peer = node_id_text(self.peer_id)
+            who = self._key[0] or ", ".join(self._certified) or "nobody"
+            msg = f"nothing is permitted to node {peer}, which has proven to be {who!r}"
+            raise AuthenticationFailed(msg)
 
 
 _DROPPED: Final[Mapping[DropReason, tuple[type[RemoteProtocolError], str]]] = {

@@ -50,7 +50,11 @@ from callboard.basp.handshake import (
 )
 from callboard.basp.header import Operation, check_header
 from callboard.basp.node_id import NO_NODE, NodeId, node_id_text
+from callboard.basp.seal import Opener, Sealer
 from callboard.dataclass import dataclass
+
+#: Seconds for which bytes of an unfinished batch count as life: they prove nothing yet.
+BATCH_SECONDS: Final = 10.0
 
 #: Connections of one pair that may wait; a node that dials more often is broken, and those
 #: that wait already keep the pair connected. More are dropped as redundant.
@@ -99,6 +103,13 @@ class Transmit:
     """Write ``data`` to the connection, behind everything written before."""
 
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Seal with ``sealer`` whatever is written to the connection from here on."""
+
+    sealer: Sealer
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +165,7 @@ class Closed:
 
 #: What a link asks its driver to do, in the order given: the driver owns the socket, the clock
 #: and the actors.
-Effect = Transmit | Established | Deliver | Parked | Redundant | Wake | Closed
+Effect = Transmit | Seal | Established | Deliver | Parked | Redundant | Wake | Closed
 
 
 class LinkPairs:
@@ -222,7 +233,8 @@ class Link:
             it must be sent when the link is established.
         state_of: returns what a peer receives by its standing, in place of `upper_state`.
         peer: what is known of the peer; None until it is identified.
-        heard_at: time of the last byte received.
+        heard_at: time of the last byte received; on a sealed link of the last batch, see
+            ``BATCH_SECONDS``.
         is_confirmed: whether the peer has established the link too.
     """
 
@@ -235,6 +247,7 @@ class Link:
         now: float,
         pairs: LinkPairs,
         certified: tuple[str, ...] = (),
+        channel: bytes = b"",
     ) -> None:
         """Make the machine of a fresh connection.
 
@@ -245,16 +258,20 @@ class Link:
             now: monotonic time in seconds, as in every call.
             pairs: the node's table.
             certified: names in the peer's certificate, which the connection has verified.
+            channel: what tells its TLS connection from others, see `Introduction`.
 
         Raises:
             ValueError: the nonce has another length.
         """
         self._config = config
         self._introduction = Introduction(
-            config, dialer=dialer, nonce=nonce, certified=certified
+            config, dialer=dialer, nonce=nonce, certified=certified, channel=channel
         )
         self._pairs = pairs
         self._reader = FrameReader(HANDSHAKE_LIMIT)
+        # Checks what comes over a sealed link; None before it is sealed, and on all others.
+        self._opener: Opener | None = None
+        self._opened_at = now  # the last batch
         # When the part of the handshake that is under way must be over; None between them.
         self._deadline: float | None = now + config.handshake_timeout
         self._sent_at = now  # the last heartbeat, or what stands for one
@@ -293,13 +310,60 @@ class Link:
 
         A read that brings nothing but dispatches gives them as they are; others give effects.
         """
-        self.heard_at = now
+        opener = self._opener
+        if opener is None:
+            self.heard_at = now
+        else:
+            data = self._open(opener, data, now)
+            if not data or opener.error is not None:
+                return [], self._take_broken(data, now, opener.error)
+        if not self.is_confirmed:
+            return [], self._take_unconfirmed(data, now)
         reader = self._reader
         frames = reader.feed(data)
-        if self.is_confirmed and reader.error is None:
+        if reader.error is None:
             is_one = len(frames) == 1 and frames[0][0] == _DISPATCH
             if is_one or _ONLY_DISPATCHES.issuperset(map(_operation_of, frames)):
                 return frames, []
+        return [], self._take_read(frames, now)
+
+    def _open(self, opener: Opener, data: bytes, now: float) -> bytes:
+        """Open the batches of a read; those of the peer alone are signs of its life."""
+        opened = opener.open(data)
+        if opened:
+            self._opened_at = now
+        # Without data the driver has not read for a while: that is no silence of the peer.
+        if not data or now < self._opened_at + BATCH_SECONDS:
+            self.heard_at = now
+        return opened
+
+    def _take_unconfirmed(self, data: bytes, now: float) -> list[Effect]:
+        """Take bytes of a peer that may not have established the link yet."""
+        reader, effects, was_sealed = self._reader, [], self._opener is not None
+        while self.state is LinkState.INTRODUCING and reader.error is None and data:
+            size = reader.wanted  # what follows the last frame of it may be sealed
+            effects += self._take_read(reader.feed(data[:size]), now)
+            data = data[size:]
+        if data and self._opener is not None and not was_sealed:
+            frames, more = self.take(data, now)
+            return [*effects, *([Deliver(frames)] if frames else more)]
+        if data:
+            effects += self._take_read(reader.feed(data), now)
+        return effects
+
+    def _take_broken(
+        self, data: bytes, now: float, error: errors.BrokenSeal | None
+    ) -> list[Effect]:
+        """Take what came before a batch that the peer did not send, and end the link."""
+        effects = self._take_read(self._reader.feed(data), now) if data else []
+        if error is None:
+            return effects
+        text = f"the seal of the link with node {self._peer_text()} is broken: {error}"
+        return [*effects, *self.close(text, errors.BrokenSeal(text), drop_reason(error))]
+
+    def _take_read(self, frames: list[RawFrame], now: float) -> list[Effect]:
+        """Take the frames of a read that brought more than dispatches, or may have."""
+        reader = self._reader
         effects: list[Effect] = []
         if not self.is_confirmed and self.state is LinkState.ESTABLISHED:
             self._confirm(effects)
@@ -313,7 +377,7 @@ class Link:
                 raise errors.UnknownOperation(msg)
         except errors.RemoteProtocolError as error:
             effects += self.close(str(error), error, drop_reason(error))
-        return [], effects
+        return effects
 
     def resume(self, now: float) -> list[Effect]:
         """Go on after ``Wake``: the pair is ours, or another link of it is established."""
@@ -459,13 +523,15 @@ class Link:
 
     def _introduce(self, frame: Frame, now: float, effects: list[Effect]) -> None:
         """Take a frame of a stranger."""
+        answer = b""
         try:
             answer, identity = self._introduction.take(frame)
         finally:
             # The peer that DROP_CONN is addressed to.
             self._peer_id = self._introduction.peer_id
-        if answer:
-            effects.append(Transmit(answer))
+            if answer:
+                effects.append(Transmit(answer))
+            self._seal(effects)
         if identity is None:
             return
         self.peer = identity
@@ -476,6 +542,18 @@ class Link:
             self._proceed(now, effects)
         else:
             self.state = LinkState.AWAIT_SYN
+
+    def _seal(self, effects: list[Effect]) -> None:
+        """Seal the link if both sides have just agreed on keys."""
+        keys, is_contended = self._introduction.seal_keys, self._config.is_contended
+        if keys is not None and self._opener is None:
+            self._opener = Opener(keys[1], is_contended)
+            effects.append(Seal(Sealer(keys[0], is_contended)))
+
+    @property
+    def secret(self) -> bytes | None:
+        """The secret that was proven on the link; None without one."""
+        return self._introduction.secret
 
     def _end_part(self, now: float) -> None:
         """Await nothing any more: the peer did its part. Heartbeats count from here on."""

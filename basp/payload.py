@@ -153,7 +153,7 @@ def read_flat_record(
         bare = kinds.get(payload[_RECORD_HEAD + 1 : -1])
         if bare is not None and not bare.field_names:
             try:
-                return bare.cls()
+                return bare.construct()
             except BaseException as cause:
                 raise refused(bare.name, cause) from cause
     try:
@@ -165,7 +165,7 @@ def read_flat_record(
         return _NOT_FLAT
     kind, values, _ = found
     try:
-        return kind.cls(*values)
+        return kind.construct(*values)
     except BaseException as cause:  # a constructor of the user
         raise refused(kind.name, cause) from cause
 
@@ -221,7 +221,7 @@ def _read_fields(  # noqa: C901
             if inner is None:
                 return None
             try:
-                values.append(inner[0].cls(*inner[1]))
+                values.append(inner[0].construct(*inner[1]))
             except BaseException:  # noqa: BLE001  (the general decoder tells)
                 return None
             at = inner[2]

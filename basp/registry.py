@@ -27,6 +27,7 @@ from callboard.basp.cbor.writer import (
     head,
     too_deep,
 )
+from callboard.construction import Restoring, constructor_of
 from callboard.dataclass import awaited_fields
 from callboard.text import describe
 
@@ -163,6 +164,8 @@ class RecordType(MessageType):
     """A dataclass or a named tuple: its instances travel as maps of their fields.
 
     Attributes:
+        construct: makes an instance of the values of all fields that the constructor takes, in
+            order or by name; they keep the values that were sent.
         wire_keys: CBOR of the field names; the map's head is in front of the first.
         is_flat: whether the constructor takes exactly the fields, in order.
     """
@@ -195,6 +198,7 @@ class RecordType(MessageType):
             parameter.kind is Parameter.POSITIONAL_OR_KEYWORD for parameter in self._parameters
         )
         self.is_flat &= self.field_names == tuple(each.name for each in self._parameters)
+        self.construct: Callable[..., Any] = constructor_of(cls, self.field_names)
 
     def _unfit(self, why: str) -> errors.NotSerializable:
         """Return the error for a class that cannot travel."""
@@ -276,9 +280,9 @@ class RecordType(MessageType):
             msg = f"message {self.name!r}: fields must be a map, not {kind}"
             raise errors.MalformedPayload(msg)
         try:
-            if content.keys() != self._defaults.keys():
-                content = self._fit(content, note_dropped)
-            return self._build_late(content) if self._late else self.cls(**content)
+            if self._late or content.keys() != self._defaults.keys():
+                return self._build_in_parts(content, note_dropped)
+            return self.construct(**content)
         except errors.MessageVersion:
             raise
         except BaseException as cause:  # a constructor of the user, or a maker of a default
@@ -305,12 +309,24 @@ class RecordType(MessageType):
             note_dropped(dropped)
         return fitted
 
-    def _build_late(self, content: dict[str, object]) -> object:
-        """Make an instance, and set the fields that its constructor does not take."""
-        late = self._late
-        taken = {name: value for name, value in content.items() if name not in late}
-        built: object = self.cls(**taken)
-        for name in late:
+    def _build_in_parts(
+        self, content: dict[Any, Any], note_dropped: NoteDropped | None
+    ) -> object:
+        """Make an instance of a sender that has other fields, or of what is set late.
+
+        What was not sent has the value that the constructor gives it.
+        """
+        late, fitted = self._late, content
+        if content.keys() != self._defaults.keys():
+            fitted = self._fit(content, note_dropped)
+        taken = {name: value for name, value in fitted.items() if name not in late}
+        construct = self.construct
+        built: object
+        if isinstance(construct, Restoring):
+            built = construct.make(taken, content.keys() - late)
+        else:
+            built = construct(**taken)
+        for name in late.intersection(content):
             # object.__setattr__ because the class may be frozen.
             object.__setattr__(built, name, content[name])
         return built

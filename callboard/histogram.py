@@ -1,10 +1,11 @@
 """A histogram of times: how many took at most so long, and how long all took together."""
 
-import threading
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Final
+
+from callboard import locks
 
 #: Upper bounds of its classes, in seconds; the last class has none.
 BOUNDS: Final = (
@@ -18,7 +19,7 @@ class Histogram:
 
     def __init__(self) -> None:
         """Begin empty."""
-        self._lock = threading.Lock()
+        self._lock = locks.lock("histogram", 980)
         self._counts = [0] * (len(BOUNDS) + 1)
         self._sum = 0.0
 

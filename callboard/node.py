@@ -7,23 +7,21 @@ that a method added here is there wherever a node is made, in worker processes t
 import contextlib
 import importlib
 import ssl
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, Unpack, cast
 
+from callboard import locks
 from callboard.actors.actor import Actor
-from callboard.actors.closing import refuse_loop
 from callboard.actors.errors import CallboardError, NodeClosed, WrongValue, require
 from callboard.actors.reference import ActorRef
 from callboard.actors.seconds import count as checked_count
-from callboard.actors.seconds import seconds as checked
+from callboard.actors.shutdown import STEP_SECONDS, CloseStep, Deadline
 from callboard.basp.errors import MalformedPayload
 from callboard.basp.header import LOG_INTAKE, LOG_SERVICE
 from callboard.proxies import node
 from callboard.proxies.link.certificates import TlsSource
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.tls import Tls
-from callboard.proxies.messages import DRAIN_TIMEOUT, Drained
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.surroundings import Surroundings
 
@@ -43,7 +41,7 @@ A = TypeVar("A", bound=Actor)
 CLOSE_ENTITIES: Final = 6.0
 
 #: Held while what a node has to do with entities is made.
-_ENTITIES_LOCK: Final = threading.Lock()
+_ENTITIES_LOCK: Final = locks.lock("making of a node's entities", 130)
 
 
 class NodeOptions(TypedDict, total=False):
@@ -54,6 +52,7 @@ class NodeOptions(TypedDict, total=False):
     secret: str | bytes | None
     secrets: Mapping[str, str | bytes] | None
     permissions: Mapping[str, Rights] | None
+    allow_unsealed: bool
     tls: TlsSource | ssl.SSLContext | None
     limits: Limits | None
     is_tool: bool
@@ -93,8 +92,8 @@ class Node(node.Node):
         """
         self._flight: FlightProcess | None = None
         self._entities: Entities | None = None
-        super().__init__(name, **options)
         self._dashboard: Any = None
+        super().__init__(name, **options)
         if dashboard:
             # By name: the room stands above this one, and few programs need it.
             room = importlib.import_module("callboard.dashboard")
@@ -118,40 +117,39 @@ class Node(node.Node):
         link: str = self._dashboard.link
         return link
 
-    def close(self) -> None:
-        """Close the page and the process of the logs, if there are any, and the node."""
-        if not self._closed and self._dashboard is not None:
+    def _register_end(self) -> None:
+        """Register the steps of what this class adds."""
+        super()._register_end()
+        shutdown = self.runtime.shutdown
+        shutdown.add_drain_step(self._move_entities)
+        shutdown.add_close_step(CloseStep.PAGES, self._close_page)
+        shutdown.add_close_step(CloseStep.ENTITIES, self._close_entities)
+        shutdown.add_close_step(CloseStep.FILES, self._release_files)
+
+    async def _move_entities(self, deadline: Deadline) -> None:
+        """Let other members have the slots of this node, in small portions."""
+        if self._entities is not None:
+            await self._start(self._entities.drain(deadline))
+
+    def _close_page(self, _: Deadline) -> None:
+        """Close the page for browsers."""
+        if self._dashboard is not None:
             self._dashboard.close()
-        entities = self._entities
-        if not self._closed and entities is not None and not self.runner.is_forked:
-            self._close_entities(entities)
-        super().close()
-        if entities is not None and not self.runner.is_forked:
-            entities.release()
-        if self._flight is not None and not self.runner.is_forked:
-            self._flight.close()
 
-    def drain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
-        """Drain the node, after its entities have moved to other members in small portions."""
-        begun = self.runtime.now()
-        if self._entities is not None and not self._closed:
-            self._wait(self._entities.drain(checked(timeout)))
-        return super().drain(max(0.0, timeout - (self.runtime.now() - begun)))
-
-    async def adrain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
-        """Awaitable twin of `drain`."""
-        begun = self.runtime.now()
-        if self._entities is not None and not self._closed:
-            await self._start(self._entities.drain(checked(timeout)))
-        return await super().adrain(max(0.0, timeout - (self.runtime.now() - begun)))
-
-    def _close_entities(self, entities: "Entities") -> None:
+    def _close_entities(self, deadline: Deadline) -> None:
         """Let entities commit what is under way, and others have their slots."""
-        if self.runtime.is_runner_thread():
-            return
-        refuse_loop("close()", "node.aclose()")
-        with contextlib.suppress(CallboardError):
-            self._start(entities.close()).result(CLOSE_ENTITIES)
+        if self._entities is not None:
+            seconds = deadline.left(STEP_SECONDS, CLOSE_ENTITIES)
+            part = Deadline.after(self.runtime.now, seconds)
+            with contextlib.suppress(CallboardError):
+                self._start(self._entities.close(part)).result(seconds + STEP_SECONDS)
+
+    def _release_files(self, _: Deadline) -> None:
+        """Close states and leases, and the process that serves logs."""
+        if self._entities is not None:
+            self._entities.release()
+        if self._flight is not None:
+            self._flight.close()
 
     # --- entities ---
 
@@ -205,7 +203,9 @@ class Node(node.Node):
         **kwargs: Any,
     ) -> None:
         """Awaitable twin of `host`."""
-        await self._all_entities.host(entity_class, args, kwargs, state, leases)
+        entities = self._all_entities
+        with self.runtime.shutdown.ending():
+            await entities.host(entity_class, args, kwargs, state, leases)
 
     def singleton(
         self,
@@ -256,7 +256,8 @@ class Node(node.Node):
     ) -> ActorRef[A]:
         """Awaitable twin of `singleton`."""
         entities, kind = self._all_entities, cast("type[Any]", entity_class)
-        return await entities.singleton(kind, key, args, kwargs, state, leases)
+        with self.runtime.shutdown.ending():
+            return await entities.singleton(kind, key, args, kwargs, state, leases)
 
     def queue(
         self,
@@ -306,7 +307,9 @@ class Node(node.Node):
         require(fits, "leases decide who owns a queue; give its state as well", leases)
         limits = checked_count(attempts, "attempts", 1), checked_count(limit, "limit", 1)
         if state is not None:
-            await self._all_entities.host_queue(name, state, leases, *limits)
+            entities = self._all_entities
+            with self.runtime.shutdown.ending():
+                await entities.host_queue(name, state, leases, *limits)
         return self._all_entities.queue(name)
 
     def entity(self, entity_class: "type[A] | str", key: str) -> ActorRef[A]:

@@ -1,7 +1,7 @@
 """A few pages over HTTP for monitoring, each made when somebody asks for it.
 
-The server answers on threads of its own. Anybody who reaches the port may ask, so it belongs on
-127.0.0.1 or a network of yours.
+The server answers on threads of its own. Every program that reaches the port may ask, so it
+belongs on 127.0.0.1 or a network of yours. Pages of other sites may not: see `host_guard`.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from callboard.actors.closing import Closing
 from callboard.figures import CONTENT_TYPE, Metric, exposition
+from callboard.host_guard import HostGuard, Refusal
 from callboard.text import logged, printable
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ JSON: Final = "application/json"
 
 #: Bytes of a text that is posted: a level or a name, never a document.
 POST_LIMIT: Final = 4_096
+
+#: Pages for probes and Prometheus, which ask by the names of services. They hold no payloads,
+#: so they are answered under every host if other machines reach the port.
+PROBED_PAGES: Final = ("/livez", "/readyz", "/metrics")
 
 
 class Page(NamedTuple):
@@ -64,6 +69,8 @@ class PageServer(Closing):
         port: int = 0,
         *,
         actions: Actions | None = None,
+        hosts: Iterable[str] = (),
+        option: str = "hosts",
     ) -> None:
         """Open the port and begin to answer.
 
@@ -72,11 +79,15 @@ class PageServer(Closing):
             host: local address.
             port: TCP port; 0 picks one.
             actions: for each path what is done with a text that is posted there.
+            hosts: names by which the port is reached, beside addresses, `localhost` and the
+                name of the machine; `*` for all.
+            option: what the option for `hosts` is called.
 
         Raises:
             OSError: the address is not ours or the port is taken.
         """
-        self._server = _http_server((host, port), pages, actions or {})
+        guard = HostGuard.of_port(host, hosts, option=option)
+        self._server = _http_server((host, port), pages, actions or {}, guard)
         self._server.start("pages")
 
     @property
@@ -94,16 +105,26 @@ class PageServer(Closing):
         self._server.close()
 
 
-def _http_server(address: tuple[str, int], pages: Pages, actions: Actions) -> "WebServer":
+def _http_server(
+    address: tuple[str, int], pages: Pages, actions: Actions, guard: HostGuard
+) -> "WebServer":
     """Open a port. `http.server` is loaded here: most programs never serve a page."""
     from callboard.web import WebHandler, WebServer
 
     class PageHandler(WebHandler):
         """Answers one connection."""
 
+        def refusal(self) -> Refusal | None:
+            """Return why the request is refused; probes may ask a public port by any name."""
+            path, is_get = self.path.partition("?")[0], self.command in ("GET", "HEAD")
+            if guard.any_address and is_get and path in PROBED_PAGES:
+                return None
+            mode = self.headers.get("Sec-Fetch-Mode")
+            return guard.refusal(self.asking, is_link=is_get and mode == "navigate")
+
         def do_GET(self) -> None:  # noqa: N802  # the base class calls it
             self.server.set_deadline(self.connection, None)
-            self._send(_get(pages, self.path))
+            self._send(_get(pages, actions, self.path))
 
         do_HEAD = do_GET  # noqa: N815  # as above
 
@@ -111,9 +132,6 @@ def _http_server(address: tuple[str, int], pages: Pages, actions: Actions) -> "W
             action = actions.get(self.path)
             if action is None:
                 self._send(text_page("nothing is done here", HTTPStatus.NOT_FOUND))
-            elif self.is_foreign():
-                text = "this is not done for pages of other sites; use this port's own address"
-                self._send(text_page(text, HTTPStatus.FORBIDDEN))
             elif (posted := self.body(POST_LIMIT)) is None:
                 text = f"a text of at most {POST_LIMIT} bytes, with its length, is taken here"
                 self._send(text_page(text, HTTPStatus.BAD_REQUEST))
@@ -131,12 +149,16 @@ def _http_server(address: tuple[str, int], pages: Pages, actions: Actions) -> "W
             if self.command != "HEAD":
                 self.wfile.write(body)
 
-    return WebServer(address, PageHandler)
+    return WebServer(address, PageHandler, guard)
 
 
-def _get(pages: Pages, target: str) -> Page:
-    page = pages.get(target.partition("?")[0])
+def _get(pages: Pages, actions: Actions, target: str) -> Page:
+    path = target.partition("?")[0]
+    page = pages.get(path)
     if page is None:
+        if actions.get(path) is not None:
+            text = "this changes something; send it by POST"
+            return text_page(text, HTTPStatus.METHOD_NOT_ALLOWED)
         text = f"nothing here; there are {', '.join(pages)}"
         return text_page(text, HTTPStatus.NOT_FOUND)
     return _made(page, target)

@@ -8,18 +8,20 @@ taken longest to say what it wants: an honest client says it at once.
 
 import contextlib
 import io
-import ipaddress
 import logging
+import re
 import socket
 import sys
 import threading
 import time
 from functools import partial
+from http import HTTPStatus
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
-from urllib.parse import urlsplit
 
+from callboard import locks
+from callboard.host_guard import Asking, HostGuard, Refusal
 from callboard.proxies.link.limits import source_of
 from callboard.text import logged
 
@@ -43,6 +45,14 @@ SLOWEST: Final = 64 * 1024
 #: Bytes of the first line and the headers of a request.
 HEAD_LIMIT: Final = 64 * 1024
 
+#: A line of a header. No other form is read: a blank before the colon, a folded line or a bare
+#: CR would end or hide a header for one parser and not for another, such as that of a proxy.
+_HEADER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r?\n")
+_BODY_HEADERS: Final = ("Content-Length", "Transfer-Encoding")
+_LENGTH: Final = re.compile(r"[0-9]+")
+#: Digits of a length that is looked at: as a number, a longer text would take its time.
+_LENGTH_DIGITS: Final = 15
+
 
 class WebServer(ThreadingHTTPServer):
     """Accepts connections within bounds, and ends those that take too long."""
@@ -51,13 +61,16 @@ class WebServer(ThreadingHTTPServer):
     block_on_close = False  # their threads end with their deadlines
     request_queue_size = 128  # a flood keeps nobody out at the door
 
-    def __init__(self, address: tuple[str, int], handler: type["WebHandler"]) -> None:
-        """Open a port.
+    def __init__(
+        self, address: tuple[str, int], handler: type["WebHandler"], guard: HostGuard
+    ) -> None:
+        """Open a port; the guard judges each request, whatever its method.
 
         Raises:
             OSError: the address is not ours or the port is taken.
         """
-        self._lock = threading.Lock()
+        self.guard = guard
+        self._lock = locks.lock("sessions of a web server", 290)
         #: Open connections: address, and the deadline of the request or the answer; None while
         #: the answer is made. The oldest comes first.
         self._open: dict[Any, tuple[str, float | None]] = {}
@@ -151,50 +164,78 @@ class WebHandler(BaseHTTPRequestHandler):
     timeout = REQUEST_LIMIT
     rbufsize = 0  # what reads has a buffer of its own
     server: WebServer
+    rfile: "_Reader"
 
     def setup(self) -> None:
         """Bound what is read of a head."""
         super().setup()
         self.rfile = _Reader(self.rfile)  # the stream is unbuffered
 
-    def body(self, limit: int) -> bytes | None:
-        """Read what is posted; None unless it says its length, of at most `limit` bytes.
+    def parse_request(self) -> bool:
+        """Read the head of a request; False if it was refused, for whatever method."""
+        if not super().parse_request():
+            return False
+        self._target = self.path
+        if "://" in self.path and not self.path.startswith(
+            "/"
+        ):  # as requests to a proxy have it
+            self.path = "/" + self.path.partition("://")[2].partition("/")[2]
+        refusal = self._malformed() or self.refusal()
+        if refusal is not None:
+            self.refuse(refusal)
+        return refusal is None
 
-        The request is whole then, and its answer may take its time.
+    def refusal(self) -> Refusal | None:
+        """Return why the request is refused; None if it is answered."""
+        return self.server.guard.refusal(self.asking)
+
+    @property
+    def asking(self) -> Asking:
+        """The parts of the request that the guard judges."""
+        found = self.headers.get_all
+        fetched = self.headers.get("Sec-Fetch-Site", "")
+        is_old = self.request_version in ("HTTP/0.9", "HTTP/1.0")
+        return Asking(found("Host", []), found("Origin", []), fetched, self._target, not is_old)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer with a status and a line of text."""
+        body = f"{refusal.text}\n".encode(errors="replace")
+        self.close_connection = True
+        self.send_response(refusal.status)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _malformed(self) -> Refusal | None:
+        """Return what is wrong with a head that a proxy may read in another way."""
+        lengths = self.headers.get_all("Content-Length", [])
+        codings = self.headers.get_all("Transfer-Encoding", [])
+        text = ""
+        if not all(map(_HEADER.fullmatch, self.rfile.header_lines)):
+            text = "a header has the form NAME: VALUE, on one line"
+        elif len(lengths) > 1 or (lengths and codings):
+            text = "the lengths of the body contradict one another; send Content-Length once"
+        elif lengths and not _LENGTH.fullmatch(lengths[0]):
+            text = "Content-Length is a number of bytes in decimal digits"
+        return Refusal(HTTPStatus.BAD_REQUEST, text) if text else None
+
+    def body(self, limit: int) -> bytes | None:
+        """Read what is posted; None if it has no length, or one of more than `limit` bytes.
+
+        A request without a body needs no length. The request is whole then, and its answer may
+        take its time.
         """
-        text = self.headers.get("Content-Length", "")
-        size = int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else -1
+        is_missing = not any(name in self.headers for name in _BODY_HEADERS)
+        text = "0" if is_missing else self.headers.get("Content-Length", "")
+        size = int(text) if text and len(text) <= _LENGTH_DIGITS else -1
         if not 0 <= size <= limit:
             return None
         self.server.set_deadline(self.connection, REQUEST_LIMIT + size / SLOWEST)
         found = self.rfile.read(size)
         self.server.set_deadline(self.connection, None)
         return found
-
-    def is_browser(self) -> bool:
-        """Return whether a browser sent this for a page: all say so where they post."""
-        return "Origin" in self.headers or "Sec-Fetch-Site" in self.headers
-
-    def is_foreign(self) -> bool:
-        """Return whether a page of another site may have made the browser send this.
-
-        A browser says the site (`Origin`), and the name by which it reached us (`Host`). That
-        name has to be an address, `localhost` or this machine's own: any other may be one of
-        the site, which lets its name lead here (DNS rebinding).
-        """
-        host = self.headers.get("Host", "")
-        origin = self.headers.get("Origin")
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-            site = None if origin is None else urlsplit(origin).netloc.lower()
-        except ValueError:  # no browser says that
-            return True
-        own = {"localhost", socket.gethostname().lower(), str(self.server.server_address[0])}
-        if name not in own and not name.endswith(".localhost") and not _is_address(name):
-            return True
-        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            return True
-        return site is not None and site != host.lower()
 
     def end_headers(self) -> None:
         """Let the answer leave within its time."""
@@ -210,6 +251,11 @@ class _Reader(io.BufferedReader):
 
     _left = HEAD_LIMIT
 
+    def __init__(self, raw: Any) -> None:
+        super().__init__(raw)
+        #: The lines of the head but its first and its last one.
+        self.header_lines: list[bytes] = []
+
     def readline(self, _size: int | None = -1) -> bytes:
         """Return the next line; the handler itself refuses a first one beyond the limit.
 
@@ -223,12 +269,6 @@ class _Reader(io.BufferedReader):
         if self._left < 0 and not is_first:
             what = "head"
             raise LineTooLong(what)
+        if not is_first and line not in (b"\r\n", b"\n", b""):
+            self.header_lines.append(line)
         return line
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

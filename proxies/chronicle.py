@@ -5,12 +5,12 @@ and how many. Losses of one kind, receiver, type and sender are one row; as even
 at most once a second.
 """
 
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field, fields, replace
 from typing import Any, Final
 
+from callboard import locks
 from callboard.actors.cell import Cell
 from callboard.actors.envelope import Envelope, trace_id
 from callboard.actors.events import (
@@ -163,7 +163,8 @@ class RecentPast:
     def __post_init__(self) -> None:
         """Begin to take note."""
         runtime = self._runtime
-        self._lock = threading.RLock()  # a finalizer may lose a message in the midst
+        # A finalizer may lose a message in the midst.
+        self._lock = locks.lock("recent events of a node", 990, reentrant=True)
         self._events: deque[tuple[int, float, str, dict[str, str]]] = deque(maxlen=EVENTS)
         self._number = 0
         self._losses: dict[tuple[Any, ...], _Loss] = {}

@@ -2,8 +2,12 @@
 
 serving -> draining -> refusing -> quiet or out of time -> closed
 
-- draining: other nodes no longer find its names and spawn nothing here. Whatever arrives is
-  still handled: it may have been under way, or belong to a conversation that has to end.
+One deadline holds for all of it: for what other parts hand over (`Shutdown.add_drain_step`,
+such as the slots of entities), for the workers, and for the close that follows.
+
+- draining: other nodes no longer find its names and spawn nothing here, and its takers of
+  jobs end with `NodeClosed`. Whatever arrives is still handled: it may have been under way, or
+  belong to a conversation that has to end.
 - refusing: asks of other nodes fail at once with `NodeClosed`, so that a caller who goes on can
   turn elsewhere. It begins a moment later, and not while something here waits for another
   node, which may have to call back before it can answer. It lasts for a moment at least, so
@@ -20,6 +24,7 @@ from typing import Final
 
 from callboard.actors.reference import current_cell
 from callboard.actors.runtime import Runtime
+from callboard.actors.shutdown import Deadline
 from callboard.dataclass import dataclass
 from callboard.proxies.broker import Broker
 from callboard.proxies.messages import Drained
@@ -49,22 +54,23 @@ class Drain:
         A handler that awaits this does not wait for itself.
         """
         runtime = self._runtime
-        now = runtime.now
-        begun, handled = now(), runtime.handled
+        deadline = Deadline.after(runtime.now, timeout)
+        begun, handled = runtime.now(), runtime.handled
         for table in self._names:
             table.withdraw_all()
-        left, unsent = await self._quiet(begun, timeout)
+        await runtime.shutdown.drain(deadline)
+        left, unsent = await self._quiet(begun, deadline)
         finished = behind = 0
         for pool in list(self._pools):
-            theirs = await pool.adrain(max(0.0, begun + timeout - now()))
+            theirs = await pool.adrain(deadline.left())
             finished, behind = finished + theirs.finished, behind + theirs.left
-            left, unsent = await self._quiet(begun, timeout)
+            left, unsent = await self._quiet(begun, deadline)
         finished += runtime.handled - handled
-        report = Drained(finished, left + behind, now() - begun, unsent)
+        report = Drained(finished, left + behind, runtime.now() - begun, unsent)
         runtime.report(report)
         return report
 
-    async def _quiet(self, begun: float, timeout: float) -> tuple[int, int]:
+    async def _quiet(self, begun: float, deadline: Deadline) -> tuple[int, int]:
         """Wait until this node is quiet; returns what is left, and bytes unsent."""
         broker, now, own = self._broker, self._runtime.now, current_cell.get()
         refusing_since = now()
@@ -76,7 +82,7 @@ class Drain:
             left, unsent = self._left(own), broker.routes.unsent
             has_refused = now() - refusing_since >= SETTLE or not broker.routes.wires
             is_quiet = broker.incoming.refuses_asks and has_refused and not (left or unsent)
-            if is_quiet or now() - begun >= timeout:
+            if is_quiet or not deadline.left():
                 broker.incoming.refuses_asks = True
                 return left, unsent
             await asyncio.sleep(LOOK_INTERVAL)

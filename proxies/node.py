@@ -8,8 +8,6 @@ import socket
 import ssl
 import threading
 from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
     Callable,
     Coroutine,
     Mapping,
@@ -23,18 +21,21 @@ from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar, overload
 from callboard.actors import errors
 from callboard.actors.actor import Actor
 from callboard.actors.closing import Closing, refuse_loop
+from callboard.actors.feed import Feed, Source
 from callboard.actors.future import Future
 from callboard.actors.mailbox import options_of
 from callboard.actors.reference import ActorRef, Down, checked_ref, current_cell
 from callboard.actors.runner.runner import Runner
-from callboard.actors.runtime import Runtime
+from callboard.actors.runtime import SHUTDOWN_TIMEOUT, Runtime
 from callboard.actors.seconds import seconds as checked
+from callboard.actors.shutdown import STEP_SECONDS, CloseStep, Deadline, Phase
 from callboard.actors.supervision.child import Child, check_children
 from callboard.actors.supervision.rules import BACKOFF
 from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.thespian import PlainActors
 from callboard.basp.accounting import Account
 from callboard.basp.header import DIRECTORY, FIRST_ACTOR, INSPECTOR, SPAWN_SERVER
+from callboard.basp.node_id import NodeId
 from callboard.proxies.address import (
     Endpoint,
     NodeSource,
@@ -55,6 +56,7 @@ from callboard.proxies.link.connector import LinkOptions
 from callboard.proxies.link.discovery import Discovery, KnownSource
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.ports import Ports
+from callboard.proxies.link.wire import Wire
 from callboard.proxies.looks import Looks
 from callboard.proxies.messages import DRAIN_TIMEOUT, Drained, Spawn
 from callboard.proxies.names.directory import Directory, Names
@@ -70,6 +72,7 @@ from callboard.proxies.surroundings import Surroundings, real_surroundings
 from callboard.proxies.traffic.paths import describe_node
 from callboard.proxies.workers.class_source import refuse_while_loading, source_of
 from callboard.proxies.workers.pool import Worker, WorkerPool
+from callboard.release import RELEASE, build_id
 from callboard.text import shown
 
 A = TypeVar("A", bound=Actor)
@@ -100,6 +103,7 @@ class Node(Closing):
         secret: str | bytes | None = None,
         secrets: Mapping[str, str | bytes] | None = None,
         permissions: Mapping[str, Rights] | None = None,
+        allow_unsealed: bool = False,
         tls: TlsSource | ssl.SSLContext | None = None,
         limits: Limits | None = None,
         is_tool: bool = False,
@@ -120,6 +124,8 @@ class Node(Closing):
             permissions: what peers may do, by patterns of their names: those of `secrets`, else
                 those in certificates. The first pattern that matches holds; whom none matches
                 is refused. Without it all may do everything.
+            allow_unsealed: link also with nodes of release 0.1, which prove a secret but do not
+                seal the link with it: for the days of an upgrade.
             tls: encrypts the links that this node makes, and those of its ports unless
                 `listen` says otherwise; peers have to use TLS as well.
             limits: what the node takes from others.
@@ -138,7 +144,7 @@ class Node(Closing):
         """
         _check_arguments(name, join, spawnable or {}, limits)
         seeds = [parse_seed(address) for address in join]
-        access = LinkAccess.of(secret, secrets, permissions)
+        access = LinkAccess.of(secret, secrets, permissions, allow_unsealed=allow_unsealed)
         self._certificates = certificates = Certificates.of_dials(tls)
         around = surroundings or real_surroundings()
         node_id = around.make_node_id()
@@ -148,15 +154,15 @@ class Node(Closing):
         self.runner = around.make_runner(name)
         self.runtime = Runtime(name, node_id, self.runner)
         self.runtime.plain = PlainActors({})
-        options = LinkOptions(
-            node_id,
-            access,
-            certificates,
-            limits or Limits(),
-            state=describe_node(name, is_tool=is_tool),
-            limited_state=describe_node(name, is_tool=is_tool, is_limited=True),
+        options = replace(
+            _link_options(name, node_id, is_tool=is_tool),
+            access=access,
+            tls=certificates,
+            limits=limits or Limits(),
         )
         self._closed = False
+        #: Whether `close` was called.
+        self._is_closing = False
         #: What `_start` runs for callers: the future, the coroutine, the one around it.
         self._started: dict[Future[Any], tuple[Coroutine[Any, Any, Any], ...]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()  # asyncio itself has only weak references
@@ -181,6 +187,7 @@ class Node(Closing):
         self._offered = dict(spawnable or {})
         self._start_parts(limits or Limits(), serve_logs)
         self._discovery = self._discover(around, seeds)
+        self._register_end()
 
     def _discover(
         self, around: Surroundings, seeds: Sequence[Endpoint | NodeSource]
@@ -309,10 +316,11 @@ class Node(Closing):
                 f"attributes of {name}, or offer a subclass of it there that has them"
             )
             raise errors.NotSpawnable(msg)
-        if isinstance(on, Worker | WorkerPool):
-            return await on.aspawn(actor_class, *args, **kwargs)
         request = Spawn(name, args, kwargs or None, by_class=True)
-        return await self._reach.spawn(on, request)
+        with self.runtime.shutdown.ending():
+            if isinstance(on, Worker | WorkerPool):
+                return await on.aspawn(actor_class, *args, **kwargs)
+            return await self._reach.spawn(on, request)
 
     def remote_spawn(
         self, on: str | bytes, name: str, *args: Any, **kwargs: Any
@@ -338,7 +346,8 @@ class Node(Closing):
         """Awaitable twin of `remote_spawn`."""
         needed = "takes the name of an offered class; spawn(Till, on=…) the class"
         errors.require(isinstance(name, str), f"remote_spawn() {needed}", name)
-        return await self._reach.spawn(on, Spawn(name, args, kwargs or None))
+        with self.runtime.shutdown.ending():
+            return await self._reach.spawn(on, Spawn(name, args, kwargs or None))
 
     def offer(self, name: str, actor_class: type[Actor]) -> None:
         """Let other nodes spawn a class here from now on, as `spawnable` does."""
@@ -367,7 +376,8 @@ class Node(Closing):
     async def aworkers(self, count: int | None = None) -> WorkerPool:
         """Awaitable twin of `workers`."""
         refuse_while_loading()
-        return await self._start_workers(count)
+        with self.runtime.shutdown.ending():
+            return await self._start_workers(count)
 
     async def _start_workers(self, count: int | None) -> WorkerPool:
         """Start workers and wait until they are linked."""
@@ -447,31 +457,24 @@ class Node(Closing):
         """Return all reachable actors of that name, those of this node first."""
         return self._start(self._reach.all(check_name(name), checked(timeout)))
 
-    async def watch(self, name: str) -> AsyncGenerator[NameChange, None]:
+    def watch(self, name: str) -> Feed[NameChange]:
         """Iterate over the reachable holders of a name: the present ones, then each change.
 
         `NameAdded` and `NameRemoved` come in the order in which this node learns of them; a
         holder whose node is lost is removed with reason `unreachable`. The iteration ends when
-        the node is closed.
+        the node is closed, or with `aclose`; a cancelled wait for the next change loses none.
 
         Raises:
             InvalidAddress: no actor can have such a name.
         """
         check_name(name)
-        loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[NameChange | None] = asyncio.Queue()
+        return Feed(partial(self._begin_watching, name))
 
-        def put(change: NameChange | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody iterates
-                loop.call_soon_threadsafe(queue.put_nowait, change)
-
-        watcher = watch_name(self.runtime, name, is_group=False, told=put)
-        self.runtime.monitor(watcher).add_done_callback(lambda _: put(None))
-        try:
-            while (change := await queue.get()) is not None:
-                yield change
-        finally:
-            watcher.kill()
+    def _begin_watching(self, name: str, source: Source[NameChange]) -> Callable[[], object]:
+        """Put the changes of a name into a feed; returns what ends that."""
+        watcher = watch_name(self.runtime, name, is_group=False, told=source.put)
+        self.runtime.monitor(watcher).on_done(lambda _: source.end())
+        return watcher.kill
 
     def group(
         self,
@@ -512,6 +515,7 @@ class Node(Closing):
         secret: str | bytes | None = None,
         secrets: Mapping[str, str | bytes] | None = None,
         permissions: Mapping[str, Rights] | None = None,
+        allow_unsealed: bool | None = None,
         insecure: bool = False,
     ) -> int:
         """Accept links on a port; returns the port (0 picks a free one).
@@ -526,6 +530,8 @@ class Node(Closing):
             secrets: secrets with names, one of which each peer has to prove; default, where
                 `secret` is not given either, is the node's.
             permissions: what peers of this port may do; default is the node's.
+            allow_unsealed: let nodes of release 0.1 in, whose links are not sealed; default is
+                the node's.
             insecure: allow a public address that nothing guards.
 
         Raises:
@@ -543,6 +549,8 @@ class Node(Closing):
             access = replace(access, keys=given.keys)
         if given.permissions is not None:
             access = replace(access, permissions=given.permissions)
+        if allow_unsealed is not None:
+            access = replace(access, allow_unsealed=allow_unsealed)
         report = self.runtime.report
         chosen = self._certificates if tls is None else Certificates(tls, report)
         return self._ports.open(
@@ -565,9 +573,10 @@ class Node(Closing):
         """Awaitable twin of `connect`."""
         self._refuse_closed()
         where, limit = parse_seed(address), checked(timeout)
-        if isinstance(where, NodeSource):
-            return await self._connect_source(where, limit)
-        peer, _ = await self._reach.linked(where, limit, keep=True)
+        with self.runtime.shutdown.ending():
+            if isinstance(where, NodeSource):
+                return await self._connect_source(where, limit)
+            peer, _ = await self._reach.linked(where, limit, keep=True)
         return peer
 
     async def _connect_source(self, source: NodeSource, timeout: float) -> bytes:
@@ -609,7 +618,8 @@ class Node(Closing):
         self._refuse_closed()
         if parse_address(address).number is not None:
             return self.ref(address)
-        return await self._reach.actor_at(address, checked(timeout))
+        with self.runtime.shutdown.ending():
+            return await self._reach.actor_at(address, checked(timeout))
 
     def monitor_node(self, node_id: bytes) -> Future[NodeDown]:
         """Return a future that is done when no path leads to a node any more."""
@@ -617,7 +627,7 @@ class Node(Closing):
         check_node_id(node_id, "monitor_node()")
         future: Future[NodeDown] = Future()
         self.runtime.post(self._broker.paths.monitor_node, node_id, future)
-        return future
+        return self.runtime.shutdown.guard(future)
 
     def adopt(self, sock: socket.socket, *, dialer: bool) -> None:
         """Link over a connection that is there already, such as one end of a socket pair.
@@ -656,6 +666,7 @@ class Node(Closing):
                 wire.waiting,
                 wire.pauses,
                 peer in self._routes.tools,
+                *_told_of(wire),
             )
             for peer, wire in list(self._routes.wires.items())
         ]
@@ -724,17 +735,20 @@ class Node(Closing):
 
         return self.runtime.subscribed(tell)
 
-    async def events(self) -> AsyncIterator[object]:
-        """Iterate over the node's events, dataclasses: dead letters, downs, links, restarts."""
-        loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[object] = asyncio.Queue()
+    def events(self) -> Feed[object]:
+        """Iterate over the node's events, dataclasses: dead letters, downs, links, restarts.
 
-        def put(event: object) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, event)
+        The iteration ends when the node is closed, or with `aclose`; a cancelled wait for the
+        next event loses none.
+        """
+        return Feed(self._begin_reporting)
 
-        with self.subscribed(put):
-            while True:
-                yield await queue.get()
+    def _begin_reporting(self, source: Source[object]) -> Callable[[], object]:
+        """Put the events of this node into a feed; returns what ends that."""
+        parts = contextlib.ExitStack()
+        parts.enter_context(self.subscribed(source.put))
+        parts.callback(self.runtime.shutdown.on(Phase.ENDED, source.end))
+        return parts.close
 
     # --- the end ---
 
@@ -746,11 +760,12 @@ class Node(Closing):
     def drain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
         """Finish what is under way, take nothing new, then close; returns what was left.
 
-        Names are withdrawn and spawns refused at once; asks under way get their answers and
-        mailboxes are emptied, at last those of its workers. The report is told as an event too.
+        Names are withdrawn, spawns refused and takers of jobs ended at once; entities move to
+        other nodes; asks under way get their answers and mailboxes are emptied, at last those
+        of its workers. The report is told as an event too.
 
         Args:
-            timeout: seconds after which the node is closed in any case.
+            timeout: seconds after which the node is closed in any case, in half a second.
 
         Raises:
             NodeClosed: it is closed already.
@@ -770,35 +785,58 @@ class Node(Closing):
         """End all actors, tell the neighbors, close all links and stop. Idempotent.
 
         In a handler of this node it returns at once; the node ends when the handler has.
+        Whatever still waits for something of this node fails with `NodeClosed`.
 
         Raises:
             WouldBlock: called on the thread of a running event loop; nothing was closed.
         """
-        if self._closed or self.runner.is_forked:  # the process that it lives in closes it
+        if self._is_closing or self.runner.is_forked:  # the process that it lives in closes it
             return
         if self.runtime.is_runner_thread():
             threading.Thread(target=self.close, name="callboard-close", daemon=True).start()
             return
         refuse_loop("close()", "node.aclose()")
+        self._is_closing = True
+        self.runtime.shutdown.close()
+
+    def _register_end(self) -> None:
+        """Register the steps by which this node closes."""
+        add = self.runtime.shutdown.add_close_step
+        add(CloseStep.ACTORS, self._end_actors)
+        add(CloseStep.LINKS, self._close_links)
+        add(CloseStep.RUNNER, self._stop_runner)
+        add(CloseStep.PROCESSES, self._join_workers)
+
+    def _end_actors(self, deadline: Deadline) -> None:
+        """End all actors; a handler may hold its own up, and then the node goes on closing."""
         self._closed = True
         self.runtime.post(self._discovery.close)
         for pool in self._pools:
             pool.begin_close()
-        self.runtime.end_actors()
+        self.runtime.end_actors(deadline.left(STEP_SECONDS, SHUTDOWN_TIMEOUT))
+
+    def _close_links(self, deadline: Deadline) -> None:
+        """Close all links and ports."""
         done: Future[None] = Future()
         self.runtime.post(self._shut, done)
         # A handler may hold the node up: stop anyway.
         with contextlib.suppress(errors.ResultTimeout):
-            done.result(CONNECT_TIMEOUT)
-        self.runtime.close()
+            done.result(deadline.left(STEP_SECONDS))
+
+    def _stop_runner(self, deadline: Deadline) -> None:
+        """Fail what waits for this node, and stop its threads."""
+        self.runtime.close(deadline.left(STEP_SECONDS, SHUTDOWN_TIMEOUT))
         self._connector.linger()
-        for pool in self._pools:
-            pool.join()
         for future, coroutines in list(self._started.items()):
             future.set_exception(errors.NodeClosed(f"{self.name} was closed"))
             for each in coroutines:  # the loop ended before their first step
                 if inspect.getcoroutinestate(each) == inspect.CORO_CREATED:
                     each.close()
+
+    def _join_workers(self, deadline: Deadline) -> None:
+        """Wait for the processes of workers; what takes too long is killed."""
+        for pool in self._pools:
+            pool.join(deadline.left(STEP_SECONDS))
 
     def _shut(self, done: Future[None]) -> None:
         """Close all links; on the runner."""
@@ -908,6 +946,23 @@ def _check_offer(name: object, actor_class: object) -> None:
     needed = f"a class is offered by its name, as in offer('till', Till), not {shown(name):.80}"
     is_named = isinstance(name, str) and isinstance(actor_class, type)
     errors.require(is_named, f"{needed} with a class", actor_class)
+
+
+def _link_options(name: str, node_id: NodeId, *, is_tool: bool) -> LinkOptions:
+    """Return what the links of a node tell of it, before anything guards them."""
+    return LinkOptions(
+        node_id,
+        state=describe_node(name, is_tool=is_tool),
+        limited_state=describe_node(name, is_tool=is_tool, is_limited=True),
+        release=(RELEASE, build_id()),
+    )
+
+
+def _told_of(wire: Wire) -> tuple[str, str, str]:
+    """Return release and build of the node at the other end, and what guards the link."""
+    peer = wire.link.peer
+    assert peer is not None, "a link that is not established is not listed"
+    return peer.release, peer.build, peer.guard.value
 
 
 def _account_info(account: Account, waiting: int, name: str) -> AccountInfo:

@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from callboard import locks
 from callboard.actors.future import Future
 from callboard.actors.runtime import Runtime
 from callboard.basp.node_id import NodeId
@@ -107,7 +108,7 @@ class Overlay:
         wire = self._routes.wire_to(node_id)
         if wire is None or wire.waiting >= limit:
             return False
-        return not (self._routes.lock.locked() or wire.is_busy)
+        return not (locks.is_taken(self._routes.lock) or wire.is_busy)
 
     def put_off(self, node_id: bytes, seconds: float) -> None:
         """Read nothing for a time on the link towards a node: what it sends comes too fast."""

@@ -5,10 +5,10 @@ dispatch happen under the table's lock, and routes change under it too, so the o
 is the order of the positions.
 """
 
-import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from callboard import locks
 from callboard.basp.accounting import Accounts
 from callboard.basp.node_id import NodeId
 from callboard.basp.routing.router import PORTION, Router
@@ -36,7 +36,7 @@ class RouteTable:
         self.node_id = node_id
         self.router = Router(node_id, PORTION)
         self.accounts = Accounts()
-        self.lock = threading.Lock()
+        self.lock = locks.lock("routes", 700)
         #: What other nodes call themselves, and which of them are tools.
         self.names, self.tools = self.router.names, self.router.tools
         #: What they said that they can do, see `callboard.proxies.messages`.

@@ -24,6 +24,10 @@ class LinkInfo:
         pauses: how often reading was put off because it brought more than `Limits` allow, or
             than a receiver of topics can take.
         is_tool: whether the neighbor only looks and asks, as commands do.
+        release: of the neighbor; `0.1` where it tells none.
+        build: of the neighbor, where it tells one.
+        guard: what keeps others from speaking on the link in the neighbor's name: `seal`,
+            `tls`, `unsealed` (a secret was proven, but a relay gets through) or `none`.
     """
 
     peer: bytes
@@ -36,6 +40,9 @@ class LinkInfo:
     bytes_waiting: int
     pauses: int = 0
     is_tool: bool = False
+    release: str = "0.1"
+    build: str = ""
+    guard: str = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import IO, Any, Final
 
+from callboard import locks
 from callboard.proxies.events import LinkUp
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.node import Node
@@ -74,7 +75,7 @@ class _Voice:
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._lock = threading.Lock()
+        self._lock = locks.lock("control of a worker process", 621)
 
     def __call__(self, **what: str) -> None:
         with self._lock, contextlib.suppress(OSError):  # the parent is gone: `serve` ends

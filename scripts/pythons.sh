@@ -44,7 +44,7 @@ for version in 3.11 3.12 3.13 3.14; do
   if set_up; then
     ready=$SECONDS
     code=0
-    check -n "${JOBS:-3}" --dist loadfile "${files[@]}" || {
+    check -n "${JOBS:-3}" --dist loadfile -m "quick or not slow" "${files[@]}" || {
       echo "again, alone, what failed beside the others:"
       check --last-failed --last-failed-no-failures=none || code=$?
     }

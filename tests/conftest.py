@@ -17,6 +17,8 @@ import warnings
 import pytest
 from hypothesis import settings
 
+from tests.costs import Costs
+
 settings.register_profile("dev", max_examples=30, deadline=None)
 settings.register_profile("ci", max_examples=30, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=500, deadline=None)
@@ -53,9 +55,24 @@ _stderr = pytest.StashKey[int]()
 def pytest_configure(config):
     """Keep where errors are written: it is captured while a test runs."""
     config.stash[_stderr] = os.dup(2)
+    config.pluginmanager.register(Costs(config), "costs")
+
+
+def pytest_collection():
+    """Look for no garbage while tests are collected: none of these objects is."""
+    gc.disable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Keep what was collected out of every later search for garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure(config):
+    gc.unfreeze()  # libraries in C report at the exit what is not freed
     os.close(config.stash[_stderr])
 
 
@@ -85,6 +102,16 @@ def pytest_runtest_call(item):
 def pytest_runtest_teardown(item):
     with _ended(item):
         return (yield)
+
+
+#: Fixtures that take seconds to start: tests with one of these are slow unless marked `quick`.
+SLOW_FIXTURES = {"browser", "spark"}
+
+
+def pytest_itemcollected(item):
+    """Mark tests as slow that have a slow fixture."""
+    if not SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.slow)
 
 
 #: Files that take longest, the longest first: each is run by one process.

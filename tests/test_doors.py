@@ -359,6 +359,7 @@ def test_what_is_too_large_is_refused_before_it_is_there(name: str, opened: Open
     assert eventually(opened.serves)
 
 
+@pytest.mark.slow
 @doors("number")
 def test_strangers_of_many_addresses_are_bounded(name: str, opened: Opened) -> None:
     strangers = [opened.stranger(f"127.0.0.{number + 1}") for number in range(MOST + 3)]
@@ -375,6 +376,7 @@ def test_strangers_of_one_address_leave_places_to_others(name: str, opened: Open
     assert opened.serves("127.0.0.2")
 
 
+@pytest.mark.slow
 @doors("deadline")
 def test_a_stranger_that_trickles_is_ended_in_time(name: str, opened: Opened) -> None:
     strangers = [opened.stranger() for _ in range(MOST_OF_ADDRESS)]
@@ -397,6 +399,7 @@ def texts() -> Iterator[tuple[str, str]]:
             yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_every_file_that_opens_a_socket_is_in_the_register() -> None:
     assert {name for name, text in texts() if _OPENS.search(text)} == set(OPENERS)
 

@@ -14,6 +14,8 @@ from callboard.pipeline.state import Baseline, Detection, learn_all
 from examples import temperatures
 from examples.detector import Detector, Measured
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 PRINTED = {

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[1] / "docs" / "kill-the-owner.md").read_text()
 BLOCKS = re.findall(r"^```python\n(# (\w+\.py)\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 SAID = re.findall(r"^ *print\(.*\)  # (.*)$", PAGE, re.MULTILINE)

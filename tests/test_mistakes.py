@@ -205,6 +205,7 @@ def test_an_answer_that_was_to_be_awaited_fails_its_handler(node, echo, question
         asks.ask(question).result(5)
 
 
+@pytest.mark.slow
 def test_a_pause_that_nobody_awaits_is_told_once(node, caplog):
     sleepy = node.spawn(Sleepy)
 
@@ -215,6 +216,7 @@ def test_a_pause_that_nobody_awaits_is_told_once(node, caplog):
     assert caplog.text.count("Sleepy called self.sleep() and went on") == 1
 
 
+@pytest.mark.slow
 def test_a_pause_that_is_awaited_later_or_given_up_is_none(caplog):
     with Node() as other:
         assert other.spawn(Sleepy).ask(B()).result(5) == 1

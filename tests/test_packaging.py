@@ -6,11 +6,14 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).parents[1]
 ROOMS = ("actors", "basp", "proxies")
@@ -141,3 +144,39 @@ def test_no_link_of_the_description_is_broken_on_an_index(wheel):
     assert "callboard runs your Python classes as actors" in page
     assert all(link.startswith("https://") for link in links), links
     assert "tutorial (`docs/tutorial.md`)" in page
+
+
+@pytest.fixture
+def install_beside(wheel, tmp_path):
+    """Ask pip what it would do with the wheel where a version of callboard is installed."""
+    pytest.importorskip("pip")
+
+    def ask(version):
+        site = tmp_path / version
+        metadata = site / f"callboard-{version}.dist-info" / "METADATA"
+        metadata.parent.mkdir(parents=True)
+        metadata.write_text(f"Metadata-Version: 2.4\nName: callboard\nVersion: {version}\n")
+        # -S: the environment's own callboard is not seen.
+        return run(
+            *(sys.executable, "-S", "-m", "pip", "install", "--dry-run"),
+            *("--no-deps", "--no-index", str(wheel)),
+            cwd=tmp_path,
+            PYTHONPATH=os.pathsep.join((str(site), sysconfig.get_path("purelib"))),
+        )
+
+    return ask
+
+
+def test_pip_takes_the_wheel_for_an_upgrade_of_the_last_release(wheel, install_beside):
+    version = wheel.name.split("-")[1]
+
+    assert f"Would install callboard-{version}" in install_beside("0.1.0")
+    assert "already installed" in install_beside(version)
+
+
+def test_the_version_of_the_tree_is_above_the_last_release():
+    from packaging.version import Version
+
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+
+    assert Version(project["version"]) > Version("0.1.0")

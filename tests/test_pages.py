@@ -20,6 +20,8 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.commitlog import ExtraMissing
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 #: Pages whose blocks are files of a program, or tests, with how they are run.
 ELSEWHERE = {

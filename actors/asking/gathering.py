@@ -12,6 +12,7 @@ from callboard.actors import errors
 from callboard.actors.future import Future, refuse_endless_wait
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.seconds import limit as checked_limit
+from callboard.items import Items
 from callboard.text import shown
 
 #: What can be waited for.
@@ -193,11 +194,15 @@ class Completed(Generic[F]):
                 _sleep_until(self._arrivals.next(), self._seconds())
             yield self._take()
 
-    async def __aiter__(self) -> AsyncIterator[F]:
-        while self._left:
-            if not self._arrivals.done:
-                await _await_done(self._arrivals.next(), self._seconds())
-            yield self._take()
+    def __aiter__(self) -> AsyncIterator[F]:
+        return Items(self._next)
+
+    async def _next(self) -> F:
+        if not self._left:
+            raise StopAsyncIteration
+        if not self._arrivals.done:
+            await _await_done(self._arrivals.next(), self._seconds())
+        return self._take()
 
     def _seconds(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
@@ -270,15 +275,24 @@ class Answers(Generic[R]):
         finally:
             self._cancel()
 
-    async def __aiter__(self) -> AsyncIterator[R]:
+    def __aiter__(self) -> AsyncIterator[R]:
+        return Items(self._next, self._cancel)
+
+    async def _next(self) -> R:
+        while self._fill():
+            if self._window[0].done_:
+                return self._next_answer()
+            await self._arrivals.next()
+        raise StopAsyncIteration
+
+    def _next_answer(self) -> R:
+        """Return the first answer, or raise its error, which ends it."""
         try:
-            while self._fill():
-                if not self._window[0].done_:
-                    await self._arrivals.next()
-                while self._window and self._window[0].done_:
-                    yield self._window.popleft().result()
-        finally:
+            return self._window.popleft().result()
+        except BaseException:
+            self._items = iter(())
             self._cancel()
+            raise
 
     def __await__(self) -> Generator[Any, None, list[R]]:
         return self._all().__await__()
@@ -302,7 +316,10 @@ class Answers(Generic[R]):
         return answers
 
     async def _all(self) -> list[R]:
-        return [answer async for answer in self]
+        try:
+            return [answer async for answer in self]
+        finally:
+            self._cancel()
 
     def _fill(self) -> bool:
         """Ask as much as may be under way; returns whether answers are to come."""

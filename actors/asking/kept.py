@@ -5,11 +5,11 @@ handled; a further one joins it while it is under way, and gets the same answer 
 key is one of the node that asks: no other can guess its way to an answer.
 """
 
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from callboard import locks
 from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull
 from callboard.actors.mailbox import size_of
 from callboard.actors.reference import ActorRef, Asker, Home
@@ -88,16 +88,20 @@ class KeptAnswer:
 
     def _settle(self, value: Any, error: BaseException | None) -> bool:
         """Take the outcome; False when there was one."""
+        outcome = value if error is None else error
+        # What may run code of users is done before the lock is taken.
+        size = KEPT_OVERHEAD + size_of(value)
+        is_handled = not getattr(outcome, "nothing_happened", False)
         with self._keeper.lock:
             if self.done_:
                 return False
             self.done_ = True
             self._outcome = value, error
             askers, self._askers = self._askers, deque()
-            self.size = KEPT_OVERHEAD + size_of(value)
-            outcome = value if error is None else error
-            is_handled = not getattr(outcome, "nothing_happened", False)
-            self._keeper.settled(self, is_kept=is_handled and not isinstance(error, _NOT_KEPT))
+            self.size = size
+            is_kept = is_handled and not isinstance(error, _NOT_KEPT)
+            dropped = self._keeper.settled(self, is_kept=is_kept)
+        del dropped  # without the lock: these answers are objects of users
         for asker in askers:
             _give(asker, value, error)
         return True
@@ -110,7 +114,7 @@ class KeptAnswers:
         self._now = now
         self._call_later = call_later
         #: Guards the tables, and what becomes of each answer.
-        self.lock = threading.Lock()
+        self.lock = locks.lock("kept answers", 750)
         self._answers: dict[Place, KeptAnswer] = {}
         #: Those that are there, the oldest first: when they expire, and by actor.
         self._due: OrderedDict[KeptAnswer, float] = OrderedDict()
@@ -151,25 +155,31 @@ class KeptAnswers:
         found.join(asker)
         return True
 
-    def settled(self, answer: KeptAnswer, *, is_kept: bool) -> None:
-        """Keep an answer from now on, or forget that it was asked for; needs the lock."""
+    def settled(self, answer: KeptAnswer, *, is_kept: bool) -> list[KeptAnswer]:
+        """Keep an answer from now on, or forget that it was asked for; needs the lock.
+
+        Returns:
+            The older answers that were dropped for it, to be let go of without the lock.
+        """
         if not is_kept:
             self._answers.pop(answer.place, None)
-            return
+            return []
+        dropped: list[KeptAnswer] = []
         of = self._of.setdefault(answer.place[0], OrderedDict())
         of[answer] = None
         self._due[answer] = self._now() + KEPT_SECONDS
         self.held += answer.size
         if len(of) > KEPT_BY_ACTOR:
-            self._drop(next(iter(of)))
+            dropped.append(self._drop(next(iter(of))))
         while self.held > KEPT_BYTES:
-            self._drop(next(iter(self._due)))
+            dropped.append(self._drop(next(iter(self._due))))
         if not self._is_timed:
             self._is_timed = True
             self._call_later(KEPT_SECONDS, self._expire)
+        return dropped
 
-    def _drop(self, answer: KeptAnswer) -> None:
-        """Forget an answer; needs the lock."""
+    def _drop(self, answer: KeptAnswer) -> KeptAnswer:
+        """Forget an answer, and return it; needs the lock."""
         self._answers.pop(answer.place, None)
         self.held -= answer.size
         del self._due[answer]
@@ -177,13 +187,14 @@ class KeptAnswers:
         del of[answer]
         if not of:
             del self._of[answer.place[0]]
+        return answer
 
     def _expire(self) -> None:
         """Forget what is old, and come again when the next one is."""
-        now = self._now()
+        now, dropped = self._now(), list[KeptAnswer]()
         with self.lock:
             while self._due and next(iter(self._due.values())) <= now:
-                self._drop(next(iter(self._due)))
+                dropped.append(self._drop(next(iter(self._due))))
             self._is_timed = bool(self._due)
             if self._due:
                 self._call_later(next(iter(self._due.values())) - now, self._expire)

@@ -15,6 +15,7 @@ from callboard.actors.errors import (
 from callboard.actors.future import AskList, Future
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.seconds import period as checked_period
+from callboard.actors.shutdown import Phase, Shutdown
 from callboard.dataclass import dataclass
 from callboard.seconds import LARGEST
 
@@ -36,6 +37,8 @@ class RetryHost(Protocol):
     random: Random
     #: The asks that were made a moment ago, whose deadlines have to be watched.
     fresh_asks: AskList
+    #: What ends with the node.
+    shutdown: Shutdown
 
     def set_deadline(
         self, future: Future[Any], timeout: float, limit: float | None = None, /
@@ -128,6 +131,8 @@ class RetriedAsk(Future[Any]):
         self._message = Envelope(message, trace, end, key=key, chain=chain)
         self._target: RetryTarget = asked.target
         self._target.keeps_answers()  # so that its node has said it when it matters
+        if retries.timeout is None:
+            self._home.shutdown.guard(self)  # no deadline ends it with the node
         self._try()
 
     def give_up(self) -> None:
@@ -164,9 +169,11 @@ class RetriedAsk(Future[Any]):
         pause = self._backoff.next_pause(self._home.random)
         limit = self._retries.limit
         is_late = limit is not None and self._home.now() + pause >= limit
+        shutdown = self._home.shutdown
+        is_late = is_late or shutdown.phase is Phase.ENDED
         if self._left > 0 and not is_late and self._may_repeat(attempt, error):
             self._left -= 1
-            self._home.call_later(pause, self._again)
+            shutdown.retry_in(pause, self._again)
         else:
             self._fail(error)
 

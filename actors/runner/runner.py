@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final, Protocol
 from weakref import WeakSet
 
+from callboard import locks
 from callboard.actors.errors import NodeClosed
 from callboard.actors.runner import contention
 from callboard.actors.runner.contention import CONTENTION
@@ -121,7 +122,7 @@ class Runner:
         #: The thread that has the role; None while there is none.
         self.holder: int | None = None
         self._threads: set[int] = set()
-        self._spare_lock = threading.Lock()
+        self._spare_lock = locks.lock("spare threads of a runner", 800)
         #: One locked lock for each spare thread that waits.
         self._spares: list[threading.Lock] = []
         #: Whether the runner has had a thread, or will have none.

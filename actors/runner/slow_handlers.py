@@ -6,18 +6,19 @@ knows which handlers were stuck so long that their runner went on without them.
 """
 
 import sys
-import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from callboard import locks
 from callboard.dataclass import dataclass
 
 #: Seconds that a handler may hold a thread before it is told.
 SLOW_AFTER: Final = 1.0
 
 
-_ADDING: Final = threading.Lock()  # detached actors count on their own threads
+#: Detached actors count on their own threads.
+_ADDING: Final = locks.lock("seconds in handlers", 960)
 
 
 @dataclass(eq=False)

@@ -7,10 +7,10 @@ each message and canceling nearly all of them (timeouts) holds memory only for t
 
 import heapq
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from callboard import locks
 from callboard.actors.seconds import seconds
 from callboard.dataclass import dataclass
 
@@ -50,7 +50,8 @@ class Timers:
         self.heap: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
         self._cancelled = 0
-        self._lock = threading.Lock()  # while the heap is made again, nothing may be added
+        #: Nothing may be added while the heap is made again.
+        self._lock = locks.lock("timers of a runner", 950)
 
     def __len__(self) -> int:
         return len(self.heap)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from callboard import locks
 from callboard.actors.runner.contention import CONTENTION
 from callboard.actors.runner.sampling import Sampler
 from callboard.actors.runner.slow_handlers import TimeSheet
@@ -42,7 +43,7 @@ class Watcher:
     """Passes the role of stuck runners on."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = locks.lock("runners that are watched", 810)
         self._runners: frozenset[Watched] = frozenset()
         self._thread: threading.Thread | None = None
         self._busy = threading.Event()

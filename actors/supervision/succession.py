@@ -8,10 +8,10 @@ What other nodes send to the number of an actor that has ended may have an heir,
 activations of an entity come and go, and an answer to what one of them told is for the next.
 """
 
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from callboard import locks
 from callboard.actors.reference import ActorRef
 
 #: Told the ref that takes the place; None when none will.
@@ -25,7 +25,7 @@ class Succession:
     """The supervised actors of a node, and who follows them. From any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = locks.lock("heirs of actors", 760)
         self._supervised: set[ActorRef[Any] | None] = set()
         self._followers: dict[ActorRef[Any], list[Follower]] = {}
         self._heirs: dict[int, ActorRef[Any]] = {}

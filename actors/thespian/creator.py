@@ -10,6 +10,7 @@ from typing import Any, Final
 from thespian import actors as thespian
 from thespian.system.utilis import actualActorClass
 
+from callboard import locks
 from callboard.actors.cell import Cell
 from callboard.actors.reference import ActorRef, Down
 from callboard.actors.thespian.cell import Creation, FailedChild, PlainCell
@@ -42,7 +43,9 @@ class Creator:
     named: dict[str, ActorRef[Any]] = field(default_factory=dict)
     #: Held for each look at these: which thread creates the actor of a name, and for which name
     #: a thread waits. Constructors run without it: one that blocks holds up its own name only.
-    _naming: threading.Condition = field(default_factory=threading.Condition)
+    _naming: threading.Condition = field(
+        default_factory=lambda: locks.condition("names of Thespian actors", 620)
+    )
     _making: dict[str, int] = field(default_factory=dict)
     _waiting: dict[int, str] = field(default_factory=dict)
 

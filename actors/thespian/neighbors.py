@@ -4,12 +4,12 @@ The convention itself is implemented above this room. A system that is in none h
 """
 
 import logging
-import threading
 from dataclasses import field
 from typing import Any, Protocol
 
 from thespian.actors import ActorAddress, ActorSystemConventionUpdate
 
+from callboard import locks
 from callboard.actors.reference import ActorRef, Teller
 from callboard.actors.runtime import Runtime
 from callboard.actors.thespian.cell import Creation
@@ -60,7 +60,9 @@ class Neighbors:
     convention: ConventionWays | None = None
     #: The administrator of the convention's leader; None for the leader itself.
     leader: ActorRef[Any] | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: locks.Lock = field(
+        default_factory=lambda: locks.lock("systems of a convention", 625)
+    )
 
     def getAddressFromString(self, text: str) -> ActorRef[Any] | None:
         """Return the administrator of the system at `host:port`; None when it is unknown."""

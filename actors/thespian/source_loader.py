@@ -10,17 +10,20 @@ import builtins
 import contextlib
 import importlib
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final
 
 from thespian.system.sourceLoader import SourceHashFinder, loadModuleFromHashSource
 
+from callboard import locks
+
 _original_import: Final = builtins.__import__
 
 #: Importing changes tables of the whole process.
-_IMPORTING: Final = threading.RLock()
+_IMPORTING: Final = locks.lock(
+    "imports of Thespian sources", 100, reentrant=True, runs_users=True
+)
 
 
 def source_import(

@@ -9,12 +9,12 @@ What reads zip files and loads modules is imported with the first source.
 
 import io
 import logging
-import threading
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from thespian import actors as thespian
 
+from callboard import locks
 from callboard.actors.reference import ActorRef, Teller
 
 log = logging.getLogger("callboard.thespian")
@@ -28,7 +28,7 @@ class Sources:
 
     def __init__(self, system: Teller) -> None:
         self._system = system
-        self._changed = threading.Condition()
+        self._changed = locks.condition("sources of Thespian classes", 690)
         self._accepted: dict[str, bytes] = {}
         self._pending: set[str] = set()
         self._ever: set[str] = set()  # unloaded ones, too: their actors may go on

@@ -58,6 +58,7 @@ from callboard.proxies.link.foreign import ForeignPeer
 from callboard.proxies.link.ports import refuse_unguarded
 from callboard.proxies.link.tls import Tls
 from callboard.proxies.rights.rights import Rights
+from callboard.redaction import redacted
 from callboard.store import Backend as StoreBackend
 from callboard.store import (
     CloneOptions,
@@ -124,6 +125,7 @@ class Endpoint(Closing):
         secret: str | bytes | None = None,
         secrets: Mapping[str, str | bytes] | None = None,
         permissions: Mapping[str, Rights] | None = None,
+        allow_unsealed: bool = False,
     ) -> None:
         """Make an endpoint.
 
@@ -131,10 +133,11 @@ class Endpoint(Closing):
             configuration: options and files of TLS.
             node: an existing node to put topics on; by default the endpoint has its own.
                 TLS, secrets and permissions are then those of the node.
-            secret: shared secret that all peers prove; this one and the next two are only for
+            secret: shared secret that all peers prove; this one and the next three are only for
                 an endpoint with its own node.
             secrets: secrets by the names of those who prove them.
             permissions: what peers may do, by patterns of their names; see `Node`.
+            allow_unsealed: link also with nodes of release 0.1, which do not seal; see `Node`.
 
         Raises:
             TypeError: secrets or permissions are no such maps.
@@ -162,7 +165,11 @@ class Endpoint(Closing):
         if node is None:
             self._own_tls = BrokerTls.of(self.configuration)
             node = Node(
-                tls=self._own_tls, secret=secret, secrets=secrets, permissions=permissions
+                tls=self._own_tls,
+                secret=secret,
+                secrets=secrets,
+                permissions=permissions,
+                allow_unsealed=allow_unsealed,
             )
         self.node = node
         hub_options = HubOptions(
@@ -176,7 +183,9 @@ class Endpoint(Closing):
         self._forwarded = Nothing()
         self.hub.name = options.metrics_endpoint_name or self.hub.name
         self._members: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._monitoring = None if monitored_at[1] < 0 else serve_topics(node, monitored_at)
+        self._monitoring = None
+        if monitored_at[1] >= 0:
+            self._monitoring = serve_topics(node, monitored_at, options.metrics_hosts)
         self._metric_topics = [*export_and_import(self.hub, options)]
         #: Foreign wires by which others come, or which lead to them.
         self._doors: list[Closing] = []
@@ -283,6 +292,7 @@ class Endpoint(Closing):
         tokens: Mapping[str, str] | None = None,
         permissions: Mapping[str, Rights] | None = None,
         origins: Sequence[str] = (),
+        hosts: Sequence[str] = (),
         limits: "WebSocketLimits | None" = None,
         insecure: bool = False,
     ) -> int:
@@ -302,6 +312,9 @@ class Endpoint(Closing):
                 of their tokens or certificates; everything by default.
             origins: web sites whose pages may connect; by default those of this machine, or
                 all where a token is needed.
+            hosts: names by which clients reach the port, beside addresses, `localhost` and the
+                name of the machine; `*` for all. Over TLS, where the certificate has shown the
+                name already, empty stands for all.
             limits: connections, sizes and times.
             insecure: allow an address that other machines reach though clients prove nothing.
 
@@ -320,6 +333,7 @@ class Endpoint(Closing):
             tokens=tokens,
             permissions=permissions,
             origins=tuple(origins),
+            hosts=tuple(hosts),
             limits=limits,
             insecure=insecure,
         )
@@ -382,7 +396,9 @@ class Endpoint(Closing):
         )
         if limit is not None and not peer.await_subscribed(limit):
             peer.close()
-            msg = peer.reason or f"no acknowledgment came from {url} within {limit:g} s"
+            msg = (
+                peer.reason or f"no acknowledgment came from {redacted(url)} within {limit:g} s"
+            )
             raise errors.NodeUnreachable(msg)
         self._doors.append(peer)
         return peer

@@ -98,6 +98,8 @@ class BrokerOptions(_Typed):
         metrics_port: where metrics and the status are served over HTTP; 0 picks a port, and
             with -1 they are not served.
         metrics_address: the local address of that port; whoever reaches it may ask.
+        metrics_hosts: names by which that port is reached, beside addresses, `localhost` and
+            the name of the machine; `*` for all.
         metrics_endpoint_name: what both call this endpoint; by default the name of its node.
         metrics_export_topic: where the metrics are published as well; "" for nowhere.
         metrics_export_interval: seconds between two such messages.
@@ -122,6 +124,7 @@ class BrokerOptions(_Typed):
     peer_overflow_policy: str = "disconnect"
     metrics_port: int = -1
     metrics_address: str = "127.0.0.1"
+    metrics_hosts: tuple[str, ...] = ()
     metrics_endpoint_name: str = ""
     metrics_export_topic: str = ""
     metrics_export_interval: float = 1.0
@@ -220,6 +223,7 @@ _KEYS: Final = {
     "broker.peer-overflow-policy": "peer_overflow_policy",
     "broker.metrics.port": "metrics_port",
     "broker.metrics.address": "metrics_address",
+    "broker.metrics.hosts": "metrics_hosts",
     "broker.metrics.endpoint-name": "metrics_endpoint_name",
     "broker.metrics.export.topic": "metrics_export_topic",
     "broker.metrics.export.interval": "metrics_export_interval",

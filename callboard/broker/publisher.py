@@ -5,13 +5,13 @@ a peer reads more slowly than is written, a publisher has no room: `publish` wai
 """
 
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from callboard import locks
 from callboard.actors.closing import Closing
 from callboard.endpoint.hub import INPUT_LIMIT, Hub
 
@@ -31,7 +31,7 @@ class Publisher(Closing):
         self._drops = False
         self._sent: deque[tuple[float, int]] = deque()
         self._pipe: tuple[int, int] | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock("publisher", 320)
 
     # --- sending ---
 

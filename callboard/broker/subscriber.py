@@ -9,11 +9,13 @@ from callboard.actors.closing import Closing, refuse_loop
 from callboard.actors.errors import WrongArgument
 from callboard.actors.future import waiting
 from callboard.actors.seconds import limit
+from callboard.actors.shutdown import Phase
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, PeerEvent
 from callboard.endpoint.machine.status import SC, EndpointInfo, Error, Status
 from callboard.endpoint.machine.topic import Topic, topic_text
 from callboard.endpoint.message_queue import MessageQueue
+from callboard.items import Items
 from callboard.model.data import thawed
 
 T = TypeVar("T")
@@ -34,6 +36,8 @@ class QueueReader(Closing, Generic[T]):
         self._queue: MessageQueue[T] = MessageQueue()
         self._closed_told = closed
         self._is_closed = False
+        #: Takes back that the queue is closed with its node, which may go before it.
+        self._forget_end = hub.runtime.shutdown.on(Phase.ENDED, self._queue.close)
 
     @overload
     def get(self) -> T: ...
@@ -62,31 +66,39 @@ class QueueReader(Closing, Generic[T]):
                 self._refuse_blocking()
             item = self._queue.get(timeout)
             return None if item is None else self._shown(item)
-        found: list[T] = []
+        items: list[T] = []
         deadline = None if timeout is None else _now() + timeout
-        while len(found) < count:
-            left = None if deadline is None else max(0.0, deadline - _now())
-            if not self._queue.available():
-                self._refuse_blocking()
-            item = self._queue.get(left)
-            if item is None:
-                break
-            found.append(self._shown(item))
-        return found
+        try:
+            while len(items) < count:
+                left = None if deadline is None else max(0.0, deadline - _now())
+                if not self._queue.available():
+                    self._refuse_blocking()
+                item = self._queue.get(left)
+                if item is None:
+                    break
+                items.append(item)
+        except BaseException:  # the subscriber was closed: what is there can still be read
+            self._queue.put_back(items)
+            raise
+        return [self._shown(item) for item in items]
 
     async def aget(self, *args: Any) -> Any:
         """Awaitable twin of `get`."""
         count, timeout = _asked(args)
-        found: list[T] = []
+        items: list[T] = []
         try:
             async with asyncio.timeout(timeout):
                 if count is None:
                     return self._shown(await self._queue.aget())
-                while len(found) < count:
-                    found.append(self._shown(await self._queue.aget()))
+                while len(items) < count:
+                    items.append(await self._queue.aget())
         except TimeoutError:
-            return None if count is None else found
-        return found
+            if count is None:
+                return None
+        except BaseException:  # the reader was cancelled, or the subscriber closed
+            self._queue.put_back(items)
+            raise
+        return [self._shown(item) for item in items]
 
     def poll(self) -> list[T]:
         """Return the messages that have arrived, without waiting."""
@@ -106,15 +118,7 @@ class QueueReader(Closing, Generic[T]):
         return self._queue.dropped
 
     def __aiter__(self) -> AsyncIterator[T]:
-        return self._items()
-
-    async def _items(self) -> AsyncIterator[T]:
-        while True:
-            try:
-                item = await self._queue.aget()
-            except EOFError:
-                return
-            yield self._shown(item)
+        return Items(self.aget, ends=(EOFError,))
 
     def _shown(self, item: T) -> T:
         return item
@@ -128,6 +132,7 @@ class QueueReader(Closing, Generic[T]):
         """Take no more messages; those that have arrived can still be read. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
+            self._forget_end()
             self._detach()
             self._closed_told(self)
             self._queue.close()

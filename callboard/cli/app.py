@@ -18,6 +18,7 @@ from callboard.cli.output import say
 from callboard.cli.own_node import DashboardOptions
 from callboard.cli.problem import FAILED, MISUSED, Problem, explain, one_line
 from callboard.dataclass import dataclass
+from callboard.release import RELEASE, build_id
 
 #: What there is beside the commands of this file; `callboard.cli.NOUN` has the commands.
 NOUNS: Final = {
@@ -80,17 +81,9 @@ def whole() -> TyperGroup:
 
 
 def read_version() -> str:
-    """Return the version of the installed package, or of the source folder it runs from."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("callboard")
-    except PackageNotFoundError:
-        import tomllib
-
-        project = Path(__file__).parents[2] / "pyproject.toml"
-        found: str = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
-        return found
+    """Return the version of the package, and its build where one is known."""
+    build = build_id()
+    return f"{RELEASE} ({build})" if build else RELEASE
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001  # typer's callbacks take the option's value

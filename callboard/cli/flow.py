@@ -13,6 +13,7 @@ from callboard.cli.options import AccessOptions, JsonOptions, command, flag, nou
 from callboard.cli.output import from_text, to_json
 from callboard.cli.own_node import catch_signals, opening, parse_listen
 from callboard.cli.problem import FAILED, Misuse, Problem
+from callboard.private_file import make_folder
 
 if TYPE_CHECKING:
     from callboard.flow import Flow
@@ -126,7 +127,7 @@ def serve(
     except RecordError as error:
         raise Misuse(why=str(error), step="say --format records") from None
     root = options.root
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     with catch_signals() as stop, options.open_node(NAME) as node:
         service = node.spawn(FileService, str(root), options.file_format)
         broker = FlowBroker(node, factory=FileFactory(node, service, known, root))

@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -14,9 +15,14 @@ import typer
 from callboard.cli.options import JsonOptions, LookOptions, command, flag, noun, option
 from callboard.cli.output import columns, say, to_json
 from callboard.cli.problem import Misuse, Problem
+from callboard.redaction import redacted
+from callboard.text import printable
 
 #: Seconds that the console has to answer.
 PATIENCE: Final = 5.0
+
+#: Bytes of the text with which the console refuses a request.
+TEXT_LIMIT: Final = 1_000
 
 #: Clients of one look.
 SHOWN: Final = 30
@@ -48,7 +54,10 @@ class PasswordOptions(JsonOptions):
     """A password, and what is kept of it."""
 
     password: str | None = option(
-        None, "The password; else it is asked for, or read from a pipe.", envvar="MQTT_PASSWORD"
+        None,
+        "The password; else it is asked for, or read from a pipe.",
+        envvar="MQTT_PASSWORD",
+        hide_input=True,
     )
     scram: bool = flag("Add what the method SCRAM-SHA-256 takes.", "--scram")
 
@@ -215,7 +224,8 @@ def trace(options: TraceOptions, url: ConsoleUrl = "http://127.0.0.1:9465") -> N
     was_connected: bool | None = None
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            told = _ask(url, f"/trace/{quote(options.client, safe='')}/{since}")
+            path = f"/trace/{quote(options.client, safe='')}/{since}"
+            told = _ask(url, path, posted=b"")
             if told["connected"] != was_connected and not options.as_json:
                 state = "connected" if told["connected"] else "not connected"
                 say(f"{options.client} is {state}")
@@ -228,8 +238,8 @@ def trace(options: TraceOptions, url: ConsoleUrl = "http://127.0.0.1:9465") -> N
             time.sleep(options.interval)
 
 
-def _ask(url: str, path: str) -> Any:
-    """Return what the console answers for a path.
+def _ask(url: str, path: str, posted: bytes | None = None) -> Any:
+    """Return what the console answers for a path, or to a post there.
 
     Raises:
         Problem: nobody answers there, or it is no console.
@@ -239,14 +249,18 @@ def _ask(url: str, path: str) -> Any:
 
     target = url.rstrip("/") + path
     if not target.startswith(("http://", "https://")):
-        raise Misuse(why=f"{url!r} is no URL", step="write http://HOST:PORT")
+        raise Misuse(why=f"{redacted(url)!r} is no URL", step="write http://HOST:PORT")
     try:
-        with urllib.request.urlopen(target, timeout=PATIENCE) as answer:  # noqa: S310
+        request = urllib.request.Request(target, data=posted)  # noqa: S310  # checked above
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
             return json.load(answer)
     except urllib.error.HTTPError as error:
         why = f"{target} answers {error.code}"
+        if error.code == HTTPStatus.FORBIDDEN:
+            text = printable(error.read(TEXT_LIMIT).decode(errors="replace").strip())
+            raise Problem(why=f"{why}: {text}", step="ask it by its address") from None
     except (OSError, ValueError) as error:
-        why = f"no console answers at {url}: {getattr(error, 'reason', error)}"
+        why = f"no console answers at {redacted(url)}: {getattr(error, 'reason', error)}"
     raise Problem(why=why, step='set console = "HOST:PORT" in the router\'s file')
 
 

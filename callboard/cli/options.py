@@ -49,7 +49,8 @@ def option(default: Any, help: str, *names: str, **more: Any) -> Any:  # noqa: A
         more: what `typer.Option` takes beside.
     """
     info = typer.Option(*names, help=help, **more)
-    return field(default=MISSING if default is ... else default, metadata={"option": info})
+    given = MISSING if default is ... else default
+    return field(default=given, repr=not info.hide_input, metadata={"option": info})
 
 
 def flag(help: str, *names: str, **more: Any) -> Any:  # noqa: A002  # as typer calls it
@@ -201,8 +202,9 @@ class LookOptions(JsonOptions):
 class Proof:
     """What a command's node proves and demands: shared secret and TLS."""
 
-    secret: str | None = None
+    secret: str | None = field(default=None, repr=False)
     tls: "Tls | None" = None
+    allow_unsealed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +229,9 @@ class AccessOptions(JsonOptions):
         metavar="FOLDER",
         envvar="CALLBOARD_TLS",
     )
+    allow_unsealed: bool = flag(
+        "Link with nodes of release 0.1 too, whose links are not sealed.", "--allow-unsealed"
+    )
 
     def proof(self) -> Proof:
         """Read what the options and the environment name.
@@ -234,7 +239,8 @@ class AccessOptions(JsonOptions):
         Raises:
             Problem: a file is missing or empty.
         """
-        return Proof(read_secret(self.secret_file), read_tls(self.tls))
+        secret, tls = read_secret(self.secret_file), read_tls(self.tls)
+        return Proof(secret, tls, self.allow_unsealed)
 
     def open_node(self, name: str) -> "Node":
         """Make the short-lived node with which a command talks to one that runs: a tool.
@@ -248,7 +254,13 @@ class AccessOptions(JsonOptions):
         from callboard.broker.tls import BrokerTls
 
         proof = self.proof()
-        node = Node(name, secret=proof.secret, tls=proof.tls, is_tool=True)
+        node = Node(
+            name,
+            secret=proof.secret,
+            tls=proof.tls,
+            allow_unsealed=proof.allow_unsealed,
+            is_tool=True,
+        )
         encrypting = BrokerTls.of(Configuration())
         if proof.tls is None and encrypting is not None:  # endpoints speak it by default
             node.overlay.find_out_tls(encrypting.for_dialing())

@@ -46,6 +46,7 @@ from callboard.pipeline.job import Job, find_query
 from callboard.pipeline.progress import Handed, Progress, StatusFile, listener, query_metrics
 from callboard.pipeline.queries import Query, Settings, seconds_of
 from callboard.pipeline.state import Detection
+from callboard.private_file import make_folder, open_private
 from callboard.text import printable
 
 if TYPE_CHECKING:
@@ -607,10 +608,10 @@ def _removed_unless_started(folder: Path) -> Iterator[None]:
 @contextmanager
 def _stderr_in(path: Path) -> Iterator[None]:
     """Let processes that are started write their errors into a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     sys.stderr.flush()
     before = os.dup(2)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    file = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         os.dup2(file, 2)
         yield

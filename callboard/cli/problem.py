@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from callboard.redaction import redacted
 from callboard.text import printable
 
 FAILED: Final = 1
@@ -60,7 +61,7 @@ def explained(
 
 def one_line(text: str) -> str:
     """Return a text without line ends, and without what a terminal would obey."""
-    return printable(" ".join(text.split()))
+    return printable(redacted(" ".join(text.split())))
 
 
 def explain(error: Exception) -> str:

@@ -13,6 +13,7 @@ from callboard.cli.output import say, to_json
 from callboard.cli.own_node import JoinOptions, catch_signals, open_port
 from callboard.cli.problem import Misuse, Problem, explained
 from callboard.cli.work.zeek_logger import LoggerOptions, run_logger
+from callboard.redaction import redacted
 
 #: What the node of these commands calls itself.
 ZEEK_NODE: Final = "callboard zeek"
@@ -93,7 +94,7 @@ def connect(
             peer = opened(hub, url, options)
         with peer:
             if not peer.await_subscribed(options.timeout):
-                why = peer.reason or f"no acknowledgment came from {url}"
+                why = peer.reason or f"no acknowledgment came from {redacted(url)}"
                 raise Problem(why=why.partition(";")[0], step="see the address, or --timeout")
             _say_connected(peer, options, is_cluster=url.startswith("zmq:"))
             _print_all(queue, stop, options)

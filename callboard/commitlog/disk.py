@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from callboard.commitlog.errors import FolderInPlace, NotPlain
+from callboard.private_file import make_one_folder, mode_in
 
 
 class DiskFile(Protocol):
@@ -76,9 +77,10 @@ def open_plain(path: str, flags: int) -> int:
         NotPlain: it is a link, a pipe, a device or a socket.
         FolderInPlace: it is a folder.
     """
+    mode = mode_in(path) if flags & os.O_CREAT else 0
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags, 0o644)
+        descriptor = os.open(path, flags, mode)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             check_plain(os.lstat(path).st_mode, path)
@@ -176,9 +178,13 @@ def check_plain(mode: int, path: str) -> None:
 class RealDisk:
     """A `Disk` below a folder of the machine."""
 
-    def __init__(self, root: str | Path) -> None:
-        """Use a folder, which has to exist; paths are relative to it."""
+    def __init__(self, root: str | Path, mode: int | None = None) -> None:
+        """Use a folder, which has to exist; paths are relative to it.
+
+        `mode` is that of folders that are made; see `private_file`.
+        """
         self._root = str(root)
+        self._mode = mode
 
     def _path(self, path: str) -> str:
         """Return the machine's path of a path below the root."""
@@ -188,11 +194,14 @@ class RealDisk:
     def open(self, path: str, *, append: bool = False) -> "RealFile":
         """Open a file to read it, or with `append` to write as well, made if needed."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
-        return RealFile(open_plain(self._path(path), flags))
+        descriptor = open_plain(self._path(path), flags)
+        if append and self._mode is not None and not os.fstat(descriptor).st_size:
+            os.fchmod(descriptor, mode_in(self._path(path)))  # whatever the umask is
+        return RealFile(descriptor)
 
     def mkdir(self, path: str) -> None:
         """Make a folder."""
-        Path(self._path(path)).mkdir()
+        make_one_folder(self._path(path), self._mode)
 
     def rename(self, old: str, new: str) -> None:
         """Rename within one folder; what has the new name is replaced, all in one step."""

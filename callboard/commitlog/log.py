@@ -1,6 +1,5 @@
 """The log that programs append to."""
 
-import threading
 import time as clocks
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 from weakref import WeakSet
 
+from callboard import locks
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.batch import MAX_BATCH_RECORDS, MAX_RECORD, Compression
 from callboard.commitlog.columns import (
@@ -42,6 +42,7 @@ from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.sealed import Sealing
 from callboard.commitlog.writer import Claimed, Grouping, Writer
 from callboard.parts import PROCESS_PARTS, Row
+from callboard.private_file import check_mode
 from callboard.seconds import checked_seconds
 
 Sync = Literal["none", "group", "each"]
@@ -49,7 +50,7 @@ Sync = Literal["none", "group", "each"]
 
 #: The logs that this process writes, for those who look at its nodes.
 _WRITTEN: "Final[WeakSet[CommitLog]]" = WeakSet()
-_LOCK: Final = threading.Lock()
+_LOCK: Final = locks.lock("written logs", 601)
 
 
 def _wall_ns() -> int:
@@ -85,6 +86,7 @@ class CommitLog(LogReader):
         archive: str | Archive | None = None,
         disk: Disk | None = None,
         clock: Callable[[], int] = _wall_ns,
+        mode: int | None = None,
     ) -> None:
         """Open a log to write, or make it.
 
@@ -107,6 +109,9 @@ class CommitLog(LogReader):
             disk: The file system it is on, for tests; the machine's own by default. A log on
                 such a disk takes no lock.
             clock: Nanoseconds since 1970, for the times of records.
+            mode: Of folders that are made, such as 0o750 for readers of a group; by default
+                0o700, for the user alone. Files are as open as their folder. A folder that is
+                there keeps its mode.
 
         Raises:
             LogLocked: another writer has this log open.
@@ -115,6 +120,7 @@ class CommitLog(LogReader):
             ValueError: an option makes no sense.
         """
         _check_options(sync, sync_interval, segment_bytes, segment_seconds)
+        mode = check_mode(mode)
         given: object = retain
         if not isinstance(given, Retention | None):
             what = f"retain={given!r:.80}: give Retention(seconds=…), for instance"
@@ -130,7 +136,9 @@ class CommitLog(LogReader):
         self._sync: Sync = "none" if folder is None else sync
         self._lock: FileLock | None = None
         self._archiving: Archiving | None = None
-        place = Folder(MemoryDisk(), "") if folder is None else open_folder(folder, disk)
+        place = (
+            Folder(MemoryDisk(), "") if folder is None else open_folder(folder, disk, mode=mode)
+        )
         try:
             place.make()
             if is_shared:

@@ -27,6 +27,7 @@ from callboard.commitlog.reading import LogReading, OnDamage, RunReader
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.commitlog.remote.disk import SCHEMES, RemoteDisk, names_at, parse_address
 from callboard.commitlog.segment import LogSegmentTable, SegmentInfo
+from callboard.redaction import redacted
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -375,6 +376,7 @@ def open_folder(
     storage_options: Mapping[str, Any] | None = None,
     tls: str | Path | None = None,
     node: Any = None,
+    mode: int | None = None,
 ) -> Folder:
     """Return a folder of the machine, of a disk that was given, of a server, node or store.
 
@@ -389,7 +391,8 @@ def open_folder(
         rest = None if tail is None else open_folder(tail, token=token, tls=tls, node=node)
         return Folder(ObjectDisk(manifests, rest), str(address))
     if tail is not None or storage_options is not None:
-        what = f"tail and storage_options go with an archive such as s3://…, not with {folder}"
+        kind = "an archive such as s3://…"
+        what = f"tail and storage_options go with {kind}, not with {redacted(folder)}"
         raise InvalidOption(what)
     if disk is not None:
         return Folder(disk, "/" + str(folder).strip("/"))
@@ -400,7 +403,7 @@ def open_folder(
     if isinstance(folder, str) and "://" in folder:
         served = parse_address(folder, token).with_tls(tls)
         return Folder(RemoteDisk(served), str(served))
-    return Folder(RealDisk("/"), str(Path(folder).absolute()))
+    return Folder(RealDisk("/", mode), str(Path(folder).absolute()))
 
 
 def list_logs(

@@ -9,13 +9,13 @@ each but the middle two, which are 8), then the entries: offset, position, lates
 """
 
 import struct
-import threading
 from bisect import bisect_left, bisect_right
 from contextlib import closing
 from operator import itemgetter
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from callboard import locks
 from callboard.commitlog.batch import Batch, has_note
 from callboard.commitlog.folder import INDEX, Folder, read_mark
 from callboard.commitlog.integrity import Scan
@@ -123,7 +123,7 @@ class LogSegment:
         self.base = base
         self.index = SegmentIndex(base)
         self.is_covered = is_covered
-        self.covering = threading.Lock()
+        self.covering = locks.lock("index of a segment", 612, runs_users=True)
 
     def __getstate__(self) -> tuple[int, "SegmentIndex", bool]:
         """Return what a copy in another process has: readers are sent to executors."""
@@ -132,7 +132,7 @@ class LogSegment:
 
     def __setstate__(self, state: tuple[int, "SegmentIndex", bool]) -> None:
         self.base, self.index, self.is_covered = state
-        self.covering = threading.Lock()
+        self.covering = locks.lock("index of a segment", 612, runs_users=True)
 
 
 class SegmentInfo(NamedTuple):

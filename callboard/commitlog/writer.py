@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
+from callboard import locks
 from callboard.commitlog.batch import Compression, compressor, encode_batch
 from callboard.commitlog.columns import Columns
 from callboard.commitlog.disk import DiskFile
@@ -67,7 +68,8 @@ class Writer:
         self._retention = retention
         self._clock = clock
         self._compress = None if compression is None else compressor(compression)
-        self._sync_lock, self._lock = threading.Lock(), threading.Lock()
+        self._sync_lock = locks.lock("syncing of a log", 610)
+        self._lock = locks.lock("writing of a log", 611)
         self._trouble: OSError | None = None
         self._is_closed = False
         self._copied = copied

@@ -26,6 +26,7 @@ from pydantic import (
 
 from callboard.configuration.host_port import parse_host_port, parse_listen
 from callboard.named_file import read_named
+from callboard.redaction import HIDDEN, hidden, is_secret, redacted
 from callboard.seconds import LARGEST
 from callboard.text import TEXT_LIMIT, shown
 
@@ -50,7 +51,10 @@ Refuse = Callable[[list[str]], Exception]
 class Table(BaseModel):
     """A table of a configuration; a key that it does not name is a mistake."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # the error of pydantic is the cause of ours, and would show passwords in a traceback
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
 
     @field_validator("*")
     @classmethod
@@ -217,8 +221,17 @@ def explain(
         else:
             text = mistake["msg"].removeprefix("Value error, ")
             text = text[0].lower() + text[1:] if text.startswith("Input") else text
-            lines.append(f"{place} = {show(mistake['input'])}: {text}")
-    return lines
+            lines.append(_mistake(place, mistake["loc"], mistake["input"], text))
+    return [redacted(line) for line in lines]
+
+
+def _mistake(place: str, where: tuple[int | str, ...], value: object, text: str) -> str:
+    """Return the line of a mistake, without a value that is secret."""
+    if not any(map(is_secret, where)):
+        return f"{place} = {show(hidden(value))}: {text}"
+    if isinstance(value, str) and value in text:
+        text = "it has another form"
+    return f"{place} = {HIDDEN}: {text}"
 
 
 def check_whole(
@@ -255,7 +268,7 @@ def check_whole(
                 break
         else:
             for path, said in more(made):
-                lines.append(f"{source}: {_first_path(path, left, places)}{said}")
+                lines.append(redacted(f"{source}: {_first_path(path, left, places)}{said}"))
             if not lines:
                 return made
             break

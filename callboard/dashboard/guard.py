@@ -1,24 +1,23 @@
 """What stands before every request: who asks, through which name, and from which page.
 
 A page of another site can make a browser ask for anything here, and with DNS rebinding even
-read the answer. So, whatever the method: the name by which the browser reached us (`Host`) has
-to be one of ours, the page that asks (`Origin`, `Sec-Fetch-Site`) has to be ours, and whatever
-is not a static file takes the token. The link that is printed carries the token once; from then
-on it is in a cookie that the browser sends for our own pages only. Programs send it as
-`Authorization: Bearer TOKEN`.
+read the answer. So, whatever the method: host and page have to be ours (`host_guard`), and
+whatever is not a static file takes the token. The link that is printed carries the token once;
+from then on it is in a cookie that the browser sends for our own pages only. Programs send it
+as `Authorization: Bearer TOKEN`.
 
 Sans-IO: `Guard.judge` looks at method, path and headers; `GuardedApp` is the driver.
 """
 
-import ipaddress
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from dataclasses import field
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from callboard.dataclass import dataclass
+from callboard.host_guard import Asking, HostGuard
 
 #: Bytes of the body of an action, and of the headers of any request.
 BODY_LIMIT: Final = 1 << 20
@@ -37,8 +36,6 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
-_SAME: Final = ("same-origin", "none")
-
 Headers = Mapping[str, str]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -52,7 +49,7 @@ class Judgment:
 
     status: int = 200
     text: str = ""
-    cookie: str = ""
+    cookie: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +74,15 @@ class Guard:
 
     def judge(self, method: str, path: str, query: str, headers: Headers) -> Judgment:
         """Return whether a request may pass; `headers` have names in lower case."""
-        host = headers.get("host", "")
-        if not self.knows(host):
-            return Judgment(403, "this name is not one of this page; use the printed link")
         is_page = path in ("/", "")
-        if not self._is_own(method, host, headers, is_page=is_page):
-            return Judgment(403, "pages of other sites get nothing here; use the printed link")
+        navigates = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        origins = [headers["origin"]] if "origin" in headers else []
+        fetched = headers.get("sec-fetch-site", "")
+        asking = Asking([headers.get("host", "")], origins, fetched, path)
+        port = HostGuard(self.hosts, self.any_address, option="hosts (--host)")
+        refusal = port.refusal(asking, is_link=is_page and navigates)
+        if refusal is not None:
+            return Judgment(int(refusal.status), f"{refusal.text}, or use the printed link")
         given = parse_qs(query).get("token", [""])[-1] if is_page and method == "GET" else ""
         if given:
             if self._is_token(given):
@@ -93,36 +93,6 @@ class Guard:
         if any(map(self._is_token, self._shown(headers))):
             return Judgment()
         return Judgment(401, "open it by the link that was printed; it has the token")
-
-    def knows(self, host: str) -> bool:
-        """Return whether a name, perhaps with a port, is one by which we may be reached."""
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            return False
-        if "@" in host or not name:
-            return False
-        if name in self.hosts or host.lower() in self.hosts or name == "localhost":
-            return True
-        try:
-            address = ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return self.any_address or address.is_loopback
-
-    def _is_own(self, method: str, host: str, headers: Headers, *, is_page: bool) -> bool:
-        """Return whether no page of another site asks; the link itself may stand on one."""
-        origin, fetched = headers.get("origin"), headers.get("sec-fetch-site", "none")
-        if origin is not None:
-            try:
-                site = urlsplit(origin).netloc.lower()
-            except ValueError:
-                return False
-            # a proxy may ask with another Host; then the browser's own word is needed as well
-            if site != host.lower() and not (site in self.hosts and fetched == "same-origin"):
-                return False
-        is_link = is_page and method == "GET" and headers.get("sec-fetch-mode") == "navigate"
-        return fetched in _SAME or is_link
 
     def _is_token(self, given: str) -> bool:
         """Return whether it is the token, in constant time."""

@@ -1,6 +1,5 @@
 """The port of a dashboard: uvicorn on a thread of its own."""
 
-import ipaddress
 import secrets
 import socket
 import threading
@@ -14,6 +13,7 @@ from callboard.dashboard.app import make_app
 from callboard.dashboard.collector import ClusterWatch
 from callboard.dashboard.errors import DashboardError
 from callboard.dashboard.guard import Guard
+from callboard.host_guard import HostGuard, is_loopback
 from callboard.node import Node
 from callboard.proxies.errors import TlsError
 from callboard.proxies.link.certificates import Certificates
@@ -74,16 +74,15 @@ class DashboardServer(Closing):
         except ValueError as error:
             msg = f"{listen!r} is no HOST:PORT; write it like 127.0.0.1:0"
             raise DashboardError(msg) from error
-        is_public = not _is_loopback(host)
-        if is_public and tls is None and not insecure:
+        if not is_loopback(host) and tls is None and not insecure:
             msg = f"{host} is a public address: give TLS, or say insecure (--insecure)"
             raise DashboardError(msg)
         certificates = _certificates(tls)
         self._socket = opened or _open(host, port)
         self.port = int(self._socket.getsockname()[1])
-        known = {each.lower() for each in (host, socket.gethostname(), *hosts)}
+        known = HostGuard.of_port(host, hosts)
         token, cookie = token or secrets.token_urlsafe(32), f"callboard-{self.port}"
-        self.guard = Guard(token, frozenset(known), is_public, cookie)
+        self.guard = Guard(token, known.names, known.any_address, cookie)
         self.collector = ClusterWatch(node, shows_itself=shows_itself)
         app = make_app(
             node, self.guard, actions=actions, levers=levers, collector=self.collector
@@ -137,16 +136,6 @@ def _open(host: str, port: int) -> socket.socket:
         msg = f"the dashboard cannot listen on {host}:{port}: {why}; port 0 picks a free one"
         raise DashboardError(msg) from error
     return found
-
-
-def _is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _certificates(folder: Path | None) -> Certificates | None:

@@ -12,7 +12,7 @@ from typing import Final
 import paho.mqtt.client as paho
 
 #: Seconds for what is not acknowledged when the input ends.
-LAST_WORDS: Final = 3.0
+LAST_WORDS: Final = 20.0
 
 
 def main(arguments: list[str]) -> int:

@@ -30,7 +30,7 @@ TOPICS: Final = TopicMap("metrics/", "/mqtt/metrics/", "in", values="json")
 CLIENT: Final = "paho"
 
 #: Seconds for the client's end, and for each thing that closes after it.
-LAST_WORDS: Final = 5.0
+LAST_WORDS: Final = 30.0
 
 
 def is_possible() -> bool:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from callboard import locks
 from callboard.actors.closing import Closing
 from callboard.demo.line import LINKS, NAMES
 from callboard.demo.screen import KeyCommand, Verb
@@ -41,7 +42,7 @@ class DemoPage(Closing):
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._token = secrets.token_urlsafe(32)
         self._parts = contextlib.ExitStack()
-        self._lock = threading.Lock()
+        self._lock = locks.lock("page of the demo", 110)
         self._over = threading.Event()
         threading.Thread(target=self._serve, name="demo-page", daemon=True).start()
 

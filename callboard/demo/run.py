@@ -44,17 +44,18 @@ STAND_LIMIT: Final = 60.0
 #: The line should stand within this part of the story; if it does not, the story is put off.
 EARLY: Final = 0.1
 
-#: Seconds that the accounts may take to close: an unreachable node is noticed after three.
-SETTLE_LIMIT: Final = 10.0
+#: Seconds that the accounts may take to close: an unreachable node is noticed after three, and
+#: a machine with much other work takes its time for all that follows.
+SETTLE_LIMIT: Final = 60.0
 
 #: Seconds that the store may take to settle, and each of its sides to close.
-STORE_LIMIT: Final = 5.0
+STORE_LIMIT: Final = 40.0
 
 #: Seconds that the nodes are kept for results of Spark, where the machine has other work.
 RESULTS_LIMIT: Final = 15.0
 
 #: Seconds that the system may take beyond the story to heal from the scripted blow.
-HEALING_LIMIT: Final = 20.0
+HEALING_LIMIT: Final = 60.0
 
 #: Seconds between two rounds of delivery reports.
 ROUND: Final = 0.05

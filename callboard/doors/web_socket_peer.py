@@ -36,6 +36,7 @@ from callboard.proxies.address import Endpoint
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.foreign import ForeignDial, ForeignLink, Opening
 from callboard.proxies.link.tls import Tls
+from callboard.redaction import redacted
 from callboard.zeek.json_message import content_to_json
 from callboard.zeek.web_socket import (
     ErrorFrame,
@@ -322,7 +323,9 @@ class WebSocketPeer(RunReceiver, Closing):
         for each in self._connections():
             self._stop(each)
         for future in self._settled:
-            future.set_exception(NodeUnreachable(f"the connection to {self.url} was closed"))
+            future.set_exception(
+                NodeUnreachable(f"the connection to {redacted(self.url)} was closed")
+            )
         self._settled.clear()
 
     # --- the plan ---

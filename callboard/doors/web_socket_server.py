@@ -18,6 +18,7 @@ from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import DoorReceiver, Item
 from callboard.endpoint.machine.topic import is_reserved
+from callboard.host_guard import ANY_HOST, HostGuard
 from callboard.model.errors import EndpointError, InvalidOption
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.link.certificates import Certificates
@@ -170,6 +171,7 @@ class WebSocketServer(Closing):
         tokens: Mapping[str, str] | None = None,
         permissions: Mapping[str, Rights] | None = None,
         origins: tuple[str, ...] | list[str] = (),
+        hosts: tuple[str, ...] | list[str] = (),
         limits: WebSocketLimits | None = None,
         version: str = VERSION,
         insecure: bool = False,
@@ -178,7 +180,9 @@ class WebSocketServer(Closing):
         self._hub = hub
         self._limits = limits or WebSocketLimits()
         self._version = version
-        self._entry = Admission(_checked_tokens(tokens), tuple(origins))
+        hosts = hosts or ((ANY_HOST,) if tls is not None else ())
+        guard = HostGuard.of_port(address, hosts)
+        self._entry = Admission(_checked_tokens(tokens), tuple(origins), guard)
         access = LinkAccess.of(None, None, permissions)
         self._permissions: Permissions | None = access.permissions
         self._clients: dict[ForeignLink, WebSocketClient] = {}

@@ -40,6 +40,7 @@ from callboard.doors.zeromq_socket import (
 )
 from callboard.figures import PROCESS_SOURCES, Figure, Metric, by_label, figures_of, metrics_of
 from callboard.model.errors import InvalidData
+from callboard.private_file import make_folder
 from callboard.text import printable
 from callboard.zeek.log_write import LogHeader, LogWriteDecoder
 
@@ -212,7 +213,7 @@ class ZeekLogger:
     def _lock_folder(self) -> FileLock:
         """Make the folder, and hold it."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             what, remedy = f"a logger writes to {self.folder}", "give another folder"
             return FileLock(str(self.folder), ".lock", what, remedy)
         except OSError as error:

@@ -50,6 +50,7 @@ from callboard.model.errors import EndpointError, InvalidOption
 from callboard.proxies.events import ForeignDialFailed, ForeignLinkDown, ForeignLinkUp
 from callboard.proxies.link.foreign import ForeignPeer
 from callboard.proxies.link.ports import is_loopback
+from callboard.redaction import redacted
 from callboard.zeek.zeromq import BINARY, PARTS, ZeroMqNode
 
 _log: Final = logging.getLogger("callboard.zeek")
@@ -649,7 +650,7 @@ def addresses_of(url: str) -> tuple[str, str]:
     """
     found = _URL.fullmatch(url)
     if found is None:
-        msg = f"{url!r} is no zmq://HOST:PORT or zmq://HOST:PORT/PORT"
+        msg = f"{redacted(url)!r} is no zmq://HOST:PORT or zmq://HOST:PORT/PORT"
         raise InvalidOption(msg)
     host, xpub, xsub = found.groups()
     first = int(xpub or DEFAULT_PORT)

@@ -18,7 +18,6 @@ thread publishes stays in order: it goes at once only when nothing waits.
 import asyncio
 import itertools
 import logging
-import threading
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from weakref import WeakSet
 
 import cbor2
 
+from callboard import locks
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import ResultTimeout, WouldBlock
 from callboard.actors.future import Future
@@ -178,7 +178,7 @@ class Hub(SystemActor):
         self.claims: set[str] = set()
         #: Subscriptions of actors by handlers of theirs, by the ref and what marks the handler.
         self.by_door: dict[tuple[ActorRef[Any], type], object] = {}
-        self.lock = threading.Lock()
+        self.lock = locks.lock("publishing of a hub", 410)
         self._objects = itertools.count(1)
         # What was published, and who waits until there is room for more.
         self.inputs: deque[Pair | CoreOrder] = deque()
@@ -198,7 +198,7 @@ class Hub(SystemActor):
         self.core = self._make_core(options)
         self.counters = self.core.counters
         #: Held by the thread that works with the core.
-        self.core_lock = threading.Lock()
+        self.core_lock = locks.lock("core of a hub", 420, runs_users=True)
         self._listeners: list[Callable[[PeerEvent], object]] = []
         #: Told what another endpoint refuses this one: its node, the right, and for what.
         self.refusal_listeners: list[Callable[[RefusedThere], object]] = []
@@ -238,7 +238,7 @@ class Hub(SystemActor):
     def _take_stock(self, node: Node) -> None:
         """Take the nodes and links that were there before this hub."""
         #: Messages of doors among the inputs, with what guards their number.
-        self._brought, self._room_lock = 0, threading.Lock()
+        self._brought, self._room_lock = 0, locks.lock("room of a hub", 430)
         #: Sessions with endpoints of foreign software, by their ids: one for each.
         self.foreign_sessions: dict[bytes, Any] = {}
         #: What is published by topic, and until when that is counted: see `topic_rows`.
@@ -360,7 +360,7 @@ class Hub(SystemActor):
         now, is_sent = self._now(), False
         if now >= self.calm_from:
             lock = self.core_lock
-            if not self.runtime.is_runner_thread() and lock.acquire(blocking=False):
+            if not self.runtime.is_runner_thread() and locks.take_if_free(lock):
                 self.core.now = now
                 try:
                     is_sent = self._try_to_send(pairs)
@@ -582,7 +582,7 @@ class Hub(SystemActor):
         self._room_awaited.append(future)
         if self.has_room():
             self._release_waiters()
-        return future
+        return self.runtime.shutdown.guard(future)
 
     def _release_waiters(self) -> None:
         """Wake everyone waiting for room."""
@@ -703,7 +703,7 @@ class Hub(SystemActor):
         """Let the hub carry out an order in a turn, which gets the future of its outcome."""
         done: Future[bool] = Future()
         self.call_soon(order, *args, done)
-        return done
+        return self.runtime.shutdown.guard(done)
 
     def flushed(self, timeout: float) -> None:
         """Wait until the core has taken everything that was published before."""
@@ -1100,4 +1100,4 @@ class Hub(SystemActor):
             self.runtime.report(Undelivered(peer, count, str(self._overflow_policy)))
 
 
-_MAKING: Final = threading.Lock()
+_MAKING: Final = locks.lock("making of hubs", 400, runs_users=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
+from callboard import locks
 from callboard.actors.errors import ResultTimeout
 from callboard.actors.future import Future, refuse_endless_wait, waiting
 from callboard.actors.seconds import limit
@@ -63,7 +64,7 @@ class MessageQueue(Generic[T]):
         self.dropped = 0
         self._on_drop = on_drop
         self._items: deque[T] = deque()
-        self._lock = threading.Lock()
+        self._lock = locks.lock("message queue", 440)
         self._waiters: deque[_Waiter] = deque()
         #: The ends of a pipe that is readable while messages wait; made by `fd`.
         self._pipe: tuple[int, int] | None = None
@@ -79,6 +80,12 @@ class MessageQueue(Generic[T]):
         if len(queue) > self.limit:
             self._drop_oldest()
         if self._waiters or self._pipe is not None:
+            self._tell_readers()
+
+    def put_back(self, items: list[T]) -> None:
+        """Put messages back that a reader took and did not get, before those that wait."""
+        self._items.extendleft(reversed(items))
+        if items:
             self._tell_readers()
 
     def _drop_oldest(self) -> None:

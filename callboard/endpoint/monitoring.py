@@ -4,7 +4,7 @@ import json
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -176,14 +176,16 @@ def metrics_page(node: Node) -> Page:
     return Page(HTTPStatus.OK, figures.CONTENT_TYPE, figures.exposition(all_metrics(hub)))
 
 
-def serve_topics(node: Node, address: tuple[str, int]) -> PageServer | None:
+def serve_topics(
+    node: Node, address: tuple[str, int], hosts: Iterable[str] = ()
+) -> PageServer | None:
     """Serve `/metrics` and `/v1/status/json` of a node's topics.
 
     A port that cannot be opened is logged: the node does its work without.
     """
     pages = {METRICS_PATH: partial(metrics_page, node), STATUS_PATH: partial(status_page, node)}
     try:
-        return PageServer(pages, *address)
+        return PageServer(pages, *address, hosts=hosts, option="metrics_hosts")
     except (OSError, UnicodeError) as error:  # the latter: a host that is not a name
         text = "cannot serve metrics at %s:%s: %s; choose another port, 0 picks one"
         _LOG.error(text, *address, error)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from callboard import locks
 from callboard.actors.dispatch import handler
 from callboard.actors.envelope import COMPANY, Envelope
 from callboard.actors.errors import WrongValue, remote_error, require
@@ -16,6 +17,7 @@ from callboard.actors.reference import ActorRef, Home, Sender, current_cell
 from callboard.actors.runner.slow_handlers import handler_frame
 from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import count as checked_count
+from callboard.actors.shutdown import Deadline
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.entity_name import KEY_LIMIT, QUEUE_PREFIX, is_key, is_type_name
 from callboard.basp.errors import MalformedPayload, RemoteProtocolError
@@ -93,9 +95,6 @@ T = TypeVar("T")
 
 #: Events of one entity that are shown to who looks.
 ROWS_OF_EVENTS: Final = 1_000
-
-#: Seconds that closing waits for commits under way, and for other members to be told.
-CLOSE_TIMEOUT: Final = 5.0
 
 #: Seconds that other nodes have to tell which table they know, before this one hosts.
 ASK_SECONDS: Final = 1.0
@@ -388,7 +387,7 @@ class Entities:
         self._queues: dict[str, WorkQueue] = {}
         #: With what the types of singletons are hosted.
         self._hosted_as: dict[str, Any] = {}
-        self._lock = threading.Lock()
+        self._lock = locks.lock("entities of a node", 510)
         #: Names this life of the node in fences and in the table.
         self.writer = f"{runtime.node_id.hex()}-{runner.random.getrandbits(32):08x}"
         COMPANY.hold, COMPANY.used = _hold, True
@@ -513,7 +512,8 @@ class Entities:
         host = EntityHost(self.runtime, self.form, kind, arguments, client, self._ref)
         host.runner = self._runner
         host.writer, host.send_back = self.writer, self._send_back
-        host.sending = sender = self._sender(name)
+        sender = self._sender(name)
+        host.send_by(sender)
         host.grew = partial(self.growth.grew, name)
         self._urls[name] = state
         register = await self._open(self._leases, leases, self._open_leases)
@@ -1158,30 +1158,48 @@ class Entities:
 
     # --- the end ---
 
-    async def drain(self, timeout: float) -> None:
-        """Move all slots to the other members, type by type, while there is time."""
-        begun, late = self.runtime.now(), OutcomeUnknown("slots are left")
+    async def drain(self, deadline: Deadline) -> None:
+        """Move all slots to the other members while there is time.
 
-        async def in_time(what: Future[None]) -> None:
-            left = timeout - (self.runtime.now() - begun)
-            with suppress(StorageError):  # what is left goes when the node closes
-                await self.runtime.in_time(what, max(0.0, left), late)
-
-        for name, owned in list(self._owned.items()):
-            await in_time(owned.start_drain())
+        All types begin at once: they take turns (`MoveTurns`), and one whose entities do not
+        come to rest gives its turn back, so it does not use up the time of the others.
+        """
+        moves = [(name, owned.start_drain()) for name, owned in list(self._owned.items())]
+        for name, move in moves:
+            await self._in_time(move, deadline)
             passed_on: Future[None] = Future()
             self._sender(name).when_idle(partial(passed_on.set_result, None))
-            await in_time(passed_on)
+            await self._in_time(passed_on, deadline)
 
-    async def close(self) -> None:
-        """Commit what is under way, and give all slots to the other members."""
-        for name, host in list(self._hosts.items()):
-            emptied: Future[None] = Future()
-            host.close(partial(emptied.set_result, None))
-            await emptied
+    async def close(self, deadline: Deadline) -> None:
+        """Commit what is under way, and give all slots to the other members.
+
+        Activations that have not ended when half of the time is over are killed, so that those
+        slots are given away as well.
+        """
+        hosts = list(self._hosts.items())
+        half = Deadline.after(self.runtime.now, deadline.left() / 2)
+        emptied: list[Future[None]] = []
+        for _, host in hosts:
+            future: Future[None] = Future()
+            emptied.append(future)
+            host.close(partial(future.set_result, None))
+        for future, (_, host) in zip(emptied, hosts, strict=True):
+            await self._in_time(future, half)
+            if not future.done():
+                host.kill_all("its node was closed while it did not come to rest")
+        for name, _ in hosts:
             owned = self._owned.get(name)
             if owned is not None:
-                await owned.leave()
+                await self._in_time(owned.start_leaving(), deadline)
+
+    async def _in_time(self, change: Future[None], deadline: Deadline) -> None:
+        """Await a change as long as there is time; what is left goes when the node ends."""
+        waiter: Future[None] = Future()
+        change.on_done(lambda done: waiter.set_result(None))
+        late = OutcomeUnknown("slots are left")
+        with suppress(StorageError):
+            await self.runtime.in_time(waiter, deadline.left(), late)
 
     def release(self) -> None:
         """Close states and leases; on a thread that may block."""

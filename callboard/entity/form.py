@@ -13,11 +13,18 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from callboard.basp.errors import BaspError
+from callboard.basp.errors import (
+    BaspError,
+    MessageRefused,
+    MessageVersion,
+    RemoteProtocolError,
+    UnknownMessageType,
+)
 from callboard.basp.errors import NotSerializable as CannotTravel
 from callboard.basp.payload import LargePayload, PayloadCodec
 from callboard.basp.registry import MessageType, RecordType
-from callboard.lease.errors import StateCorrupt
+from callboard.dataclass import dataclass
+from callboard.lease.errors import StateCorrupt, StateVersion
 from callboard.proxies.errors import NotSerializable
 from callboard.text import shown
 
@@ -32,6 +39,31 @@ _EXACT: Final = 2**53
 
 #: What other values are in.
 _NESTING: Final[frozenset[type]] = frozenset({dict, list})
+
+
+class _Missing(UnknownMessageType):
+    """A stored value has a type that this program lacks."""
+
+    def __init__(self, name: object) -> None:
+        super().__init__(f"no message is registered as {name!r} in this program")
+        self.name = name if isinstance(name, str) else ""
+
+
+#: What a value raises that cannot be written; a `ValueError` is a text without a form in UTF-8.
+_CANNOT_WRITE: Final = (CannotTravel, ValueError, RecursionError)
+
+#: What a text raises that is well-formed, and of which this program has no or another class.
+_OTHER_RELEASE: Final = (UnknownMessageType, MessageVersion, MessageRefused)
+
+#: What a text raises that is no value.
+_NO_VALUE: Final = (
+    ValueError, TypeError, KeyError, RecursionError, RemoteProtocolError
+)  # fmt: skip
+
+
+def _why(error: BaseException) -> str:
+    """Return the text of an error; that of the interpreter's stack says nothing of values."""
+    return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
 
 
 def _encoder() -> Callable[[Any], str]:
@@ -62,6 +94,33 @@ def _decoded(text: str) -> Any:
     except StopIteration:
         return _DECODER.decode(text)  # which says where it is wrong
     return value if end == len(text) else _DECODER.decode(text)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableValue:
+    """A stored value that this program cannot read, with what is stored of it.
+
+    It stands where the value would, in lists for people such as `queue.dead()`.
+
+    Attributes:
+        type_name: the name under which its class is registered; "" where it has none.
+        body: the value as it is stored, JSON.
+        why: why this program cannot read it.
+    """
+
+    type_name: str
+    body: str
+    why: str
+
+
+def type_of_body(body: str) -> str:
+    """Return the name of the registered type of a stored value; "" where it has none."""
+    try:
+        plain = _decoded(body)
+    except (ValueError, RecursionError):
+        return ""
+    name = plain.get("$type") if isinstance(plain, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 class EventForm:
@@ -108,8 +167,8 @@ class EventForm:
         """
         try:
             return _Encode(self._plain(value))
-        except (CannotTravel, ValueError) as error:  # also a text that UTF-8 cannot express
-            msg = f"{shown(value):.80} cannot be stored: {error}"
+        except _CANNOT_WRITE as error:
+            msg = f"{shown(value):.80} cannot be stored: {_why(error)}"
             raise NotSerializable(msg) from None
 
     def write_fields(self, kind: RecordType, value: object) -> str:
@@ -139,8 +198,8 @@ class EventForm:
                 else:
                     text += before + _Encode(self._plain(field))
             return text + "}" if text else "{}"
-        except (CannotTravel, ValueError) as error:  # also a text that UTF-8 cannot express
-            msg = f"{kind.name} cannot be stored: {error}"
+        except _CANNOT_WRITE as error:
+            msg = f"{kind.name} cannot be stored: {_why(error)}"
             raise NotSerializable(msg) from None
 
     def read(self, text: str) -> Any:
@@ -148,6 +207,7 @@ class EventForm:
 
         Raises:
             StateCorrupt: it is none.
+            StateVersion: this program lacks one of its types, or has another release of it.
         """
         try:
             value: Any = _decoded(text)
@@ -158,9 +218,21 @@ class EventForm:
                 else:
                     return value  # nearly every event
             return self._value(value)
-        except (ValueError, TypeError, KeyError) as error:
-            msg = f"what is stored cannot be read: {text[:200]!r} ({error})"
+        except _OTHER_RELEASE as error:
+            msg = f"this program cannot read what is stored: {text[:200]!r} ({error})"
+            other = StateVersion(msg)
+            other.missing = getattr(error, "name", "")
+            raise other from None
+        except _NO_VALUE as error:
+            msg = f"what is stored cannot be read: {text[:200]!r} ({_why(error)})"
             raise StateCorrupt(msg) from None
+
+    def read_or_show(self, text: str) -> Any:
+        """Return the value of a text, or an `UnreadableValue` that shows the text."""
+        try:
+            return self.read(text)
+        except (StateCorrupt, StateVersion) as error:
+            return UnreadableValue(type_of_body(text), text, str(error))
 
     def read_loosely(self, text: str) -> Any:
         """Return what a text holds without any class: for logs.
@@ -173,8 +245,8 @@ class EventForm:
         """
         try:
             return self._loose(_decoded(text))
-        except ValueError as error:
-            msg = f"what is stored cannot be read: {text[:200]!r} ({error})"
+        except (ValueError, RecursionError) as error:
+            msg = f"what is stored cannot be read: {text[:200]!r} ({_why(error)})"
             raise StateCorrupt(msg) from None
 
     def _loose(self, plain: Any) -> Any:
@@ -185,7 +257,7 @@ class EventForm:
             return plain
         if plain.keys() == {"$cbor"}:
             try:
-                value = self._codec.decode_message(base64.b64decode(plain["$cbor"]))
+                value = self._decode(base64.b64decode(plain["$cbor"]))
             except (CannotTravel, BaspError, ValueError, TypeError):
                 return plain
             return value if type(value) in _ANYWHERE else plain
@@ -200,16 +272,21 @@ class EventForm:
         if type(value) in IMMUTABLE:
             return value
         try:
-            return self._codec.decode_message(self._codec.encode(value))
-        except LargePayload:
-            pieces = self._codec.decode_in_pieces(self._codec.encode(value))
-            while True:
-                try:
-                    next(pieces)
-                except StopIteration as stop:
-                    return stop.value
+            return self._decode(self._codec.encode(value))
         except CannotTravel as error:
             raise NotSerializable(str(error)) from None
+
+    def _decode(self, payload: bytes) -> Any:
+        """Return the value of a payload; a large one is read in pieces, here one at once."""
+        try:
+            return self._codec.decode_message(payload)
+        except LargePayload:
+            pieces = self._codec.decode_in_pieces(payload)
+        while True:
+            try:
+                next(pieces)
+            except StopIteration as stop:
+                return stop.value
 
     def _plain(self, value: Any) -> Any:
         """Return what JSON has for a value."""
@@ -242,7 +319,7 @@ class EventForm:
         if not isinstance(plain, dict):
             return plain
         if "$cbor" in plain:
-            return self._codec.decode_message(base64.b64decode(plain["$cbor"]))
+            return self._decode(base64.b64decode(plain["$cbor"]))
         if "$type" not in plain and _NESTING.isdisjoint(map(type, plain.values())):
             return plain  # nearly every event
         fields = {key: self._value(item) for key, item in plain.items() if key != "$type"}
@@ -250,6 +327,5 @@ class EventForm:
             return fields
         kind = self.kind_named(plain["$type"])
         if kind is None:
-            msg = f"no message is registered as {plain['$type']!r} in this program"
-            raise ValueError(msg)
+            raise _Missing(plain["$type"])
         return kind.build(fields)

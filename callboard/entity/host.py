@@ -4,13 +4,13 @@ The host hands everything that takes time to its state, and is called back on th
 Its lock guards what handlers on other threads touch as well.
 """
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from callboard import locks
 from callboard.actors.dispatch import DispatchTable
 from callboard.actors.envelope import Envelope
 from callboard.actors.exit_reason import ExitReason
@@ -135,7 +135,8 @@ class EntityHost:
         self.runtime, self.form, self.type = runtime, form, kind
         self.arguments, self.state = arguments, state
         self.table = _table_of(kind.cls)
-        self.lock = threading.RLock()
+        self._lock = locks.collecting_lock("host of entities", 530)
+        self.lock = self._lock.guard
         #: The activations, by key.
         self.cells: dict[str, EntityCell] = {}
         #: How many there are in each slot.
@@ -189,6 +190,11 @@ class EntityHost:
     def ref(self, key: str) -> ActorRef[Any]:
         """Return the ref of a key."""
         return self._make_ref(self.type.name, key)
+
+    def send_by(self, sending: "TypeSender") -> None:
+        """Send by the sender of the type; under its lock this host refuses nothing at once."""
+        self.sending = sending
+        self._lock.outer = sending.lock
 
     @property
     def reads(self) -> tuple[tuple[str, int], ...]:
@@ -453,7 +459,7 @@ class EntityHost:
 
     def slots_moved(self, slots: "Sequence[int]") -> None:
         """Send on what came for slots while they were given away, in its order."""
-        with self.lock:  # what could not be given away is served again
+        with self._lock:  # what could not be given away is served again
             kept = {slot for slot in slots if slot in self.epochs}
             self._stopped -= kept
             held = self._take_held()
@@ -487,7 +493,7 @@ class EntityHost:
                 return True
             if slot not in self.epochs:
                 return False
-        passed()
+        self._lock.after(passed)
         return True
 
     def refuse(self, key: str, message: Any, sender: Sender | None) -> None:
@@ -495,8 +501,8 @@ class EntityHost:
         if sender is not None and sender.expects:
             name = self.runtime.name
             text = f"{name} takes no messages for {self.ref(key)} just now; repeat it"
-            sender.set_exception(EntityUnavailable(text))
-        self.runtime.dead_letter(self.ref(key), message, sender)
+            self._lock.after(sender.set_exception, EntityUnavailable(text))
+        self._lock.after(self.runtime.dead_letter, self.ref(key), message, sender)
 
     def _activate(self, key: str) -> EntityCell:
         """Make the activation of a key, which reads its state; needs the lock."""
@@ -511,7 +517,7 @@ class EntityHost:
 
     def left(self, cell: EntityCell) -> None:
         """Take note that an activation has ended; what waited for that makes the next one."""
-        with self.lock:
+        with self._lock:
             if self.cells.get(cell.key) is not cell:
                 return
             self.runtime.succession.leave_to(cell.number, self.ref(cell.key))
@@ -592,6 +598,13 @@ class EntityHost:
             cell.kill(ExitReason.SHUTDOWN, _NO_LEASE)
         if not cells:
             when_empty()
+
+    def kill_all(self, why: str) -> None:
+        """End every activation before its next message."""
+        with self.lock:
+            cells = list(self.cells.values())
+        for cell in cells:
+            cell.kill(ExitReason.SHUTDOWN, why)
 
     # --- the state ---
 
@@ -801,7 +814,7 @@ class EntityHost:
 
     def refuse_unleased(self, sender: Any) -> None:
         """Refuse an ask because the lease has run out; what was told waits."""
-        sender.set_exception(self._unleased())
+        self._lock.after(sender.set_exception, self._unleased())
 
     def park(self, cell: EntityCell) -> None:
         """Keep an activation from its turn until the lease is valid, or it is to end."""

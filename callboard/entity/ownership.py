@@ -227,15 +227,16 @@ class Ownership:
         if self._host.state is not None:
             self._host.state.submit(self._kinds_done, EntityState.kinds, self._name)
 
-    async def leave(self) -> None:
+    def start_leaving(self) -> Future[None]:
         """Be no member any more: what this node had goes to the others.
 
-        Raises:
-            StorageError: the register cannot be used; the others find out by themselves.
+        The future fails with `StorageError` if the register cannot be used; the others find out
+        by themselves then.
         """
-        self._leaving = Future()
+        leaving: Future[None] = Future()
+        self._leaving = leaving
         self._step(CloseAsked())
-        await self._leaving
+        return leaving
 
     def start_drain(self) -> Future[None]:
         """Give all slots that others can have away, a portion after the other.

@@ -8,13 +8,13 @@ future, so the same lines serve threads, asyncio, handlers of actors and simulat
 import asyncio
 import contextlib
 import importlib
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final, NoReturn, Self
 
+from callboard import locks
 from callboard.actors.errors import AskTimeout, CallboardError
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
@@ -24,6 +24,7 @@ from callboard.flow.factories import REASON_LIMIT, refuse_in_factory
 from callboard.flow.link import NAME, ActorLink, FlowLink, FlowTaker
 from callboard.flow.protocol.machine import Dat, End, FlowMachine, FlowState, Opened
 from callboard.flow.protocol.message import as_frames
+from callboard.items import Items
 from callboard.node import Node
 from callboard.text import describe, said
 
@@ -76,7 +77,7 @@ class Flow:
         self.is_giver = machine.is_giver
         self._machine = machine
         self._link: FlowLink | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock("flow", 300)
         self._inbox: deque[Dat] = deque()
         self._waiters: list[Future[None]] = []
         self._error: errors.FlowError | None = None
@@ -281,10 +282,8 @@ class Flow:
             while True:
                 yield self.get()
 
-    async def __aiter__(self) -> AsyncIterator[Dat]:
-        with contextlib.suppress(errors.FlowEnded):
-            while True:
-                yield await self.aget()
+    def __aiter__(self) -> AsyncIterator[Dat]:
+        return Items(self.aget, ends=(errors.FlowEnded,))
 
     # --- end ---
 
@@ -510,6 +509,10 @@ class Flow:
                     await change
                 except AskTimeout:
                     raise self._too_late() from None
+                except BaseException:  # cancelled: many waits may come before the next change
+                    with self._lock, contextlib.suppress(ValueError):
+                        self._waiters.remove(change)
+                    raise
                 outcome = step()  # most often it is there, and no other future is needed
             if outcome:
                 change.set_result(None)  # nothing waits for it
@@ -529,7 +532,7 @@ class FlowAddress:
 
     address: Any
     node: Node | None = None
-    secret: str | bytes | None = None
+    secret: str | bytes | None = field(default=None, repr=False)
     tls: Any = None
     timeout: float | None = None
 

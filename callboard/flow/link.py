@@ -1,9 +1,9 @@
 """The link of a flow with its broker, over actors on any nodes."""
 
-import threading
 from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any, Final, Protocol
 
+from callboard import locks
 from callboard.actors.dispatch import handler
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Down, current_cell
@@ -100,7 +100,7 @@ class ActorLink:
         parent = cell.actor if cell is not None and cell.runtime is node.runtime else node
         self.port: ActorRef[FlowPort] = parent.spawn(FlowPort, broker, taker)
         self._sender = node.runtime.contexts[self.port.actor_id]
-        self._lock = threading.Lock()
+        self._lock = locks.lock("link of flows", 310)
         self._waiting: list[bytes] = []
 
     def send(self, data: bytes) -> None:

@@ -26,6 +26,7 @@ from callboard.commitlog.disk import check_plain, open_plain
 from callboard.commitlog.folder import write_all
 from callboard.flow.errors import MalformedMessage, RecordError
 from callboard.flow.protocol.message import MESSAGE_LIMIT, Message
+from callboard.private_file import make_folder
 
 MAGIC: Final = b"ZIOREC1\n"
 _HEAD: Final = struct.Struct(">II")
@@ -42,7 +43,7 @@ class RecordFile:
             OSError: it cannot be opened.
         """
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         # Without a buffer: what the disk refused must not be written later.
         self._file = open(path, "a+b", buffering=0, opener=open_plain)  # noqa: SIM115
         self.count = 0
@@ -199,7 +200,7 @@ class Hdf5File:
         """
         import h5py
 
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self.path = path
         with suppress(FileNotFoundError):
             check_plain(os.lstat(path).st_mode, str(path))

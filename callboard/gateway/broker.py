@@ -15,13 +15,13 @@ delivers once and takes two removals. A link from a module to itself is one like
 import asyncio
 import contextlib
 import itertools
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
+from callboard import locks
 from callboard.actors.closing import on_a_thread, refuse_loop
 from callboard.actors.errors import MailboxFull, ResultTimeout, WouldBlock, WrongArgument
 from callboard.actors.future import Future
@@ -122,7 +122,7 @@ class ModuleBroker:
         self.on_outage: Callable[[str, str], None] | None = None
         #: Told of modules that ended for good without having been removed, and why.
         self.on_ended: Callable[[ModuleHandle, str], None] | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock("broker of a gateway", 220)
         self._modules: dict[bytes, ModuleHandle] = {}
         self._links: LinkTable[ModuleHandle] = LinkTable()
         self._numbers = itertools.count(1)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from callboard import locks
 from callboard.gateway.handle import DeadLetter, ModuleCounters
 from callboard.text import logged
 
@@ -83,7 +84,7 @@ class EventDispatcher:
         self._callbacks = {kind: [] for kind in EVENTS}
         self._events: queue.SimpleQueue[GatewayEvent | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock("events of a gateway", 230)
         self._is_closed = False
 
     def on(self, kind: EventKind, callback: Any, *args: Any) -> None:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
+from callboard import locks
 from callboard.actors.closing import Closing, on_a_thread
 from callboard.actors.errors import CallboardError, WouldDeadlock, require
 from callboard.actors.reference import ActorRef, current_cell
@@ -57,9 +58,9 @@ class Gateway(Closing):
             "outage" if why else "recovered", name, why
         )
         self._events = EventDispatcher(name)
-        self._lock = threading.RLock()
+        self._lock = locks.lock("modules of a gateway", 210, reentrant=True)
         #: Held while a configuration is taken over.
-        self._updating = threading.RLock()
+        self._updating = locks.lock("update of a gateway", 200, reentrant=True, runs_users=True)
         self._handles: dict[str, ModuleHandle] = {}
         #: The modules that came from a configuration.
         self._specs: dict[str, ModuleSpec] = {}

@@ -1,12 +1,12 @@
 """The handle of a module: opaque to programs that add, link and publish."""
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
+from callboard import locks
 from callboard.actors.future import Future
 from callboard.actors.mailbox import Mailbox
 from callboard.actors.reference import ActorRef
@@ -178,7 +178,9 @@ class ModuleHandle:
     #: What is counted so far; `counters` is a copy.
     counted: ModuleCounters = field(default_factory=ModuleCounters)
     inbox: Inbox = field(init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: locks.Lock = field(
+        default_factory=lambda: locks.lock("counters of a gateway module", 245)
+    )
 
     def __post_init__(self) -> None:
         queue, store = self.options.queue, self.options.store

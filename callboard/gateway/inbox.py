@@ -20,12 +20,12 @@ find it any more; when it is empty, the actor of its module ends.
 """
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from callboard import locks
 from callboard.actors.errors import MailboxFull, ResultTimeout
 from callboard.actors.future import Future
 from callboard.actors.mailbox import BackPressure, Mailbox
@@ -78,7 +78,7 @@ class Inbox:
         self._is_draining = False
         #: Threads that wait for room.
         self._blocked = 0
-        self._lock = threading.Lock()
+        self._lock = locks.lock("inbox of a gateway module", 240)
 
     # --- for publishers ---
 

@@ -11,13 +11,13 @@ the one that was made last takes the frames.
 
 import logging
 import os
-import threading
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from callboard import locks
 from callboard.commitlog import CommitLog, LogError
 from callboard.gateway.errors import ModuleFailed
 from callboard.gateway.inbox import FAILED, Inbox
@@ -54,7 +54,7 @@ class Spool:
         self.folder = folder
         #: The inboxes that have it; the last one takes the frames.
         self.owners: list[SpooledInbox] = []
-        self._lock = threading.Lock()
+        self._lock = locks.lock("spool of a gateway", 250)
         self._log = CommitLog(folder, segment_bytes=SEGMENT)
         self._file = os.open(folder / POSITION, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         said = os.pread(self._file, 20, 0)
@@ -141,7 +141,7 @@ class Spool:
                 _log.error("%s: %s", self.folder, error)
 
 
-_LOCK: Final = threading.Lock()
+_LOCK: Final = locks.lock("open spools", 255)
 #: The spools of this process, by their folders.
 _OPEN: Final[dict[Path, Spool]] = {}
 

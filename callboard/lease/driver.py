@@ -12,6 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
 
+from callboard import locks
 from callboard.lease.errors import LeaseLost
 from callboard.lease.machine.lease_machine import (
     Effect,
@@ -76,7 +77,7 @@ class LeaseThread:
         self._posted: list[Callable[[], object]] = []
         self._timers: list[tuple[float, int, Any]] = []
         self._numbers = count()
-        self._changed = threading.Condition()
+        self._changed = locks.condition("jobs of a lease driver", 550)
         self._is_closing = False
         self._thread = threading.Thread(
             target=self._run, name=f"callboard-lease-{name}", daemon=True

@@ -9,7 +9,7 @@
         │   └── StateFull         no room is left
         ├── OutcomeUnknown        perhaps it happened, and the database cannot be asked
         ├── StateCorrupt          what is stored cannot be right
-        ├── StateVersion          a newer callboard wrote it
+        ├── StateVersion          a newer callboard, or a newer program, wrote it
         ├── WrongState            another state than the one that was meant
         ├── DatabaseReplaced      another server, or one that lost what it had acknowledged
         ├── UnsafeDatabase        it could lose or mix up what it acknowledges  (ValueError)
@@ -45,7 +45,10 @@ class StateCorrupt(StorageError):
 
 
 class StateVersion(StorageError):
-    """A newer callboard wrote the tables, or a newer class the events."""
+    """A newer callboard wrote the tables, or a newer program the events and values."""
+
+    #: The name of the message type that this program lacks, if that is why.
+    missing: str = ""
 
 
 class WrongState(StorageError):

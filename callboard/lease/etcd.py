@@ -9,7 +9,6 @@ holds one is not told in time.
 
 import base64
 import json
-import threading
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -18,6 +17,7 @@ from etcd3gw.client import Etcd3Client
 from etcd3gw.exceptions import Etcd3Exception
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, SSLError
 
+from callboard import locks
 from callboard.actors.errors import WrongValue
 from callboard.lease.errors import (
     DatabaseReplaced,
@@ -27,6 +27,7 @@ from callboard.lease.errors import (
     StateUnavailable,
 )
 from callboard.lease.register import LeaseValue, Versioned
+from callboard.redaction import redacted
 
 #: Seconds that a member has to answer: a lease is raised every half second.
 TIMEOUT: Final = 1.0
@@ -64,7 +65,7 @@ class EtcdLeases:
         self._member = 0
         #: Which cluster it is, and the highest revision that it told.
         self._cluster, self._revision = "", 0
-        self._lock = threading.Lock()
+        self._lock = locks.lock("lease register in etcd", 562)
         self.read("")
 
     def read(self, name: str) -> Versioned:
@@ -133,12 +134,12 @@ class EtcdLeases:
             else:
                 self._check_cluster(answer)
                 return answer
-        message = f"no member of {self._url} answers: {_text_of(failure)}"
+        message = f"no member of {redacted(self._url)} answers: {_text_of(failure)}"
         raise StateUnavailable(message) from failure
 
     def _not_etcd(self, answer: object) -> str:
         """Return what is told of an answer that etcd does not give."""
-        return f"{self._url} answers, but not as etcd does: {str(answer):.100}"
+        return f"{redacted(self._url)} answers, but not as etcd does: {str(answer):.100}"
 
     def _check_cluster(self, answer: Any) -> None:
         """Raise `DatabaseReplaced` once where leases may be older than what was told."""
@@ -153,7 +154,8 @@ class EtcdLeases:
         self._cluster, self._revision = cluster, revision
         if before[0] and (before[0] != cluster or before[1] > revision):
             message = (
-                f"{self._url} was put back or is another cluster (revision {before[1]} of"
+                f"{redacted(self._url)}"
+                f" was put back or is another cluster (revision {before[1]} of"
                 f" {before[0]}, now {revision} of {cluster}): leases begin anew"
             )
             raise DatabaseReplaced(message)
@@ -176,7 +178,7 @@ def _opened(url: str) -> tuple[list[Etcd3Client], str]:
     elif ("cert" in options) != ("key" in options):
         wrong = "names one of cert and key, which go together"
     if wrong:
-        message = f"{url!r} {wrong}: write {_SHAPE}"
+        message = f"{redacted(url)!r} {wrong}: write {_SHAPE}"
         raise WrongValue(message)
     protocol: Literal["http", "https"] = "https" if parts.scheme == "etcds" else "http"
     files = options.get("ca"), options.get("key"), options.get("cert")
@@ -198,7 +200,7 @@ def _place_of(place: str, url: str) -> tuple[str, int]:
     except ValueError:
         host = port = None
     if not host or "@" in place:
-        message = f"{url!r} is no address of etcd: write {_SHAPE}"
+        message = f"{redacted(url)!r} is no address of etcd: write {_SHAPE}"
         raise WrongValue(message)
     return host, _PORT if port is None else port
 

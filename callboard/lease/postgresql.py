@@ -6,7 +6,6 @@ PostgreSQL's own defaults have none, and a client that was stopped inside a tran
 hold its locks for ever.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
@@ -14,6 +13,7 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg.types.string import TextLoader
 
+from callboard import locks
 from callboard.lease.errors import (
     DatabaseReplaced,
     OutcomeUnknown,
@@ -152,7 +152,7 @@ class Connected:
         self.url = url
         self._greet = greet
         self._connection: psycopg.Connection[Any] | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock("lease register in PostgreSQL", 561)
 
     def run(self, work: "Callable[[psycopg.Connection[Any]], T]") -> T:
         """Call `work` with the connection, which is thrown away after an error.

@@ -4,8 +4,9 @@ A value carries its writer and a number that the writer counts. After a reply wa
 writer reads the value again: if it is its own with that number, the write took place.
 """
 
-import threading
 from typing import NamedTuple, Protocol
+
+from callboard import locks
 
 
 class LeaseValue(NamedTuple):
@@ -60,7 +61,7 @@ class MemoryLeases:
     def __init__(self) -> None:
         """Make an empty register."""
         self._values: dict[str, tuple[LeaseValue, int]] = {}
-        self._lock = threading.Lock()
+        self._lock = locks.lock("lease register in memory", 560)
 
     def read(self, name: str) -> Versioned:
         """Return the value of a name and its version."""

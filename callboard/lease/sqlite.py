@@ -8,13 +8,13 @@ go of it when the process is gone, however it ended. Who gets the lock has proof
 import fcntl
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from callboard import locks
 from callboard.lease.errors import (
     OutcomeUnknown,
     StateBusy,
@@ -25,6 +25,7 @@ from callboard.lease.errors import (
     UnsafeDatabase,
 )
 from callboard.lease.register import LeaseValue, Versioned
+from callboard.private_file import make_folder, make_private_file
 
 T = TypeVar("T")
 
@@ -65,6 +66,7 @@ def connect(path: Path) -> sqlite3.Connection:
             " use a local disk, or PostgreSQL for several machines"
         )
         raise UnsafeDatabase(message)
+    make_private_file(path)
     try:
         connection = sqlite3.connect(
             path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
@@ -149,7 +151,7 @@ class SharedFile:
         """Open the database."""
         self.path = path
         self.connection = opener(path)
-        self._lock = threading.Lock()
+        self._lock = locks.lock("lease register in SQLite", 563)
         #: Whether SQLite itself waits for other processes.
         self._waits = True
         #: The log that commits are appended to, where `sync` makes them durable.
@@ -288,7 +290,7 @@ class Lives:
 
     def __init__(self, folder: Path, writer: str) -> None:
         """Begin a life: its file is locked before it has its name."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._folder = folder
         self._own = folder / writer
         new = folder / f".{writer}.{os.getpid()}"

@@ -14,7 +14,7 @@ from callboard.mqtt.port.hooks import Hooks
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.listener import ListenerSettings
 from callboard.mqtt.port.local_link import LocalLink
-from callboard.mqtt.router.limits import Limits
+from callboard.mqtt.router.limits import DuplicateClientId, Limits
 from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
 from callboard.mqtt.service.claims import SessionPolicy
 from callboard.mqtt.service.config import RouterConfig
@@ -30,6 +30,7 @@ __all__ = [
     "BridgeSettings",
     "BridgeTopics",
     "Credentials",
+    "DuplicateClientId",
     "Hooks",
     "Limits",
     "ListenerSettings",

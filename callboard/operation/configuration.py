@@ -123,6 +123,7 @@ class NodeConfiguration(reading.Table):
     name: str = ""
     listen: reading.Listen = "127.0.0.1:0"
     insecure: bool = False
+    allow_unsealed: bool = False
     join: list[Seed] = []
     secret_file: reading.ExistingFile | None = None
     permissions: ReadLater | None = None
@@ -135,6 +136,7 @@ class NodeConfiguration(reading.Table):
     log_level: reading.LogLevel = "info"
     log_format: Literal["text", "json"] = "text"
     health: reading.HostPort | None = None
+    health_hosts: list[str] = []
     drain_timeout: float = Field(default=DRAIN_TIMEOUT, ge=0)
     when_exhausted: Literal["exit", "stay"] = "exit"
 

@@ -6,11 +6,12 @@
 - `/metrics` its figures in Prometheus's text format, those of its topics included
 - `/v1/status/json` the status of its topics, under Zeek Broker's keys; 404 where it has none
 
-It answers on a thread of its own, reads counters when asked, and changes nothing. Anybody who
-reaches the port may ask, so it belongs on 127.0.0.1 or a network of yours.
+It answers on a thread of its own, reads counters when asked, and changes nothing. Every program
+that reaches the port may ask, so it belongs on 127.0.0.1 or a network of yours.
 """
 
 import threading
+from collections.abc import Iterable
 from contextlib import ExitStack
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -31,7 +32,14 @@ class HealthServer(PageServer):
     """Serves `/livez`, `/readyz`, `/metrics` and the status of one node until it is closed."""
 
     def __init__(
-        self, node: "Node", host: str = "127.0.0.1", port: int = 0, *, joins: bool = False
+        self,
+        node: "Node",
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        joins: bool = False,
+        hosts: Iterable[str] = (),
+        option: str = "hosts",
     ) -> None:
         """Open the port and begin to answer.
 
@@ -40,6 +48,10 @@ class HealthServer(PageServer):
             host: local address.
             port: TCP port; 0 picks one.
             joins: the node is not ready before it has reached another node once.
+            hosts: names by which the port is reached, beside addresses, `localhost` and the
+                name of the machine; `*` for all. `/livez`, `/readyz` and `/metrics` need none
+                if other machines reach the port.
+            option: what the option for `hosts` is called.
 
         Raises:
             OSError: the address is not ours or the port is taken.
@@ -57,7 +69,7 @@ class HealthServer(PageServer):
             METRICS_PATH: lambda: metrics_page(node_metrics(node)),
             STATUS_PATH: lambda: status_page(node),
         }
-        super().__init__(pages, host, port)
+        super().__init__(pages, host, port, hosts=hosts, option=option)
 
     def set_ready(self) -> None:
         """Say that the node's set-up is over."""

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from callboard.actors.envelope import traceparent
 from callboard.actors.reference import current_cell
+from callboard.redaction import redacted
 from callboard.text import printable
 
 #: What `callboard node run` writes.
@@ -53,7 +54,7 @@ class PrintableFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Write a record."""
-        return printable(super().format(record), kept="\n\t")
+        return printable(redacted(super().format(record)), kept="\n\t")
 
 
 class JsonFormatter(logging.Formatter):
@@ -72,12 +73,12 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "node": getattr(record, "node", NOTHING),
             "actor": getattr(record, "actor", NOTHING),
-            "message": record.getMessage(),
+            "message": redacted(record.getMessage()),
         }
         if getattr(record, "trace", NOTHING) != NOTHING:
             row |= {"trace_id": record.__dict__["trace"], "span_id": record.__dict__["span"]}
         if record.exc_info:
-            row["exception"] = self.formatException(record.exc_info)
+            row["exception"] = redacted(self.formatException(record.exc_info))
         more = {key: value for key, value in vars(record).items() if key not in _KNOWN}
         return json.dumps(more | row, default=str)
 

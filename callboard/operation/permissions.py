@@ -24,6 +24,10 @@ class PeerPermissions(NamedTuple):
     secrets: dict[str, str] | None = None
     permissions: dict[str, Rights] | None = None
 
+    def __repr__(self) -> str:
+        names = None if self.secrets is None else sorted(self.secrets)
+        return f"PeerPermissions(secrets of {names}, {self.permissions!r})"
+
 
 def _secret(value: Any, info: ValidationInfo) -> str:
     """Return a secret, or that of a file.
@@ -57,7 +61,7 @@ RightsTable: Any = create_model("RightsTable", __base__=reading.StrictTable, **_
 class PermissionsFile(reading.Table):
     """The whole file."""
 
-    secrets: dict[str, Annotated[Any, AfterValidator(_secret)]] = {}
+    secrets: dict[str, Annotated[Any, AfterValidator(_secret)]] = Field(default={}, repr=False)
     permissions: dict[str, RightsTable]
 
 

@@ -118,7 +118,8 @@ class Bridge(Closing):
         self._ends = threading.Event()
         self.position = self._read_place(start)
         self.begin = self.position
-        self._undecodable = 0
+        #: Lost records besides those that the current follower counts.
+        self._lost_before = 0
         self.lost = 0
         self._thread = threading.Thread(target=self._run, name=f"callboard {name}", daemon=True)
         self._thread.start()
@@ -159,19 +160,22 @@ class Bridge(Closing):
 
     def _run(self) -> None:
         """Follow the log and hand on what comes, until the bridge is closed."""
-        follower, damaged, was_last = self._opened(), 0, False
+        follower, was_last = self._opened(), False
         while follower is not None:
             is_last = self._ends.is_set()
-            if is_last and not was_last and (follower := self._opened()) is None:
-                return  # a look at a store may be old, and the last one must not be
+            if is_last and not was_last:
+                # A look at a store may be old, and the last one must not be.
+                self._lost_before += follower.lost
+                if (follower := self._opened()) is None:
+                    return
             was_last = is_last
             try:
                 records = follower.read(_RUN, timeout=0 if is_last else _WAIT)
             except LogCorrupt as error:
                 log.error("the bridge leaves out what is damaged: %s", error)
-                damaged += error.next_offset - error.offset
-                self.lost = follower.lost + damaged + self._undecodable
+                self._lost_before += error.next_offset - error.offset
                 follower.cursor = Cursor(error.next_offset)
+                self._advance(follower)
                 continue
             except LogError as error:
                 log.warning("the bridge stands still: %s", error)
@@ -182,11 +186,15 @@ class Bridge(Closing):
             if records:
                 if not self._hand_on(records):
                     return
-                self.position = follower.cursor.offset
-                self.lost = follower.lost + damaged + self._undecodable
-                self._write_place()
+                self._advance(follower)
             elif is_last:
                 return
+
+    def _advance(self, follower: Follower) -> None:
+        """Record how far the follower is: one that is opened later counts no loss again."""
+        self.position = follower.cursor.offset
+        self.lost = self._lost_before + follower.lost
+        self._write_place()
 
     def _opened(self) -> Follower | None:
         """Wait for the log; None if the bridge was closed before it came."""
@@ -209,7 +217,7 @@ class Bridge(Closing):
                     yield record.topic, record.payload
                 except LogCorrupt as error:
                     log.error("the bridge leaves out what is damaged: %s", error)
-                    self._undecodable += 1
+                    self._lost_before += 1
 
     def _hand_on(self, records: list[Record]) -> bool:
         """Hand records on until they are taken; False if they stay for the next bridge."""
@@ -224,7 +232,7 @@ class Bridge(Closing):
                 fit = list(filter(is_publishable, wanted))
                 if len(fit) < len(wanted):
                     log.error("the bridge leaves out what can be no message: %s", error)
-                    self._undecodable += len(wanted) - len(fit)
+                    self._lost_before += len(wanted) - len(fit)
                     wanted = fit
                     continue
                 log.warning("results are not taken, and tried again: %s", error)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, runtime_checkable
 
+from callboard import locks
 from callboard.actors.errors import CallboardError
 from callboard.endpoint.machine.run import encode_pair
 from callboard.model.errors import EndpointError
@@ -59,7 +60,7 @@ class UnderWay:
     def __init__(self, hub: Confirmed) -> None:
         """Begin with none."""
         self._hub = hub
-        self._lock = threading.Lock()
+        self._lock = locks.lock("outlet of a pipeline", 281)
         #: How many messages a run has, and what had been sent to each node with it.
         self._runs: deque[tuple[int, dict[bytes, int]]] = deque()
         self._fresh = 0  # offered, and perhaps not sent so far

@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -11,10 +10,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from callboard import locks
 from callboard.commitlog import LogReader
 from callboard.commitlog.disk import read_plain, replace_plain
 from callboard.figures import Figure, Metric, Samples, by_label, figures_of, metrics_of
 from callboard.pipeline.errors import InvalidSetting
+from callboard.private_file import make_folder
 
 #: The folder of a log of results that holds what its queries need.
 QUERIES: Final = "queries"
@@ -289,9 +290,9 @@ class StatusFile:
 
     def __init__(self, folder: Path, query: str, log: str) -> None:
         """Begin a run, of which the last batch is that of the run before."""
-        self._lock = threading.Lock()
+        self._lock = locks.lock("progress of a query", 280)
         self._path = folder / STATUS
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         last = None
         with suppress(InvalidSetting, FileNotFoundError):
             last = _read(self._path).last

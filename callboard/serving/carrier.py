@@ -9,12 +9,12 @@ has, or for half as long as the last one took. So each message, each turn of the
 sync serves many appends, and none of them waits for a slow writer.
 """
 
-import threading
 from collections import deque
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from callboard import locks
 from callboard.actors.errors import CallboardError
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
@@ -50,9 +50,12 @@ class WaitingAppend(Future[int]):
         number: of the first one; None while it is to get the next one.
         attempt: the link over which it was sent last; 0 for none.
         era: what was known of numbers then: a failure of an earlier era sets none back.
+        is_over: whether it was given up; it fails as soon as no lock is held.
     """
 
-    __slots__ = ("attempt", "era", "is_given", "is_published", "number", "rows", "until")
+    __slots__ = (
+        "attempt", "era", "is_given", "is_over", "is_published", "number", "rows", "until",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class WaitingAppend(Future[int]):
         self.is_given = number is not None
         self.until = until
         self.attempt = self.era = 0
+        self.is_over = False
 
 
 class Appender(Protocol):
@@ -111,8 +115,8 @@ class AppendCarrier:
         self._largest = largest
         self._outbox: deque[Parcel] = deque()
         #: Held while a group is taken and sent, so that groups keep the order.
-        self._sending = threading.Lock()
-        self._lock = threading.Lock()
+        self._sending = locks.Turn()
+        self._lock = locks.lock("appends to be sent", 465)
         #: Groups that are under way, and appends in them.
         self._groups = self._members = 0
         #: Appends that the next group waits for, and until when.
@@ -129,12 +133,12 @@ class AppendCarrier:
 
     def ship(self) -> None:
         """Send what waits, if it is time; the caller holds no lock of a writer."""
-        while self._is_due() and self._sending.acquire(blocking=False):
+        while self._is_due() and self._sending.take():
             try:  # a thread that finds it taken leaves this to the one that has it
                 if (parcels := self._group()) and not self._send(parcels):
                     return
             finally:
-                self._sending.release()
+                self._sending.end()
 
     def _is_due(self) -> bool:
         """Return whether what waits is to be sent now."""
@@ -238,7 +242,7 @@ class AppendCarrier:
             parcel.appender.forget(parcel.waiting)
 
 
-_LOCK: Final = threading.Lock()
+_LOCK: Final = locks.lock("carriers of appends", 455)
 _CARRIERS: Final[
     "WeakKeyDictionary[Node, WeakValueDictionary[tuple[bytes, str, float, int], AppendCarrier]]"
 ] = WeakKeyDictionary()

@@ -19,6 +19,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Final, Self
 
+from callboard import locks
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import (
     AskTimeout,
@@ -30,6 +31,7 @@ from callboard.actors.errors import (
 )
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
+from callboard.actors.shutdown import Phase
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.header import LOG_INTAKE
 from callboard.commitlog.batch import MAX_BATCH_RECORDS
@@ -144,7 +146,7 @@ class LogWriter:
         self._numbering = Numbering(producer, begin)
         self._caller = _Intake(address, token, tls, node)
         self._node = self._caller.node
-        self._lock = threading.RLock()
+        self._lock = locks.collecting_lock("log writer", 450)
         self._room = threading.BoundedSemaphore(window)
         self._queue: deque[WaitingAppend] = deque()
         self._carrier: AppendCarrier | None = None
@@ -155,6 +157,9 @@ class LogWriter:
         largest = self._take_opening(self._caller.ask(self._question(0)))
         self._carrier = self._carrier_to(self._caller.peer, largest)
         self._linker = self._node.runtime.start_actor(_Linker, (self,))
+        closed = LogClosed(f"{self._node.name} was closed, and with it this writer")
+        end = partial(self._fail, closed)
+        self._forget_end = self._node.runtime.shutdown.on(Phase.ENDED, end)
 
     @property
     def producer(self) -> str:
@@ -225,7 +230,13 @@ class LogWriter:
     ) -> int:
         """Append one record as `append` does, without blocking the loop."""
         if not self._room.acquire(blocking=False):
-            await asyncio.to_thread(self._room.acquire)
+            loop = asyncio.get_running_loop()
+            room = loop.run_in_executor(None, self._room.acquire)
+            try:
+                await asyncio.shield(room)
+            except asyncio.CancelledError:  # the thread still waits, and takes it
+                room.add_done_callback(lambda _: self._room.release())
+                raise
         row = partial(_row, topic, payload, key, headers, sender, time)
         return await self._submit(row, number)
 
@@ -414,7 +425,7 @@ class LogWriter:
     def _settle(self, waiting: WaitingAppend, outcome: LogError) -> None:
         """Let an append fail, unless its time is over, and forget it."""
         self.forget(waiting)
-        waiting.set_exception(outcome)
+        self._lock.after(waiting.set_exception, outcome)
 
     def _unknown(self, waiting: WaitingAppend, why: str = "") -> LogError:
         """Return the error of an append that may have been taken, if it was sent."""
@@ -430,8 +441,9 @@ class LogWriter:
 
     def _give_up(self, waiting: WaitingAppend) -> None:
         """Let an append fail whose time is over; it stays in the queue while others wait."""
-        waiting.set_exception(self._unknown(waiting, self._why))
-        if all(each.done_ for each in self._queue):
+        waiting.is_over = True
+        self._lock.after(waiting.set_exception, self._unknown(waiting, self._why))
+        if all(each.done_ or each.is_over for each in self._queue):
             self._is_in_doubt = self._is_in_doubt or any(each.attempt for each in self._queue)
             self._queue.clear()
             self._carrier = None
@@ -519,7 +531,7 @@ class LogWriter:
         with self._lock:
             now = self._node.runtime.now()
             for each in list(self._queue):
-                if not each.done_ and now >= each.until:
+                if not (each.done_ or each.is_over) and now >= each.until:
                     self._give_up(each)
             self._is_linking = bool(self._queue)
             return self._is_linking
@@ -550,6 +562,7 @@ class LogWriter:
             self.flush()
             self._fail(LogClosed(f"this writer of {self._caller.text} was closed"))
             self._linker.stop()
+            self._forget_end()
 
     def __enter__(self) -> Self:
         """Return the writer."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakMethod, WeakValueDictionary, finalize
 
+from callboard import locks
 from callboard.actors.errors import (
     ActorDown,
     AskTimeout,
@@ -71,7 +72,7 @@ def _close(node: Node) -> None:
     threading.Thread(target=node.close, name="callboard-close", daemon=True).start()
 
 
-_LOCK: Final = threading.Lock()
+_LOCK: Final = locks.lock("readers of remote logs", 480)
 _OWN: Final[WeakValueDictionary[tuple[int, str, str | None, str], _ReaderNode]] = (
     WeakValueDictionary()
 )

@@ -8,15 +8,16 @@ import asyncio
 import datetime
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import Any, Final, NamedTuple
 
 from callboard.actors.closing import Closing
-from callboard.actors.errors import ResultTimeout, WouldBlock
+from callboard.actors.errors import NodeClosed, ResultTimeout, WouldBlock
 from callboard.actors.future import Future
 from callboard.actors.reference import current_cell
 from callboard.endpoint.message_queue import MessageQueue
+from callboard.items import Items
 from callboard.keywords import also_named
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
@@ -406,18 +407,21 @@ class Store(Closing):
         except (TimeoutError, errors.StoreClosed):
             return False
 
-    async def watch(self, prefix: str = "") -> AsyncIterator[StoreEvent]:
+    def watch(self, prefix: str = "") -> AsyncIterator[StoreEvent]:
         """Iterate over the changes of keys that start with a text; of all keys without one.
 
-        A watcher that is too slow misses the oldest changes beyond 65,536.
+        A watcher that is too slow misses the oldest changes beyond 65,536. A cancelled wait for
+        the next change loses none.
         """
-        with self.changes(prefix) as queue:
-            while True:
-                try:
-                    event = await queue.aget()
-                except EOFError:
-                    return
-                yield event
+        watching = ExitStack()
+        queues: list[MessageQueue[StoreEvent]] = []
+
+        async def next_event() -> StoreEvent:
+            if not queues:  # changes count from the first wait on
+                queues.append(watching.enter_context(self.changes(prefix)))
+            return await queues[0].aget()
+
+        return Items(next_event, watching.close, ends=(EOFError,))
 
     @contextmanager
     def changes(self, prefix: str = "") -> Iterator[MessageQueue[StoreEvent]]:
@@ -427,6 +431,10 @@ class Store(Closing):
             yield queue
         finally:
             self._actor.unwatch(queue)
+
+    def close_with_node(self, queue: MessageQueue[Any]) -> None:
+        """Close a queue of answers when the node ends, and with it the store."""
+        self._actor.close_with_node(queue)
 
     def mapping(self) -> "StoreMapping":
         """Return the store as a mutable mapping."""
@@ -444,7 +452,8 @@ class Store(Closing):
         if future is None or current_cell.get() is not None:
             return  # a handler never waits; its node goes on when it returns
         try:
-            future.result(CLOSE_TIMEOUT)
+            with suppress(NodeClosed):  # which has ended the store
+                future.result(CLOSE_TIMEOUT)
         except ResultTimeout:
             self._actor.me.kill()
 
@@ -453,7 +462,8 @@ class Store(Closing):
         future = self._detach()
         if future is not None:
             try:
-                await self._actor.within(future, CLOSE_TIMEOUT)
+                with suppress(NodeClosed):  # which has ended the store
+                    await self._actor.within(future, CLOSE_TIMEOUT)
             except TimeoutError:
                 self._actor.me.kill()
 
@@ -593,6 +603,7 @@ class StoreProxy:
         self._store = store
         self._requests = count(1)
         self._mailbox: MessageQueue[StoreResponse] = MessageQueue()
+        store.close_with_node(self._mailbox)
 
     def exists(self, key: Any) -> int:
         """Ask whether a key has a value; returns the number of the request."""

@@ -13,18 +13,20 @@ on meanwhile, and what they want to persist shares the next transaction.
 
 import itertools
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
+from weakref import ref as weak
 
+from callboard import locks
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import ResultTimeout
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.seconds import seconds
+from callboard.actors.shutdown import Phase
 from callboard.actors.system_actor import CallBack, SystemActor
 from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
@@ -154,13 +156,13 @@ class StoreActor(SystemActor, RunReceiver):
         self.is_busy = False
         self.is_congested = False
         #: Notified when threads that wait for room may go on.
-        self._room = threading.Condition()
+        self._room = locks.condition("room of a store", 330)
         #: Why the store has ended; None while it has not.
         self.error: StoreError | None = None
         self._questions: dict[int, Future[bool]] = {}
         self._numbers = itertools.count(1)
         self._watchers: tuple[tuple[str, MessageQueue[StoreEvent]], ...] = ()
-        self._watchers_lock = threading.Lock()
+        self._watchers_lock = locks.lock("watchers of a store", 331)
         self._backend = backend
         self._interval = self.machine.options.tick_interval
         self._to_clones = clone_topic(name)
@@ -247,13 +249,15 @@ class StoreActor(SystemActor, RunReceiver):
         """End the store behind what was written; the future is done when it has ended."""
         future: Future[None] = Future(self)
         self.call_soon(self._detach, future)
-        return future
+        if self.error is not None:
+            future.set_result(None)
+        return self.runtime.shutdown.guard(future)
 
     def _fail_late(self, future: Future[T]) -> Future[T]:
         """Fail what was asked after the end: nobody will answer."""
         if self.error is not None:
             future.set_exception(self.error)
-        return future
+        return self.runtime.shutdown.guard(future)
 
     def _wait_for_room(self) -> None:
         """Let a thread outside of the node wait until less waits."""
@@ -293,6 +297,17 @@ class StoreActor(SystemActor, RunReceiver):
         with self._watchers_lock:
             self._watchers = (*self._watchers, (prefix, queue))
         return queue
+
+    def close_with_node(self, queue: MessageQueue[Any]) -> None:
+        """Close a queue when the node ends."""
+        reference = weak(queue)
+
+        def close() -> None:
+            queue = reference()
+            if queue is not None:
+                queue.close()
+
+        self.runtime.shutdown.on(Phase.ENDED, close)
 
     def unwatch(self, queue: MessageQueue[StoreEvent]) -> None:
         """Stop filling a queue."""

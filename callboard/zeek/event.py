@@ -37,6 +37,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from callboard.construction import constructor_of
 from callboard.model.address import Address, Port, Subnet
 from callboard.model.data import Data
 from callboard.model.errors import InvalidData, UnsupportedData
@@ -157,6 +158,7 @@ def _record(cls: Any) -> _Both:
     codecs = [(field.name, *_codec(hints[field.name])) for field in fields]
     reads = [read for _, _, read in codecs]
     is_positional = not any(field.kw_only for field in fields)
+    construct = constructor_of(cls, [field.name for field in fields])
     needed = sum(
         field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         for field in fields
@@ -178,8 +180,10 @@ def _record(cls: Any) -> _Both:
             pairs = zip(codecs, values, strict=False)
             made = [_at(name, read, value) for (name, _, read), value in pairs]
         if is_positional:
-            return cls(*made)
-        return cls(**{codec[0]: value for codec, value in zip(codecs, made, strict=False)})
+            return construct(*made)
+        return construct(
+            **{codec[0]: value for codec, value in zip(codecs, made, strict=False)}
+        )
 
     return to, back
 

@@ -40,7 +40,9 @@ from callboard.basp.foreign import Admitted, Arrived
 from callboard.basp.link import Closed, Transmit
 from callboard.dataclass import dataclass
 from callboard.endpoint.machine.topic import checked_topic
+from callboard.host_guard import ANY_HOST, Asking, HostGuard, is_loopback
 from callboard.model.errors import EndpointError, InvalidOption, InvalidTopic, MalformedMessage
+from callboard.redaction import redacted
 from callboard.zeek.form import Forms
 from callboard.zeek.json_message import message_of_frame, parse_frame
 from callboard.zeek.text_frames import TextFrames
@@ -102,7 +104,7 @@ def parse_address(url: str) -> WebSocketURI:
     try:
         found = parse_uri(url)
     except (InvalidURI, ValueError) as cause:
-        msg = f"{url!r} is no address of a WebSocket, as ws://HOST:27759{PATH} is one"
+        msg = f"{redacted(url)!r} is no address of a WebSocket, as ws://HOST:27759{PATH} is one"
         raise InvalidOption(msg) from cause
     if found.path in ("", "/"):
         found.path = PATH
@@ -353,16 +355,24 @@ class Admission:
             browser has to, as `?token=TOKEN`. Without any, nobody is asked.
         origins: web sites whose pages may connect, `*` for all; by default those of this
             machine alone, as a page of any site could reach a port here through a browser.
+        guard: hosts by which the port is reached; all by default.
     """
 
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
     origins: tuple[str, ...] = ()
+    guard: HostGuard = HostGuard(hosts=(ANY_HOST,))
 
     def judge(self, request: Request, certified: Sequence[str]) -> "Guest | tuple[int, str]":
         """Return who asks, or the HTTP status and text with which it is refused."""
         parts, headers = urlsplit(request.path), request.headers
         if parts.path != PATH:
             return HTTPStatus.BAD_REQUEST, f"invalid_uri: the path is {PATH}"
+        fetched = "".join(headers.get_all("Sec-Fetch-Site"))
+        asking = Asking(
+            headers.get_all("Host"), headers.get_all("Origin"), fetched, request.path
+        )
+        if (refusal := self.guard.host_refusal(asking, programs=True)) is not None:
+            return refusal
         if not self._is_own(headers.get_all("Origin")):
             return HTTPStatus.FORBIDDEN, "pages of this site may not connect; see origins"
         names = headers.get_all("X-Application-Name")
@@ -395,8 +405,7 @@ class Admission:
             name = urlsplit(origins[0]).hostname or ""
         except ValueError:
             return False
-        local = name in ("localhost", "127.0.0.1", "::1") or name.endswith(".localhost")
-        return not self.origins and local
+        return not self.origins and is_loopback(name)
 
 
 class ZeekServerSession:

@@ -4,11 +4,11 @@ It takes what a local actor takes (messages, stop, monitors, links) and hands it
 to the actor's node. It remembers that its actor ended, so that later asks fail at once.
 """
 
-import threading
 from collections import deque
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from callboard import locks
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, NodeUnreachable
 from callboard.actors.exit_reason import ExitReason
@@ -25,7 +25,8 @@ from callboard.proxies.messages import LinkActors, StopActor
 #: is empty for the order to stop.
 Waiting = tuple[Any, Sender | None, bytes]
 
-_LIFE = threading.Lock()  # guards the tables of watchers; held for a few operations
+#: Guards the tables of watchers; held for a few operations.
+_LIFE = locks.lock("watchers of remote actors", 710)
 
 
 #: Messages and bytes to one actor that wait for credit before their threads wait as well; a

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+from callboard import locks
 from callboard.actors.errors import require
 from callboard.proxies.errors import TlsError
 from callboard.proxies.events import CertificatesRefused, CertificatesReplaced
@@ -90,7 +91,8 @@ class Certificates:
         self._tls = tls
         self.report = report
         self._contexts: dict[bool, ssl.SSLContext] = {}
-        self._lock = threading.RLock()  # who takes an event may open a port
+        # A listener of an event may open a port.
+        self._lock = locks.lock("certificates", 630, reentrant=True)
         #: The files when they were read last; None where one may have changed meanwhile.
         self._seen: Stamp | None = None if isinstance(tls, ssl.SSLContext) else _stamp(tls)
         #: The files that are in force.

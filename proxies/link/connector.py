@@ -12,11 +12,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
 
+from callboard.actors.runner.contention import CONTENTION
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
 from callboard.basp import errors
 from callboard.basp.frame import RawFrame
-from callboard.basp.handshake import NONCE_SIZE, LinkConfig, PeerIdentity
+from callboard.basp.handshake import NONCE_SIZE, Guard, LinkConfig, PeerIdentity
 from callboard.basp.link import (
     Closed,
     Deliver,
@@ -26,10 +27,11 @@ from callboard.basp.link import (
     LinkPairs,
     Parked,
     Redundant,
+    Seal,
     Transmit,
     Wake,
 )
-from callboard.basp.node_id import NodeId
+from callboard.basp.node_id import NodeId, node_id_text
 from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.events import LinkRefused
@@ -83,6 +85,7 @@ class LinkOptions:
         limits: what the node takes from others.
         state: what each link tells its peer once it is proven.
         limited_state: what it tells a peer that may not send to all of the node.
+        release: of the node's program, and its build, as every peer is told.
     """
 
     node_id: NodeId
@@ -91,6 +94,7 @@ class LinkOptions:
     limits: Limits = Limits()
     state: bytes = b""
     limited_state: bytes = b""
+    release: tuple[str, str] | None = None
 
     def state_of(self, standing: Standing | None) -> bytes:
         """Return what a peer of a standing is told."""
@@ -102,9 +106,27 @@ class LinkOptions:
         return LinkConfig(
             self.node_id,
             secrets=access.keys,
+            allow_unsealed=access.allow_unsealed,
+            release=self.release,
+            is_contended=_is_contended,
             published=None if published is None else (published, ()),
             payload_limit=self.limits.payload,
         )
+
+
+def _carry_over(wire: Wire, effect: Deliver | Transmit | Seal) -> None:
+    """Hand frames to the node, or bytes to the connection."""
+    if isinstance(effect, Deliver):
+        wire.frames_received += len(effect.frames)
+        wire.deliver(effect.frames)
+    elif isinstance(effect, Transmit):
+        wire.write(effect.data)
+    else:
+        wire.seal(effect.sealer)
+
+
+def _is_contended() -> bool:
+    return CONTENTION.is_seen
 
 
 #: Seconds in which peers of a node that closes have time to read what it wrote at last.
@@ -284,6 +306,7 @@ class Connector:
             now=self._runner.now(),
             pairs=self._pairs,
             certified=sock.names() if isinstance(sock, TlsSocket) else (),
+            channel=sock.channel() if isinstance(sock, TlsSocket) else b"",
         )
         link.state_of = self.options.state_of
         wire = self._wires[link] = Wire(self._wiring, sock, link, remote, dialer=dialer)
@@ -298,11 +321,8 @@ class Connector:
         """Do what a link asks for, in its order."""
         wakes: list[Link] = []
         for effect in effects:
-            if isinstance(effect, Deliver):
-                wire.frames_received += len(effect.frames)
-                wire.deliver(effect.frames)
-            elif isinstance(effect, Transmit):
-                wire.write(effect.data)
+            if isinstance(effect, Deliver | Transmit | Seal):
+                _carry_over(wire, effect)
             elif isinstance(effect, Established):
                 self._established(wire, effect.peer)
             elif isinstance(effect, Closed):
@@ -330,6 +350,13 @@ class Connector:
         if objection:  # another node came between
             self._runner.post(wire.end, objection)
             return
+        if peer.guard is Guard.FIRST_WORDS:
+            _log.warning(
+                "the link with node %s of release %s is not sealed, as allow_unsealed permits: "
+                "whoever stands between may speak in its name; upgrade it",
+                node_id_text(peer.node_id),
+                peer.release,
+            )
         wire.peer = peer.node_id
         wire.after_read = None
         self.gate.proven(wire)

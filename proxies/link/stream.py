@@ -7,17 +7,18 @@ with its role. A machine is pure: bytes and the time go in, frames and effects c
 
 import contextlib
 import socket
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import field
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from callboard import locks
 from callboard.actors.runner import contention
 from callboard.actors.runner.contention import CONTENTION
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
+from callboard.basp.seal import CONTENT_LIMIT, OVERHEAD, Sealer
 from callboard.dataclass import dataclass
 from callboard.proxies.errors import LinkFull
 from callboard.proxies.link.limits import Throttle
@@ -102,9 +103,9 @@ class Stream(Generic[F, E]):
     #: Used by each read and write; why slots: see `Runtime`.
     __slots__ = (
         "__dict__", "__weakref__", "_deliver", "_dirty", "_frames", "_is_blocked", "_is_dirty",
-        "_lock", "_patience", "_read_size", "_receive", "_rest", "_runner", "_send", "_take",
-        "_throttle", "_write_at", "after_read", "bytes_received", "bytes_sent",
-        "frames_received", "frames_sent", "is_open", "waiting",
+        "_lock", "_patience", "_read_size", "_receive", "_rest", "_runner", "_sealer", "_send",
+        "_take", "_throttle", "_unsealed", "_write_at", "after_read", "bytes_received",
+        "bytes_sent", "frames_received", "frames_sent", "is_open", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -154,11 +155,15 @@ class Stream(Generic[F, E]):
         self._dirty = turns.dirty
         self._is_dirty = False
         self._is_blocked = False
-        self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
+        self._lock = locks.lock("writing to a link", 720)
+        self._room = locks.condition_on(self._lock)
         self._frames: list[bytes] = []
         self._write_at = FIRST_WRITE
         self._rest: memoryview | None = None
+        #: Seals what is written; None on connections without a seal.
+        self._sealer: Sealer | None = None
+        #: What goes before the frames, and is not sealed yet: the next batch is full already.
+        self._unsealed: memoryview | None = None
         self._timer: Timer | None = None
         self._pause: Timer | None = None
         self._pause_end = 0.0
@@ -232,10 +237,19 @@ class Stream(Generic[F, E]):
         if self._runner.sleeping:
             self._runner.wake()
 
+    def seal(self, sealer: Sealer) -> None:
+        """Seal what is written from here on; what waits already goes out as it is."""
+        with self._lock:
+            if self._frames:
+                rest = b"" if self._rest is None else self._rest
+                self._rest = memoryview(b"".join((rest, *self._frames)))
+                self._frames.clear()
+            self._sealer = sealer
+
     @property
     def is_busy(self) -> bool:
         """Whether a thread is writing at this moment."""
-        return self._lock.locked()
+        return locks.is_taken(self._lock)
 
     def make_room(self) -> None:
         """Wait until the peer has read, before a message is written to a stream that is full.
@@ -280,10 +294,12 @@ class Stream(Generic[F, E]):
     def _flush(self) -> None:
         """Write until all is out or the socket is full; with the lock held."""
         frames = self._frames
-        while frames or self._rest is not None:
+        while frames or self._rest is not None or self._unsealed is not None:
             data: bytes | memoryview
             if self._rest is not None:
                 data = self._rest
+            elif self._sealer is not None:
+                data = self._next_batch(self._sealer)
             else:
                 data = frames[0] if len(frames) == 1 else b"".join(frames)
                 frames.clear()
@@ -296,7 +312,7 @@ class Stream(Generic[F, E]):
                 count = 0
             except OSError as error:
                 self._runner.post(self._lost, str(error.strerror or error))
-                self._rest = None
+                self._rest = self._unsealed = None
                 self._is_blocked = True  # nothing is written any more
                 return
             self.waiting -= count
@@ -307,6 +323,21 @@ class Stream(Generic[F, E]):
                 self._runner.post(self._await_room)
                 return
             self._rest = None
+
+    def _next_batch(self, sealer: Sealer) -> bytes:
+        """Seal what is to be written, as much as goes into one batch; with the lock held."""
+        frames, plain = self._frames, self._unsealed
+        if plain is None:
+            data = frames[0] if len(frames) == 1 else b"".join(frames)
+            frames.clear()
+            self.waiting += OVERHEAD
+            if len(data) <= CONTENT_LIMIT:
+                return sealer.seal(data)
+            plain = memoryview(data)
+        else:
+            self.waiting += OVERHEAD
+        self._unsealed = plain[CONTENT_LIMIT:] or None
+        return sealer.seal(plain[:CONTENT_LIMIT])
 
     def _await_room(self) -> None:
         """Wait until the socket takes more."""
@@ -426,7 +457,7 @@ class Stream(Generic[F, E]):
                 self._flush()
             self.is_open = False
             self._frames = []
-            self._rest = None
+            self._rest = self._unsealed = None
             self._room.notify_all()
         for timer in (self._timer, self._pause):
             if timer is not None:

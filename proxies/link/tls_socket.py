@@ -11,10 +11,10 @@ import errno
 import selectors
 import socket
 import ssl
-import threading
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from callboard import locks
 from callboard.actors.runner import contention
 from callboard.actors.runner.runner import Runner
 from callboard.basp.foreign import FIRST_BYTES, OURS, wire_of
@@ -57,7 +57,7 @@ class TlsSocket:
         #: The other side did not begin in time, as one that speaks plainly.
         self.is_silent = False
         self._socket = sock
-        self._lock = threading.Lock()
+        self._lock = locks.lock("TLS socket", 730)
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl = context.wrap_bio(
@@ -90,6 +90,15 @@ class TlsSocket:
         pairs += cast("Any", found.get("subjectAltName", ()))
         names = [name for kind, name in pairs if kind in NAME_KINDS and name.isprintable()]
         return tuple(dict.fromkeys(names))
+
+    def channel(self) -> bytes:
+        """Return what tells this connection from all others, if the peer's certificate holds.
+
+        Both sides have the same bytes, and a relay between them has others on each side: the
+        `Finished` message of the client, which stands for the whole handshake and its keys.
+        """
+        is_certified = bool(self._ssl.getpeercert())  # empty where it was not verified
+        return (self._ssl.get_channel_binding("tls-unique") or b"") if is_certified else b""
 
     def follow(self, certificates: Certificates, connection: Secured) -> None:
         """End the connection on this socket when its peer's certificate is revoked."""

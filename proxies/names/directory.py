@@ -1,9 +1,9 @@
 """The directory that every node has: it answers who is registered, and tells of changes."""
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from callboard import locks
 from callboard.actors.dispatch import handler
 from callboard.actors.reference import ActorRef, Down, checked_ref
 from callboard.actors.system_actor import SystemActor
@@ -36,7 +36,7 @@ class Names:
         self.version = 0
         #: Told of each change, in order; with the lock held, so it only takes note.
         self.on_change: Callable[[NamesChanged], object] | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock("names of a node", 641)
         self._holders: dict[str, dict[ActorRef[Any], None]] = {}
         #: The names of each actor, to be read without the lock.
         self._names_of: dict[ActorRef[Any], tuple[str, ...]] = {}

@@ -1,11 +1,11 @@
 """Groups: many actors under one name, on any nodes, and one of them or all for each message."""
 
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar, get_args, overload
 
+from callboard import locks
 from callboard.actors.asking.gathering import Answers
 from callboard.actors.asking.retry import FIRST_PAUSE
 from callboard.actors.envelope import Priority
@@ -34,17 +34,27 @@ Routing = Literal["round_robin", "random", "least_busy", "hash"]
 
 ROUTINGS: Final[tuple[str, ...]] = get_args(Routing)
 
+#: A wait for members that is over, and the members.
+_Ready = tuple[Future[list[ActorRef[Any]]], list[ActorRef[Any]]]
+
+
+def _complete(ready: Iterable[_Ready]) -> None:
+    """Complete waits for members, without a lock."""
+    for future, refs in ready:
+        future.set_result(refs)
+
 
 class Members:
     """Who belongs to a group, as one node knows it; all its `Group` objects share it."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
         """Begin to watch the group on all nodes in reach."""
+        self._shutdown = runtime.shutdown
         self.refs: tuple[ActorRef[Any], ...] = ()
         #: Outstanding asks of this node, for each member that has any.
         self.asks: dict[ActorRef[Any], int] = {}
         self._ring: HashRing[ActorRef[Any]] | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock("members of a group", 640)
         self._waiting: list[tuple[int, Future[list[ActorRef[Any]]]]] = []
         self._watcher = watch_name(runtime, name, is_group=True, told=self._changed)
 
@@ -54,9 +64,11 @@ class Members:
 
     def add(self, ref: ActorRef[Any]) -> None:
         """Count on a member from now on."""
+        ready: list[_Ready] = []
         with self._lock:
             if ref not in self.refs:
-                self._set((*self.refs, ref))
+                ready = self._set((*self.refs, ref))
+        _complete(ready)
 
     def joined(self, ref: ActorRef[Any]) -> None:
         """Count on a member that joins here at once, before the directory tells."""
@@ -66,7 +78,8 @@ class Members:
     def remove(self, ref: ActorRef[Any]) -> None:
         """Count on a member no more."""
         with self._lock:
-            self._set(tuple(member for member in self.refs if member != ref))
+            ready = self._set(tuple(member for member in self.refs if member != ref))
+        _complete(ready)
 
     def find(self, key: bytes) -> ActorRef[Any] | None:
         """Return the member that a key belongs to."""
@@ -90,10 +103,13 @@ class Members:
         """Return a future that is done once there are so many members."""
         future: Future[list[ActorRef[Any]]] = Future(f"a group of {count}")
         with self._lock:
-            if len(self.refs) < count:
+            refs = list(self.refs)
+            if len(refs) < count:
+                self._waiting = [entry for entry in self._waiting if not entry[1].done_]
                 self._waiting.append((count, future))
-                return future
-        future.set_result(list(self.refs))
+        if len(refs) < count:
+            return self._shutdown.guard(future)
+        future.set_result(refs)
         return future
 
     def _answered(self, ref: ActorRef[Any]) -> None:
@@ -110,17 +126,23 @@ class Members:
         else:
             self.remove(change.ref)
 
-    def _set(self, refs: tuple[ActorRef[Any], ...]) -> None:
-        """Replace the members and complete futures that wait for them; with the lock held."""
+    def _set(self, refs: tuple[ActorRef[Any], ...]) -> list[_Ready]:
+        """Replace the members; needs the lock.
+
+        Returns:
+            The waits that end with these, to be completed after the lock.
+        """
         self.refs = tuple(sorted(refs))
         if self._ring is not None:
             self._ring = self._ring.updated(_by_id(self.refs))
         waiting, self._waiting = self._waiting, []
+        ready = []
         for count, future in waiting:
             if len(refs) < count:
                 self._waiting.append((count, future))
             else:
-                future.set_result(list(self.refs))
+                ready.append((future, list(self.refs)))
+        return ready
 
 
 @dataclass(eq=False, repr=False)

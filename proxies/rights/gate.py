@@ -11,11 +11,11 @@ A refused dispatch keeps its place among the others of its pair: it goes on to a
 that means "not permitted", so order and accounts stay exact. Nothing unknown passes.
 """
 
-import threading
 from collections.abc import Collection
 from dataclasses import field
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from callboard import locks
 from callboard.actors.envelope import Envelope
 from callboard.actors.exit_reason import ExitReason
 from callboard.basp.accounting import Accounts
@@ -137,7 +137,9 @@ class LeafGate:
     _lookups: dict[Key, str] = field(default_factory=dict)
     #: Of what such nodes sent: the leaf says nothing to them, so it is counted here.
     _turned_away: Accounts = field(default_factory=Accounts)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: locks.Lock = field(
+        default_factory=lambda: locks.lock("actors that a leaf was given", 645)
+    )
 
     # --- what comes from the leaf ---
 

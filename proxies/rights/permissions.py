@@ -1,6 +1,7 @@
 """Who a link belongs to, by what was proven on it, and what that peer may do."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -48,10 +49,12 @@ class LinkAccess:
     Attributes:
         keys: the secrets that a peer may prove, with their names; one may have none.
         permissions: what each peer may do; None for everything.
+        allow_unsealed: whether peers of release 0.1, which do not seal, may prove a secret.
     """
 
-    keys: tuple[tuple[str, bytes], ...] = ()
+    keys: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
     permissions: Permissions | None = None
+    allow_unsealed: bool = False
 
     @classmethod
     def of(
@@ -59,6 +62,8 @@ class LinkAccess:
         secret: Secret | None,
         secrets: Mapping[str, Secret] | None,
         permissions: Mapping[str, Rights] | None,
+        *,
+        allow_unsealed: bool = False,
     ) -> "LinkAccess":
         """Check what a user gave.
 
@@ -87,7 +92,8 @@ class LinkAccess:
                 )
                 raise ValueError(msg)
             seen[key] = name
-        return cls(tuple(keys), None if permissions is None else _permissions(permissions))
+        table = None if permissions is None else _permissions(permissions)
+        return cls(tuple(keys), table, allow_unsealed)
 
 
 #: Nothing is asked of a peer, and everything is permitted.

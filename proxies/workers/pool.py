@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict
 from functools import partial
 from typing import IO, Any, Final, ParamSpec, TypeVar, cast
 
+from callboard import locks
 from callboard.actors.actor import Actor
 from callboard.actors.backoff import Backoff
 from callboard.actors.closing import on_a_thread, refuse_loop
@@ -61,7 +63,7 @@ class Worker:
         self.pid = 0
         self.started_at = self._broker.runtime.now()
         self._offered: dict[str, Future[None]] = {}
-        self._lock = threading.Lock()
+        self._lock = locks.lock("classes of a worker", 620)
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closing = False
         self._is_over = False
@@ -110,9 +112,9 @@ class Worker:
         if self._process is not None:
             self._process.kill()
 
-    def join(self) -> None:
+    def join(self, timeout: float = EXIT_TIME) -> None:
         """Wait until the process has ended; kill it when it takes too long."""
-        self._thread.join(EXIT_TIME)
+        self._thread.join(min(timeout, EXIT_TIME))
         if self._thread.is_alive():
             self.kill()
             self._thread.join(EXIT_TIME)
@@ -130,8 +132,9 @@ class Worker:
                 self._offers[source.key] = source
                 offered = self._expect(source.key)
                 self._say([source.key, *source])
-                if self._is_over:
-                    offered.set_exception(WorkerFailed(f"worker {self.name} ended"))
+            is_over = self._is_over
+        if is_over:
+            offered.set_exception(WorkerFailed(f"worker {self.name} ended"))
         return offered
 
     def _expect(self, key: str) -> Future[None]:
@@ -409,10 +412,11 @@ class WorkerPool:
         for found in self._waiting:
             found.set_exception(NodeClosed("the workers were closed"))
 
-    def join(self) -> None:
-        """Wait for the processes, a few seconds at most."""
+    def join(self, timeout: float = EXIT_TIME) -> None:
+        """Wait for the processes, so many seconds at most for all; the rest are killed."""
+        end = time.monotonic() + min(timeout, EXIT_TIME)
         for worker in self._workers:
-            worker.join()
+            worker.join(max(0.0, end - time.monotonic()))
 
     # --- what happens ---
 

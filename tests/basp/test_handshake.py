@@ -12,11 +12,13 @@ from callboard.basp.errors import (
     IncompatibleApplication,
     IncompatibleVersion,
     MalformedHandshake,
+    NotSealed,
     RemoteProtocolError,
 )
-from callboard.basp.frame import Frame, FrameReader
+from callboard.basp.frame import Frame, FrameReader, repack_frame
 from callboard.basp.handshake import (
     DropReason,
+    Guard,
     Introduction,
     LinkConfig,
     drop_reason,
@@ -66,26 +68,37 @@ def test_golden_server_handshake():
     )  # fmt: skip
 
 
-def test_proof_is_hmac_over_role_nonces_and_nodes():
+def test_the_proof_of_the_first_release_is_hmac_over_role_nonces_and_nodes():
     expected = hmac.new(b"s", b"server" + NONCE_A + NONCE_B + A + B, hashlib.sha256).digest()
 
     assert prove(b"s", b"server", (NONCE_A, NONCE_B), (A, B)) == expected
 
 
-def test_proofs_are_at_their_offsets():
-    a, b = LinkConfig(A, secret=b"s"), LinkConfig(B, secret=b"s")
-    client = client_handshake(b, a)
+def mac(key, data):
+    return hmac.new(key, data, hashlib.sha256).digest()
+
+
+def test_proofs_are_at_their_offsets_and_bound_to_both_handshakes():
+    a, b = LinkConfig(A, secrets=(("cluster", b"s"),)), LinkConfig(B, secret=b"s")
+    server, client = server_handshake(a), client_handshake(b, a)
     hello = hello_of(a, client)
 
     assert client[7][:16] == NONCE_B
-    assert client[7][16] == 1
-    assert client[7][17:49] == prove(b"s", b"client", (NONCE_A, NONCE_B), (A, B))
-    assert hello[7] == NONCE_A + prove(b"s", b"server", (NONCE_A, NONCE_B), (A, B))
+    assert client[7][16] == server[7][16] == 1 | 2 | 4
+    seen = client._replace(payload=client[7][:17] + bytes(32) + client[7][49:])
+    parts = b"callboard link", repack_frame(server), repack_frame(seen), b""
+    transcript = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    root = mac(b"s", b"callboard link root" + hashlib.sha256(transcript).digest())
+    assert client[7][17:49] == mac(root, b"dialer proves")
+    assert hello[7] == NONCE_A + mac(root, b"acceptor provescluster") + b"cluster"
     side = dialer(b)
     side.take(server_handshake(a))
     answer, identity = side.take(hello)
     assert answer == b""
     assert identity.node_id == A
+    assert identity.guard is Guard.SEAL
+    labels = b"dialer sealscluster", b"acceptor sealscluster"
+    assert side.seal_keys == tuple(mac(root, label) for label in labels)
 
 
 def test_a_proof_for_another_nonce_is_refused():
@@ -119,18 +132,165 @@ def test_a_client_handshake_must_mean_us():
 
 
 def test_tail_is_not_decoded_before_the_proof():
-    b = LinkConfig(B, secret=b"s")
-    a = LinkConfig(A, secret=b"s")
-    frame = list(server_handshake(a))
-    frame[7] = frame[7][:17] + b"\xff garbage"
-    side = dialer(b)
-    answer, identity = side.take(Frame._make(frame))
+    a, b = LinkConfig(A, secret=b"s"), LinkConfig(B, secret=b"s")
+    greeting, side = acceptor(a), dialer(b)
+    whole = frame_of(greeting.start())
+    garbage = whole[7][:17] + b"\xff garbage"
+    answer, identity = side.take(whole._replace(length=len(garbage), payload=garbage))
 
     assert answer
     assert identity is None
-    hello = hello_of(a, frame_of(answer))
+    with pytest.raises(AuthenticationFailed):  # the two sides saw different handshakes
+        greeting.take(frame_of(answer))
+    greeting._server = repack_frame(whole._replace(length=len(garbage), payload=garbage))
+    hello, _ = greeting.take(frame_of(answer))  # an acceptor that sent it itself
     with pytest.raises(MalformedHandshake, match="handshake of node"):
-        side.take(hello)
+        side.take(frame_of(hello))
+
+
+@given(st.data())
+def test_whatever_a_relay_changes_in_a_handshake_nobody_is_let_in(data):
+    a, b = LinkConfig(A, secret=b"s"), LinkConfig(B, secret=b"s", release=("2", "b"))
+    accepting, dialing = acceptor(a), dialer(b)
+    sent = [frame_of(accepting.start())]
+    kinds = ["server", "client", "hello"]
+    changed = data.draw(st.sampled_from(kinds))
+    position, bit = data.draw(st.integers(0, 10**6)), data.draw(st.integers(0, 7))
+
+    def relay(kind, frame):
+        if kind != changed:
+            return frame
+        whole = bytearray(repack_frame(frame))
+        # The operation and the length of a frame come first: other ones are other frames.
+        place = 8 + position % (len(whole) - 8)
+        whole[place] ^= 1 << bit
+        return frame_of(bytes(whole))
+
+    def play():
+        answer, _ = dialing.take(relay("server", sent[0]))
+        hello, identity = accepting.take(relay("client", frame_of(answer)))
+        assert changed == "hello", identity
+        dialing.take(relay("hello", frame_of(hello)))
+
+    with pytest.raises(RemoteProtocolError):
+        play()
+    assert dialing.seal_keys is None
+
+
+def test_each_link_and_each_direction_has_keys_of_its_own():
+    keys = []
+    a, b = LinkConfig(A, secret=b"s"), LinkConfig(B, secret=b"s")
+    for nonce in (NONCE_A, b"o" * 16):
+        accepting, dialing = acceptor(a, nonce), dialer(b)
+        answer, _ = dialing.take(frame_of(accepting.start()))
+        hello, _ = accepting.take(frame_of(answer))
+        dialing.take(frame_of(hello))
+        assert dialing.seal_keys == accepting.seal_keys[::-1]
+        keys += dialing.seal_keys
+    assert len(set(keys)) == 4
+
+
+@pytest.mark.parametrize("position", [0, 31, 63])
+def test_all_of_64_secrets_are_tried_whichever_is_the_right_one(position, monkeypatch):
+    secrets = tuple((f"peer-{number}", b"%d" % number) for number in range(64))
+    a, b = LinkConfig(A, secrets=secrets), LinkConfig(B, secret=b"%d" % position)
+    client, compared = client_handshake(b, a), []
+    compare = hmac.compare_digest
+
+    def record(left, right):
+        compared.append((left, right))
+        return compare(left, right)
+
+    monkeypatch.setattr("callboard.basp.handshake.hmac.compare_digest", record)
+    accepting = acceptor(a)
+    accepting.take(client)
+    assert len(compared) == len({left for left, _ in compared}) == 64
+    assert accepting.secret == b"%d" % position
+    with pytest.raises(ValueError, match="65 secrets are too many"):
+        LinkConfig(A, secrets=(*secrets, ("one more", b"x")))
+
+
+def first_release(frame):
+    """What a node of release 0.1 would have sent: it knows bit 0 alone."""
+    flags = bytes((frame.payload[16] & 1,))
+    return frame._replace(payload=frame.payload[:16] + flags + frame.payload[17:])
+
+
+def test_nothing_is_proven_to_a_node_that_does_not_seal():
+    a, b = LinkConfig(A, secret=b"s"), LinkConfig(B, secret=b"s")
+    with pytest.raises(NotSealed, match=r"release 0\.1, .* allow_unsealed=True"):
+        dialer(b).take(first_release(server_handshake(a)))
+    with pytest.raises(NotSealed):
+        acceptor(a).take(first_release(client_handshake(b, a)))
+    assert drop_reason(NotSealed()) is DropReason.VERSION
+
+
+def test_nodes_of_the_first_release_are_let_in_where_that_is_allowed():
+    a, b = (LinkConfig(node, secret=b"s", allow_unsealed=True) for node in (A, B))
+    side = dialer(b)
+    answer, _ = side.take(first_release(server_handshake(a)))
+    client = frame_of(answer)
+    assert client[7][17:49] == prove(b"s", b"client", (NONCE_A, NONCE_B), (A, B))
+    accepting = acceptor(a)
+    hello, identity = accepting.take(first_release(client))
+    assert frame_of(hello)[7] == NONCE_A + prove(b"s", b"server", (NONCE_A, NONCE_B), (A, B))
+    seen = side.take(frame_of(hello))[1]
+    for found, node in ((identity, B), (seen, A)):
+        assert (found.node_id, found.guard, found.release) == (node, Guard.FIRST_WORDS, "0.1")
+    assert side.seal_keys is accepting.seal_keys is None
+
+
+@pytest.mark.parametrize("refusing", ["dialer", "acceptor"])
+def test_a_link_is_sealed_as_soon_as_one_side_refuses_others(refusing):
+    allowed = {"dialer": refusing != "dialer", "acceptor": refusing != "acceptor"}
+    a = LinkConfig(A, secret=b"s", allow_unsealed=allowed["acceptor"])
+    b = LinkConfig(B, secret=b"s", allow_unsealed=allowed["dialer"])
+    side, accepting = dialer(b), acceptor(a)
+
+    def play():  # a relay strips the flags of both
+        answer, _ = side.take(first_release(frame_of(accepting.start())))
+        accepting.take(first_release(frame_of(answer)))
+
+    with pytest.raises(NotSealed):
+        play()
+
+
+def test_between_two_certificates_the_proof_is_bound_to_the_connection_and_nothing_sealed():
+    def sides(first, second):
+        a, b = LinkConfig(A, secret=b"s"), LinkConfig(B, secret=b"s")
+        accepting = Introduction(a, dialer=False, nonce=NONCE_A, channel=first)
+        dialing = Introduction(b, dialer=True, nonce=NONCE_B, channel=second)
+        answer, _ = dialing.take(frame_of(accepting.start()))
+        hello, identity = accepting.take(frame_of(answer))
+        assert dialing.take(frame_of(hello))[1].guard is identity.guard
+        return identity.guard, dialing.seal_keys
+
+    assert sides(b"one", b"one") == (Guard.TLS, None)
+    for first, second in ((b"one", b""), (b"", b"one")):
+        guard, keys = sides(first, second)
+        assert guard is Guard.SEAL
+        assert keys is not None
+    with pytest.raises(AuthenticationFailed):  # a relay with a certificate of its own
+        sides(b"one", b"other")
+
+
+@pytest.mark.parametrize(
+    ("items", "told"),
+    [
+        ([], ("0.1", "")),
+        ([["0.2", "abc"]], ("0.2", "abc")),
+        ([["", "abc"]], ("0.1", "abc")),
+        ([["0.2"]], ("0.1", "")),
+        ([["0.2", 5]], ("0.1", "")),
+        ([["0.2\n", "x"]], ("0.1", "")),
+        ([["0.2", "x" * 65]], ("0.1", "")),
+        ([{"new": 1}], ("0.1", "")),
+    ],
+)
+def test_release_and_build_of_a_peer_are_read_where_they_can_be_shown(items, told):
+    identity = read_tail(LinkConfig(A), B, 5, write_plain([["callboard"], None, *items]))
+
+    assert (identity.release, identity.build) == told
 
 
 def test_hello_of_a_third_node_is_refused():

@@ -13,11 +13,13 @@ from callboard.basp.link import (
     LinkState,
     Parked,
     Redundant,
+    Seal,
     Transmit,
     Wake,
 )
 from callboard.basp.node_id import NodeId
 from callboard.basp.routing.update import join_update, write_name, write_rest, write_vector
+from callboard.basp.seal import Sealer
 
 A = NodeId(b"a" * 18)
 B = NodeId(b"b" * 18)
@@ -54,6 +56,9 @@ class End:
         self.events: list[Effect] = []
         self.other: End
         self.is_cut = False
+        self.sealer: Sealer | None = None
+        #: What went over the connection.
+        self.sent: list[bytes] = []
 
     def names(self) -> list[str]:
         return [type(event).__name__ for event in self.events]
@@ -89,8 +94,9 @@ class Wire:
         for effect in effects:
             end.events.append(effect)
             if isinstance(effect, Transmit):
-                if not end.is_cut and not end.other.closed:
-                    end.other.incoming.append(effect.data)
+                self.send(end, effect.data)
+            elif isinstance(effect, Seal):
+                end.sealer = effect.sealer
             elif isinstance(effect, Wake):
                 wakes.append(effect.link)
             elif isinstance(effect, Closed):
@@ -101,6 +107,14 @@ class Wire:
         for link in wakes:
             woken = next(e for e in self.ends if e.link is link)
             self.carry_out(woken, woken.link.resume(self.now))
+
+    def send(self, end: End, data: bytes) -> None:
+        """Send bytes as a driver does, sealed if the link is."""
+        if end.sealer is not None:
+            data = end.sealer.seal_all(data)
+        end.sent.append(data)
+        if not end.is_cut and not end.other.closed:
+            end.other.incoming.append(data)
 
     def deliver(self, end: End) -> None:
         data = end.incoming.pop(0)

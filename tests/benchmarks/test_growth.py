@@ -12,6 +12,8 @@ from benchmarks.surroundings import machine
 from scripts.drawings.charts.curves import draw
 from scripts.drawings.charts.numbers import short, ticks
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", growth.SCALES)
 def test_every_scale_has_growing_sizes_and_figures_at_its_smallest(name):

@@ -19,9 +19,11 @@ from callboard.basp.link import (
     Link,
     LinkPairs,
     LinkState,
+    Seal,
     Transmit,
 )
 from callboard.basp.node_id import NodeId
+from callboard.basp.seal import Sealer
 from tests.basp.wire import held_bytes, receive
 from tests.fuzz.case import READ, Case, Violation, require
 from tests.fuzz.mutation import cut, mutate_frame
@@ -56,14 +58,19 @@ def _honest(secret: str, dialer: bool, smaller: bool) -> tuple[list[bytes], list
     """Return what each side of an undisturbed handshake receives."""
     ends = _ends(secret, dialer, smaller)
     received: tuple[list[bytes], list[bytes]] = ([], [])
+    sealers: dict[int, Sealer] = {}
     waiting = [(1 - index, effect) for index in (0, 1) for effect in ends[index].start()]
     for _ in count():
         if not waiting:
             return received
         index, effect = waiting.pop(0)
+        if isinstance(effect, Seal):
+            sealers[1 - index] = effect.sealer
         if isinstance(effect, Transmit):
-            received[index].append(effect.data)
-            waiting += [(1 - index, one) for one in receive(ends[index], effect.data, 0.0)]
+            sealer = sealers.get(1 - index)
+            data = effect.data if sealer is None else sealer.seal(effect.data)
+            received[index].append(data)
+            waiting += [(1 - index, one) for one in receive(ends[index], data, 0.0)]
     raise AssertionError
 
 

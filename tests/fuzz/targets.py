@@ -22,6 +22,7 @@ from tests.fuzz.parts import Parts
 from tests.fuzz.payload import Payload
 from tests.fuzz.peering import Peering
 from tests.fuzz.reader import Reader
+from tests.fuzz.seal import Seal
 from tests.fuzz.topic_core import TopicCore, TopicEndpoint
 from tests.fuzz.topic_run import TopicFilters, TopicRun
 from tests.fuzz.topic_value import TopicValue
@@ -53,6 +54,7 @@ _ALL: Final[tuple[Target, ...]] = (
     ZeroMqMember(),
     Peering(),
     Broker14(),
+    Seal(),
 )
 TARGETS: Final[dict[str, Target]] = {target.name: target for target in _ALL}
 REGRESSIONS: Final = Path(__file__).parent / "regressions"

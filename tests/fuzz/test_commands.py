@@ -8,6 +8,8 @@ import pytest
 from callboard.cli.app import main, whole
 from tests.callboard.cli.test_every_command import COMMANDS
 
+pytestmark = pytest.mark.slow
+
 #: These would do what they are asked: show a demo, look at all that is installed, run tests,
 #: take logs into a folder of any name until they are stopped.
 LONG = {("demo",), ("doctor",), ("replay",), ("zeek", "logger")}

@@ -6,6 +6,8 @@ from tests.fuzz.__main__ import run
 from tests.fuzz.case import dump_case, load_case
 from tests.fuzz.targets import REGRESSIONS, TARGETS, replay
 
+pytestmark = pytest.mark.slow
+
 #: Seeds far away from those that `make fuzz` records.
 FIRST = 1_000_000_000
 FRAMES = {
@@ -32,6 +34,7 @@ FRAMES = {
     "core": 2_000,
     "endpoint": 600,
     "files": 200,
+    "seal": 20_000,
 }
 
 

@@ -5,10 +5,11 @@ from callboard.basp.control import pack_announce, pack_down, pack_release, read_
 from callboard.basp.frame import Frame, FrameReader, pack_frame, repack_frame
 from callboard.basp.handshake import LinkConfig
 from callboard.basp.header import HIGH_PRIORITY, RESPONSE, Operation, check_header
-from callboard.basp.link import Link, LinkPairs, Transmit
+from callboard.basp.link import Link, LinkPairs, Seal, Transmit
 from callboard.basp.node_id import NodeId, make_node_id
 from callboard.basp.routing.path_order import pack_path_end
 from callboard.basp.routing.update import Cut, PathVector, Statement, read_update
+from callboard.basp.seal import BATCH_HEADER, OVERHEAD, Sealer
 from callboard.proxies.ledger.credit import NO_BOUND
 from tests.basp.wire import receive, write_update
 from tests.golden.sample import Sample
@@ -23,15 +24,18 @@ C = NodeId(b"c" * 18)
 
 def converse(secret: bytes | None) -> list[tuple[bool, bytes]]:
     """Let two links find each other, send a heartbeat each, and part."""
+    release = None if secret is None else ("0.2.0", "0123456789ab")
     dialer = Link(
-        LinkConfig(B, ("callboard", "golden"), secret),
+        LinkConfig(B, ("callboard", "golden"), secret, release=release),
         dialer=True,
         nonce=b"n" * 16,
         now=0.0,
         pairs=LinkPairs(),
     )
+    known = () if secret is None else (("cluster", secret),)
+    shown = (17, ("Reading", "str"))
     acceptor = Link(
-        LinkConfig(A, ("golden",), secret, published=(17, ("Reading", "str"))),
+        LinkConfig(A, ("golden",), secrets=known, published=shown, release=release),
         dialer=False,
         nonce=b"m" * 16,
         now=0.0,
@@ -40,10 +44,16 @@ def converse(secret: bytes | None) -> list[tuple[bool, bytes]]:
     dialer.upper_state, acceptor.upper_state = b"state of b", b"state of a"
     sides = {True: dialer, False: acceptor}
     said: list[tuple[bool, bytes]] = []
+    sealers: dict[bool, Sealer] = {}
     heard = 0
 
     def say(side: bool, effects: list[object]) -> None:
-        said.extend((side, each.data) for each in effects if isinstance(each, Transmit))
+        for each in effects:
+            if isinstance(each, Seal):
+                sealers[side] = each.sealer
+            elif isinstance(each, Transmit):
+                data = sealers[side].seal(each.data) if side in sealers else each.data
+                said.append((side, data))
 
     def settle(now: float) -> None:
         nonlocal heard
@@ -81,6 +91,20 @@ def read_frames(data: bytes) -> list[tuple[object, ...]]:
 
 def operations(data: bytes) -> list[int]:
     return [frame[0] for frame in read_frames(data)]
+
+
+def sealed_operations(data: bytes) -> list[int]:
+    """Return the operations of a conversation whose frames after the third are batches."""
+    reader, found, start = FrameReader(), [], 0
+    while len(found) < 3:
+        size = reader.wanted
+        found += [frame[0] for frame in reader.feed(data[start : start + size])]
+        start += size
+    while start < len(data):
+        length, _ = BATCH_HEADER.unpack_from(data, start)
+        found += operations(data[start + BATCH_HEADER.size :][:length])
+        start += length + OVERHEAD
+    return found
 
 
 TALK = [0, 1, 6, 7, 8, 9, 5, 5, 5, 10]
@@ -132,7 +156,9 @@ def take_report(payload: bytes) -> tuple[int, ...]:
 
 SAMPLES = {
     "plain conversation": Sample(None, write_conversation, operations, TALK),
-    "conversation with a secret": Sample(b"secret", write_conversation, operations, TALK),
+    "conversation with a secret": Sample(
+        b"secret", write_conversation, sealed_operations, TALK
+    ),
     "dispatch": frame(DISPATCH, POSITION | 42, A, B, 16, 17, PAYLOAD),
     "response": frame(DISPATCH, RESPONSE | POSITION | 42, B, A, 17, 0, PAYLOAD),
     "high priority": frame(DISPATCH, HIGH_PRIORITY | POSITION, A, B, 0, 2**32 - 1, b""),
@@ -196,7 +222,7 @@ def missing() -> set[str]:
     found = {
         number
         for name, sample in SAMPLES.items()
-        if not name.startswith("payload")
+        if not name.startswith("payload") and sample.read is not sealed_operations
         for number in operations(sample.write(sample.value))
     }
     return {operation.name for operation in Operation if operation not in found}

@@ -18,6 +18,8 @@ from callboard.broker import SC, BrokerOptions, Configuration, Count, Enum, Port
 from callboard.model.data import Data
 from tests.polling import eventually
 
+pytestmark = pytest.mark.slow
+
 SYSTEM_PYTHON = "/usr/bin/python3"
 SCRIPT = Path(__file__).parent / "real_broker_1_4.py"
 WIRE = "zeek-1.4"
@@ -146,6 +148,7 @@ VALUES = [
 ]  # fmt: skip
 
 
+@pytest.mark.quick
 def test_values_come_back_from_a_real_broker_as_they_went(start, endpoint):
     real = start()
     real.ask("subscribe", "/real")

@@ -13,6 +13,8 @@ import pytest
 
 from callboard import Actor, Node, handler, message
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 # Runs on the last release: nothing but what every release has.

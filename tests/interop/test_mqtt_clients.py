@@ -18,6 +18,8 @@ from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.port.listener import ListenerSettings
 from tests.interop.npm_modules import node
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT = 120
 
 
@@ -87,6 +89,7 @@ def test_mosquitto_sees_retained_messages_wills_and_properties(router):
     assert reader.returncode == 0
 
 
+@pytest.mark.quick
 def test_mosquitto_rr_gets_an_answer(router):
     """Request and response: the topic and the correlation data go through."""
     if shutil.which("mosquitto_rr") is None:
@@ -165,6 +168,7 @@ def test_paho_speaks_both_versions_on_both_transports(router, version, transport
             assert {message.qos for message in got} == {qos}
 
 
+@pytest.mark.quick
 def test_paho_gets_the_properties_of_mqtt_5(router):
     sent = Properties(PacketTypes.PUBLISH)
     sent.UserProperty = [("a", "1"), ("a", "2")]
@@ -189,6 +193,7 @@ def test_paho_gets_the_properties_of_mqtt_5(router):
 # --- aiomqtt ---
 
 
+@pytest.mark.quick
 def test_aiomqtt_publishes_and_reads(router):
     async def play():
         async with asyncio.timeout(TIMEOUT):

@@ -120,6 +120,7 @@ def test_any_packet_comes_back_from_the_other_codec(foreign: Foreign, pair: Any)
     assert back is None or by_name(back) == by_name(packet)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [V4, V5])
 def test_every_kind_of_packet_is_compared(foreign: Foreign, version: int) -> None:
     seen: Counter[type] = Counter()

@@ -10,6 +10,8 @@ from callboard.mqtt import Router, RouterConfig, Security
 from callboard.mqtt.access.scram import make_keys
 from tests.interop.npm_modules import node
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT = 20
 
 NODE = """

@@ -14,6 +14,8 @@ from callboard.model.scalar import Count, Enum
 from callboard.pages import PageServer, text_page
 from tests.polling import eventually
 
+pytestmark = pytest.mark.slow
+
 WAIT = 20.0
 
 
@@ -27,6 +29,7 @@ def url(port):
     return f"ws://127.0.0.1:{port}/v1/messages/json"
 
 
+@pytest.mark.quick
 def test_zeekpy_consumes_and_publishes(endpoint):
     zeekpy = pytest.importorskip("zeekpy")
     client = zeekpy.Zeek(

@@ -14,6 +14,8 @@ from callboard.simulation.cluster_test import ClusterTest
 from tests.planted import services
 from tests.planted.plants import PLANTS
 
+pytestmark = pytest.mark.slow
+
 #: Bugs of which one in some ten seeds tells; the others cost a run of minutes.
 SOON = (
     "lost update",

@@ -102,6 +102,7 @@ def test_off_the_path_nothing_in_the_name_of_another_is_believed(cluster, pairs)
     assert events.count(FramesRefused(a.node_id, t.node_id, 8)) == 1
 
 
+@pytest.mark.slow
 def test_a_forger_cannot_make_a_node_hold_without_bound(cluster):
     a, b, t = linked(cluster, "ba", "tb")
     there = b.spawn(Listed)
@@ -263,6 +264,7 @@ def test_a_forged_report_on_the_path_does_no_lasting_harm(cluster):
     assert a.accounts()[b.node_id].in_flight == 0
 
 
+@pytest.mark.slow
 def test_what_a_member_on_the_path_swallows_is_lost_when_it_is_gone(cluster):
     a, b, t = linked(cluster, "at", "bt")
     there = b.spawn(Listed)

@@ -114,6 +114,7 @@ def shop_address() -> Iterator[str]:
         assert child.wait(120) == 0
 
 
+@pytest.mark.slow
 def test_two_releases_talk(make_node, shop_address):
     node: Node = make_node("later")
     shop = node.remote_actor(shop_address + "/shop")

@@ -12,6 +12,8 @@ from scripts.drawings.picture import DoesNotFitError, Picture
 from scripts.drawings.place import DOCS, ROOT
 
 IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.svg)\)")
+#: Drawn once: each drawing takes a while.
+PICTURES = pictures()
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
@@ -30,28 +32,28 @@ def test_every_picture_is_what_its_source_makes(capsys):
 
 
 def test_pictures_are_the_same_each_time_they_are_made():
-    assert pictures() == pictures()
+    assert pictures() == PICTURES
 
 
 def test_no_picture_is_left_whose_source_is_gone():
     left = {*DOCS.glob("drawings/*.svg"), *DOCS.glob("films/*.svg")}
-    assert left <= set(pictures())
+    assert left <= set(PICTURES)
 
 
 def test_every_picture_stands_on_a_page_and_says_what_it_shows():
     texts = shown()
-    missing = [path.name for path in pictures() if path not in texts]
+    missing = [path.name for path in PICTURES if path not in texts]
     assert not missing
-    assert all(len(text) > 20 for path in pictures() for text in texts[path])
+    assert all(len(text) > 20 for path in PICTURES for text in texts[path])
 
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in pictures() if path.parent.name != "films"],
+    [path for path in PICTURES if path.parent.name != "films"],
     ids=lambda path: path.stem,
 )
 def test_a_picture_can_be_read_on_a_phone(path):
-    root = ElementTree.fromstring(pictures()[path])
+    root = ElementTree.fromstring(PICTURES[path])
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert int(root.attrib["width"]) <= 560
 

@@ -11,6 +11,7 @@ DRAWING = (
 TEXT = '<text x="10" y="25" fill="#ffffff">words</text>'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

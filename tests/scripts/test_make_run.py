@@ -10,6 +10,8 @@ import pytest
 from callboard.demo.analysis import AWAITED, Analysis
 from callboard.demo.story import DemoOptions
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[2]
 
 SETUP = """#!/bin/sh

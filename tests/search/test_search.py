@@ -11,6 +11,8 @@ from tests.search.lifetimes import Budget, Lifetimes
 from tests.search.models import CROSSING, SEARCHES
 from tests.search.ownership import Owners, OwnershipBudget
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_nothing_is_wrong_in_any_order_of_events(name):

@@ -10,11 +10,13 @@ from tests.simulation.door_life import FAULTS, DoorLife, live_doors
 from tests.simulation.rules import Violation
 
 
+@pytest.mark.slow
 @cluster_test(seeds=range(7000, 7012), faults=FAULTS)
 def test_random_lives_of_doors_break_no_rule(cluster):
     live_doors.scenario(cluster, most=3)
 
 
+@pytest.mark.slow
 @cluster_test(seeds=range(4))  # also where its node has the smallest id
 def test_a_door_that_does_not_reach_its_zeek_gives_way_to_one_that_does(cluster):
     life = DoorLife(cluster)
@@ -71,6 +73,7 @@ def wishes_are_not_followed(plant):
     plant(Hub, "watch_wishes", lambda *_: lambda: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "words"),
     [

@@ -11,6 +11,8 @@ from tests.simulation.entity_faults import CALM_FAULTS, FAULTS, LEASE_FAULTS
 from tests.simulation.entity_life import EntityLife
 from tests.simulation.wrong_entities import WRONG_MACHINES, WrongMachine
 
+pytestmark = pytest.mark.slow
+
 
 @cluster_test(seeds=range(4), faults=FAULTS)
 def test_random_lives_of_entities_break_no_rule(cluster: Cluster) -> None:

@@ -5,11 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from callboard.simulation import cluster_test
 from tests.simulation.credit_life import live_credit
 from tests.simulation.leaf_life import live_with_a_leaf
 from tests.simulation.life import FAULTS, live_nodes
 from tests.simulation.traitor_life import live_with_a_traitor
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.simulation import __main__ as command
 from tests.simulation import batch
 from tests.simulation.channel_life import ChannelLife
@@ -15,6 +17,7 @@ from tests.simulation.topic_life import TopicLife
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_processes_share_the_seeds():
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "40:64", "--jobs", "2"]
 

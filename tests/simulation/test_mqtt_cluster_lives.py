@@ -13,6 +13,8 @@ from tests.simulation.mqtt_cluster_life import MqttClusterLife, live_mqtt_cluste
 from tests.simulation.mqtt_partition_life import live_mqtt_partition
 from tests.simulation.rules import Violation
 
+pytestmark = pytest.mark.slow
+
 
 @cluster_test(seeds=range(7000, 7015))
 def test_a_session_is_on_one_router_whatever_is_lost_or_crashes(cluster: Cluster) -> None:

@@ -19,6 +19,8 @@ from callboard.simulation import Cluster, cluster_test
 from tests.simulation.mqtt_life import live_mqtt
 from tests.simulation.rules import Violation
 
+pytestmark = pytest.mark.slow
+
 
 @cluster_test(seeds=range(9000, 9008))
 def test_random_lives_of_mqtt_routers_break_no_rule(cluster: Cluster) -> None:

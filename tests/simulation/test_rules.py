@@ -18,6 +18,8 @@ from callboard.proxies.traffic.paths import Paths
 from tests.simulation.life import live_nodes
 from tests.simulation.rules import Violation
 
+pytestmark = pytest.mark.slow
+
 #: Those that find most come first.
 SEEDS = (7000, 7007, 7068, 7064, 7003, 7025, 7013, *range(7000, 7040), 7080, 7098)
 

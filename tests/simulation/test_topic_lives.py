@@ -20,6 +20,8 @@ from callboard.simulation import cluster_test
 from tests.simulation.rules import Violation
 from tests.simulation.topic_life import FAULTS, TopicLife, live_topics
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

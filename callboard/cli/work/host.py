@@ -125,6 +125,7 @@ def _make_node(
         secret=proof.secret or read_secret(config.secret_file),
         secrets=known.secrets,
         permissions=known.permissions,
+        allow_unsealed=proof.allow_unsealed or config.allow_unsealed,
         tls=_tls(config, proof),
         serve_logs=config.serve_logs,
         limits=Limits(**dict(config.limits)),
@@ -187,7 +188,13 @@ def _health(node: Node, config: NodeConfiguration) -> HealthServer | None:
     if config.health is None:
         return None
     with opening(config.health, what="serve health on", option="--health"):
-        return HealthServer(node, *parse_host_port(config.health), joins=bool(config.join))
+        return HealthServer(
+            node,
+            *parse_host_port(config.health),
+            joins=bool(config.join),
+            hosts=config.health_hosts,
+            option="health_hosts",
+        )
 
 
 def _introduce(

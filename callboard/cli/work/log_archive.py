@@ -10,6 +10,7 @@ from callboard.cli.problem import Misuse, one_line
 from callboard.commitlog import Archive, LogFailed, LogReader, Retention
 from callboard.commitlog.objects.archive import Copier, lock_copying
 from callboard.commitlog.reader import open_folder
+from callboard.redaction import redacted
 
 #: Seconds between looks for segments that were sealed, and the most after trouble.
 _PAUSE: Final = 1.0
@@ -66,4 +67,4 @@ def archive_log(
         if lock is not None:
             lock.release()
     if not options.as_json:
-        say(f"records up to {copier.end} are at {objects.url}")
+        say(f"records up to {copier.end} are at {redacted(objects.url)}")

@@ -5,13 +5,13 @@ import logging
 import math
 import resource
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from callboard import locks
 from callboard.cli.options import JsonOptions
 from callboard.cli.own_node import catch_signals
 from callboard.cli.problem import MISUSED, Misuse, Problem, Problems, problem_of
@@ -96,7 +96,7 @@ class _Readers:
             Problem: with a line for each mistake.
         """
         self._file = file
-        self._lock = threading.Lock()
+        self._lock = locks.lock("readers of the command log serve", 120)
         self._looked = -math.inf
         self._told = ""
         self._access: LinkAccess | None = None

@@ -135,7 +135,12 @@ def _node(table: "config_file.ConfigTable", folder: Path) -> Node:
     settings = table.node
     path = None if settings.secret_file is None else folder / settings.secret_file
     try:
-        node = Node(table.name, join=settings.join, secret=read_secret(path))
+        node = Node(
+            table.name,
+            join=settings.join,
+            secret=read_secret(path),
+            allow_unsealed=settings.allow_unsealed,
+        )
     except CallboardError as error:
         raise Problem(why=str(error), step="correct [node] join") from error
     if settings.listen is not None:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
+from callboard import locks
 from callboard.commitlog.record import Cursor, Record, Run
+from callboard.items import Items
 from callboard.seconds import checked_seconds
 
 
@@ -52,7 +54,7 @@ def growth_of(folder: str) -> Growth:
         return _KNOWN.setdefault(place, Growth())
 
 
-_LOCK: Final = threading.Lock()
+_LOCK: Final = locks.lock("followers of logs", 603)
 #: By folder: two objects that know nothing of each other meet here.
 _KNOWN: Final[WeakValueDictionary[str, Growth]] = WeakValueDictionary()
 
@@ -111,10 +113,21 @@ class Follower:
         Raises:
             LogCorrupt: the next record is damaged.
         """
-        run = self._log.readv(self.cursor, max_records)
+        return self._take(self._log.readv(self._place(), max_records))
+
+    def _place(self) -> Cursor:
+        """Return where the next record is read."""
+        return self.cursor
+
+    def _take(self, run: Run) -> list[Record]:
+        """Move on behind the records that were read, and return them."""
         self.cursor = run.cursor
         self.lost += run.lost
         return run.records
+
+    def _hand_out(self, record: Record) -> Record:
+        """Return a record to the loop that iterates."""
+        return record
 
     def read(self, max_records: int = 1000, timeout: float | None = None) -> list[Record]:
         """Return the next records, or wait for them; an empty list after `timeout` seconds.
@@ -145,7 +158,9 @@ class Follower:
 
         async def poll() -> list[Record]:
             if self._log.is_elsewhere:  # an answer takes as long as the way
-                return await to_thread(self.poll, max_records)
+                # The cursor moves when this is awaited to its end: cancelled, nothing was read.
+                run = await to_thread(self._log.readv, self._place(), max_records)
+                return self._take(run)
             return self.poll(max_records)
 
         records = await poll()
@@ -176,19 +191,25 @@ class Follower:
         while records := self.read(timeout=self._timeout):
             left = iter(records)
             try:
-                yield from left
+                yield from map(self._hand_out, left)
             finally:
                 self._leave(left)
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
+    def __aiter__(self) -> AsyncIterator[Record]:
         """Iterate until nothing came for the timeout, without blocking the loop."""
-        while records := await self.aread(timeout=self._timeout):
-            left = iter(records)
-            try:
-                for record in left:
-                    yield record
-            finally:
-                self._leave(left)
+        left: Iterator[Record] = iter(())
+
+        async def next_record() -> Record:
+            nonlocal left
+            record = next(left, None)
+            if record is None:
+                left = iter(await self.aread(timeout=self._timeout))
+                record = next(left, None)
+            if record is None:
+                raise StopAsyncIteration
+            return self._hand_out(record)
+
+        return Items(next_record, lambda: self._leave(left))
 
     def _leave(self, left: Iterator[Record]) -> None:
         """Go back to the first record that was read and not handed out."""

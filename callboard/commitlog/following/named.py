@@ -10,15 +10,14 @@ two with a space between); `NAME.lock`, locked while the name is open.
 
 import json
 import re
-import threading
 import time
-from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple, Self
 from weakref import WeakSet
 from zlib import crc32
 
+from callboard import locks
 from callboard.commitlog.errors import (
     InvalidOption,
     LogClosed,
@@ -29,7 +28,7 @@ from callboard.commitlog.errors import (
 )
 from callboard.commitlog.folder import LAST_OFFSET, FileLock, Folder
 from callboard.commitlog.following.follower import Followed, Follower
-from callboard.commitlog.record import Cursor, Record
+from callboard.commitlog.record import Cursor, Record, Run
 from callboard.figures import PROCESS_SOURCES, Figure, Labels, Metric, figures_of, metrics_of
 
 _FOLDER: Final = "readers"
@@ -126,12 +125,22 @@ class NamedReader(Follower):
             LogCorrupt: the next record is damaged.
             LogClosed: it was closed.
         """
+        return super().poll(max_records)
+
+    def _place(self) -> Cursor:
         self._check()
         if self.cursor.offset != self._next:  # an iteration was left within what it had read
             self.cursor = Cursor(self._next)
-        records = super().poll(max_records)
+        return self.cursor
+
+    def _take(self, run: Run) -> list[Record]:
+        records = super()._take(run)
         self._next = self.cursor.offset
         return records
+
+    def _hand_out(self, record: Record) -> Record:
+        self._next = record.offset + 1  # `commit` means the record at hand
+        return record
 
     def commit(self, offset: int | None = None) -> int:
         """Commit the place behind the last record that was handed out; returns it.
@@ -174,18 +183,6 @@ class NamedReader(Follower):
             with _LOCK:
                 _OPEN.discard(self)
 
-    def __iter__(self) -> Iterator[Record]:
-        """Iterate until nothing came for the timeout; `commit` means the record at hand."""
-        for record in super().__iter__():
-            self._next = record.offset + 1
-            yield record
-
-    async def __aiter__(self) -> AsyncIterator[Record]:
-        """Iterate until nothing came for the timeout, without blocking the loop."""
-        async for record in super().__aiter__():
-            self._next = record.offset + 1
-            yield record
-
     def __enter__(self) -> Self:
         """Return the reader."""
         return self
@@ -203,7 +200,7 @@ class NamedReader(Follower):
 
 #: Those of this process, for its metrics.
 _OPEN: Final[WeakSet[NamedReader]] = WeakSet()
-_LOCK: Final = threading.Lock()
+_LOCK: Final = locks.lock("open named positions", 602)
 
 _FIGURES: Final[tuple[Figure[NamedReader], ...]] = figures_of(
     "callboard_log_reader_",

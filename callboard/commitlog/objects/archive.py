@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
@@ -20,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 from zlib import crc32
 
+from callboard import locks
 from callboard.commitlog.disk import DiskFile, RealDisk
 from callboard.commitlog.errors import InvalidOption, LogError, LogFailed, LogLocked
 from callboard.commitlog.folder import FileLock, Folder
@@ -31,6 +31,7 @@ from callboard.commitlog.segment import STEP, LogSegmentTable
 from callboard.commitlog.writer import Background
 from callboard.dataclass import dataclass
 from callboard.figures import PROCESS_SOURCES, Figure, Metric, figures_of, metrics_of
+from callboard.redaction import redacted
 
 IDENTITY: Final = "identity"
 STATE: Final = "archive.json"
@@ -68,7 +69,7 @@ class Archive:
             InvalidOption: the address means nothing.
         """
         if "://" not in self.url:
-            what = f"archive={self.url!r}: give an address, such as s3://bucket/cpu"
+            what = f"archive={redacted(self.url)!r}: give an address, such as s3://bucket/cpu"
             raise InvalidOption(what)
         return FileSystemObjects(object_address(self.url, self.storage_options))
 
@@ -160,7 +161,10 @@ class Copier:
                 self.end = newest.end
                 return None
             if newest.end > made.base or abs(time.time_ns() - began) > ORPHANED * 5e8:
-                what = f"{self._url} went on while records from {base} were copied; begin anew"
+                what = (
+                    f"{redacted(self._url)}"
+                    f" went on while records from {base} were copied; begin anew"
+                )
                 raise LogFailed(what)
             grown = newest._replace(segments=(*newest.segments, made))
             return grown.kept(self._retain, time.time_ns())
@@ -204,7 +208,7 @@ class Copier:
         """
         if manifest.log != self._identity:
             what = (
-                f"{self._url} has the log of {manifest.origin}, not that of"
+                f"{redacted(self._url)} has the log of {manifest.origin}, not that of"
                 f" {_origin(self._folder)}; give each log a place of its own"
             )
             raise LogLocked(what)
@@ -228,7 +232,8 @@ class Copier:
             is_same = checksum == last.crc
         if not is_same:
             what = (
-                f"{self._url} has other records up to {last.end} than {self._folder.path},"
+                f"{redacted(self._url)}"
+                f" has other records up to {last.end} than {self._folder.path},"
                 " which was copied or set back; give another place"
             )
             raise LogLocked(what)
@@ -380,7 +385,7 @@ class Archiving(Background):
 
 
 _OPEN: Final[WeakSet[Archiving]] = WeakSet()
-_LOCK: Final = threading.Lock()
+_LOCK: Final = locks.lock("open archives", 600)
 
 _FIGURES: Final[tuple[Figure[Archiving], ...]] = figures_of(
     "callboard_log_archive_",

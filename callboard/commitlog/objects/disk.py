@@ -28,6 +28,7 @@ from callboard.commitlog.folder import (
     is_base,
 )
 from callboard.commitlog.objects.manifest import ListedSegment, Manifest, Manifests
+from callboard.redaction import redacted
 
 #: Seconds that a manifest is taken for the newest one: each look is a request that costs.
 FRESH: Final = 1.0
@@ -48,7 +49,7 @@ def _fetchers(process: int) -> ThreadPoolExecutor:
 
 def _read_only(url: str, *_: object, **__: object) -> NoReturn:
     """Refuse to write."""
-    what = f"{url} is there to be read; write the log where it is"
+    what = f"{redacted(url)} is there to be read; write the log where it is"
     raise LogFailed(what)
 
 
@@ -158,7 +159,10 @@ class ObjectDisk:
             return self._manifest
         found = self._manifests.newest()
         if found is None:
-            what = f"there is no log at {self._url}; copy one there with: callboard log archive"
+            what = (
+                f"there is no log at {redacted(self._url)};"
+                " copy one there with: callboard log archive"
+            )
             raise LogFailed(what)
         if self._manifest is None or found.number != self._manifest.number:
             self._rows = {each.base: each for each in found.segments}

@@ -33,6 +33,7 @@ from callboard.commitlog.folder import INDEX, LAST_OFFSET, SEGMENT
 from callboard.commitlog.objects.store import FileSystemObjects, Objects
 from callboard.commitlog.retention import Retention
 from callboard.commitlog.segment import SegmentInfo
+from callboard.redaction import redacted
 
 MANIFESTS: Final = "manifests"
 SEGMENTS: Final = "segments"
@@ -133,7 +134,10 @@ def decode_manifest(data: bytes, number: int, url: str) -> Manifest:
         if int(data[:8], 16) == crc32(data[9:]):
             told = json.loads(data[9:])
             if told["format"] != _FORMAT:
-                what = f"{url} has format {told['format']}, which a newer callboard reads"
+                what = (
+                    f"{redacted(url)}"
+                    f" has format {told['format']}, which a newer callboard reads"
+                )
                 raise LogFailed(what)
             segments = tuple(ListedSegment(*each) for each in told["segments"])
             published = {str(each): int(batch) for each, batch in told["published"].items()}
@@ -142,7 +146,10 @@ def decode_manifest(data: bytes, number: int, url: str) -> Manifest:
                 return Manifest(number, log, origin, segments, published)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         pass
-    what = f"{url}/{_name(number)} is damaged; put it back, or remove it: the one before counts"
+    what = (
+        f"{redacted(url)}"
+        f"/{_name(number)} is damaged; put it back, or remove it: the one before counts"
+    )
     raise LogCorrupt(what)
 
 
@@ -210,7 +217,7 @@ class Manifests:
             if number < 0:
                 return None
             self._known = -1  # it was removed meanwhile: there are newer ones
-        what = f"{self.objects.url} changes while it is read; try again"
+        what = f"{redacted(self.objects.url)} changes while it is read; try again"
         raise LogFailed(what)
 
     def change(self, change: Callable[[Manifest | None], Manifest | None]) -> Manifest | None:

@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from callboard.commitlog.disk import sync_path
 from callboard.commitlog.errors import ExtraMissing, InvalidOption, LogError, LogFailed
+from callboard.private_file import make_folder, make_private_file, open_private
+from callboard.redaction import redacted
 
 #: Bytes of a part of an object that is sent as several.
 _PART: Final = 32 << 20
@@ -66,6 +68,9 @@ class ObjectAddress(NamedTuple):
     url: str
     options: str = ""
 
+    def __repr__(self) -> str:
+        return f"<ObjectAddress {redacted(self.url)}>"
+
     def __str__(self) -> str:
         """Return the address without credentials."""
         return self.url
@@ -78,7 +83,7 @@ def object_address(url: str, options: Mapping[str, Any] | None = None) -> Object
         InvalidOption: the address names no place, or the options are nothing that JSON holds.
     """
     if not url.partition("://")[2].strip("/"):
-        what = f"{url!r} names no place; write it like s3://BUCKET/NAME"
+        what = f"{redacted(url)!r} names no place; write it like s3://BUCKET/NAME"
         raise InvalidOption(what)
     try:
         told = json.dumps(dict(options), sort_keys=True) if options else ""
@@ -94,16 +99,20 @@ def _file_system(process: int, address: ObjectAddress) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        what = f"{address} needs fsspec; install it with: {_INSTALL}"
+        what = f"{redacted(address)} needs fsspec; install it with: {_INSTALL}"
         raise ExtraMissing(what) from None
     options = json.loads(address.options) if address.options else {}
     try:
         found, path = url_to_fs(address.url, **{"use_listings_cache": False, **options})
     except ImportError as error:
-        what = f"{address} needs a package that is missing ({error}); for s3://: {_INSTALL}"
+        what = (
+            f"{redacted(address)}"
+            f" needs a package that is missing ({error}); for s3://: {_INSTALL}"
+        )
         raise ExtraMissing(what) from None
     except (ValueError, TypeError) as error:  # no such protocol, no such option
-        what = f"{address} cannot be opened: {error}; see its address and storage_options"
+        step = "see its address and storage_options"
+        what = f"{redacted(address)} cannot be opened: {redacted(error)}; {step}"
         raise InvalidOption(what) from None
     return found, path.rstrip("/")
 
@@ -145,7 +154,8 @@ class FileSystemObjects:
         with self._told():
             found, path = self._at(name)
             if _is_local(found):
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                make_folder(Path(path).parent)
+                make_private_file(path)
             with found.open(path, "wb", block_size=_PART) as file:
                 for piece in pieces:
                     file.write(piece)
@@ -220,7 +230,8 @@ class FileSystemObjects:
                 found.rm_file(path)
         if not has_it:
             what = (
-                f"{self.url} has no create-if-absent (S3's If-None-Match), which keeps two"
+                f"{redacted(self.url)}"
+                " has no create-if-absent (S3's If-None-Match), which keeps two"
                 " writers apart; take a store that has"
             )
             raise LogFailed(what)
@@ -236,21 +247,23 @@ class FileSystemObjects:
         except FileNotFoundError as error:
             if _NO_BUCKET not in str(error):
                 raise
-            what = f"{self.url}: there is no such bucket; make it, or see the address"
+            what = f"{redacted(self.url)}: there is no such bucket; make it, or see the address"
             raise LogFailed(what) from error
         except PermissionError as error:
             what = (
-                f"{self.url} refuses: {_line(error)}; see the key and its rights (environment"
+                f"{redacted(self.url)}"
+                f" refuses: {_line(error)}; see the key and its rights (environment"
                 " AWS_…, or storage_options)"
             )
             raise LogFailed(what) from error
         except ImportError as error:
-            what = f"{self.url} needs a package that is missing: {error}; {_INSTALL}"
+            what = f"{redacted(self.url)} needs a package that is missing: {error}; {_INSTALL}"
             raise ExtraMissing(what) from error
         except Exception as error:  # each file system of fsspec has errors of its own
             kind = type(error).__name__
             what = (
-                f"{self.url} cannot be used: {kind}: {_line(error)}; {_STEPS.get(kind, _SEE)}"
+                f"{redacted(self.url)}"
+                f" cannot be used: {kind}: {_line(error)}; {_STEPS.get(kind, _SEE)}"
             )
             raise LogFailed(what) from error
 
@@ -284,10 +297,10 @@ def _create(found: Any, path: str, data: bytes) -> bool:
 
 def _link(path: Path, data: bytes) -> bool:
     """Create a file that is whole and durable when it is seen."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     whole = path.with_name(f"{path.name}.{os.urandom(16).hex()}.tmp")
     try:
-        with whole.open("xb") as file:
+        with open(whole, "xb", opener=open_private) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -1,10 +1,10 @@
 """What a program appends with where it must know that a record is durable, and there once."""
 
 import re
-import threading
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from callboard import locks
 from callboard.commitlog.batch import MAX_BATCH_RECORDS, MAX_RECORD
 from callboard.commitlog.columns import (
     Columns,
@@ -139,7 +139,7 @@ class Producer:
         """Open it; see `CommitLog.producer`."""
         self.log = log
         self._numbering = Numbering(name, begin)
-        self._lock = threading.Lock()
+        self._lock = locks.lock("producer of a log", 604)
         self._numbering.opened(log.open_producer(name))
 
     @property

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.errors import ExtraMissing, InvalidOption, LogFailed
 from callboard.commitlog.folder import LAST_OFFSET
+from callboard.redaction import redacted
 
 T = TypeVar("T")
 
@@ -71,6 +72,9 @@ class LogAddress(NamedTuple):
     token: str | None = None
     authority: str | None = None
 
+    def __repr__(self) -> str:
+        return f"<LogAddress {self}>"
+
     def __str__(self) -> str:
         """Return the address without the token."""
         return f"{self.server}/{self.name}"
@@ -90,9 +94,7 @@ def parse_address(text: str, token: str | None = None) -> LogAddress:
     """
     found = _parsed(text, token)
     if found is None or not found.name:
-        what = (
-            f"{text!r} names no log; write grpc://HOST:PORT/NAME, or grpc+tls://HOST:PORT/NAME"
-        )
+        what = f"{redacted(text)!r} names no log; write grpc://HOST:PORT/NAME, or grpc+tls://HOST:PORT/NAME"
         raise InvalidOption(what)
     return found
 
@@ -106,9 +108,7 @@ def names_at(text: str, token: str | None = None, tls: str | Path | None = None)
     """
     address = _parsed(text, token)
     if address is None or address.name:
-        what = (
-            f"{text!r} names no server of logs; write grpc://HOST:PORT, or grpc+tls://HOST:PORT"
-        )
+        what = f"{redacted(text)!r} names no server of logs; write grpc://HOST:PORT, or grpc+tls://HOST:PORT"
         raise InvalidOption(what)
 
     def ask(client: Any, how: Any) -> list[str]:
@@ -132,8 +132,8 @@ def _parsed(text: str, token: str | None) -> LogAddress | None:
     authority = os.environ.get(AUTHORITY_VARIABLE) or None
     if given and parts.scheme == "grpc" and not _is_loopback(parts.hostname):
         what = (
-            f"{text!r} speaks plainly, and on the way to {parts.hostname} others could read the"
-            f" token (token=…, or {TOKEN_VARIABLE}); write grpc+tls://"
+            f"{redacted(text)!r} speaks plainly, and on the way to {parts.hostname} others could"
+            f" read the token (token=…, or {TOKEN_VARIABLE}); write grpc+tls://"
         )
         raise InvalidOption(what)
     return LogAddress(

@@ -25,6 +25,7 @@ from urllib.parse import unquote
 
 from pyarrow import flight
 
+from callboard import locks
 from callboard.commitlog.remote.disk import BUSY
 
 #: Calls that run at once: each has a thread, and a stream a row of 1 MiB on its way.
@@ -76,7 +77,7 @@ class LogGuard(flight.ServerMiddlewareFactory):
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._lock = threading.Lock()
+        self._lock = locks.lock("guard of a remote log", 605)
         self._calls: set[ServedCall] = set()
         self._readers: dict[Peer, float] = {}  # the last call of each
         self._owners: dict[Peer, str] = {}

@@ -12,14 +12,24 @@ Times. Delays end by the database's clock, in milliseconds, as they outlive the 
 time is counted by the owner's own clock, in seconds, from the moment when the commit of the
 taking was through (`begin`), and anew by the next owner: it never ends early.
 
+Jobs that a taker cannot read. The program of a taker may lack the type of a job, as in a
+rolling upgrade. It refuses the job, which counts no attempt. What a node lacks is remembered for
+a while. So its takers get other jobs, takers of other nodes get this one, and a job that no
+taker can read causes no traffic. Ready jobs that a node refuses are in heaps of their own
+(`_aside`), one for each set of nodes that refuse them. A heap is checked when its first job may
+be handed out, which applies later refusals.
+
 A taking has a token of its own, which names the taker's node. Who acknowledges names it, so
 one that comes late is told apart, whatever happened to the job since.
 """
 
 import heapq
+import json
+import re
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import field
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from callboard.dataclass import dataclass
@@ -40,6 +50,27 @@ WAITING_LIMIT: Final = 10_000
 
 #: Characters of a reason that are kept.
 REASON_LIMIT: Final = 500
+
+#: Seconds for which it is remembered that a node cannot read a type: at first, and at most.
+REFUSED_SECONDS: Final = 30.0
+LONGEST_REFUSED_SECONDS: Final = 960.0
+
+#: Types that a node lacks, as far as they are remembered; of others each job is refused.
+MISSING_LIMIT: Final = 1000
+
+#: Jobs in memory that some node refuses. Behind them no further ready job is read.
+ASIDE_LIMIT: Final = 100_000
+
+#: Jobs of a heap that keep their bodies where memory has no room for more.
+_WITH_BODIES: Final = 16
+
+#: Finds the names of the types in a value that is stored.
+_TYPE_NAMES: Final = re.compile(r'"\$type":"((?:[^"\\]|\\.)*)"')
+
+#: The nodes that refuse the jobs which all may have.
+_NOBODY: Final[frozenset[str]] = frozenset()
+
+_first: Final = itemgetter(0)
 
 #: Behind all numbers of jobs.
 _LAST: Final = 1 << 62
@@ -78,6 +109,20 @@ class _Held:
     visible: float = 0.0
     #: When its taker's time is over; None until that has begun.
     until: float | None = None
+    #: The names of the types in its body, if it was looked for them.
+    names: frozenset[str] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Refusals:
+    """What a node has refused, because its program cannot read it."""
+
+    #: Seconds for which it is remembered, and until when.
+    period: float = REFUSED_SECONDS / 2
+    until: float = 0.0
+    #: Names of types that its program lacks, and numbers of jobs that it cannot read.
+    names: set[str] = field(default_factory=set)
+    numbers: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +156,10 @@ class JobQueue:
     _ready_after: int | None = None
     #: Delayed jobs behind it may be in the state alone.
     _delayed_after: tuple[int, int] = (0, _LAST)
+    #: By node, what its takers cannot read.
+    _refusals: dict[str, _Refusals] = field(default_factory=dict)
+    #: Numbers of ready jobs that nodes refuse, by these nodes.
+    _aside: dict[frozenset[str], list[int]] = field(default_factory=dict)
 
     # --- what was stored ---
 
@@ -132,6 +181,8 @@ class JobQueue:
     def wants(self, now_ms: float) -> Wants | None:
         """Return what has to be read; None for nothing."""
         ready = self._ready_after if len(self._ready) < HELD_LIMIT // 4 else None
+        if self._aside and self.refused >= ASIDE_LIMIT:
+            ready = None
         delayed = None
         is_more = self.counts[JobStatus.DELAYED] > len(self._delayed)
         if is_more and self._has_room and self._delayed_after[0] < now_ms + WINDOW_MS / 2:
@@ -219,29 +270,184 @@ class JobQueue:
         self._takers.append(taker)
         return True
 
-    def withdraw(self, token: str) -> None:
-        """Let a taker wait no more; what it was given meanwhile goes to the next."""
+    def withdraw(self, token: str) -> list[Taker]:
+        """Forget a taker that gave up; a job that it was given goes to the next one, uncounted.
+
+        Returns:
+            What waited in its name, to be answered.
+        """
+        withdrawn = [taker for taker in self._takers if taker.token == token]
         self._takers = deque(each for each in self._takers if each.token != token)
         number = self._tokens.get(token)
         if number is not None:
             self.give_back(number, token, counts=False)
+        return withdrawn
 
     def match(self) -> list[Given]:
         """Give ready jobs to those who wait; each has to be told once that is written."""
+        if self._refusals:
+            return self._match_choosing()
         given = []
         while self._ready and self._takers:
             held = self._jobs[self._ready[0]]
             heapq.heappop(self._ready)
-            taker = self._takers.popleft()
-            held.attempt += 1
-            held.token, held.visible, held.until = taker.token, taker.visible, None
-            self._tokens[taker.token] = held.number
-            self._change(held, JobStatus.TAKEN)
-            given.append(Given(taker, held.number, held.attempt, held.body or ""))
-            if self._bytes >= BYTES_LIMIT:
-                self._bytes -= len(held.body or "")
-                held.body = None
+            given.append(self._give(held, self._takers.popleft()))
         return given
+
+    def _give(self, held: _Held, taker: Taker) -> Given:
+        """Give a ready job, which no heap has any more, to a taker."""
+        held.attempt += 1
+        held.token, held.visible, held.until = taker.token, taker.visible, None
+        self._tokens[taker.token] = held.number
+        self._change(held, JobStatus.TAKEN)
+        given = Given(taker, held.number, held.attempt, held.body or "")
+        if self._bytes >= BYTES_LIMIT:
+            self._shed(held)
+        return given
+
+    def _shed(self, held: _Held) -> None:
+        """Keep a job in memory without its body."""
+        self._bytes -= len(held.body or "")
+        held.body = None
+
+    # --- jobs that some takers cannot read ---
+
+    @property
+    def refused(self) -> int:
+        """How many ready jobs in memory some node refuses."""
+        return sum(map(len, self._aside.values()))
+
+    def refuse(
+        self, number: int, token: str, names: Iterable[str], now: float, reason: str = ""
+    ) -> bool:
+        """Give back a job that its taker cannot read; False if it is another's, or gone.
+
+        It counts no attempt, and takers of that node get neither this job nor others with
+        these types for a while.
+
+        Args:
+            number: of the job.
+            token: of the taking.
+            names: of the types that the taker's program lacks; none if only this job is bad.
+            now: the owner's clock.
+            reason: why, for people.
+        """
+        held = self._taken(number, token)
+        if held is None:
+            return False
+        refusals = self._refusals.setdefault(node_of(token), _Refusals())
+        if refusals.until <= now:
+            refusals.period = min(2 * refusals.period, LONGEST_REFUSED_SECONDS)
+            refusals.until = now + refusals.period
+        lacking = self._names(held).intersection(names)
+        if lacking and len(refusals.names) < MISSING_LIMIT:
+            refusals.names |= lacking
+        else:
+            refusals.numbers.add(number)
+        held.attempt -= 1
+        self._make_ready(held, reason=reason[:REASON_LIMIT])
+        return True
+
+    @staticmethod
+    def _names(held: _Held) -> frozenset[str]:
+        """Return the names of the types in a job."""
+        if held.names is None and held.body is not None:
+            held.names = frozenset(map(_unescaped, _TYPE_NAMES.findall(held.body)))
+        return held.names or frozenset()
+
+    def _refusing(self, held: _Held) -> frozenset[str]:
+        """Return the nodes that refuse a job."""
+        names = self._names(held)
+        return frozenset(
+            node
+            for node, each in self._refusals.items()
+            if held.number in each.numbers or not each.names.isdisjoint(names)
+        )
+
+    def _match_choosing(self) -> list[Given]:
+        """Give to each who waits the first ready job that its node does not refuse."""
+        given: list[Given] = []
+        waiting: deque[Taker] = deque()
+        without: set[str] = set()
+        while self._takers:
+            taker = self._takers.popleft()
+            node = node_of(taker.token)
+            held = None if node in without else self._first_for(node)
+            if held is None:
+                without.add(node)
+                waiting.append(taker)
+            else:
+                given.append(self._give(held, taker))
+        self._takers = waiting
+        return given
+
+    def _first_for(self, node: str) -> _Held | None:
+        """Take the first ready job that a node does not refuse out of its heap."""
+        while True:
+            places = [
+                (heap[0], nodes)
+                for nodes, heap in (*self._aside.items(), (_NOBODY, self._ready))
+                if heap and node not in nodes
+            ]
+            if not places:
+                return None
+            number, nodes = min(places, key=_first)
+            held = self._jobs[number]
+            if held.body is None:
+                self._read_again(nodes)
+                continue
+            heap = self._ready if nodes is _NOBODY else self._aside[nodes]
+            heapq.heappop(heap)
+            if not heap and heap is not self._ready:
+                del self._aside[nodes]
+            refusing = self._refusing(held)
+            if node not in refusing:
+                return held
+            self._set_aside(held, refusing)
+
+    def _set_aside(self, held: _Held, nodes: frozenset[str]) -> None:
+        """Put a ready job among those that some nodes refuse.
+
+        The first ones keep their bodies even where memory has no room. Otherwise a taker that
+        can read them would wait for ever behind one that cannot: each read would end here.
+        """
+        heap = self._aside.setdefault(nodes, [])
+        heapq.heappush(heap, held.number)
+        if self._bytes >= BYTES_LIMIT and len(heap) > _WITH_BODIES:
+            self._shed(held)
+
+    def _read_again(self, nodes: frozenset[str]) -> None:
+        """Let the refused jobs be read again that are in memory without their bodies."""
+        numbers = self._aside.pop(nodes)
+        kept = [number for number in numbers if self._jobs[number].body is not None]
+        if kept:
+            heapq.heapify(kept)
+            self._aside[nodes] = kept
+        dropped = {*numbers}.difference(kept)
+        for number in dropped:
+            self._drop(self._jobs[number])
+        if dropped:
+            first = min(dropped) - 1
+            after = first if self._ready_after is None else self._ready_after
+            self._ready_after = min(first, after)
+
+    def _forget_refusals(self, now: float) -> None:
+        """Forget what nodes refused a while ago: their programs may be others by now."""
+        is_over = False
+        for node, refusals in list(self._refusals.items()):
+            if refusals.until <= now and (refusals.names or refusals.numbers):
+                refusals.names, refusals.numbers, is_over = set(), set(), True
+            elif refusals.until + refusals.period <= now:
+                del self._refusals[node]
+        if is_over:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        """Let all jobs that were refused be ready as others are."""
+        for nodes in list(self._aside):
+            self._read_again(nodes)
+            self._ready += self._aside.pop(nodes, ())
+        heapq.heapify(self._ready)
 
     @property
     def takers(self) -> int:
@@ -371,7 +577,9 @@ class JobQueue:
     # --- time ---
 
     def expire(self, now: float) -> None:
-        """Give back the jobs whose takers' time is over."""
+        """Give back the jobs whose takers' time is over, and forget old refusals."""
+        if self._refusals:
+            self._forget_refusals(now)
         while self._ends and self._ends[0][0] <= now:
             until, number, token = heapq.heappop(self._ends)
             held = self._taken(number, token)
@@ -416,6 +624,13 @@ class JobQueue:
             if node_of(token) == node:
                 self.give_back(number, token, reason="the node of its taker is gone")
         self._takers = deque(each for each in self._takers if node_of(each.token) != node)
+        if self._refusals.pop(node, None) is not None:
+            self._put_back()
+
+
+def _unescaped(name: str) -> str:
+    """Return the name that stands in JSON."""
+    return str(json.loads(f'"{name}"')) if "\\" in name else name
 
 
 def node_of(token: str) -> str:

@@ -73,6 +73,20 @@ class GiveBackJob:
     reason: str
 
 
+@frozen_message("callboard.RefuseJob")
+class RefuseJob:
+    """To the owner of a queue: the taker's program cannot read a job.
+
+    The job waits for a taker of another node. Answered as `JobsChanged.done` is.
+    """
+
+    number: int
+    token: str
+    #: Names of types that the program lacks; empty if only this job cannot be read.
+    missing: tuple[str, ...]
+    reason: str
+
+
 @frozen_message("callboard.ExtendJob")
 class ExtendJob:
     """To the owner of a queue: a job takes longer. Answered as `JobsChanged.done` is."""

@@ -39,6 +39,7 @@ from callboard.entity.queue.messages import (
     GiveBackJob,
     JobsChanged,
     QueueStats,
+    RefuseJob,
     ReviveJobs,
     TakeJob,
     TakenJob,
@@ -166,8 +167,13 @@ class QueueEntity(Entity):
 
     @handler
     def on_withdraw(self, msg: WithdrawTake) -> None:
-        """Let a taker wait no more."""
-        self._jobs.withdraw(msg.token)
+        """Let a taker wait no more.
+
+        Its ask is answered, though it has given up: both nodes would remember it for ever, and
+        the drain of the taker's node would wait for the answer.
+        """
+        for taker in self._jobs.withdraw(msg.token):
+            taker.asker.fail_at_once(EntityUnavailable("the taker has given up"))
         self._settle()
 
     @handler
@@ -177,6 +183,20 @@ class QueueEntity(Entity):
         due_ms = math.ceil(now_ms + 1000 * delay) if 0.0 < delay <= LONGEST else 0
         was_taken = self._jobs.give_back(
             msg.number, msg.token, due_ms=due_ms, reason=printable(str(msg.reason), "\n\t")
+        )
+        self._settle()
+        return self._outcome(msg.number, was_taken=was_taken)
+
+    @handler
+    def on_refuse(self, msg: RefuseJob) -> int:
+        """Keep a job for takers of other nodes: the program of this one cannot read it."""
+        names = msg.missing if type(msg.missing) is tuple else ()
+        was_taken = self._jobs.refuse(
+            msg.number,
+            msg.token,
+            [name for name in names if type(name) is str],
+            self.context.runner.now(),
+            reason=printable(str(msg.reason), "\n\t"),
         )
         self._settle()
         return self._outcome(msg.number, was_taken=was_taken)

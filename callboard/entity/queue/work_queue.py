@@ -8,13 +8,14 @@ happened. A taking is repeated for ever, by the same token, until its future is 
 or dropped; a job that comes for a future which nobody holds any more goes to the next taker.
 """
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol
 from weakref import ref as weak
 
+from callboard import locks
 from callboard.actors.errors import (
     ActorDown,
     AskTimeout,
@@ -23,12 +24,14 @@ from callboard.actors.errors import (
     WrongValue,
 )
 from callboard.actors.future import Future
+from callboard.actors.owned_future import OwnedFuture
 from callboard.actors.reference import ActorRef, current_cell
 from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.seconds import limit as checked_limit
 from callboard.actors.seconds import period as checked_period
 from callboard.actors.seconds import seconds as checked_seconds
+from callboard.actors.shutdown import Phase
 from callboard.dataclass import dataclass
 from callboard.entity.cell import EntityCell
 from callboard.entity.errors import EntityUnavailable, JobLost, QueueFull
@@ -45,12 +48,13 @@ from callboard.entity.queue.messages import (
     GiveBackJob,
     JobsChanged,
     QueueStats,
+    RefuseJob,
     ReviveJobs,
     TakeJob,
     TakenJob,
     WithdrawTake,
 )
-from callboard.lease.errors import OutcomeUnknown
+from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
 
 #: Bytes of a job's value as JSON: what is larger belongs elsewhere, and its name here.
 JOB_LIMIT: Final = 1 << 20
@@ -160,7 +164,10 @@ class DeadJob:
     attempts: int
     #: Why it was given back for the last time.
     reason: str
+    #: What was put; an `UnreadableValue` where this program cannot read it.
     value: Any
+    #: The value as it is stored, JSON.
+    body: str = ""
 
 
 class WorkQueue:
@@ -174,11 +181,12 @@ class WorkQueue:
         """Only nodes make them."""
         self.name = name
         self._home, self._owner = home, owner
-        self._lock = threading.Lock()
+        self._lock = locks.lock("takers of a work queue", 500)
         self._waiting: deque[_Put | _Done] = deque()
         self._is_asking = False
         self._takings = 0
         self._prefix = f"{home.runtime.node_id.hex()}/"
+        home.runtime.shutdown.on(Phase.ENDED, self._end)
 
     def __repr__(self) -> str:
         return f"<WorkQueue {self.name}>"
@@ -227,11 +235,26 @@ class WorkQueue:
             _ChangeRequest(self, [change]).send()
             return
         with self._lock:
-            self._waiting.append(change)
-            if self._is_asking:
-                return
-            self._is_asking = True
-        self._send_waiting()
+            has_ended = self._home.runtime.shutdown.phase is Phase.ENDED
+            is_first = not (self._is_asking or has_ended)
+            if not has_ended:
+                self._waiting.append(change)
+                self._is_asking = True
+        if has_ended:
+            change.future.set_exception(self._closed())
+        elif is_first:
+            self._send_waiting()
+
+    def _end(self) -> None:
+        """Fail what waits to be sent: the node has ended."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, deque()
+        for change in waiting:
+            change.future.set_exception(self._closed())
+
+    def _closed(self) -> NodeClosed:
+        """Return the error of a change that a closed node does not send."""
+        return NodeClosed(f"{self._home.runtime.name} was closed before it sent this")
 
     def _send_waiting(self) -> None:
         """Send what waits in one request."""
@@ -254,9 +277,13 @@ class WorkQueue:
     ) -> Future[QueueJob]:
         """Take the next job, as soon as there is one.
 
+        Jobs that this program cannot read, such as those of a type that a newer release has,
+        are left to takers of other nodes; that counts no attempt.
+
         Nobody else gets it for `visible_after` seconds, unless this node is out of reach of
         the queue's owner. A future that is cancelled, or that nobody holds any more, takes
-        none.
+        none: a job that arrives for it goes to the next taker, and no attempt is counted. When
+        this node drains or closes, the future fails with `NodeClosed`.
 
         Args:
             visible_after: seconds that the job is yours; give it back, or `extend` it, before.
@@ -271,9 +298,7 @@ class WorkQueue:
         with self._lock:
             self._takings += 1
             token = f"{self._prefix}{self._takings}"
-        future: Future[QueueJob] = Future(self._owner)
-        _Taking(self, token, visible, future).begin(limit)
-        return future
+        return _Taking(self, token, visible, self._owner).begin(limit)
 
     def ask_taken(self, message: object, number: int) -> Future[None]:
         """Ask something for a job that was taken; `JobLost` if it is another's by now."""
@@ -305,6 +330,8 @@ class WorkQueue:
     def dead(self, limit: int = 100, *, after: int = 0) -> Future[list[DeadJob]]:
         """Return jobs that were given back too often, in the order in which they were put.
 
+        A value that this program cannot read is an `UnreadableValue`.
+
         Args:
             limit: how many at most; up to 1024.
             after: the number of the last one that is known.
@@ -314,11 +341,11 @@ class WorkQueue:
             WrongValue: it is out of bounds.
         """
         limit = min(checked_count(limit, "limit", 1), READ_LIMIT)
-        read = self._home.form.read
+        read = self._home.form.read_or_show
 
         def made(found: DeadJobs) -> list[DeadJob]:
             return [
-                DeadJob(number, attempts, reason, read(body))
+                DeadJob(number, attempts, reason, read(body), body)
                 for number, attempts, reason, body in found.jobs
             ]
 
@@ -407,7 +434,7 @@ class _Request:
             self.unknown = error
         is_late = runtime.now() + self._pause >= self._until or runtime.is_closed
         if not is_late and (self.unknown is error or isinstance(error, EntityUnavailable)):
-            runtime.post(runtime.call_later, self._pause, self.send)
+            runtime.shutdown.retry_in(self._pause, self.send)
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         else:
             self._failed(self.unknown or error)
@@ -464,25 +491,27 @@ class _Taking:
     """A taker that waits for a job."""
 
     def __init__(
-        self, queue: WorkQueue, token: str, visible: float, future: Future[QueueJob]
+        self, queue: WorkQueue, token: str, visible: float, owner: ActorRef[Any]
     ) -> None:
         self._queue, self._token, self._visible = queue, token, visible
         self._runtime = queue.home.runtime
-        self._future = weak(future)
+        self._owner = owner
         self._pause = _FIRST_PAUSE
+        self._is_over = False
+
+    def begin(self, limit: float | None) -> Future[QueueJob]:
+        """Ask for a job, at most for some seconds; returns the future of it."""
+        future = OwnedFuture[QueueJob](self._owner, self._give_back)
+        self._future = weak(future)
         #: Told when nobody holds the future any more.
         self._dropped = weakref.finalize(future, self._withdraw)
         self._dropped.atexit = False
-        self._is_over = False
-
-    def begin(self, limit: float | None) -> None:
-        """Ask for a job, at most for some seconds."""
-        future = self._future()
-        assert future is not None, "it was just made"
         future.on_done(self._future_done)
+        self._runtime.shutdown.guard(future, until=Phase.DRAINING)
         if limit is not None:
             self._runtime.post(self._runtime.call_later, limit, self._expire, limit)
         self._send()
+        return future
 
     def _send(self) -> None:
         """Ask the owner."""
@@ -516,17 +545,36 @@ class _Taking:
             queue = self._queue
             try:
                 value = queue.home.form.read(taken.body)
-            except Exception as error:  # noqa: BLE001 - a message that this program lacks
-                reason = f"its value cannot be read: {error}"
-                message = GiveBackJob(taken.number, self._token, 1.0, reason)
-                queue.ask_taken(message, taken.number)
-                future.set_exception(error)
+            except (StateCorrupt, StateVersion) as error:
+                self._refuse(taken, error)
                 return
             job = QueueJob(queue, self._token, taken.number, taken.attempt, value)
             if future.set_result(job):
                 return
         self._is_over = False
         self._withdraw()
+
+    def _refuse(self, taken: TakenJob, error: StateCorrupt | StateVersion) -> None:
+        """Leave a job to others that this program cannot read, and ask for another one."""
+        queue, self._is_over = self._queue, False
+        names = (error.missing,) if isinstance(error, StateVersion) and error.missing else ()
+        what = names or (type(error),)
+        self._runtime.warn_once(
+            ("unreadable job", queue.name, *what),
+            f"a job of {queue.name!r} is left to takers that can read it: {error}",
+        )
+        message = RefuseJob(taken.number, self._token, names, str(error))
+        asked = queue.ask_taken(message, taken.number)
+        asked.on_done(partial(self._refused, taken, str(error)))
+
+    def _refused(self, taken: TakenJob, reason: str, asked: Future[None]) -> None:
+        """Ask for another job; an owner that knows no refusals is given this one back."""
+        error = asked.exception()
+        if error is not None and not isinstance(error, (JobLost, *_AGAIN)):
+            message = GiveBackJob(taken.number, self._token, 1.0, reason)
+            self._queue.ask_taken(message, taken.number).on_done(lambda _: self._send())
+        else:
+            self._send()
 
     def _future_done(self, future: Future[QueueJob]) -> None:
         """Withdraw if the future was given up."""
@@ -541,11 +589,15 @@ class _Taking:
         self._is_over = True
         self._runtime.post(self._send_withdrawal)
 
+    def _give_back(self, _: QueueJob) -> None:
+        """Let a job that its taker has not seen go to the next one; from any thread."""
+        if not self._runtime.is_closed:
+            self._runtime.post(self._send_withdrawal)
+
     def _send_withdrawal(self) -> None:
-        try:
-            self._queue.ask(WithdrawTake(self._token), PATIENCE)
-        except NodeClosed:
-            return
+        """Tell the owner, until it knows: it may just have moved."""
+        message = WithdrawTake(self._token)
+        _Request(self._queue, message, _ignore, _ignore, is_repeated=True).send()
 
     def _expire(self, limit: float) -> None:
         """Wait no more: the taker's own time is over."""
@@ -553,3 +605,7 @@ class _Taking:
         if future is not None:
             text = f"no job of {self._queue.name!r} came within {limit:g} s"
             future.set_exception(AskTimeout(text))
+
+
+def _ignore(_: object) -> None:
+    """Take an outcome that nobody waits for."""

@@ -12,6 +12,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
+from callboard import locks
 from callboard.entity.state.interface import (
     Committed,
     EntitySnapshot,
@@ -133,7 +134,7 @@ class _Calls:
     def __init__(self) -> None:
         """Make one with nothing to do."""
         self._waiting: deque[Callable[[], None]] = deque()
-        self._come = threading.Condition()
+        self._come = locks.condition("jobs of a state", 590)
         self._is_closing = False
 
     def add(self, call: Callable[[], None]) -> None:

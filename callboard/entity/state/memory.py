@@ -1,6 +1,5 @@
 """A state in the memory of this process."""
 
-import threading
 import time
 from bisect import bisect_right
 from collections import Counter
@@ -8,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from uuid import uuid4
 
+from callboard import locks
 from callboard.entity.state.interface import (
     NO_FENCE,
     PAGE,
@@ -44,7 +44,7 @@ class MemoryTables:
     def __init__(self) -> None:
         """Make empty tables of a new identity."""
         self.id = uuid4().hex
-        self.lock = threading.RLock()
+        self.lock = locks.lock("state in memory", 582, reentrant=True)
         self.fences: dict[Slot, Fence] = {}
         #: By type and key, in order of numbers.
         self.events: dict[tuple[str, str], list[StoredEvent]] = {}

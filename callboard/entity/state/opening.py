@@ -11,6 +11,7 @@ from callboard.entity.state.sqlite import SqliteState, SqliteView
 from callboard.lease.errors import StateUnavailable
 from callboard.lease.register import Leases
 from callboard.lease.sqlite import SqliteLeases
+from callboard.redaction import redacted
 
 _POSTGRESQL = ("postgresql://", "postgres://")
 _ETCD = ("etcd://", "etcds://")
@@ -81,11 +82,12 @@ def _file_of(url: str) -> Path:
     """Return the file of a URL of SQLite's."""
     kind, _, path = url.partition(":")
     if url.startswith(_ETCD):
-        message = f"{url!r} holds leases and no state: write leases={url!r}"
+        message = f"{redacted(url)!r} holds leases and no state: write leases={redacted(url)!r}"
         raise WrongValue(message)
     if kind != "sqlite" or not path.strip("/"):
         message = (
-            f"{url!r} is no state: write sqlite:FILE for the processes of one machine, or"
+            f"{redacted(url)!r}"
+            " is no state: write sqlite:FILE for the processes of one machine, or"
             " postgresql://USER@HOST/DATABASE for several"
         )
         raise WrongValue(message)

@@ -15,7 +15,6 @@ answered before anything else is read or written, by one thread.
 """
 
 import json
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +26,7 @@ from uuid import uuid4
 
 import psycopg
 
+from callboard import locks
 from callboard.entity.state.interface import (
     NO_FENCE,
     Committed,
@@ -178,7 +178,8 @@ class PostgresqlState(SqlState):
         #: False after a commit of which nobody could find out whether it took place.
         self._is_settled = True
         #: Held where that is found out, and where another server is greeted.
-        self._settling, self._greeting = threading.Lock(), threading.Lock()
+        self._settling = locks.lock("settling with PostgreSQL", 580)
+        self._greeting = locks.lock("greeting of PostgreSQL", 581)
         self._kinds: set[tuple[str, str, int]] = set()
         self._writing = Connected(url, self._greet)
         self._reading = Connected(url, self._greet)

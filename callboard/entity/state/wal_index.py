@@ -13,9 +13,10 @@ the process holds on it, SQLite's among them.
 
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any, Final
+
+from callboard import locks
 
 #: Bytes of the header, of which there are two copies.
 _SIZE: Final = 48
@@ -32,7 +33,7 @@ class WalIndex:
 
     def __init__(self, path: Path) -> None:
         """Look where SQLite has mapped it; where nobody tells, it is not known."""
-        self._lock = threading.Lock()
+        self._lock = locks.lock("index of a WAL", 583)
         self._bytes: Any = None
         address = _address(path)
         if address is not None:

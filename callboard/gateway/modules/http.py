@@ -16,6 +16,8 @@ from callboard.configuration.reading import HostPort
 from callboard.gateway.errors import GatewayError
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
+from callboard.host_guard import HostGuard, Refusal
+from callboard.redaction import redacted
 from callboard.seconds import LONGEST
 from callboard.text import describe
 from callboard.web import WebHandler, WebServer
@@ -34,8 +36,10 @@ class HttpArguments(ModuleArguments):
 
     Attributes:
         listen: `HOST:PORT`; the body of each POST there is published, with the properties
-            `path` and `content-type`. Every client that reaches the port may do that, but
-            no browser for a page of another site.
+            `path` and `content-type`. Every program that reaches the port may do that, under
+            whatever name, but no browser for a page of another site.
+        hosts: names by which browsers reach the port, beside addresses, `localhost` and the
+            name of the machine; `*` for all.
         post: the URL that received messages are posted to; another answer than 2xx fails. With
             a `store` they wait while nobody answers, or with 5xx.
         get: the URL that is fetched every `period` seconds, and published.
@@ -49,14 +53,15 @@ class HttpArguments(ModuleArguments):
     get: str | None = None
     period: float = Field(default=60.0, gt=0, le=LONGEST, strict=False)
     timeout: float = Field(default=10.0, gt=0, le=LONGEST, strict=False)
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default={}, repr=False)
+    hosts: list[str] = []
 
     @field_validator("post", "get")
     @classmethod
     def _is_http(cls, url: str | None) -> str | None:
         """Refuse what is not a URL of HTTP."""
         if url is not None and not url.startswith(("http://", "https://")):
-            msg = f"{url!r} is no URL of HTTP"
+            msg = f"{redacted(url)!r} is no URL of HTTP"
             raise ValueError(msg)
         return url
 
@@ -83,7 +88,9 @@ class HttpModule(Module):
     def start(self) -> None:
         """Open the port, and begin to fetch."""
         if self._args.listen is not None:
-            self._server = _Server(parse_host_port(self._args.listen), _Handler)
+            address = parse_host_port(self._args.listen)
+            guard = HostGuard.of_port(address[0], self._args.hosts)
+            self._server = _Server(address, _Handler, guard)
             self._server.module = self
             self._server.start(f"callboard-http-{self.name}")
             _log.info("module %r takes POST at port %d", self.name, self.port)
@@ -136,14 +143,14 @@ class HttpModule(Module):
                 found = answer.read(BODY_LIMIT + 1)
         except HTTPError as error:
             error.close()
-            msg = f"{url} answered with {error.code} {error.reason}"
+            msg = f"{redacted(url)} answered with {error.code} {error.reason}"
             may_pass = error.code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.code in PASSING
             raise (ConnectionError if may_pass else ValueError)(msg) from None
         except (HTTPException, URLError) as error:
-            msg = f"{url}: {getattr(error, 'reason', None) or describe(error)}"
+            msg = f"{redacted(url)}: {getattr(error, 'reason', None) or describe(error)}"
             raise ConnectionError(msg) from None
         if len(found) > BODY_LIMIT:
-            msg = f"the body of {url} exceeds {BODY_LIMIT:,} B"
+            msg = f"the body of {redacted(url)} exceeds {BODY_LIMIT:,} B"
             raise ValueError(msg)
         return answer.headers.get_content_type(), found
 
@@ -157,6 +164,10 @@ class _Handler(WebHandler):
 
     server: _Server
 
+    def refusal(self) -> Refusal | None:
+        """Return why a request is refused; a program may post by any name."""
+        return self.server.guard.refusal(self.asking, programs=self.command == "POST")
+
     def do_POST(self) -> None:  # noqa: N802  # the base class calls it
         """Publish the body, and answer with a status."""
         self.send_response(self._published())
@@ -164,9 +175,7 @@ class _Handler(WebHandler):
         self.end_headers()
 
     def _published(self) -> HTTPStatus:
-        """Publish the body, unless a browser posts it for a page of another site."""
-        if self.is_browser() and self.is_foreign():
-            return HTTPStatus.FORBIDDEN
+        """Publish the body."""
         if not self.headers.get("Content-Length", "").isdecimal():
             return HTTPStatus.LENGTH_REQUIRED
         if (body := self.body(BODY_LIMIT)) is None:

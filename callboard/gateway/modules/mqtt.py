@@ -40,7 +40,7 @@ class MqttArguments(ModuleArguments):
     port: int = Field(default=1883, ge=1, le=65535)
     client_id: str = ""
     username: str | None = None
-    password: str | None = None
+    password: str | None = Field(default=None, repr=False)
     tls: bool = False
     subscribe: list[str] = []
     publish: str | None = None

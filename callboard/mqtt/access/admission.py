@@ -7,6 +7,7 @@ a connection.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -54,7 +55,7 @@ class Credentials:
 
     client_id: str
     username: str | None
-    password: bytes | None
+    password: bytes | None = field(repr=False)
     peer: Peer
 
 
@@ -67,12 +68,18 @@ class Admission:
         text: why not, for the client.
         access: what it may do; None is everything.
         client_id: the id to use in place of what the client said.
+        user: who the client has proved to be: sessions belong to users. Empty for a client that
+            comes in without a name where others have one, None where nobody has to prove
+            anything.
+        listed: the name in the router's table of users; empty if it is not there.
     """
 
     reason_code: ReasonCode = ReasonCode.SUCCESS
     text: str = ""
     access: Access | None = None
     client_id: str | None = None
+    user: str | None = None
+    listed: str = ""
 
 
 NO_SUCH_METHOD: Final = Admission(

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -64,8 +64,8 @@ class Security:
         login_failures: wrong passwords from one host in a minute before it has to wait.
     """
 
-    users: Mapping[str, PasswordHash] = field(default_factory=dict)
-    scram: Mapping[str, ScramKeys] = field(default_factory=dict)
+    users: Mapping[str, PasswordHash] = field(default_factory=dict, repr=False)
+    scram: Mapping[str, ScramKeys] = field(default_factory=dict, repr=False)
     anonymous: bool = False
     acl: tuple[AclEntry, ...] = ()
     bans: BanList = field(default_factory=BanList)
@@ -115,30 +115,45 @@ class AuthGate:
         ):
             return Admission(ReasonCode.BANNED)
         if peer.user is not None:
-            return self._admission(peer.user, connect, peer)
+            return self._admission(peer.user, connect, peer, peer.user)
         if properties is not None and properties.authentication_method is not None:
             return admission.NO_SUCH_METHOD
         if self.authenticator is not None:
             return self._ask(self.authenticator, connect, peer, answer)
+        certified = peer.certificate.get("commonName", "")
         if username is None:
-            name = peer.certificate.get("commonName", "")
-            if name or security.anonymous or not self.is_guarded:
-                return self._admission(name, connect, peer)
+            if certified or security.anonymous or not self.is_guarded:
+                user = certified or ("" if self.is_guarded else None)
+                return self._admission(certified, connect, peer, user)
             return Admission(ReasonCode.NOT_AUTHORIZED, "a user name is needed")
-        if not self.is_guarded:
-            return self._admission(username, connect, peer)
+        if not self.is_guarded:  # the name is not proved, and so no user's
+            return self._admission(username, connect, peer, certified or None)
         if self._waiting >= MOST_WAITING or self._has_failed_often(peer):
             return TOO_MANY
         self._later(self._verify(connect, peer, answer))
         return None
 
-    def _admission(self, user: str, connect: Connect, peer: Peer) -> Admission:
-        """Let a client in; one that no rule, hook or tenant is about costs nothing."""
-        if not self.security.acl and not peer.tenant and self.subscribe_hook is None:
-            return _UNRULED
+    def _admission(
+        self, name: str, connect: Connect, peer: Peer, user: str | None
+    ) -> Admission:
+        """Let a client in under the rules of a name; its sessions belong to a user."""
+        security = self.security
+        listed = "" if user is None or self.is_removed(user) else user
+        if peer.tenant:  # tenants have names of their own
+            user = f"{peer.tenant}/{user or ''}"
+        if not security.acl and not peer.tenant and self.subscribe_hook is None:
+            if user is None:
+                return _UNRULED
+            return Admission(access=_UNRULED.access, user=user, listed=listed)
         client_id = f"{peer.tenant}.{connect.client_id}" if peer.tenant else connect.client_id
-        access = self._access(user, client_id, connect, peer)
-        return Admission(access=access, client_id=client_id if peer.tenant else None)
+        access = self._access(name, client_id, connect, peer)
+        said = client_id if peer.tenant else None
+        return Admission(access=access, client_id=said, user=user, listed=listed)
+
+    def is_removed(self, user: str) -> bool:
+        """Return whether a user is not in the table of users."""
+        security = self.security
+        return user not in security.users and user not in security.scram
 
     def _access(self, user: str, client_id: str, connect: Connect, peer: Peer) -> Ruled:
         """Return what a client may do, by rules and hooks."""
@@ -188,13 +203,14 @@ class AuthGate:
 
     def _judged(self, verdict: Verdict, connect: Connect, peer: Peer) -> Admission:
         """Return the admission that a function's verdict stands for."""
+        user = connect.username or peer.certificate.get("commonName", "")
         if isinstance(verdict, Admission):
-            return verdict
+            return verdict if verdict.user is not None else replace(verdict, user=user)
         if not isinstance(verdict, ReasonCode):
             verdict = ReasonCode.SUCCESS if verdict is True else ReasonCode.NOT_AUTHORIZED
         if verdict:
             return Admission(verdict)
-        return self._admission(connect.username or "", connect, peer)
+        return self._admission(connect.username or "", connect, peer, user)
 
     # --- the table ---
 
@@ -212,7 +228,8 @@ class AuthGate:
         finally:
             self._waiting -= 1
         if right and known is not None:
-            answer(self._admission(connect.username or "", connect, peer))
+            user = connect.username or ""
+            answer(self._admission(user, connect, peer, user))
             return
         self._note_failure(peer)
         answer(Admission(ReasonCode.BAD_USER_NAME_OR_PASSWORD))

@@ -19,6 +19,7 @@ import secrets
 import stringprep
 import unicodedata
 from collections.abc import Callable
+from dataclasses import field
 from typing import Final
 
 from callboard.dataclass import dataclass
@@ -41,9 +42,9 @@ class ScramKeys:
     """What is kept of a password for this method."""
 
     count: int
-    salt: bytes
-    stored: bytes
-    server: bytes
+    salt: bytes = field(repr=False)
+    stored: bytes = field(repr=False)
+    server: bytes = field(repr=False)
 
     @classmethod
     def parse(cls, line: str) -> "ScramKeys":
@@ -129,7 +130,7 @@ class ScramExchange:
     make_nonce: Callable[[], str] = lambda: _text(secrets.token_bytes(_NONCE))
     _user: str = ""
     _is_known: bool = False
-    _keys: ScramKeys | None = None
+    _keys: ScramKeys | None = field(default=None, repr=False)
     _head: bytes = b""
     _nonce: str = ""
     _said: bytes = b""

@@ -8,7 +8,7 @@ import base64
 import hashlib
 import hmac
 import secrets
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Final
 
 from callboard.dataclass import dataclass
@@ -31,8 +31,8 @@ class PasswordHash:
     cost: int
     block: int
     parallel: int
-    salt: bytes
-    digest: bytes
+    salt: bytes = field(repr=False)
+    digest: bytes = field(repr=False)
 
     @classmethod
     def parse(cls, line: str) -> "PasswordHash":

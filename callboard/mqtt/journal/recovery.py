@@ -60,12 +60,12 @@ class Recovery:
         for name, saved_group in state.groups.items():
             self._set_group(machine, name, saved_group)
         machine.ingress.brakes.spare(logs)
-        for client_id, (will, when) in state.wills.items():
+        for client_id, (will, when, user) in state.wills.items():
             if when is None:
                 owner = sessions.graveyard.get(client_id)
                 expiry = 0.0 if owner is None else owner.expiry
                 when = machine.effects.now + delay_of(will, expiry)
-            sessions.arm(sessions.wills.wait(client_id, will, when), client_id)
+            sessions.arm(sessions.wills.wait(client_id, will, when, user), client_id)
 
     def _fill_logs(self, machine: RouterMachine) -> None:
         """Put messages into the logs of sessions: those that are shelved, then the others."""

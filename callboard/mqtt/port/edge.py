@@ -19,6 +19,7 @@ from callboard.mqtt.router.link import Mailbox
 from callboard.mqtt.wire.errors import ListenError
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.proxies.link.ports import is_loopback
+from callboard.redaction import redacted
 
 #: Seconds between two looks at the silence of all connections.
 CHECK_INTERVAL: Final = 1.0
@@ -71,7 +72,8 @@ class Edge:
         guards = (*self._guards(), has_certificates)
         if scheme != "unix" and not any(guards) and not is_loopback(host):
             message = (
-                f"{settings.address} is reached from other machines, and everybody may do "
+                f"{redacted(settings.address)}"
+                " is reached from other machines, and everybody may do "
                 "everything; set users, an authenticator or client certificates, or "
                 "anonymous = true to let all of them in"
             )
@@ -91,7 +93,8 @@ class Edge:
                 continue
             ruling = self.gate.review(link.connect, remote.peer, remote.proof)
             if isinstance(ruling, ReasonCode):
-                remote.end(ruling)
+                # of a user who was removed, not even the last word counts
+                remote.end(ruling, has_will=ruling is not ReasonCode.NOT_AUTHORIZED)
             else:
                 link.access = ruling
                 link.access_changed()

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from callboard.actors.runner.runner import Runner
 from callboard.dataclass import dataclass
+from callboard.host_guard import ANY_HOST, HostGuard
 from callboard.mqtt.port.remote_link import Door
 from callboard.mqtt.port.socket_stream import SocketServer
 from callboard.mqtt.port.stream import Entrance, TransportStream
@@ -25,6 +26,7 @@ from callboard.mqtt.wire.errors import ListenError
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.tls import Tls
 from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT
+from callboard.redaction import redacted
 
 _log = logging.getLogger("callboard.mqtt")
 
@@ -44,12 +46,16 @@ class ListenerSettings:
         tenants: whether the organisation in a client's certificate is its tenant: its client
             id and topics stand under the tenant's.
         origins: for WebSocket, web sites whose pages may connect; empty for all.
+        hosts: for WebSocket, names by which clients reach the port, beside addresses,
+            `localhost` and the name of the machine; `*` for all. Over TLS, where the
+            certificate has shown the name already, empty stands for all.
     """
 
     address: str = "127.0.0.1:1883"
     tls: Tls | None = None
     tenants: bool = False
     origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
 
     def parse(self) -> tuple[str, str, int]:
         """Return scheme, host or path, and port.
@@ -65,12 +71,12 @@ class ListenerSettings:
         is_port = port.isdecimal() and len(port) <= 5 and int(port) <= 65_535
         if scheme not in _SCHEMES or not host or not is_port:
             message = (
-                f"{self.address!r} is no address of a listener; write HOST:PORT, "
+                f"{redacted(self.address)!r} is no address of a listener; write HOST:PORT, "
                 "tls://HOST:PORT, ws://HOST:PORT, wss://HOST:PORT or unix:/PATH"
             )
             raise ListenError(message)
         if _SCHEMES[scheme] and self.tls is None:
-            message = f"{self.address} needs a certificate and a key"
+            message = f"{redacted(self.address)} needs a certificate and a key"
             raise ListenError(message)
         return scheme, host.strip("[]"), int(port)
 
@@ -126,7 +132,9 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
     """
     scheme, where, port = settings.parse()
     if runner.machine is not None and scheme != "tcp":
-        message = f"{settings.address}: simulated ports are plain TCP; write HOST:PORT"
+        message = (
+            f"{redacted(settings.address)}: simulated ports are plain TCP; write HOST:PORT"
+        )
         raise ListenError(message)
     loop = asyncio.get_running_loop()
     entrance = Entrance(settings.address, settings.tenants)
@@ -145,7 +153,9 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
             certificates.listening()  # its files are of use
         make = partial(TransportStream, door, entrance, runner)
         if scheme in {"ws", "wss"}:
-            make = partial(_web_stream(settings), door, entrance, runner, settings.origins)
+            hosts = settings.hosts or ((ANY_HOST,) if certificates is not None else ())
+            guard, origins = HostGuard.of_port(where, hosts), settings.origins
+            make = partial(_web_stream(settings), door, entrance, runner, origins, guard)
         shaken = None if scheme == "tcp" else Handshakes(door, make, loop, certificates)
         begin = None if shaken is None else shaken.begin
         found = await loop.getaddrinfo(where, port, type=socket.SOCK_STREAM)
@@ -158,7 +168,9 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
     except OSError as error:
         for server in servers:
             server.close()
-        message = f"{settings.address} cannot be opened: {os.strerror(error.errno or 0)}"
+        message = (
+            f"{redacted(settings.address)} cannot be opened: {os.strerror(error.errno or 0)}"
+        )
         raise ListenError(message) from error
     return Listener(settings, servers, _handshakes=shaken)
 
@@ -225,7 +237,9 @@ def _web_stream(settings: ListenerSettings) -> Callable[..., TransportStream]:
     try:
         from callboard.mqtt.port.websocket import WebSocketStream
     except ImportError as error:
-        message = f"{settings.address} needs a package: pip install 'callboard[websocket]'"
+        message = (
+            f"{redacted(settings.address)} needs a package: pip install 'callboard[websocket]'"
+        )
         raise ListenError(message) from error
     return WebSocketStream
 

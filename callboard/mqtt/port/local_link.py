@@ -12,12 +12,12 @@ from any thread.
 
 import asyncio
 import sys
-import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Final
 
 import callboard.mqtt.wire.packet as packets
+from callboard import locks
 from callboard.actors.closing import Closing
 from callboard.actors.seconds import limit
 from callboard.endpoint.message_queue import MessageQueue
@@ -55,7 +55,7 @@ class LocalLink(Closing):
             session_expiry: seconds for which the session lives after `close`.
             access: what it may do; None is everything.
         """
-        self._lock = threading.Lock()
+        self._lock = locks.lock("local MQTT link", 260)
         #: It drops nothing: the router stops sending when it is full.
         self._queue: MessageQueue[Message] = MessageQueue(sys.maxsize)
         self._owes_ready = False

@@ -471,10 +471,10 @@ class RemoteLink:
             self._door.figures.ends[reason_text(last.reason_code)] += 1
             self._close()
 
-    def end(self, reason: ReasonCode) -> None:
+    def end(self, reason: ReasonCode, *, has_will: bool = True) -> None:
         """End the connection for a reason of ours."""
         if self.state is _OPEN and self.link is not None:
-            self.link.disconnect(reason, is_told=True)
+            self.link.disconnect(reason, is_told=True, has_will=has_will)
         elif self.state in {_WAITING, _ADMITTING}:
             self._close()
 
@@ -539,6 +539,8 @@ class RemoteLink:
             self.flush,
             access=admission.access,
             peer=self.peer.address,
+            user=admission.user,
+            listed=admission.listed,
         )
         link.catch_up = self.catch_up
         self.state = _OPEN

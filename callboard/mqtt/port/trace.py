@@ -13,6 +13,7 @@ from callboard.mqtt.wire.codec import decode_packet
 from callboard.mqtt.wire.errors import RemoteMqttError
 from callboard.mqtt.wire.framing import split_packets
 from callboard.mqtt.wire.packet import Publish
+from callboard.redaction import HIDDEN
 
 #: Packets of one client that wait for the next look.
 KEPT: Final = 1_000
@@ -56,10 +57,12 @@ def show_packet(data: bytes, version: int) -> dict[str, Any]:
         if name == "properties":
             if value is not None:
                 shown |= {
-                    key: _plain(each)
+                    key: HIDDEN if key == "authentication_data" else _plain(each)
                     for key in type(value).__slots__
                     if (each := getattr(value, key)) not in (None, ())
                 }
+        elif name == "password":
+            shown[name] = None if value is None else HIDDEN
         elif name == "payload" and isinstance(packet, Publish):
             shown["size"] = len(value)
             shown["payload"] = value[:SHOWN].decode(errors="replace")

@@ -18,13 +18,15 @@ from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
 from callboard.actors.runner.runner import Runner
+from callboard.host_guard import Asking, HostGuard, Refusal, is_loopback
 from callboard.mqtt.port.remote_link import ClientState, Door
 from callboard.mqtt.port.stream import Entrance, TransportStream
-from callboard.proxies.link.ports import is_loopback
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 #: The first byte of a pong.
 PONG: Final = 0x8A
+#: The guard of a listener that says nothing of its hosts.
+ANY: Final = HostGuard(hosts=("*",))
 #: A frame may be this much larger than a packet; the core limits the handshake itself.
 HANDSHAKE_BYTES: Final = 64 * 1024
 
@@ -38,6 +40,7 @@ class WebSocketStream(TransportStream):
         entrance: Entrance,
         runner: Runner,
         origins: Sequence[str] = (),
+        guard: HostGuard = ANY,
     ) -> None:
         """Begin with the handshake.
 
@@ -47,9 +50,11 @@ class WebSocketStream(TransportStream):
             runner: that serves it.
             origins: web sites whose pages may connect; empty for all, but where everybody may
                 do everything for those of this machine.
+            guard: hosts by which the listener is reached.
         """
         super().__init__(door, entrance, runner)
         self._takes_all = bool(origins) or not door.is_unguarded()
+        self._guard = guard
         self._core = ServerProtocol(
             origins=[Origin(origin) for origin in origins] or None,
             subprotocols=[SUBPROTOCOL],
@@ -112,12 +117,24 @@ class WebSocketStream(TransportStream):
 
     def _shake_hands(self, request: Request) -> None:
         """Answer the request, and begin the link if it is accepted."""
-        response = self._core.accept(request)
-        origin = request.headers.get("Origin")
-        if not response.body and origin is not None and self._is_foreign(origin):
-            text = "pages of other sites may not connect; see origins"
-            response = self._core.reject(HTTPStatus.FORBIDDEN, f"{text}\n")
+        refusal = self._refusal(request)
+        if refusal is None:
+            response = self._core.accept(request)
+        else:
+            response = self._core.reject(refusal.status, f"{refusal.text}\n")
         self._core.send_response(response)
+
+    def _refusal(self, request: Request) -> Refusal | None:
+        """Return why a request is refused before the handshake; None if it is not."""
+        found = request.headers.get_all
+        fetched = request.headers.get_all("Sec-Fetch-Site")
+        asking = Asking(found("Host"), found("Origin"), "".join(fetched), request.path)
+        if (refusal := self._guard.host_refusal(asking, programs=True)) is not None:
+            return refusal
+        if asking.origins and self._is_foreign(asking.origins[0]):
+            text = "pages of other sites may not connect; see origins"
+            return Refusal(HTTPStatus.FORBIDDEN, text)
+        return None
 
     def _is_foreign(self, origin: str) -> bool:
         """Return whether a page of another site would do here what it likes."""
@@ -127,7 +144,7 @@ class WebSocketStream(TransportStream):
             name = urlsplit(origin).hostname or ""
         except ValueError:
             return True
-        return not (is_loopback(name) or name.endswith(".localhost"))
+        return not is_loopback(name)
 
     def _fail(self, code: CloseCode) -> None:
         """Close with a closing frame."""

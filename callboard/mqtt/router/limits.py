@@ -19,6 +19,18 @@ class ShareStrategy(Enum):
     RANDOM = "random"
 
 
+class DuplicateClientId(Enum):
+    """The answer to a client whose client id has a session of another user.
+
+    Attributes:
+        REFUSE: *not authorized*; the session stays with its user.
+        TAKE_OVER: the client gets the session, and the other connection ends.
+    """
+
+    REFUSE = "refuse"
+    TAKE_OVER = "take over"
+
+
 @dataclass(frozen=True, slots=True)
 class CustomSegment:
     """How much the logs of some filters hold, other than the rest.
@@ -73,6 +85,8 @@ class Limits:
             nobody. See `brake`.
         max_hold: seconds for which they wait for one that does, but does not catch up; then
             it is passed over for as long. 0 is no limit.
+        duplicate_client_id: what happens when a client names the client id of a session that
+            belongs to another user; `"refuse"` or `"take over"`.
     """
 
     connections: int = 10_010
@@ -99,8 +113,16 @@ class Limits:
     share_strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN
     acknowledge_patience: float = 5.0
     max_hold: float = 0.0
+    duplicate_client_id: DuplicateClientId = DuplicateClientId.REFUSE
 
     def __post_init__(self) -> None:
+        try:
+            duplicate = DuplicateClientId(self.duplicate_client_id)
+        except ValueError:
+            known = " or ".join(repr(each.value) for each in DuplicateClientId)
+            message = f"duplicate_client_id is {known}, not {self.duplicate_client_id!r}"
+            raise ValueError(message) from None
+        object.__setattr__(self, "duplicate_client_id", duplicate)
         for name in ("session_expiry", "acknowledge_patience", "max_hold"):
             object.__setattr__(self, name, seconds(getattr(self, name), name))
         check_numbers(self)

@@ -179,6 +179,10 @@ class Link:
         peer: who it is, for logs and the console: an address.
         is_local: true for links within the process, which may publish to `$SYS`.
         client_id: what the session has, also if the router chose it; empty before.
+        user: who the client has proved to be; empty for a client that comes in without a name
+            where others have one, None where nobody has to prove anything.
+        listed: the name in the router's table of users; empty if it is not there.
+        ending: how the connection ends, once it was asked to.
         authenticate: takes AUTH packets of a client whose CONNECT named a method.
         catch_up: pushes what has arrived of the client and was not read yet.
         is_full: the router holds the client, and has enough of its packets; set by the router,
@@ -193,6 +197,9 @@ class Link:
     peer: str = ""
     is_local: bool = False
     client_id: str = ""
+    user: str | None = None
+    listed: str = ""
+    ending: Ending | None = None
     authenticate: Callable[[Auth], None] | None = None
     catch_up: Callable[[], None] | None = None
     is_woken: bool = False
@@ -220,16 +227,21 @@ class Link:
         self._mailbox.post(Ready(self))
 
     def disconnect(
-        self, reason_code: ReasonCode = ReasonCode.UNSPECIFIED_ERROR, *, is_told: bool = False
+        self,
+        reason_code: ReasonCode = ReasonCode.UNSPECIFIED_ERROR,
+        *,
+        is_told: bool = False,
+        has_will: bool = True,
     ) -> None:
-        """End the connection, after the chunks that were pushed before; its will is published.
+        """End the connection, after the chunks that were pushed before.
 
         Args:
             reason_code: why.
             is_told: let the router send a DISCONNECT with the reason (MQTT 5), and the marker.
+            has_will: whether the will is published.
         """
-        ending = Ending(reason_code, has_will=True, is_told=is_told)
-        self._mailbox.post(DisconnectRequested(self, ending))
+        self.ending = Ending(reason_code, has_will=has_will, is_told=is_told)
+        self._mailbox.post(DisconnectRequested(self, self.ending))
 
     def access_changed(self) -> None:
         """Forget what the client's `Access` answered before."""

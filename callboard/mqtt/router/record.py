@@ -86,6 +86,7 @@ class SavedSession:
     releasing: dict[int, None] = field(default_factory=dict)
     received: set[int] = field(default_factory=set)
     stamp: int = 0
+    user: str | None = None
 
 
 @dataclass(slots=True)
@@ -109,7 +110,7 @@ class SavedState:
     heads: dict[bytes, tuple[int, bytes, bytes]] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     shelved: "list[Shelved]" = field(default_factory=list)
-    wills: dict[str, tuple[Will, float | None]] = field(default_factory=dict)
+    wills: dict[str, tuple[Will, float | None, str]] = field(default_factory=dict)
     adopted: dict[str, str] = field(default_factory=dict)
     handed: "dict[str, HandedOver]" = field(default_factory=dict)
 
@@ -339,31 +340,34 @@ class SessionRecord(JournalRecord):
 class SessionOpened(JournalRecord, kind="open"):
     """A session lasts from here on; `expires_at` is None while its client is connected.
 
-    `stamp` says when its client was connected last, among all routers of a cluster.
+    `stamp` says when its client was connected last, among all routers of a cluster, and `user`
+    whose it is. A session of no user is written as in older releases, which read no other.
     """
 
     client_id: str
     expiry: float
     expires_at: float | None
     stamp: int = 0
+    user: str | None = None
 
     def write(self, epoch: float) -> Written:
         """Return kind and fields."""
         when = _later(self.expires_at, epoch)
-        return "open", (self.client_id, self.expiry, when, self.stamp)
+        fields = self.client_id, self.expiry, when, self.stamp
+        return "open", fields if self.user is None else (*fields, self.user)
 
     @classmethod
     def read(cls, fields: Sequence[Any], epoch: float) -> Self:
-        """Return the record with these fields; older ones have no stamp."""
-        client_id, expiry, expires, *stamp = fields
-        return cls(client_id, expiry, _later(expires, -epoch), *stamp)
+        """Return the record with these fields; older ones have no user, or no stamp."""
+        client_id, expiry, expires, *others = fields
+        return cls(client_id, expiry, _later(expires, -epoch), *others)
 
     def apply(self, state: SavedState) -> None:
         """Begin the session, or go on with it."""
         fresh = SavedSession(self.expiry, self.expires_at)
         session = state.sessions.setdefault(self.client_id, fresh)
         session.expiry, session.expires_at = self.expiry, self.expires_at
-        session.stamp = self.stamp
+        session.stamp, session.user = self.stamp, self.user
 
 
 class SessionClosed(JournalRecord, kind="close"):
@@ -624,12 +628,14 @@ class Shelved(JournalRecord, kind="shelved"):
 class WillKept(JournalRecord, kind="will"):
     """A client has a will, or none any more.
 
-    `when` the will is due; None while the client is connected.
+    `when` the will is due; None while the client is connected. `user` is whose it is, if that
+    is one of the router's table; empty for all others, as older releases write and read it.
     """
 
     client_id: str
     will: Will | None = None
     when: float | None = None
+    user: str = ""
 
     def write(self, epoch: float) -> Written:
         """Return kind and fields."""
@@ -638,24 +644,25 @@ class WillKept(JournalRecord, kind="will"):
             return "will", (self.client_id,)
         about = will.topic, will.payload, will.qos, will.retain
         written = will.properties and write_properties(will.properties, Place.WILL)
-        return "will", (self.client_id, *about, written, _later(when, epoch))
+        fields = self.client_id, *about, written, _later(when, epoch)
+        return "will", (*fields, self.user) if self.user else fields
 
     @classmethod
     def read(cls, fields: Sequence[Any], epoch: float) -> Self:
         """Return the record with these fields; a client id alone has no will any more."""
         if len(fields) == 1:
             return cls(fields[0])
-        client_id, topic, payload, qos, retain, written, due = fields
+        client_id, topic, payload, qos, retain, written, due, *user = fields
         properties = None if written is None else read_properties(Reader(written), Place.WILL)
         will = Will(topic, payload, qos, retain, properties)
-        return cls(client_id, will, _later(due, -epoch))
+        return cls(client_id, will, _later(due, -epoch), *user)
 
     def apply(self, state: SavedState) -> None:
         """Keep the will, or forget it."""
         if self.will is None:
             state.wills.pop(self.client_id, None)
         else:
-            state.wills[self.client_id] = self.will, self.when
+            state.wills[self.client_id] = self.will, self.when, self.user
 
 
 # --- other routers ---

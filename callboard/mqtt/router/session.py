@@ -212,6 +212,8 @@ class Session:
         expires_at: when it ends; while the client is away.
         is_durable: whether it survives the router.
         stamp: when its client was connected last, among all routers of a cluster.
+        user: whose it is: only that user gets it; empty for clients without a name. None, where
+            nobody had to prove anything or an older release wrote it, is for the first.
         offer: what another router was offered last, while nothing came in between.
         weight: bytes that it takes beside messages, estimated.
         own: those that it takes without a subscription: names, the will.
@@ -235,6 +237,7 @@ class Session:
     received_or_none: set[int] | None = None
     history: History = ()
     stamp: int = 0
+    user: str | None = None
     offer: Offer | None = None
     weight: int = 0
     own: int = 0

@@ -14,6 +14,7 @@ from callboard.mqtt.router import record
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects
 from callboard.mqtt.router.ingress import Ingress
+from callboard.mqtt.router.limits import DuplicateClientId
 from callboard.mqtt.router.link import Disconnected, Ending, Link
 from callboard.mqtt.router.logs import Logs
 from callboard.mqtt.router.message import PACKET_IDS, Run, passed_on
@@ -38,6 +39,7 @@ from callboard.mqtt.wire.topic import is_valid_topic
 
 #: A name of its own, as each client that comes has it.
 _CAUGHT_UP: Final = Status.CAUGHT_UP
+_REFUSE: Final = DuplicateClientId.REFUSE
 
 #: A session expiry interval that stands for ever.
 NEVER: Final = 0xFFFF_FFFF
@@ -114,7 +116,7 @@ class Sessions:
         packet, effects = link.connect, self._effects
         wanted = _weight_of(packet), _wanted_expiry(packet)
         if not self._is_plain(packet, wanted[0]):
-            refusal = self._judge(packet)
+            refusal = self._judge(packet, link)
             if refusal is None and not link.is_local:
                 refusal = self._lacks_room(packet, *wanted)
             if refusal is not None:
@@ -155,6 +157,8 @@ class Sessions:
         if not link.is_local:
             self.remote += 1
             session.stamp = self.make_stamp()
+        if link.user is not None:
+            session.user = link.user
         most = effects.limits.inflight
         asked = (link.connect.properties or NO_PROPERTIES).receive_maximum
         session.open_window(min(most, asked or most))
@@ -169,14 +173,33 @@ class Sessions:
             self.wills.keep(connection)
         return connection
 
-    def _judge(self, packet: ConnectPacket) -> ReasonCode | None:
+    def _judge(self, packet: ConnectPacket, link: Link) -> ReasonCode | None:
         """Return why a client gets no session; None if it gets one."""
         is_nameless = not packet.client_id and packet.version < V5 and not packet.clean_start
         if is_nameless or len(packet.client_id) > self._effects.limits.client_id_length:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
         if packet.will is not None and not is_valid_topic(packet.will.topic):
             return ReasonCode.TOPIC_NAME_INVALID
+        connection = self.connections.get(packet.client_id)
+        if connection is not None and connection.session.user != link.user:
+            self.catch_up(connection)  # it may be over
+        if not self.permits(packet.client_id, link.user):
+            return ReasonCode.NOT_AUTHORIZED
         return None
+
+    def permits(self, client_id: str, user: str | None) -> bool:
+        """Return whether a user may have the session of a client id, or make one."""
+        if user is None or self._effects.limits.duplicate_client_id is not _REFUSE:
+            return True
+        session = self.get(client_id)
+        if session is None or session.user == user:
+            return True
+        connection = session.connection
+        is_ours = connection is not None and connection.link.is_local
+        if session.user is None and not is_ours:
+            return True
+        session.note(self._effects.now, "another user was refused")
+        return False
 
     def _is_plain(self, packet: ConnectPacket, weight: int) -> bool:
         """Whether nothing speaks against a client: it is new, and there is room."""
@@ -268,7 +291,7 @@ class Sessions:
         """
         if connection.link.catch_up is not None:
             connection.link.catch_up()
-        ending = self._ingress.take_data(connection)
+        ending = self._ingress.take_data(connection) or connection.link.ending
         self._delivery.notify()  # what it published, to readers that end as well
         if ending is not None:
             self.disconnect(connection, ending)
@@ -445,7 +468,7 @@ class Sessions:
         session = self.graveyard[client_id] = Session(client_id)
         session.expiry = saved.expiry
         session.is_durable = self._effects.is_durable and saved.expiry > 0
-        session.stamp = saved.stamp
+        session.stamp, session.user = saved.stamp, saved.user
         session.expires_at = saved.expires_at
         if session.expires_at is None:  # its client was connected
             session.expires_at = self._effects.now + saved.expiry
@@ -517,8 +540,8 @@ def _weight_of(packet: ConnectPacket) -> int:
 
 def opened(session: Session) -> record.SessionOpened:
     """Return the record of a persistent session."""
-    expires_at, stamp = session.expires_at, session.stamp
-    return record.SessionOpened(session.client_id, session.expiry, expires_at, stamp)
+    when, stamp, user = session.expires_at, session.stamp, session.user
+    return record.SessionOpened(session.client_id, session.expiry, when, stamp, user)
 
 
 def _wanted_expiry(packet: ConnectPacket) -> float:

@@ -5,7 +5,7 @@ a server that failed publish wills when it runs again (MQTT 5, 3.1.2.5): for a c
 connected then, the delay begins with the restart; a will that waited keeps its time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf
 
 from callboard.mqtt.router.effects import Effects
@@ -21,10 +21,14 @@ class Wills:
 
     Attributes:
         waiting: when each is due, and what it is, by client id.
+        users: of the router's table, whose wills wait, by client id.
+        is_removed: whether a user is in that table no longer; such wills are not published.
     """
 
     def __init__(self, logs: Logs, effects: Effects) -> None:
         self.waiting: dict[str, tuple[float, Will]] = {}
+        self.users: dict[str, str] = {}
+        self.is_removed: Callable[[str], bool] = lambda _: False
         self._logs = logs
         self._effects = effects
 
@@ -45,22 +49,27 @@ class Wills:
             has_will = False
         delay = delay_of(will, connection.session.expiry)
         if has_will and delay > 0:
-            return self.wait(client_id, will, self._effects.now + delay)
+            when = self._effects.now + delay
+            return self.wait(client_id, will, when, connection.link.listed)
         if has_will:
             self._publish(client_id, will)
         else:
             self._drop(client_id)
         return None
 
-    def wait(self, client_id: str, will: Will, when: float) -> float:
+    def wait(self, client_id: str, will: Will, when: float, user: str = "") -> float:
         """Let a will wait for its time, which is returned."""
         self.waiting[client_id] = (when, will)
+        self.users.pop(client_id, None)
+        if user:
+            self.users[client_id] = user
         if self._effects.is_durable:
-            self._effects.records.append(WillKept(client_id, will, when))
+            self._effects.records.append(WillKept(client_id, will, when, user))
         return when
 
     def cancel(self, client_id: str) -> None:
         """Forget a will that waits: its client is back."""
+        self.users.pop(client_id, None)
         if self.waiting.pop(client_id, None) is not None:
             self._drop(client_id)
 
@@ -69,13 +78,19 @@ class Wills:
         when, will = self.waiting.get(client_id, (inf, None))
         if will is not None and when <= until:
             del self.waiting[client_id]
-            self._publish(client_id, will)
+            user = self.users.pop(client_id, "")
+            if user and self.is_removed(user):
+                self._effects.meters.refused += 1
+                self._drop(client_id)
+            else:
+                self._publish(client_id, will)
 
     def records(self, connections: Iterable[Connection]) -> list[WillKept]:
         """Return all wills there are, for a snapshot; first those of these connections."""
         kept = [each for connection in connections for each in self._told(connection)]
         return kept + [
-            WillKept(name, will, when) for name, (when, will) in self.waiting.items()
+            WillKept(name, will, when, self.users.get(name, ""))
+            for name, (when, will) in self.waiting.items()
         ]
 
     def _told(self, connection: Connection) -> list[WillKept]:
@@ -83,7 +98,7 @@ class Wills:
         will = connection.link.connect.will
         if will is None or not self._may_be_said(connection, will):
             return []
-        return [WillKept(connection.client_id, will)]
+        return [WillKept(connection.client_id, will, None, connection.link.listed)]
 
     def _may_be_said(self, connection: Connection, will: Will) -> bool:
         """Return whether the client may publish its will."""

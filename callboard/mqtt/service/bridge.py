@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Final, Literal
 
 import callboard.mqtt.wire.packet as packets
@@ -33,6 +33,7 @@ from callboard.mqtt.wire.topic import matches, overlap
 from callboard.proxies.errors import TlsError
 from callboard.proxies.link.certificates import LOOK_INTERVAL, Certificates
 from callboard.proxies.link.tls import Tls
+from callboard.redaction import redacted
 
 _log: Final = logging.getLogger(__name__)
 #: Seconds for which messages wait in the router for a broker that cannot be reached.
@@ -89,7 +90,7 @@ class BridgeSettings:
     topics: tuple[BridgeTopics, ...] = ()
     client_id: str = "callboard-bridge"
     username: str | None = None
-    password: bytes | None = None
+    password: bytes | None = field(default=None, repr=False)
     tls: Tls | None = None
     version: Literal["5", "3.1.1"] = "5"
     keep_alive: int = 60
@@ -107,9 +108,7 @@ class BridgeSettings:
         known = not colon or scheme in {"tcp", "tls"}
         is_port = port.isdecimal() and len(port) <= 5 and 0 < int(port) <= 65_535
         if not known or not host or not is_port:
-            message = (
-                f"{self.address!r} is no broker's address; write HOST:PORT or tls://HOST:PORT"
-            )
+            message = f"{redacted(self.address)!r} is no broker's address; write HOST:PORT or tls://HOST:PORT"
             raise ListenError(message)
         return host.strip("[]"), int(port), scheme == "tls"
 
@@ -123,7 +122,8 @@ class BridgeSettings:
             for topic_filter in inward:
                 if overlap(sent, topic_filter):
                     message = (
-                        f"the bridge to {self.address} would get what it sends to {sent} back "
+                        f"the bridge to {redacted(self.address)}"
+                        f" would get what it sends to {sent} back "
                         f"from {topic_filter}: MQTT 3.1.1 cannot tell them apart; choose other "
                         "prefixes"
                     )

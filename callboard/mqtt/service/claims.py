@@ -53,12 +53,14 @@ class ClaimSession:
         is_clean: whether it wants no session that was before.
         stamp: of this claim.
         held: the stamp of a session that is there; 0 for none.
+        user: who the client has proved to be; None where nobody has to, and of older routers.
     """
 
     client_id: str
     is_clean: bool
     stamp: int
     held: int = 0
+    user: str | None = None
 
 
 @frozen_message("callboard.mqtt.ConfirmSession")
@@ -91,6 +93,11 @@ class SessionBusy:
     """It cannot be given at the moment; the client may try again."""
 
     stamp: int
+
+
+@frozen_message("callboard.mqtt.SessionRefused")
+class SessionRefused:
+    """It belongs to another user."""
 
 
 @frozen_message("callboard.mqtt.SessionElsewhere")
@@ -127,7 +134,15 @@ class SessionConfirmed:
     records: EncodedRecords = ()
 
 
-Answer = NoSession | SessionBusy | SessionElsewhere | SessionOffer | SessionConfirmed | None
+Answer = (
+    NoSession
+    | SessionBusy
+    | SessionRefused
+    | SessionElsewhere
+    | SessionOffer
+    | SessionConfirmed
+    | None
+)
 
 
 _log = logging.getLogger("callboard.mqtt")
@@ -154,6 +169,9 @@ class SessionPolicy(enum.Enum):
 
 ADMITTED: Final = Admission()
 BUSY: Final = Admission(ReasonCode.SERVER_BUSY)
+NOT_YOURS: Final = Admission(
+    ReasonCode.NOT_AUTHORIZED, "the client id belongs to another user; use another one"
+)
 
 Steps = Generator[Order, list[Answer], Admission]
 
@@ -190,11 +208,18 @@ class _Pending:
         stamp: of its claim.
         is_adopting: there is a copy of its session, or about to be; no other claim may begin.
         is_over: a later claim of the same client stands above this one.
+        user: who the client has proved to be.
     """
 
     stamp: int
+    user: str | None = None
     is_adopting: bool = False
     is_over: bool = False
+
+    def stands_above(self, order: ClaimSession) -> bool:
+        """Return whether a claim of another router has to wait."""
+        is_rival = self.user != order.user
+        return is_rival or self.is_adopting or self.stamp >= order.stamp
 
 
 @dataclass(eq=False)
@@ -242,11 +267,11 @@ class Claims:
         client_id = order.client_id
         self.stamps.see(order.stamp)
         pending = self._pending.get(client_id)
-        if pending is not None and (pending.is_adopting or pending.stamp >= order.stamp):
+        if pending is not None and pending.stands_above(order):
             return SessionBusy(pending.stamp)
         session = self._sessions.caught_up(client_id)
-        if session is not None and session.stamp >= order.stamp:
-            return SessionBusy(session.stamp)
+        if session is not None and (refusal := self._refusal(session, order)) is not None:
+            return refusal
         if pending is not None:
             pending.is_over = True
         handed = self._sessions.handed.get(client_id)
@@ -265,6 +290,18 @@ class Claims:
         if self.policy is SessionPolicy.REFER or self._handover.weight_of(session) > HEAVIEST:
             return SessionElsewhere(self.address(), session.stamp)
         return self._offer(session)
+
+    def _refusal(self, session: Session, order: ClaimSession) -> Answer:
+        """Return why a session is not given: it is newer than the claim, or another user's.
+
+        Where a partition has let two users make it, the one that was used last stays.
+        """
+        if session.stamp >= order.stamp:
+            return SessionBusy(session.stamp)
+        is_older = session.stamp < order.held
+        if not is_older and not self._sessions.permits(session.client_id, order.user):
+            return SessionRefused()
+        return None
 
     def _offer(self, session: Session) -> SessionOffer | NoSession:
         """End the connection of a session and offer all of it."""
@@ -307,19 +344,21 @@ class Claims:
 
     # --- clients of ours ---
 
-    def claim(self, client_id: str, *, is_clean: bool) -> Steps:
-        """Decide about a client that connects here."""
+    def claim(self, client_id: str, *, is_clean: bool, user: str | None = None) -> Steps:
+        """Decide about a client that connects here, and has proved to be a user."""
+        if not self._sessions.permits(client_id, user):
+            return NOT_YOURS
         if (pending := self._pending.get(client_id)) is not None:
-            if pending.is_adopting:
+            if pending.is_adopting or pending.user != user:
                 return BUSY
             pending.is_over = True  # its own connection before this one
-        with self._begun(client_id) as mine:
+        with self._begun(client_id, user) as mine:
             return (yield from self._claim(mine, client_id, is_clean=is_clean))
 
     @contextmanager
-    def _begun(self, client_id: str) -> Iterator[_Pending]:
+    def _begun(self, client_id: str, user: str | None = None) -> Iterator[_Pending]:
         """Note for as long as it takes that a client is about to get its session here."""
-        mine = self._pending[client_id] = _Pending(self.stamps.make())
+        mine = self._pending[client_id] = _Pending(self.stamps.make(), user)
         try:
             yield mine
         finally:
@@ -335,8 +374,10 @@ class Claims:
             mine.is_adopting = False
         own = self._sessions.get(client_id)
         held = 0 if own is None else own.stamp
-        answers = yield ClaimSession(client_id, is_clean, mine.stamp, held)
+        answers = yield ClaimSession(client_id, is_clean, mine.stamp, held, mine.user)
         self._see(answers)
+        if any(isinstance(answer, SessionRefused) for answer in answers):
+            return NOT_YOURS
         if mine.is_over or any(isinstance(answer, SessionBusy) for answer in answers):
             return BUSY
         if is_clean:

@@ -320,7 +320,8 @@ class ClusterGate:
             return admission
 
         async def claim() -> None:
-            steps = self.claims.claim(client_id, is_clean=connect.clean_start)
+            is_clean, user = connect.clean_start, admission.user
+            steps = self.claims.claim(client_id, is_clean=is_clean, user=user)
             ruling = await self._decide(steps)
             answer(ruling if ruling.reason_code else admission)
 

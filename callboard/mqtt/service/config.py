@@ -23,7 +23,12 @@ WAITING: Final = 1_000
 
 
 #: What the settings of a router that are no numbers are.
-_LISTED: Final = (("listeners", ListenerSettings), ("rules", Rule), ("bridges", BridgeSettings))
+_LISTED: Final = (
+    ("listeners", ListenerSettings),
+    ("rules", Rule),
+    ("bridges", BridgeSettings),
+    ("hosts", str),
+)
 _SINGLE: Final[tuple[tuple[str, tuple[type, ...]], ...]] = (
     ("limits", (Limits,)),
     ("network", (NetworkLimits,)),
@@ -56,6 +61,8 @@ class RouterConfig:
         name: of the router, for `$SYS`, the console and logs.
         sessions: what becomes of a persistent session here whose client connects to another
             router of the cluster.
+        hosts: names by which the console is reached, beside addresses, `localhost` and the name
+            of the machine; `*` for all.
     """
 
     listeners: tuple[ListenerSettings, ...] = (ListenerSettings("127.0.0.1:0"),)
@@ -72,6 +79,7 @@ class RouterConfig:
     directory: "Path | str | os.PathLike[str] | None" = None
     name: str = "callboard"
     sessions: SessionPolicy = SessionPolicy.TAKE_OVER
+    hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, kind in _LISTED:

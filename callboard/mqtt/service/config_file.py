@@ -26,7 +26,7 @@ from callboard.mqtt.port.hooks import Hooks
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.listener import ListenerSettings
 from callboard.mqtt.router.datalog import SEGMENT_BYTES, SEGMENT_COUNT
-from callboard.mqtt.router.limits import CustomSegment, Limits, ShareStrategy
+from callboard.mqtt.router.limits import CustomSegment, DuplicateClientId, Limits, ShareStrategy
 from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
 from callboard.mqtt.service.claims import SessionPolicy
 from callboard.mqtt.service.config import RouterConfig
@@ -152,11 +152,13 @@ class ListenerTable(TlsTable):
     client_certificates: StrictBool = False
     tenants: StrictBool = False
     origins: list[Origin] = []
+    hosts: list[str] = []
 
     def settings(self, folder: Path) -> ListenerSettings:
         """Return what the table stands for."""
         tls = self.tls(folder, mutual=self.client_certificates)
-        return ListenerSettings(self.address, tls, self.tenants, tuple(self.origins))
+        origins, hosts = tuple(self.origins), tuple(self.hosts)
+        return ListenerSettings(self.address, tls, self.tenants, origins, hosts)
 
 
 #: Whole numbers from 0, from 1, of two bytes on the wire, of memory; other numbers from 0.
@@ -198,6 +200,7 @@ class LimitsTable(reading.StrictTable):
     max_hold: Amount = None
     journal_bytes: Natural = Field(default=None, alias="max_journal_size")
     share_strategy: ShareStrategy | None = Field(default=None, strict=False)
+    duplicate_client_id: DuplicateClientId | None = Field(default=None, strict=False)
     packets_per_read: Positive = Field(default=None, alias="max_packets_per_read")
     connect_timeout: Amount = None
     linger: Amount = None
@@ -214,8 +217,12 @@ class UserTable(reading.Table):
     """`[[users]]`: a password, keys for SCRAM-SHA-256, or both."""
 
     name: Annotated[str, _form(lambda name: name not in {"", "*"}, "is no name of a user")]
-    password: Annotated[str, reading.text_form(PasswordHash.parse)] | None = None
-    scram: Annotated[str, reading.text_form(ScramKeys.parse)] | None = None
+    password: Annotated[str, reading.text_form(PasswordHash.parse)] | None = Field(
+        default=None, repr=False
+    )
+    scram: Annotated[str, reading.text_form(ScramKeys.parse)] | None = Field(
+        default=None, repr=False
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "UserTable":
@@ -285,7 +292,7 @@ class BridgeTable(TlsTable):
     topics: list[BridgeTopicTable] = Field(min_length=1)
     client_id: str = "callboard-bridge"
     username: str | None = None
-    password: str | None = None
+    password: str | None = Field(default=None, repr=False)
     version: Literal["5", "3.1.1"] = "5"
     keep_alive: int = Field(default=60, ge=1, le=65_535)
     reconnect_delay: float = Field(default=1.0, gt=0)
@@ -327,6 +334,7 @@ class NodeTable(reading.Table):
     join: list[str] = []
     listen: reading.HostPort | None = None
     secret_file: str | None = None
+    allow_unsealed: bool = False
 
 
 class ConfigTable(reading.Table):
@@ -335,6 +343,7 @@ class ConfigTable(reading.Table):
     name: str = "callboard"
     directory: str | None = None
     console: reading.HostPort | None = None
+    hosts: list[str] = []
     sys_interval: float = Field(default=10.0, ge=0)
     log_level: reading.LogLevel = "warning"
     app: str | None = None
@@ -503,6 +512,7 @@ def make_config(
         directory=None if table.directory is None else folder / table.directory,
         name=table.name,
         sessions=table.cluster.sessions,
+        hosts=tuple(table.hosts),
     )
     places: tuple[ListenerSettings | BridgeSettings, ...] = (*config.listeners, *config.bridges)
     for place in places:

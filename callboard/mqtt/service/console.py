@@ -9,12 +9,12 @@
 | `/waiters/FILTER` | requests that have read all |
 | `/readyqueue` | clients that wait to be served |
 | `/slow` | subscribers that are behind |
-| `/trace/ID/NUMBER` | packets of a client after a number |
 | `/metrics` | counts for Prometheus |
+| `POST /trace/ID/NUMBER` | begins a trace of a client; its packets after a number |
 | `POST /logs` | sets the level of the router's log: `debug`, `info`, `warning`, `error` |
 
 In ids and filters `%2F` stands for `/`; in filters so does a dot where no filter has it.
-Every client that reaches the port is answered: it belongs on 127.0.0.1 or a network of yours.
+Every program that reaches the port is answered: it belongs on 127.0.0.1 or a network of yours.
 """
 
 import logging
@@ -32,6 +32,7 @@ from callboard.mqtt.router.session import Connection, DataRequest, FilterLog, Se
 from callboard.mqtt.service.config import RouterConfig
 from callboard.mqtt.service.figures import RouterState, router_metrics, router_view
 from callboard.pages import Page, json_page, metrics_page, text_page
+from callboard.redaction import redacted
 
 #: Clients or filters of one answer; the count is given as well.
 MOST_ITEMS: Final = 1_000
@@ -55,9 +56,6 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
     state: RouterState
     config: Callable[[], RouterConfig]
 
-    def __post_init__(self) -> None:
-        self._tracer = Tracer(self.state.door.clock)
-
     def __iter__(self) -> Iterator[str]:
         return iter(_PATHS)
 
@@ -73,10 +71,6 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
         noun, _, rest = path.removeprefix("/").partition("/")
         if noun == "metrics" and not rest:
             return self._metrics
-        if noun == "trace" and rest:
-            client, _, since = rest.rpartition("/")
-            number = int(since) if since.isdecimal() and len(since) < 20 else 0
-            return partial(self._trace, unquote(client), number)
         view = _BY_NOUN[noun, bool(rest)]
         return partial(self._answer, partial(view, self, unquote(rest)))
 
@@ -95,8 +89,45 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
         """Return the page for Prometheus."""
         return metrics_page(self.call(router_metrics, self.state))
 
+
+@dataclass(eq=False)
+class ConsoleActions(Mapping[str, Callable[[str], Page]]):
+    """What a post to the console does, by path.
+
+    Attributes:
+        call: calls a function on the router's thread.
+        state: of the router; looked at through `call` only.
+    """
+
+    call: Callable[..., Any]
+    state: RouterState
+
+    def __post_init__(self) -> None:
+        self._tracer = Tracer(self.state.door.clock)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_ACTIONS)
+
+    def __len__(self) -> int:
+        return len(_ACTIONS)
+
+    def __getitem__(self, path: str) -> Callable[[str], Page]:
+        """Return what is done with a text that is posted.
+
+        Raises:
+            KeyError: nothing is done there.
+        """
+        if path == "/logs":
+            return set_log_level
+        noun, _, rest = path.removeprefix("/").partition("/")
+        if noun != "trace" or not rest:
+            raise KeyError(path)
+        client, _, since = rest.rpartition("/")
+        number = int(since) if since.isdecimal() and len(since) < 20 else 0
+        return lambda _: self._trace(unquote(client), number)
+
     def _trace(self, client_id: str, since: int) -> Page:
-        """Return the packets of a client after a number."""
+        """Return the packets of a client after a number; the first request begins the trace."""
 
         def look() -> Any:
             links = self.state.door.links
@@ -250,10 +281,11 @@ def config_view(config: RouterConfig) -> Table:
     """Return what the router was configured with; nothing secret."""
     limits = asdict(config.limits)
     limits["share_strategy"] = config.limits.share_strategy.value
+    limits["duplicate_client_id"] = config.limits.duplicate_client_id.value
     return {
         "name": config.name,
         "directory": None if config.directory is None else str(config.directory),
-        "listeners": [listener.address for listener in config.listeners],
+        "listeners": [redacted(listener.address) for listener in config.listeners],
         "sessions": config.sessions.value,
         "limits": limits,
         "network": asdict(config.network),
@@ -263,7 +295,7 @@ def config_view(config: RouterConfig) -> Table:
         "acl": [asdict(entry) for entry in config.security.acl],
         "bans": list(config.security.bans.entries),
         "rules": [rule.topic_filter for rule in config.rules],
-        "bridges": [bridge.address for bridge in config.bridges],
+        "bridges": [redacted(bridge.address) for bridge in config.bridges],
     }
 
 
@@ -337,8 +369,9 @@ _VIEWS: Final[dict[str, Callable[[ConsolePages, str], Any]]] = {
     ),
     "/slow": lambda pages, _: slow_view(*pages.state),
 }
-_PATHS: Final = (*_VIEWS, "/trace/ID/NUMBER", "/metrics")
+_ACTIONS: Final = ("/trace/ID/NUMBER", "/logs")
+_PATHS: Final = (*_VIEWS, "/metrics")
 _BY_NOUN: Final[dict[tuple[str, bool], Callable[[ConsolePages, str], Any]]] = {
-    ("", False): lambda *_: list(_PATHS),
+    ("", False): lambda *_: [*_PATHS, *(f"POST {path}" for path in _ACTIONS)],
     **{(path.split("/")[1], path.count("/") > 1): view for path, view in _VIEWS.items()},
 }

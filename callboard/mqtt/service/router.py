@@ -175,12 +175,13 @@ class Router(Closing):
 
     def _open_console(self, address: str, state: RouterState) -> PageServer:
         """Open the console's port."""
-        from callboard.mqtt.service.console import ConsolePages, set_log_level
+        from callboard.mqtt.service.console import ConsoleActions, ConsolePages
 
         pages = ConsolePages(self.call, state, lambda: self.config)
+        actions = ConsoleActions(self.call, state)
         host, port = parse_host_port(address)
         try:
-            return PageServer(pages, host, port, actions={"/logs": set_log_level})
+            return PageServer(pages, host, port, actions=actions, hosts=self.config.hosts)
         except OSError as error:
             reason = f"{error.strerror}; choose another"
             message = f"the console's {address} cannot be opened: {reason}"

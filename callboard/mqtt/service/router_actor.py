@@ -118,6 +118,7 @@ class RouterActor(SystemActor):
         gate = AuthGate(
             config.security, config.authenticator, config.hooks.subscribe, config.methods
         )
+        self.machine.sessions.wills.is_removed = gate.is_removed
         self.edge = Edge(mailbox, self._runner, config.network_limits(), gate, config.hooks)
         self.edge.looked, self.edge.door.report = self._tell_refusals, self.runtime.report
         attach(self)

@@ -5,6 +5,7 @@ knows has its default. The field `version` of a CONNECT is the version of the wh
 """
 
 import enum
+from dataclasses import field
 
 from callboard.dataclass import dataclass
 from callboard.mqtt.wire.properties import Properties
@@ -57,7 +58,7 @@ class Connect:
     clean_start: bool = True
     keep_alive: int = 0
     username: str | None = None
-    password: bytes | None = None
+    password: bytes | None = field(default=None, repr=False)
     will: Will | None = None
     version: int = V4
     properties: Properties | None = None

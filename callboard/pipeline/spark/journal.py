@@ -43,6 +43,7 @@ from callboard.pipeline.spark.segments import (
     merge_small,
     segment_file,
 )
+from callboard.private_file import make_folder, open_private
 
 PUBLISHING: Final = ".publishing"
 
@@ -178,8 +179,8 @@ class FolderJournal:
         folder = self._path / STAGED
         name, records = uuid.uuid4().hex, 0
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with (folder / name).open("xb") as file:
+            make_folder(folder)
+            with open(folder / name, "xb", opener=open_private) as file:
                 for data, count in batches:
                     file.write(data)
                     records += count
@@ -206,7 +207,7 @@ class FolderJournal:
             PublishFailed: the disk refuses, or others hold the log; nothing is to be seen.
         """
         full = [each for each in staged if each.records]
-        self._path.mkdir(parents=True, exist_ok=True)
+        make_folder(self._path)
         lock = self._locked()
         try:
             published = self.published()
@@ -271,7 +272,7 @@ class FolderJournal:
 
     def _join(self, first: Path, others: list[Path]) -> None:
         """Append staged files to the first of them."""
-        with first.open("ab") as target:
+        with open(first, "ab", opener=open_private) as target:
             for other in others:
                 with other.open("rb") as source:
                     shutil.copyfileobj(source, target, _COPY)

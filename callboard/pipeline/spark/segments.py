@@ -19,6 +19,7 @@ from callboard.commitlog.disk import open_plain
 from callboard.commitlog.folder import SEGMENT, Folder
 from callboard.commitlog.retention import SegmentLimits
 from callboard.commitlog.segment import SegmentInfo
+from callboard.private_file import open_private
 
 
 def segment_file(folder: Folder, base: int, kind: str = SEGMENT) -> Path:
@@ -122,7 +123,7 @@ def _runs(parts: list[SegmentInfo], limits: SegmentLimits) -> Iterator[list[Segm
 
 def _merge(folder: Folder, staged: Path, run: list[SegmentInfo], *, is_durable: bool) -> None:
     """Put segments into one file that takes the place of the first."""
-    with staged.open("wb") as target:
+    with open(staged, "wb", opener=open_private) as target:
         for part in run:
             with open(part.path, "rb", opener=open_plain) as source:
                 shutil.copyfileobj(source, target)

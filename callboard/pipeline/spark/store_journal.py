@@ -35,6 +35,7 @@ from callboard.commitlog.segment import STEP, SegmentIndex
 from callboard.pipeline.errors import InvalidSetting, PublishFailed
 from callboard.pipeline.spark.journal import QUERIES, Staged
 from callboard.pipeline.spark.segments import MANY, SMALL
+from callboard.redaction import redacted
 
 #: How the identity of a log of results begins, by what these are; archives have others.
 RESULTS: Final = "results"
@@ -176,7 +177,9 @@ class StoreJournal:
         if kind == self._kind:
             return newest
         held = kind if kind in {RESULTS, LETTERS, NOTES} else "the archive"
-        what = f"{self._objects.url} has {held} of {newest.origin}; give another place"
+        what = (
+            f"{redacted(self._objects.url)} has {held} of {newest.origin}; give another place"
+        )
         raise PublishFailed(what)
 
     def _publish(
@@ -255,7 +258,7 @@ class StoreJournal:
                 cut += HEADER_SIZE + len(body)
             data = data[cut:]
         if data:
-            what = f"{self._objects.url}/{name} is damaged at byte {at - len(data)}"
+            what = f"{redacted(self._objects.url)}/{name} is damaged at byte {at - len(data)}"
             raise PublishFailed(what)
 
     def _clear_up(self) -> None:

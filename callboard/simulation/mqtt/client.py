@@ -8,7 +8,7 @@ told: a message is acknowledged, or not.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 import callboard.mqtt.wire.packet as packets
@@ -61,7 +61,7 @@ class MqttOptions:
     keep_alive: int = 4
     will: Message | Callable[[int], Message] | None = None
     username: str | None = None
-    password: bytes | None = None
+    password: bytes | None = field(default=None, repr=False)
     reader: str = ""
 
 

@@ -37,10 +37,12 @@ from zlib import crc32
 import cbor2
 from cbor2 import CBORError
 
+from callboard import locks
 from callboard.commitlog.disk import check_plain, open_plain
 from callboard.dataclass import dataclass
 from callboard.model.errors import EndpointError, InvalidData
 from callboard.model.scalar import Enum
+from callboard.private_file import make_private_file
 from callboard.store.backend.interface import Contents
 from callboard.store.errors import BackendFailure
 from callboard.store.machine.command import Who
@@ -191,6 +193,7 @@ class CommitMark:
         data = self._LAYOUT.pack(self._MAGIC, name, number, start)
         try:
             if self._descriptor is None:
+                make_private_file(self.path)
                 self._descriptor = open_plain(self.path, os.O_WRONLY | os.O_CREAT)
             os.pwrite(self._descriptor, data + crc32(data).to_bytes(4, "little"), 0)
         except OSError as error:
@@ -217,7 +220,7 @@ class SqliteBackend:
         self._wall_offset = 0.0
         self._connection: sqlite3.Connection | None = None
         self._waiting: deque[tuple[Persist, Done]] = deque()
-        self._wake = threading.Condition()
+        self._wake = locks.condition("commits of a SQLite store", 570)
         self._is_closing = False
         self._thread: threading.Thread | None = None
         #: Transactions so far; with the number of writes it tells how many share one.
@@ -270,6 +273,8 @@ class SqliteBackend:
         """Open or make the file, lock it, and read all of it."""
         options = self.options
         mark = self._look_beside()
+        if not options.path.startswith((":", "file:")):  # which SQLite keeps elsewhere
+            make_private_file(options.path)
         connection = self._connection = sqlite3.connect(
             options.path, check_same_thread=False, isolation_level=None, timeout=1.0
         )

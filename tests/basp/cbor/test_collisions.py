@@ -63,6 +63,7 @@ COLLIDING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COLLIDING)
 def test_colliding_keys_are_refused_before_anything_is_built(name):
     keys = [COLLIDING[name](n) for n in range(1, COUNT)]

@@ -3,6 +3,7 @@
 import itertools
 import random
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ def random_edges(size, chance):
 seeds = st.integers(0, 2**32)
 
 
+@pytest.mark.slow
 @given(st.integers(3, 8), seeds)
 @settings(max_examples=60, deadline=None)
 def test_any_changes_end_in_shortest_paths_and_nothing_is_lost_that_is_in_reach(size, seed):
@@ -36,6 +38,7 @@ def test_any_changes_end_in_shortest_paths_and_nothing_is_lost_that_is_in_reach(
     simulation.check()
 
 
+@pytest.mark.slow
 @given(st.integers(3, 8), seeds)
 @example(size=7, seed=156)
 @example(size=8, seed=1228)

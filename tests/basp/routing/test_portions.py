@@ -55,6 +55,7 @@ def flooded():
     return made
 
 
+@pytest.mark.slow
 def test_a_conclusion_is_of_a_portion_whatever_a_neighbor_tells(flooded):
     told = rest_of(flooded)
     flooded.take(HOSTILE, read_update(HOSTILE, write_update([], crowd(1, 10_000))))
@@ -96,6 +97,7 @@ def test_what_is_taken_back_before_its_turn_is_told_to_nobody(flooded):
     assert flooded.names == {}
 
 
+@pytest.mark.slow
 def test_names_of_nodes_that_never_came_are_not_kept(flooded):
     vectors = [PathVector((HOSTILE, one), (1, 1)) for one in crowd(20_000, 3_000)]
     named = write_update(vectors, [], names=["x"] * 3_000)
@@ -106,6 +108,7 @@ def test_names_of_nodes_that_never_came_are_not_kept(flooded):
     assert flooded.names == {}
 
 
+@pytest.mark.slow
 def test_so_many_nodes_are_known_at_once_and_no_more_wait(flooded):
     for first in range(10_001, 60_000, 5_000):
         flooded.take(HOSTILE, telling(HOSTILE, crowd(first, 5_000)))
@@ -118,6 +121,7 @@ def test_so_many_nodes_are_known_at_once_and_no_more_wait(flooded):
     assert sum(map(len, flooded._heard.values())) <= NODES_LIMIT
 
 
+@pytest.mark.slow
 def test_withdrawals_of_what_was_never_told_cost_no_conclusion(flooded):
     rest_of(flooded)
     flooded.take(HONEST, read_update(HONEST, write_update([], crowd(500_000, 3_000))))
@@ -125,6 +129,7 @@ def test_withdrawals_of_what_was_never_told_cost_no_conclusion(flooded):
     assert flooded._pending == {}
 
 
+@pytest.mark.slow
 def test_many_neighbors_are_told_of_fewer_nodes_at_once():
     hub = Router(ME, PORTION)
     for peer in crowd(1, 400):
@@ -137,6 +142,7 @@ def test_many_neighbors_are_told_of_fewer_nodes_at_once():
     assert 1 <= len(changes.gained) * 400 <= router._TOLD_AT_ONCE
 
 
+@pytest.mark.slow
 def test_a_new_neighbor_is_told_of_very_many_nodes_bit_by_bit(flooded):
     rest_of(flooded)
     fresh = node(9)
@@ -197,6 +203,7 @@ def test_control_payloads_that_take_long_to_read_are_refused():
         read_plain(b"\x9a\x00\x20\x00\x00" + b"\x80" * (2 << 20))
 
 
+@pytest.mark.slow
 @given(st.integers(3, 8), st.integers(1, 3), st.integers(0, 2**32))
 @settings(max_examples=60, deadline=None)
 def test_routers_that_conclude_late_and_bit_by_bit_come_to_the_same(size, portion, seed):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = Path(__file__).parents[2] / "interop" / "broker" / "programs"
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
 

@@ -99,6 +99,7 @@ def refuse(*_: object, **__: object) -> None:
     pytest.fail("Java would be started")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in CASES if CASES[path]], ids=" ".join)
 def test_a_bad_value_is_wrong_use(path, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -78,6 +78,7 @@ def rows(capsys, *arguments):
     return json.loads(out)["rows"]
 
 
+@pytest.mark.slow
 def test_who_hangs(cluster_of_five, capsys):
     gate, _, _, bank, _ = cluster_of_five
     clerk = bank.spawn(Clerk)
@@ -140,6 +141,7 @@ def _number(ref):
     return (f"{ref.actor_id}@{ref.node_id.hex()[:6]}",)
 
 
+@pytest.mark.slow
 def test_who_lost_what(cluster_of_five, capsys):
     gate, shop, stock, _, mail = cluster_of_five
     sink = mail.spawn(Sink)
@@ -180,6 +182,7 @@ def test_who_lost_what(cluster_of_five, capsys):
     assert ["mail", "dead", "letter", "sink", "3", "int"] in lines
 
 
+@pytest.mark.slow
 def test_all_actors_are_listed_sorted_filtered_and_told_in_full(cluster_of_five, capsys):
     gate, shop, *_, mail = cluster_of_five
     busy, quiet = shop.spawn(Sink), mail.spawn(Sink)
@@ -227,6 +230,7 @@ def test_events_are_told_from_outside(cluster_of_five, capsys):
     assert code == 0
 
 
+@pytest.mark.slow
 def test_who_may_not_inspect_learns_nothing(capsys, monkeypatch):
     blind, seeing = Rights(names=["*"]), Rights(inspect=True)
     with Node(

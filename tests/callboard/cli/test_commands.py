@@ -10,6 +10,8 @@ from callboard.actors.errors import ActorDown, NodeUnreachable
 from callboard.cli import main
 from tests.callboard.cli.process import start_command
 
+pytestmark = pytest.mark.slow
+
 APP = """
 from dataclasses import dataclass
 from callboard import Actor, handler, message

@@ -25,6 +25,7 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_a_program_runs_as_it_is(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "neighbour.py").write_text("NAME = 'beside it'")
@@ -37,6 +38,7 @@ def test_a_program_runs_as_it_is(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "code", "last"),
     [
@@ -61,6 +63,7 @@ def test_a_program_ends_as_under_python(tmp_path, text, code, last):
     assert "callboard/cli" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_program_that_is_not_there_is_one_line(tmp_path):
     done = run(str(tmp_path / "missing.py"))
 
@@ -82,6 +85,7 @@ endpoint.shutdown()
 """
 
 
+@pytest.mark.slow
 def test_a_program_peers_with_a_zeek_as_it_is(tmp_path):
     (tmp_path / "program.py").write_text(PEER)
     with Endpoint() as zeek, zeek.make_subscriber("/there") as asked:

@@ -83,6 +83,7 @@ def test_a_router_runs_by_its_file_and_is_looked_into(router, file, capsys):
         assert caller.greeting.properties.receive_maximum == 7
 
 
+@pytest.mark.slow
 def test_a_router_joins_a_cluster_and_opens_its_door(tmp_path):
     with Node("hub") as node:
         port = node.listen("127.0.0.1")
@@ -107,6 +108,7 @@ def test_a_router_joins_a_cluster_and_opens_its_door(tmp_path):
         endpoint.shutdown()
 
 
+@pytest.mark.slow
 def test_a_session_moves_to_the_router_of_another_process_and_survives_its_end(tmp_path):
     lasting = {"clean_start": False, "properties": Properties(session_expiry_interval=100)}
     with Node("hub") as node:
@@ -146,6 +148,7 @@ def came_in(router, client_id, **fields):
         caller.socket.close()
 
 
+@pytest.mark.slow
 def test_a_router_runs_without_a_file():
     with running("--listen", "127.0.0.1:0") as router, Caller(port_of(router), "c") as caller:
         caller.subscribe("a", 1)

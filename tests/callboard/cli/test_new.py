@@ -11,6 +11,8 @@ import pytest
 import callboard
 from callboard.cli import main
 
+pytestmark = pytest.mark.slow
+
 
 def make(folder, *targets):
     plain = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}

@@ -14,6 +14,8 @@ from callboard.cli import main
 from tests.callboard.cli.process import start_command
 from tests.polling import eventually
 
+pytestmark = pytest.mark.slow
+
 APP = """
 from callboard import Actor
 
@@ -180,6 +182,7 @@ def test_commands_prove_the_secret_that_the_environment_names(
     assert err.endswith("name a text file with --secret-file FILE\n")
 
 
+@pytest.mark.quick
 def test_a_node_runs_from_a_file_with_children_health_and_a_service_manager(
     app, run_node, capsys, tmp_path
 ):

@@ -96,6 +96,7 @@ def test_a_node_without_a_certificate_of_its_own_can_still_dial(capsys, folder, 
         assert ask(capsys, node, "--tls", tmp_path) == (0, "HELLO\n", "")
 
 
+@pytest.mark.slow
 def test_node_run_guards_a_public_port(capsys, tmp_path, secret_file, folder):
     app = tmp_path / "credentials_app.py"
     app.write_text(

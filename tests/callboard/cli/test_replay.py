@@ -37,6 +37,7 @@ def test_a_damaged_dump_is_told_in_one_line(tmp_path, monkeypatch, capsys):
     assert told.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_replay_from_below_the_root_tells_of_other_events(pytester: pytest.Pytester):
     path = pytester.makepyfile(PASSING)
     Dump(5, f"{path.name}::test_it", ["0.000000000 a Nothing"]).write(pytester.path)
@@ -52,6 +53,7 @@ def test_a_replay_from_below_the_root_tells_of_other_events(pytester: pytest.Pyt
     assert told["difference"].startswith("event 1 differs; it was: 0.000000000 a Nothing;")
 
 
+@pytest.mark.slow
 def test_a_test_that_is_gone_is_told(pytester: pytest.Pytester):
     Dump(5, "test_gone.py::test_it", []).write(pytester.path)
 
@@ -91,6 +93,7 @@ def shop(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
+@pytest.mark.slow
 def test_seeds_of_many_are_replayed_by_what_is_kept_and_by_name(shop: pytest.Pytester):
     kept = replay(shop, "5", "--json", "--twice")
     named = replay(shop, "4", "test_shop.py::test_orders", "--trace")
@@ -105,6 +108,7 @@ def test_seeds_of_many_are_replayed_by_what_is_kept_and_by_name(shop: pytest.Pyt
     assert any(" connects to " in line for line in named.outlines)
 
 
+@pytest.mark.slow
 def test_a_printed_program_is_replayed_and_passes_once_mended(shop: pytest.Pytester):
     assert replay(shop, "printed.py").ret == 1
 
@@ -133,6 +137,7 @@ def test_what_is_mistyped_is_told_in_a_line(shop, capsys, arguments, told):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", ["CALLBOARD_SEEDS", "CALLBOARD_SECONDS", "CALLBOARD_SEED"])
 def test_a_mistyped_variable_is_named(pytester: pytest.Pytester, monkeypatch, variable):
     pytester.makepyfile(LOSING.replace("[4, 5]", "3").replace("BROKEN", "-1"))

@@ -133,6 +133,7 @@ def steps(disk):
     yield sealed_segments("/a", disk=disk)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", CODES)
 def test_a_reader_whose_disk_fails_anywhere_tells_it_by_a_typed_error(code):
     disk = FailingDisk(code)
@@ -169,6 +170,7 @@ def test_what_cannot_be_removed_keeps_nobody_from_appending(code, caplog):
         assert [record.payload for record in log] == [*range(log.start, 300)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segment_bytes", [300, 5000])
 def test_a_full_disk_takes_the_next_record_when_there_is_room(segment_bytes):
     for room in range(150, 1500, 7):

@@ -26,6 +26,8 @@ from callboard.commitlog.integrity import Scan
 from callboard.commitlog.sealed import columns_to_arrow
 from callboard.commitlog.verify import verify
 
+pytestmark = pytest.mark.slow
+
 COUNT = 384
 RUN = 8
 SECTOR = 512

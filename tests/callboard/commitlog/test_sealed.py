@@ -39,6 +39,7 @@ def seen(disk, segment):
     return columns_to_arrow(io.BytesIO(folder.read(segment.columns)))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(ROWS, min_size=1, max_size=12), st.integers(1, 400))
 def test_columns_have_the_rows_of_their_segment(rows, segment_bytes):
@@ -111,6 +112,7 @@ def test_a_log_writes_the_columns_of_its_segments_by_itself(tmp_path):
     assert columns_to_arrow(segments[3].columns).equals(whole)
 
 
+@pytest.mark.slow
 def test_retention_removes_columns_with_their_segment(tmp_path):
     with CommitLog(tmp_path, retain=Retention(records=100), columns=True) as log:
         fill(log)

@@ -150,6 +150,7 @@ def test_a_cut_connection_goes_on_where_it_was(server, log):
         assert way.cuts >= 6
 
 
+@pytest.mark.slow
 def test_batches_of_any_size_are_read(server, log):
     log.append("/big", b"x" * (16 << 20))
     (record,) = LogReader(server.address).read(9000)
@@ -170,6 +171,7 @@ def test_a_segment_that_retention_removed_is_told_as_lost(server, log):
     assert late.lost == kept - 5
 
 
+@pytest.mark.slow
 def test_what_the_disk_cannot_read_is_damage_as_at_home(server, log, monkeypatch):
     bad, pread = 1 << 20, RealFile.pread
 

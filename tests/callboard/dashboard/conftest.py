@@ -14,6 +14,7 @@ pytest.importorskip("uvicorn", reason="needs pip install 'callboard[dashboard]'"
 
 import callboard.broker as broker
 from callboard import Actor, Node, handler, message
+from callboard.dashboard import actions, collector
 from tests.polling import eventually
 
 #: Names as an attacker, or another language, would write them.
@@ -80,7 +81,7 @@ class Client:
         url = f"{self.base}{path}"
         request = urllib.request.Request(url, data, given, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=120) as answer:
                 return answer.status, answer.read(), answer.headers
         except urllib.error.HTTPError as error:
             return error.code, error.read(), error.headers
@@ -96,6 +97,17 @@ class Client:
         return status, json.loads(text)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def patience():
+    """Wait long for nodes: beside other work they answer late, and would not be shown."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collector, "PATIENCE", 60.0)
+        patch.setattr(collector, "SILENT", 600.0)
+        patch.setattr(actions, "END_LIMIT", 60.0)
+        patch.setattr(actions, "ANSWER_LIMIT", 60.0)
+        yield
+
+
 class Cluster:
     def __init__(self, *, actions):
         self.hub = Node("hub", dashboard=True, actions=actions)
@@ -105,6 +117,13 @@ class Cluster:
             node.connect(self.hub.address)
         eventually(lambda: len(self.hub.nodes()) == 2)
         self.client = Client(self.hub.dashboard_url)
+
+    def await_answers(self):
+        """Wait until each node has answered the page, which shows it as up then."""
+        eventually(lambda: {row["state"] for row in self.rows("nodes")} == {"up"})
+
+    def rows(self, view):
+        return self.client.read(view)["rows"]
 
     def __enter__(self):
         return self
@@ -132,4 +151,5 @@ def cluster():
             for name in NASTY:
                 master.put(name[:2_000], name[:2_000])
             master.put("leader", "me", 300)
+            found.await_answers()
             yield found

@@ -31,7 +31,7 @@ def test_each_view_has_an_answer(cluster):
 
 
 def test_nodes_are_told_with_what_became_of_their_messages(cluster):
-    cluster.hub.ref(str(cluster.counter)).ask(1).result(10)
+    cluster.hub.ref(str(cluster.counter)).ask(1).result(60)
 
     rows = {row["node"]: row for row in cluster.client.read("nodes")["rows"]}
 
@@ -137,7 +137,7 @@ def test_events_of_a_traced_message_name_its_trace_over_nodes(cluster):
     trace = f"{uuid.uuid4().int:032x}"
     ended = cluster.east.spawn(Failing)
     ended.kill()
-    eventually(lambda: cluster.east.monitor(ended).result(10))
+    eventually(lambda: cluster.east.monitor(ended).result(60))
     failing = [cluster.west.spawn(Failing) for _ in range(2)]
     with traced(f"00-{trace}-00f067aa0ba902b7-01"):
         for each, message in ((ended, "x"), (failing[0], "x"), (failing[1], 5)):
@@ -180,7 +180,7 @@ def test_an_actor_is_traced_and_has_its_own_table_again(cluster):
     address, cell = str(cluster.counter), cluster.counter.target
     own = cell.table
     cluster.client.read("trace", address=address, seconds=30)
-    cluster.hub.ref(address).ask(1).result(10)
+    cluster.hub.ref(address).ask(1).result(60)
 
     rows = cluster.client.read("trace", address=address, seconds=30)["rows"]
 
@@ -196,7 +196,7 @@ def test_nothing_is_done_without_leave():
         for action in ("stop", "kill", "send", "publish", "put"):
             status, told = cluster.client.act(action, address=str(victim))
             assert (status, "allow-actions" in told["error"]) == (403, True)
-        assert victim.ask(1).result(10) == 1
+        assert victim.ask(1).result(60) == 1
         assert cluster.client.read("session")["actions"] is False
 
 
@@ -260,7 +260,7 @@ def test_what_a_proxy_may_read_otherwise_is_refused_and_its_connection_closed(cl
     hidden = f"GET /api/v1/nodes {head}\r\n"
     lengths = "Content-Length: 4\r\nTransfer-Encoding: chunked"
     text = f"POST /api/v1/actions/stop {head}{lengths}\r\n\r\n0\r\n\r\n{hidden}"
-    with socket.create_connection(host.split(":"), timeout=30) as sent:
+    with socket.create_connection(host.split(":"), timeout=120) as sent:
         sent.sendall(text.encode())
         answer = b"".join(iter(lambda: sent.recv(65_536), b""))
 
@@ -274,7 +274,7 @@ def test_whoever_leaves_in_the_midst_leaves_no_traceback(cluster, caplog):
         f"POST /api/v1/actions/stop HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}"
     )
     more = "Content-Type: application/json\r\nContent-Length: 9"
-    with socket.create_connection(host.split(":"), timeout=30) as sent:
+    with socket.create_connection(host.split(":"), timeout=120) as sent:
         sent.sendall(f"{head}\r\n{more}\r\n\r\n{{".encode())
         cluster.client.read("nodes")  # it has been read by then
     cluster.client.read("nodes")
@@ -321,7 +321,7 @@ def stream(client, query):
 
     headers = {"Authorization": f"Bearer {client.token}"}
     request = urllib.request.Request(f"{client.base}api/v1/stream?{query}", None, headers)
-    return urllib.request.urlopen(request, timeout=30)
+    return urllib.request.urlopen(request, timeout=120)
 
 
 def told(found):
@@ -366,7 +366,7 @@ def test_a_flood_reaches_a_page_in_bounded_parts():
 def test_names_of_files_that_are_not_utf_8_hide_nothing(cluster, tmp_path):
     odd = "caf\udce9"
     with pytest.raises(RemoteError, match="caf"):
-        cluster.east.spawn(Failing).ask(odd).result(10)
+        cluster.east.spawn(Failing).ask(odd).result(60)
     with CommitLog(tmp_path / odd / "log") as log:
         log.append("/t", 1)
         logs = cluster.client.read("logs", search="caf")

@@ -31,7 +31,7 @@ def test_a_renewed_certificate_is_shown_and_one_of_no_use_is_not(tmp_path):
     with Node() as node, DashboardServer(node, tls=tmp_path) as server:
 
         def shown():
-            return ssl.get_server_certificate(("127.0.0.1", server.port), timeout=30).strip()
+            return ssl.get_server_certificate(("127.0.0.1", server.port), timeout=120).strip()
 
         assert shown() == first
         (tmp_path / "certificate.pem").write_text("junk")

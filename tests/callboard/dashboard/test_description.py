@@ -8,6 +8,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.callboard.dashboard.conftest import Cluster
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.faults
 @pytest.mark.timeout(600)

@@ -21,6 +21,8 @@ import pytest
 
 from tests.polling import eventually
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 MARK = "CALLBOARD_DEMO_TEST"
 LAST_LINE = re.compile(
@@ -94,10 +96,10 @@ def number(text):
     return int(text.replace(",", ""))
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_the_story_ends_with_an_exact_balance_and_no_process_left(start):
     demo = start("--seconds", "8", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    out, err = demo.process.communicate(timeout=120)
+    out, err = demo.process.communicate(timeout=240)
 
     assert demo.process.returncode == 0, out + err
     assert err == ""
@@ -129,10 +131,10 @@ def test_the_story_ends_with_an_exact_balance_and_no_process_left(start):
     assert demo.processes() == []
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_json_is_all_that_is_printed_and_tells_every_milestone(start):
     demo = start("--seconds", "8", "--json", stdout=subprocess.PIPE, text=True)
-    out, _ = demo.process.communicate(timeout=120)
+    out, _ = demo.process.communicate(timeout=240)
 
     summary = json.loads(out)
     assert demo.process.returncode == 0
@@ -167,7 +169,7 @@ def test_json_is_all_that_is_printed_and_tells_every_milestone(start):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_rates_quantiles_and_anomalies_of_spark_come_back_while_the_nodes_run(start):
     """The story is longer than anybody waits: it is ended when all of them are there."""
     pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
@@ -185,7 +187,7 @@ def test_rates_quantiles_and_anomalies_of_spark_come_back_while_the_nodes_run(st
     else:
         pytest.fail("the story ended before")
     demo.process.send_signal(signal.SIGINT)
-    out, err = demo.process.communicate(timeout=120)
+    out, err = demo.process.communicate(timeout=240)
 
     assert demo.process.returncode == 0, out + err
     assert re.search(r"^anomalies .* \d+$", out, re.MULTILINE)
@@ -194,7 +196,7 @@ def test_rates_quantiles_and_anomalies_of_spark_come_back_while_the_nodes_run(st
     assert demo.processes() == []
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_in_order(start, number, without_spark):
     demo = start("--forever", beside=without_spark, stdout=subprocess.PIPE, text=True)
@@ -202,14 +204,14 @@ def test_a_signal_ends_it_in_order(start, number, without_spark):
         if "first reading handled" in line:
             break
     demo.process.send_signal(number)
-    out, _ = demo.process.communicate(timeout=120)
+    out, _ = demo.process.communicate(timeout=240)
 
     assert demo.process.returncode == 0
     assert LAST_LINE.fullmatch(out.splitlines()[-1])
     assert demo.processes() == []
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_when_the_parent_is_killed_the_nodes_end_even_a_frozen_one(start, without_spark):
     demo = start("--forever", beside=without_spark, stdout=subprocess.PIPE, text=True)
     for line in demo.process.stdout:
@@ -225,7 +227,7 @@ def test_when_the_parent_is_killed_the_nodes_end_even_a_frozen_one(start, withou
     wait_for(lambda: not demo.processes())
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_in_a_terminal_keys_hurt_the_nodes_and_the_terminal_is_put_back(start, without_spark):
     outer, inner = pty.openpty()
     fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 120, 0, 0))
@@ -259,7 +261,7 @@ def test_in_a_terminal_keys_hurt_the_nodes_and_the_terminal_is_put_back(start, w
     os.write(outer, b"q")
     wait_for(lambda: shows("balance: sent") or demo.process.poll() is not None)
 
-    assert demo.process.wait(120) == 0
+    assert demo.process.wait(240) == 0
     assert termios.tcgetattr(inner) == before
     assert demo.processes() == []
     os.close(inner)

@@ -209,6 +209,7 @@ def test_a_peer_that_is_a_node_in_reach_gets_nothing_twice(made):
         assert (carries(a), carries(b), to_b.poll()) == (False, False, [])
 
 
+@pytest.mark.slow
 def test_a_flood_arrives_whole_and_in_order(made):
     a, b = made(), made()
     count = 3 * broker_1_4.QUEUE_HIGH
@@ -220,6 +221,7 @@ def test_a_flood_arrives_whole_and_in_order(made):
         assert [to_b.get(WAIT)[1] for _ in range(count)] == list(range(count))
 
 
+@pytest.mark.slow
 def test_what_waits_at_the_end_is_sent(made):
     a, b = made(), made()
     count = 20_000

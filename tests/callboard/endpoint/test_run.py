@@ -101,6 +101,7 @@ def test_plain_values_take_the_short_way_and_mean_the_same(value: Any) -> None:
     assert python_to_cbor(value) == data_to_cbor(Data(value))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.text(max_size=20), PLAIN), min_size=1, max_size=20))
 def test_a_run_keeps_messages_and_order(messages: list[tuple[str, Any]]) -> None:
     pairs = [encode_pair(topic, value) for topic, value in messages]
@@ -196,6 +197,7 @@ def test_values_that_look_odd_in_bytes_are_read(value: Any) -> None:
     assert decode_run(run) == (PackedType.DATA, [("/a", value)])
 
 
+@pytest.mark.slow
 def test_what_holds_too_much_is_refused_on_both_sides() -> None:
     with pytest.raises(ValueError, match="500,000 containers"):
         encode_pair("/t", [()] * 500_001)

@@ -220,6 +220,7 @@ def lost_in(event: object) -> int:
     return event.count if isinstance(event, MessagesLost) else 0
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**16), st.integers(1, 60), st.floats(0.0, 0.4))
 def test_no_unanswered_ask_of_a_killed_node_is_left_out_of_what_is_lost(
@@ -250,6 +251,7 @@ def test_no_unanswered_ask_of_a_killed_node_is_left_out_of_what_is_lost(
         assert (account.in_flight, before.lost) == (0, 0)
 
 
+@pytest.mark.slow
 def test_what_moves_to_another_owner_is_counted_at_both(cluster: Cluster) -> None:
     one, other, asker = cluster(3, topology="mesh")
     for node in (one, other):

@@ -154,6 +154,7 @@ class Back(Stop):
         return self.passed / msg
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retries", [0, 1])
 def test_what_only_reads_is_answered_while_the_entity_waits(line: Line, retries: int) -> None:
     for node in line.nodes[:2]:
@@ -181,6 +182,7 @@ def test_nobody_waits_for_what_is_told(line: Line) -> None:
     eventually(lambda: one.ask("?").result(5) == 3 and two.ask("?").result(5) == 2)
 
 
+@pytest.mark.slow
 def test_a_chain_without_end_fails(line: Line) -> None:
     stops = [line.stop(f"many-{number}") for number in range(CHAIN_LIMIT + 10)]
     with pytest.raises(RemoteError, match="WouldDeadlock: 100 entities wait"):

@@ -74,6 +74,7 @@ def hosts(cluster: Cluster, runs: Runs, **options: Any) -> tuple[Node, Node, Nod
     return one, other, asker, key
 
 
+@pytest.mark.slow
 def test_without_its_lease_a_node_refuses_asks_and_goes_on_when_it_is_valid_again(
     cluster: Cluster, runs: Runs
 ) -> None:
@@ -96,6 +97,7 @@ def test_without_its_lease_a_node_refuses_asks_and_goes_on_when_it_is_valid_agai
     assert ticket.ask(0.0).result(5) == 6
 
 
+@pytest.mark.slow
 def test_a_node_that_lost_its_slots_runs_nothing_before_it_hears_of_that(
     cluster: Cluster, runs: Runs
 ) -> None:
@@ -114,6 +116,7 @@ def test_a_node_that_lost_its_slots_runs_nothing_before_it_hears_of_that(
     assert one_at_a_time(runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removed_at", [1.0, 4.0, 6.0])
 def test_a_row_of_a_lease_that_somebody_removes_lets_no_two_run(
     cluster: Cluster, runs: Runs, removed_at: float
@@ -152,6 +155,7 @@ def test_a_node_without_its_lease_closes(cluster: Cluster, runs: Runs) -> None:
     assert cluster.now - began < 15.0
 
 
+@pytest.mark.slow
 @cluster_test(seeds=[0, 1, 14, 19, 25, 32], faults=LEASE_FAULTS)
 def test_of_entities_without_state_one_runs_at_a_time(cluster: Cluster) -> None:
     live(cluster)

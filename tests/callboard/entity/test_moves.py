@@ -85,6 +85,7 @@ def sent_while_moving(cluster: Cluster, chance: random.Random) -> dict[tuple[str
     return last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_what_each_node_sends_keeps_its_order_while_slots_go_to_and_fro(seed: int) -> None:
     chance = random.Random(seed)
@@ -108,6 +109,7 @@ def test_what_each_node_sends_keeps_its_order_while_slots_go_to_and_fro(seed: in
         assert came == {way: list(range(1, number + 1)) for way, number in last.items()}
 
 
+@pytest.mark.slow
 def test_entities_that_ask_each_other_move_in_a_moment() -> None:
     with closing(Cluster(1)) as cluster:
         one, other, asker = cluster(3, topology="mesh")
@@ -140,6 +142,7 @@ def test_entities_that_ask_each_other_move_in_a_moment() -> None:
         assert worst < 0.15  # without what is let in, 0.25 s and more
 
 
+@pytest.mark.slow
 def test_entities_of_two_nodes_that_ask_each_other_move_in_a_moment() -> None:
     with closing(Cluster(1)) as cluster:
         one, other, asker = cluster(3, topology="mesh")
@@ -166,6 +169,7 @@ def test_entities_of_two_nodes_that_ask_each_other_move_in_a_moment() -> None:
             cluster.advance(0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("at_once", "most"), [(500, 8), (4, 1)])
 def test_fewer_slots_move_at_once_where_many_entities_live(
     monkeypatch: pytest.MonkeyPatch, at_once: int, most: int
@@ -199,6 +203,7 @@ def test_fewer_slots_move_at_once_where_many_entities_live(
         assert all(ref.ask("all").result(5.0) == [] for ref in moved)
 
 
+@pytest.mark.slow
 def test_reads_are_answered_while_their_slots_move() -> None:
     with closing(Cluster(1)) as cluster:
         one, other, asker = cluster(3, topology="mesh")
@@ -225,6 +230,7 @@ def keys_of(node: Node, asker: Node, count: int) -> list[str]:
     return list(keys.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [0.0005, 0.0007, 0.003])
 def test_a_move_waits_for_no_timer(apart: float) -> None:
     """It takes some ways between nodes and to the database, each half a millisecond or less."""
@@ -253,6 +259,7 @@ def test_a_move_waits_for_no_timer(apart: float) -> None:
         assert max(taken) < 0.008
 
 
+@pytest.mark.slow
 def test_messages_wait_at_a_node_that_is_about_to_own_their_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -286,6 +293,7 @@ def test_messages_wait_at_a_node_that_is_about_to_own_their_slot(
         assert came == [("asker", number) for number in range(100)]
 
 
+@pytest.mark.slow
 def test_entities_with_many_events_move_with_a_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -119,6 +119,7 @@ def rang(node: Node, key: str = "k") -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", [FILE, SERVER])
 def test_it_comes_at_its_time_once_and_in_order(cluster: Cluster, url: str) -> None:
     one, _, asker = hosts(cluster, url)
@@ -137,6 +138,7 @@ def test_it_comes_at_its_time_once_and_in_order(cluster: Cluster, url: str) -> N
     assert cluster.database(url).tables.reminders == {}
 
 
+@pytest.mark.slow
 def test_it_comes_to_an_entity_that_was_put_away(cluster: Cluster) -> None:
     one, _, _ = hosts(cluster, FILE)
     for number in range(50):
@@ -188,6 +190,7 @@ def test_a_handler_that_raises_sets_nothing(cluster: Cluster) -> None:
     assert cluster.database(FILE).tables.reminders == {}
 
 
+@pytest.mark.slow
 def test_one_whose_handler_fails_comes_again_later_each_time(cluster: Cluster) -> None:
     one, _, _ = hosts(cluster, FILE)
     clock = one.entity(Clock, "k")
@@ -203,6 +206,7 @@ def test_one_whose_handler_fails_comes_again_later_each_time(cluster: Cluster) -
     assert rang(one) == ["other", "pay"]
 
 
+@pytest.mark.slow
 def test_a_handler_may_set_its_own_reminder_anew(cluster: Cluster) -> None:
     one, _, _ = hosts(cluster, FILE)
     clock = one.entity(Clock, "k")
@@ -228,6 +232,7 @@ def test_a_repeated_one_keeps_its_rhythm_until_it_is_forgotten(cluster: Cluster)
     assert len(rang(one)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", [FILE, SERVER])
 @pytest.mark.parametrize("how", ["kill", "crash", "pause"])
 def test_reminders_of_a_lost_node_come_on_another(cluster: Cluster, url: str, how: str) -> None:
@@ -246,6 +251,7 @@ def test_reminders_of_a_lost_node_come_on_another(cluster: Cluster, url: str, ho
     assert [rang(asker, key) for key in keys] == [["soon", "late"]] * 40
 
 
+@pytest.mark.slow
 def test_they_come_where_their_entities_move_to(cluster: Cluster) -> None:
     one, other, asker = cluster(3, topology="mesh")
     one.host(Clock, state=FILE)
@@ -273,6 +279,7 @@ def test_all_hosts_may_be_gone_when_they_are_due(cluster: Cluster) -> None:
     assert [rang(again, f"k-{number}") for number in range(40)] == [["pay"]] * 40
 
 
+@pytest.mark.slow
 def test_a_database_that_is_away_loses_none(cluster: Cluster) -> None:
     one, _, _ = hosts(cluster, SERVER)
     database = cluster.database(SERVER)
@@ -287,6 +294,7 @@ def test_a_database_that_is_away_loses_none(cluster: Cluster) -> None:
     assert [rang(one, f"k-{number}") for number in range(20)] == [["pay"]] * 20
 
 
+@pytest.mark.slow
 def test_more_are_due_at_once_than_are_held_in_memory(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

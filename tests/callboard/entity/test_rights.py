@@ -109,6 +109,7 @@ def house(tmp_path: Path) -> Iterator[House]:
         yield House(stack, f"sqlite:{tmp_path}/state.db")
 
 
+@pytest.mark.slow
 def test_a_leaf_sends_to_all_entities_of_its_types_wherever_they_are(house: House) -> None:
     refs = [house.till.entity(Sum, f"k-{number}") for number in range(40)]
     assert [ref.ask(Add(2)).result(10) for ref in refs] == [2] * 40
@@ -117,6 +118,7 @@ def test_a_leaf_sends_to_all_entities_of_its_types_wherever_they_are(house: Hous
     assert [ref.ask(Add(1)).result(10) for ref in refs] == [6] * 40
 
 
+@pytest.mark.slow
 def test_a_leaf_sends_to_no_entity_of_other_types(house: House) -> None:
     with pytest.raises(NotPermitted, match="no right 'entities'"):
         house.till.runtime.ref_of(house.shop.node_id, ENTITIES).ask(
@@ -134,6 +136,7 @@ def test_nobody_is_made_to_send_to_entities_that_a_leaf_may_not(house: House) ->
     assert house.shop.entity(Safe, "k").ask(Add(1)).result(5) == 1
 
 
+@pytest.mark.slow
 def test_a_leaf_works_on_the_queues_that_it_may(house: House) -> None:
     mails = house.till.queue("mails")
     mails.put("hello").result(10)
@@ -177,6 +180,7 @@ def _odd() -> list[object]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(_odd())))
 def test_odd_messages_of_a_member_leave_entities_as_they_are(house: House, number: int) -> None:
     part = house.office.runtime.ref_of(house.shop.node_id, ENTITIES)
@@ -189,6 +193,7 @@ def test_odd_messages_of_a_member_leave_entities_as_they_are(house: House, numbe
     assert len(house.owners()) == 2
 
 
+@pytest.mark.slow
 def test_refs_of_entities_travel_in_messages_answers_and_senders(house: House) -> None:
     here = house.office.entity(Sum, "here")
     assert here.ask("who are you?").result(5) == house.shop.entity(Sum, "here")

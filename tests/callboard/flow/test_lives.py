@@ -6,6 +6,8 @@ from callboard import Actor, handler
 from callboard.flow import Flow, FlowBroker, FlowError, FlowHandler
 from callboard.flow.factories import Spawn
 
+pytestmark = pytest.mark.slow
+
 COUNT = 200
 FLOWS = []
 

@@ -26,6 +26,8 @@ from tests.callboard.gateway.cast import LIMIT, Quiet, Recorder
 from tests.polling import eventually
 
 pynng = pytest.importorskip("pynng")
+
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 
 
@@ -84,6 +86,7 @@ def run(gateway, control, monkeypatch):
     return start
 
 
+@pytest.mark.quick
 def test_a_module_runs_in_a_process_of_its_own(run, gateway):
     sink = run()
 

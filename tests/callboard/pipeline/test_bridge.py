@@ -140,6 +140,23 @@ def test_a_bridge_leaves_out_what_is_damaged_and_counts_it(folder, caplog):
     assert "leaves out what is damaged" in caplog.text
 
 
+def test_damage_that_was_met_before_the_close_is_counted_once(folder):
+    with CommitLog(folder, sync="none") as log:
+        for number in range(20):
+            log.append("/cpu", number)
+    (segment,) = Path(folder).glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+    taker = Taker()
+
+    with Bridge(folder, endpoint=taker) as bridge:
+        eventually(lambda: bridge.lost)
+
+    assert [value for _, value in taker.messages] == list(range(19))
+    assert (bridge.handed, bridge.lost, bridge.position) == (19, 1, 20)
+
+
 @pytest.mark.parametrize("place", ["99", "-1", "", "many", "9" * 5000])
 def test_a_place_that_leads_nowhere_is_told_and_all_is_handed_on(fill, folder, place, caplog):
     fill([1, 2])

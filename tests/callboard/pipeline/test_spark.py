@@ -266,6 +266,7 @@ def contents(records):
     return [record[2:] for record in records]
 
 
+@pytest.mark.quick
 def test_a_stream_goes_on_where_it_was_and_copies_each_record_as_it_is(
     fill, follow, folder, out
 ):

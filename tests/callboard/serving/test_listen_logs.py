@@ -38,6 +38,7 @@ def is_gone(pid):
     return False
 
 
+@pytest.mark.slow
 def test_rights_hold_there_it_is_started_again_and_ends_with_the_node(log):
     rights = {"billing": Rights(logs=["cpu"]), "nobody": Rights(), "member": Rights.member()}
     secrets = {"billing": "s1", "nobody": "s2", "member": "s3"}
@@ -68,6 +69,7 @@ def test_rights_hold_there_it_is_started_again_and_ends_with_the_node(log):
     eventually(lambda: is_gone(child))
 
 
+@pytest.mark.slow
 def test_no_orphan_is_left_by_a_node_that_is_killed(log):
     code = (
         "import sys\nfrom callboard import Node\n"
@@ -101,6 +103,7 @@ def test_what_cannot_be_served_is_told(log):
         shop.listen_logs()
 
 
+@pytest.mark.slow
 def test_a_configured_node_serves_its_logs_both_ways(log, tmp_path):
     config = tmp_path / "node.toml"
     config.write_text('serve_logs = { cpu = "cpu" }\nserve_logs_at = "127.0.0.1:0"\n')

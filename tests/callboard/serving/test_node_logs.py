@@ -196,6 +196,7 @@ def test_nothing_can_be_written(shop):
         CommitLog(shop.address + "/cpu")
 
 
+@pytest.mark.slow
 def test_the_node_of_readers_ends_with_the_last_of_them(shop):
     readers = [LogReader(shop.address + "/cpu") for _ in range(3)]
     assert len(shop.links()) == 1

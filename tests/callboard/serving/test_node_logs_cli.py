@@ -69,6 +69,7 @@ def test_mistakes_are_one_line_each(place, tmp_path, capsys):
         assert told.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_process_without_arrow_reads_it_over_tls(tmp_path):
     papers = Papers(tmp_path / "tls")
     with (
@@ -89,6 +90,7 @@ def test_a_process_without_arrow_reads_it_over_tls(tmp_path):
         assert "/n 5" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_logs_of_a_node_are_listed_and_doctor_tells_of_them(place, tmp_path, capsys):
     secret = ["--secret-file", str(tmp_path / "secret")]
     node = place.rpartition("/")[0]
@@ -102,6 +104,7 @@ def test_the_logs_of_a_node_are_listed_and_doctor_tells_of_them(place, tmp_path,
     assert f"{node} serves to your secret, plainly: cpu (0 to 10)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_node_that_serves_no_logs_says_so(tmp_path, capsys):
     with Node("plain") as node:
         node.listen("127.0.0.1", 0)

@@ -63,6 +63,7 @@ FAILING = """
 """
 
 
+@pytest.mark.slow
 def test_a_failure_is_small_replayed_and_kept(pytester: pytest.Pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")  # no forks of the suite's own processes
     pytester.makepyfile(test_it=FAILING)
@@ -398,6 +399,7 @@ def test_a_kind_of_ones_own_is_drawn_and_printed():
     assert kept.live(run.seed, kept.faults, {}).error is not None
 
 
+@pytest.mark.slow
 def test_pytest_shows_the_log_of_the_last_run_only(pytester):
     pytester.makepyfile(
         """

@@ -50,6 +50,7 @@ def told(cluster, node):
     return found[0]
 
 
+@pytest.mark.slow
 def test_every_way_to_ask_for_the_date_is_virtual(cluster):
     (node,) = cluster(1)
     cluster.advance(90_000.0)

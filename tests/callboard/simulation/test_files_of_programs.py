@@ -468,11 +468,13 @@ def client_of(cluster):
     return made
 
 
+@pytest.mark.slow
 @cluster_test(seeds=40, faults=swarm(crash, kill, full_disk))
 def test_a_log_that_syncs_loses_nothing(cluster):
     ledger_scenario(True)(cluster)
 
 
+@pytest.mark.slow
 def test_a_forgotten_sync_is_found_by_the_swarm_and_made_small():
     found = ClusterTest(ledger_scenario(False), 200, swarm(), twice=False).run("some", {})
 

@@ -143,6 +143,7 @@ def test_many_unknown_outcomes_take_few_steps():
     history.check(linearizable(Counter(), step_limit=500_000))
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_among_thousands_is_shown_alone():
     history = many(2_000, 10, wrong_at=1_501)
 

@@ -4,11 +4,14 @@ import gc
 import weakref
 from contextlib import closing
 
+import pytest
+
 from callboard import Actor, handler
 from callboard.actors.future import Future
 from callboard.simulation import Cluster
 
 
+@pytest.mark.slow
 def test_a_killed_node_is_collected_with_what_waited_on_it(caplog):
     async def wait() -> None:
         await Future()
@@ -36,6 +39,7 @@ class Waiter(Actor):
         await Future()
 
 
+@pytest.mark.slow
 def test_a_node_that_is_killed_behind_the_step_of_a_handler_is_collected():
     """The handler was the last task that took a step on its loop."""
     with closing(Cluster(1)) as cluster:

@@ -114,6 +114,7 @@ def test_steps_that_are_left_out_change_no_other_one():
     assert steps([2, 5]) == [every[2], every[5]]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:here:UserWarning")
 def test_steps_are_made_fewer():
     def scenario(cluster):

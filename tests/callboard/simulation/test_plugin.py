@@ -8,6 +8,8 @@ import pytest
 from callboard.simulation import plugin
 from callboard.simulation.trace import Dump, dump_path
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 
 

@@ -77,6 +77,7 @@ def with_foreign_log(path: Path) -> None:
 DAMAGE = [empty, Path.unlink, without_log, with_empty_log, with_cut_log, with_foreign_log]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_what_is_missing_of_a_killed_master_is_told(killed, damage):
     damage(killed)
@@ -86,6 +87,7 @@ def test_what_is_missing_of_a_killed_master_is_told(killed, damage):
             opened(killed)
 
 
+@pytest.mark.slow
 def test_a_killed_master_comes_back_whole_also_without_the_mark(killed):
     copy = shutil.copytree(killed.parent, killed.parent / "copy") / "a.db"
     copy.with_name("a.commits.db").unlink()
@@ -96,6 +98,7 @@ def test_a_killed_master_comes_back_whole_also_without_the_mark(killed):
         backend.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [empty, Path.unlink])
 def test_a_log_without_its_file_is_told_without_a_mark_too(killed, damage):
     killed.with_name("a.commits.db").unlink()
@@ -253,6 +256,7 @@ def test_a_file_in_the_place_of_the_mark_is_not_overwritten(tmp_path):
     assert (tmp_path / "a.commits.db").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_garbage_in_the_shared_memory_harms_nothing(killed):
     Path(f"{killed}-shm").write_bytes(os.urandom(32_768))
 

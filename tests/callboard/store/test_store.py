@@ -51,6 +51,7 @@ def settle(*stores: Store) -> None:
         assert store.await_idle()
 
 
+@pytest.mark.slow
 def test_a_master_reads_what_it_wrote(pair: tuple[Store, Store]) -> None:
     master, clone = pair
     for i in range(1000):
@@ -298,6 +299,7 @@ def test_a_node_that_closes_ends_its_stores() -> None:
     master.close()
 
 
+@pytest.mark.slow
 def test_a_clone_reads_its_copy_until_it_is_stale() -> None:
     cluster = Cluster(1)
     try:

@@ -155,6 +155,7 @@ def in_log(kind, value):
     return value
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_what_is_encoded_comes_back(data):
     made = data.draw(fields())

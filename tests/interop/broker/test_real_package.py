@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SYSTEM_PYTHON = "/usr/bin/python3"
 HERE = Path(__file__).parent
 NAMES = sorted(path.stem for path in (HERE / "programs").glob("*.py"))

@@ -2,6 +2,8 @@
 
 import gc
 
+import pytest
+
 from callboard import ActorRef
 from callboard.basp.control import pack_release
 from tests.proxies.cast import (
@@ -59,6 +61,7 @@ def test_nobody_is_told_what_a_gone_ref_was_while_messages_of_it_wait(make_node)
     assert there.call(Sink.everything).result(5) == list(range(100))
 
 
+@pytest.mark.slow
 def test_a_ref_that_is_got_hold_of_again_before_it_was_released_keeps_its_proxy(
     make_node, monkeypatch
 ):
@@ -79,6 +82,7 @@ def test_a_ref_that_is_got_hold_of_again_before_it_was_released_keeps_its_proxy(
     assert b._broker.lifetimes.holders.is_held(echo.actor_id)
 
 
+@pytest.mark.slow
 def test_the_number_of_a_dead_actor_is_not_given_away_while_another_node_knows_it(make_node):
     a, b = make_node("a"), make_node("b")
     line(a, b)
@@ -118,6 +122,7 @@ def test_a_release_that_came_late_leaves_the_proxy_known(make_node):
     assert down.result(5).reason == "normal"
 
 
+@pytest.mark.slow
 def test_a_third_nodes_ref_outlives_the_release_of_who_passed_it_on(make_node):
     a, b, c = make_node("a"), make_node("b"), make_node("c")
     line(a, b, c)

@@ -9,7 +9,7 @@ import pytest
 from callboard.actors.runner.runner import Runner
 from callboard.basp.errors import AuthenticationFailed, RemoteProtocolError
 from callboard.basp.handshake import NONCE_SIZE, LinkConfig
-from callboard.basp.link import Closed, Established, Link, LinkPairs, Transmit
+from callboard.basp.link import Closed, Established, Link, LinkPairs, Seal, Transmit
 from callboard.basp.node_id import NodeId
 from callboard.proxies.link.stream import DISCARD_LIMIT, Parting
 from callboard.proxies.link.tls_socket import TlsSocket
@@ -136,6 +136,7 @@ class Peer:
         config = LinkConfig(NodeId(b"p" * 18), **config)
         nonce = random.randbytes(NONCE_SIZE)
         self.link = Link(config, dialer=True, nonce=nonce, now=0.0, pairs=LinkPairs())
+        self.sealer = None
 
     def hear(self, until, flood=b""):
         """Take part until an effect comes; each thing said is followed by the flood."""
@@ -144,8 +145,11 @@ class Peer:
             for effect in effects:
                 if isinstance(effect, until):
                     return effect
+                if isinstance(effect, Seal):
+                    self.sealer = effect.sealer
                 if isinstance(effect, Transmit):
-                    self.socket.sendall(effect.data)
+                    data = effect.data
+                    self.socket.sendall(self.sealer.seal(data) if self.sealer else data)
                     self.socket.sendall(flood)
         return None
 

@@ -88,6 +88,7 @@ def spy(relay: socket.socket, port: int, seen: bytearray) -> None:
             far.sendall(data)
 
 
+@pytest.mark.slow
 def test_many_messages_arrive_in_order(make_node, papers):
     a, b = make_node("a", tls=papers.tls()), make_node("b", tls=papers.tls())
     connect(b, a)
@@ -116,6 +117,7 @@ def test_large_messages_go_both_ways_at_once(make_node, papers):
     assert [len(future.result(20)) for future in back] == [size] * 4
 
 
+@pytest.mark.slow
 def test_many_threads_write_to_one_tls_link(make_node, papers):
     a, b = make_node("a", tls=papers.tls()), make_node("b", tls=papers.tls())
     connect(b, a)
@@ -182,6 +184,7 @@ def test_a_lost_tls_link_comes_back(make_node, papers):
     assert echo.ask("again").result(5) == "again"
 
 
+@pytest.mark.slow
 def test_a_killed_process_behind_tls_is_down_at_once(make_node, papers):
     certificate = papers.issue("127.0.0.1")
     authority = papers.folder / "authority.pem"
@@ -309,6 +312,7 @@ def test_old_versions_of_tls_are_refused(make_node, papers):
     assert "no TLS version in common" in reason_of(make_node("b", tls=context), a.address)
 
 
+@pytest.mark.slow
 def test_strangers_disturb_neither_the_node_nor_its_links(make_node, papers):
     a, b = make_node("a", tls=papers.tls()), make_node("b", tls=papers.tls())
     port = a.listen()

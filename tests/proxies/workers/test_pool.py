@@ -19,6 +19,8 @@ from callboard.events import LinkDown, WorkerEnded, WorkerStarted
 from callboard.proxies.link.connector import Connector
 from tests.proxies.cast import ROOT, eventually
 
+pytestmark = pytest.mark.slow
+
 
 @message("tests.workers.Where")
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ def is_gone(pid):
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.quick
 def test_actors_are_spread_over_processes(pool):
     refs = [pool.spawn(Resident, number) for number in range(4)]
 

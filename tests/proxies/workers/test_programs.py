@@ -12,6 +12,8 @@ import pytest
 from tests.polling import eventually
 from tests.proxies.cast import ROOT
 
+pytestmark = pytest.mark.slow
+
 HELPER = """
 from callboard import Actor, handler
 

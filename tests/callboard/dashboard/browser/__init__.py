@@ -48,7 +48,7 @@ class Browser:
 
     @property
     def text(self) -> str:
-        return str(self.script("return document.body.innerText"))
+        return str(self.script("return document.body ? document.body.innerText : ''"))
 
     def shows(self, *texts: str, seconds: float = 60.0) -> None:
         """Wait until the page has all these texts."""
@@ -75,10 +75,15 @@ class Browser:
             raise AssertionError(f"nothing is called {text!r} in:\n{self.text}") from None
 
     def write(self, label: str, text: str) -> None:
-        """Write into the field of that label."""
-        field = self.driver.find_element("css selector", f"[aria-label='{label}']")
+        """Write into the field of that label, once it is there."""
+        field = self.first(f"[aria-label='{label}']")
         field.clear()
         field.send_keys(text)
+
+    def first(self, selector: str) -> Any:
+        """Wait for an element, and return it."""
+        found = self.until(lambda: self.driver.find_elements("css selector", selector))
+        return found[0]
 
     def size(self, width: int, height: int, *, is_phone: bool = False) -> None:
         self.driver.execute_cdp_cmd(

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -208,3 +208,154 @@ def test_what_is_not_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(AssertionError):
         case().runTest()
+
+
+#: The types that the program of each node lacks.
+LACKS = {"old": {"t1", "t2"}, "older": {"t0", "t1", "t2"}, "new": set[str]()}
+
+
+class Readers:
+    """Takers of programs that lack types, and the rows of a queue."""
+
+    def __init__(self) -> None:
+        self.tables = MemoryTables()
+        self.state = MemoryState("a", self.tables, lambda: 0)
+        self.state.claim("Cart", {1: 1})
+        self.jobs = JobQueue("q", ATTEMPTS, 1 << 20)
+        self.jobs.load(Counter(), (), 0.0)
+        self.number = self.token = self.refused = 0
+        self.waiting: list[str] = []
+        self.given: list[tuple[str, int, int]] = []
+
+    def put(self, kind: int, pad: str = "") -> None:
+        self.number += 1
+        self.jobs.put(self.number, f'{{"$type":"t{kind}","n":{self.number}{pad}}}')
+
+    def take(self, node: str) -> None:
+        self.token += 1
+        token = f"{node}/{self.token}"
+        self.waiting.append(token)
+        assert self.jobs.take(Taker(token, 5.0, None))
+
+    def write(self) -> None:
+        changes, self.jobs.changes = self.jobs.changes, RowChanges()
+        if changes.jobs:
+            assert self.state.commit([of_slot(1, changes)]).failed == {}
+
+    def settle(self, now: float = 0.0) -> None:
+        """Write, hand over and read as an owner does; what cannot be read is refused."""
+        while True:
+            given = self.jobs.match()
+            self.write()
+            for each in given:
+                token = each.taker.token
+                node = node_of(token)
+                name = each.body[10:12]
+                if name in LACKS[node]:
+                    self.refused += 1
+                    assert self.jobs.refuse(each.number, token, [name], now)
+                    assert self.jobs.take(each.taker)
+                else:
+                    self.waiting.remove(token)
+                    self.given.append((node, each.number, each.attempt))
+                    assert self.jobs.acknowledge(each.number, token)
+            self.write()
+            wants = self.jobs.wants(0)
+            if wants is None and not given:
+                return
+            if wants is not None:
+                assert wants.ready_after is not None
+                after = (0, wants.ready_after)
+                found = self.state.jobs(
+                    "Cart", "q", JobStatus.READY, after, job_queue.READ_LIMIT
+                )
+                self.jobs.read_ready(found)
+
+
+_STEPS = st.lists(
+    st.one_of(st.integers(0, 2), st.sampled_from(sorted(LACKS))), min_size=1, max_size=60
+)
+
+
+@pytest.mark.parametrize("room", [1, 1 << 20])
+@given(steps=_STEPS)
+def test_takers_get_what_their_programs_can_read_and_nothing_else_waits(
+    room: int, steps: list[int | str]
+) -> None:
+    kinds: dict[int, str] = {}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(job_queue, "BYTES_LIMIT", room)
+        patched.setattr(job_queue, "_WITH_BODIES", 2)
+        readers = Readers()
+        for step in steps:
+            if isinstance(step, int):
+                readers.put(step)
+                kinds[readers.number] = f"t{step}"
+            else:
+                readers.take(step)
+            readers.settle()
+        done = {number for _, number, _ in readers.given}
+        left = {kinds[number] for number in kinds.keys() - done}
+        for token in readers.waiting:
+            assert left <= LACKS[node_of(token)], "a job waits for one who can read it"
+        assert {attempt for *_, attempt in readers.given} <= {1}, "a refusal is no attempt"
+        # Each node is asked once for each type, unless memory had no room for its jobs.
+        assert readers.refused <= 5 or room == 1
+        assert readers.jobs.counts[JobStatus.READY] == len(kinds) - len(done)
+        for _ in kinds.keys() - done:
+            readers.take("new")
+        readers.settle()
+        assert {number for _, number, _ in readers.given} == set(kinds)
+
+
+def test_jobs_that_no_taker_reads_delay_none_behind_them() -> None:
+    readers = Readers()
+    for _ in range(10_000):
+        readers.put(1)
+    readers.put(0)
+    readers.take("old")
+    readers.settle()
+    assert readers.given == [("old", 10_001, 1)]
+    assert readers.refused == 1
+
+
+def test_a_taker_that_reads_what_memory_had_no_room_for_gets_it_behind_one_that_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_queue, "BYTES_LIMIT", 10_000)
+    readers = Readers()
+    for _ in range(1000):
+        readers.put(1, ',"x":"' + "x" * 100 + '"')
+    for _ in range(1000):
+        readers.take("old")
+        readers.take("new")
+    readers.settle()
+    assert sorted(number for _, number, _ in readers.given) == list(range(1, 1001))
+
+
+def test_what_a_node_refused_is_offered_to_it_again_after_a_while() -> None:
+    readers = Readers()
+    readers.put(1)
+    readers.take("old")
+    readers.settle()
+    assert readers.refused == 1
+    for now, refused in ((29.0, 1), (31.0, 2), (60.0, 2), (95.0, 3), (96.0, 3)):
+        readers.jobs.expire(now)
+        readers.settle(now)
+        assert readers.refused == refused, now
+
+
+def test_a_job_that_alone_cannot_be_read_costs_a_node_no_other_job() -> None:
+    readers = Readers()
+    for _ in range(2):
+        readers.put(0)
+    readers.jobs.take(Taker("new/1", 5.0, None))
+    readers.jobs.take(Taker("new/2", 5.0, None))
+    first, second = readers.jobs.match()
+    assert readers.jobs.refuse(first.number, "new/1", [], 0.0)
+    assert readers.jobs.give_back(second.number, "new/2")
+    readers.jobs.take(Taker("new/3", 5.0, None))
+    assert [each.number for each in readers.jobs.match()] == [second.number]
+    readers.jobs.take(Taker("old/1", 5.0, None))
+    assert [(each.number, each.attempt) for each in readers.jobs.match()] == [(1, 1)]
+    assert not readers.jobs.refuse(1, "new/1", [], 0.0), "it is another's"

@@ -388,6 +388,7 @@ def _retained(folder: Path) -> dict[str, bytes]:
     return {str(run.topic): run.payloads[0] for run in again.machine.logs.retained}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1, -1])
 @pytest.mark.parametrize("kind", HARM)
 def test_a_damaged_journal_is_told_and_never_half_a_router(tmp_path, kind, which) -> None:

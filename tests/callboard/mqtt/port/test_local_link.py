@@ -33,6 +33,7 @@ def test_broker_gives_a_local_link_in_process_that_publishes_and_subscribes(rout
         assert reader.try_recv() is None
 
 
+@pytest.mark.slow
 def test_more_than_a_queue_waits_in_the_router_and_nothing_is_lost(router):
     count = 3 * QUEUE_LIMIT
     with router.link() as reader, router.link() as writer:

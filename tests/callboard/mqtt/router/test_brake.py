@@ -160,6 +160,7 @@ def test_a_session_that_is_away_holds_nobody_up(stage) -> None:
     assert stage.machine.ingress.brakes.due is None
 
 
+@pytest.mark.slow
 def test_readers_with_qos_0_hold_nobody_up(stage) -> None:
     publisher = stage.client("p")
     reader = stage.client("r")

@@ -210,6 +210,7 @@ class _Play:
                 self.got[name][topic].append((message.payload, message.qos, identifiers))
 
 
+@pytest.mark.slow
 @given(CLIENTS, STEPS)
 def test_everybody_gets_the_same_in_the_same_order_either_way(options, steps) -> None:
     short = _Play(options)

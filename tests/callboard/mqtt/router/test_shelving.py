@@ -42,6 +42,7 @@ def written(durable: DurableStage, topic: bytes = b"t") -> list[int]:
     return [each[1] for each in found if each[0] == topic]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("crashes", [0, 1, 2])
 @pytest.mark.parametrize("least_growth", [3_000, 1 << 30])
@@ -107,6 +108,7 @@ def test_shelved_messages_are_written_once() -> None:
     assert len(numbers) < 330 + 3 * 20
 
 
+@pytest.mark.slow
 def test_what_everybody_has_read_leaves_the_disk() -> None:
     durable = durable_with(3_000)
     away(durable)
@@ -121,6 +123,7 @@ def test_what_everybody_has_read_leaves_the_disk() -> None:
     assert len(written(durable)) < before / 2
 
 
+@pytest.mark.slow
 def test_a_session_that_ends_leaves_the_disk() -> None:
     durable = durable_with(3_000)
     away(durable)
@@ -232,6 +235,7 @@ def test_members_of_a_group_share_what_is_shelved() -> None:
     assert sorted(sum(got, [])) == list(range(300))
 
 
+@pytest.mark.slow
 def test_a_reader_of_the_shelf_holds_nobody_up() -> None:
     durable = durable_with()
     away(durable)

@@ -196,6 +196,7 @@ def test_what_mqtt_3_1_1_would_bring_back_is_refused():
     assert to(1, apart, version="3.1.1").parse() == ("127.0.0.1", 1, False)
 
 
+@pytest.mark.slow
 def test_a_bridge_that_ends_says_so_to_a_broker_that_floods_it():
     """Without the DISCONNECT the broker would take it for lost, and publish its will."""
     flood = encode(Publish("in/x", bytes(60_000), properties=NO_PROPERTIES), V5) * 200

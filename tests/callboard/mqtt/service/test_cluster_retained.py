@@ -150,6 +150,7 @@ def test_a_router_that_was_away_learns_what_was_removed_meanwhile(tmp_path) -> N
                 retain(one, "changes", b"4")
 
 
+@pytest.mark.slow
 def test_a_router_that_joins_gets_everything_in_pieces(monkeypatch) -> None:
     monkeypatch.setattr(cluster, "PIECE", 3)
     monkeypatch.setattr(cluster, "PIECE_BYTES", 10_000)

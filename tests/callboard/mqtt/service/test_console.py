@@ -32,8 +32,9 @@ def caller(router):
         yield connected
 
 
-def ask(router, path):
-    with urllib.request.urlopen(router.console_url + path, timeout=10) as answer:
+def ask(router, path, posted=None):
+    request = urllib.request.Request(router.console_url + path, data=posted)
+    with urllib.request.urlopen(request, timeout=10) as answer:
         text = answer.read().decode()
         return (
             json.loads(text) if answer.headers["Content-Type"] == "application/json" else text
@@ -130,11 +131,11 @@ def test_the_list_of_slow_subscribers_names_who_does_not_read(router):
 
 
 def test_a_trace_tells_packets_both_ways(router, caller):
-    assert ask(router, "/trace/c%2F1/0") == {"connected": True, "count": 0, "packets": []}
+    assert ask(router, "/trace/c%2F1/0", b"") == {"connected": True, "count": 0, "packets": []}
 
     caller.say(PingReq(), Publish("a/b", b"hello"))
     caller.hear_packets(2)
-    told = ask(router, "/trace/c%2F1/0")
+    told = ask(router, "/trace/c%2F1/0", b"")
 
     shown = {(each["direction"], each["packet"]) for each in told["packets"]}
     assert shown == {
@@ -144,8 +145,8 @@ def test_a_trace_tells_packets_both_ways(router, caller):
         ("out", "Publish"),
     }
     assert [each["payload"] for each in told["packets"] if "payload" in each] == ["hello"] * 2
-    assert ask(router, f"/trace/c%2F1/{told['count']}")["packets"] == []
-    assert ask(router, "/trace/c%2F1/" + "9" * 5000)["connected"]
+    assert ask(router, f"/trace/c%2F1/{told['count']}", b"")["packets"] == []
+    assert ask(router, "/trace/c%2F1/" + "9" * 5000, b"")["connected"]
 
 
 def test_consolelink_logs_swaps_the_log_level_live(router):

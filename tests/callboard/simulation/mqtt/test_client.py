@@ -268,6 +268,7 @@ def test_a_router_that_ends_tells_its_clients_in_the_same_order(cluster):
     cluster.advance(1.0)
 
 
+@pytest.mark.slow
 @cluster_test(seeds=12, faults=swarm(span=20.0))
 def test_qos_2_is_exactly_once_whatever_happens(cluster):
     shop = Shop(cluster)

@@ -2,6 +2,8 @@
 
 from contextlib import closing
 
+import pytest
+
 from callboard import Actor, handler
 from callboard.simulation import Cluster, crash, cut, delay, partition, pause, swarm
 from callboard.simulation.cluster_test import ClusterTest
@@ -90,6 +92,7 @@ def test_a_small_change_of_a_test_leaves_its_rhythm():
     )
 
 
+@pytest.mark.slow
 def test_a_replay_draws_what_the_run_drew():
     def scenario(cluster):
         cluster.restarted = lambda node: None

@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 
+import pytest
+
 from callboard.simulation.runs.tries import processors
 
 
@@ -12,6 +14,7 @@ def processors_of_two() -> int:
     return processors()
 
 
+@pytest.mark.slow
 def test_a_worker_of_a_pool_lives_runs_alone(monkeypatch):
     """It is a daemon: `start` of a child raises there."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
@@ -22,6 +25,7 @@ def test_a_worker_of_a_pool_lives_runs_alone(monkeypatch):
     assert found == 1
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_has_all_processors(monkeypatch):
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     context = multiprocessing.get_context("spawn")

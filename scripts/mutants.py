@@ -1,0 +1,223 @@
+"""Plant one bug in each package, and look whether the tests of `make test` find it.
+
+`python -m scripts.mutants` draws a place in each package at random and changes it as a slip of
+the keyboard would: a comparison is turned round, `and` becomes `or`, a `not` is lost, `+`
+becomes `-`. Each change is made in a copy of the tree in build/mutants, so nothing happens to
+the checkout, and the quick tests of that package are run there until the first fails.
+
+    --seed 7            draw other places
+    --package basp      only these packages; may be repeated
+    --list              print the changes, and run nothing
+    --whole             where the tests of the package find nothing, run all quick tests
+"""
+
+import argparse
+import ast
+import copy
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TREE = ROOT / "build" / "mutants"
+#: Folders at the top of the tree; every other package stands in callboard/.
+TOP = ("actors", "basp", "proxies")
+#: The name of what stands in callboard/ itself.
+MODULES = "modules"
+#: Seconds until a run is taken for one that hangs, which is a bug that is found.
+LIMIT = 900
+
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+}
+OPERATORS: dict[type[ast.operator], type[ast.operator]] = {ast.Add: ast.Sub, ast.Sub: ast.Add}
+#: Functions whose text nobody relies on.
+PASSED_OVER = ("__repr__", "__str__", "__del__")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One changed expression."""
+
+    package: str
+    path: Path
+    node: ast.expr
+    changed: ast.expr
+
+    def __str__(self) -> str:
+        place = f"{self.path}:{self.node.lineno}"
+        return f"{place}: {ast.unparse(self.node)}  ->  {ast.unparse(self.changed)}"
+
+    def apply(self, source: str) -> str:
+        """Return the source with the expression changed."""
+        lines = source.encode().splitlines(keepends=True)
+        first, last = self.node.lineno - 1, (self.node.end_lineno or 0) - 1
+        head = lines[first][: self.node.col_offset]
+        tail = lines[last][self.node.end_col_offset :]
+        lines[first : last + 1] = [head + f"({ast.unparse(self.changed)})".encode() + tail]
+        return b"".join(lines).decode()
+
+
+def change(node: ast.expr) -> ast.expr | None:
+    """Return the expression with a slip in it; None if it is of no kind that has one."""
+    changed = copy.deepcopy(node)
+    match changed:
+        case ast.Compare(ops=[operator]):
+            changed.ops = [COMPARISONS[type(operator)]()]
+        case ast.BoolOp():
+            changed.op = ast.Or() if isinstance(changed.op, ast.And) else ast.And()
+        case ast.UnaryOp(op=ast.Not()):
+            return changed.operand
+        case ast.BinOp(op=ast.Add() | ast.Sub()) if not _is_text(changed):
+            changed.op = OPERATORS[type(changed.op)]()
+        case _:
+            return None
+    return changed
+
+
+def _is_text(node: ast.BinOp) -> bool:
+    """Return whether an operand is a literal of text, which `-` would only crash on."""
+    return any(
+        isinstance(side, ast.JoinedStr | ast.List)
+        or (isinstance(side, ast.Constant) and isinstance(side.value, str | bytes))
+        for side in (node.left, node.right)
+    )
+
+
+def expressions(tree: ast.AST) -> Iterator[ast.expr]:
+    """Yield the expressions in functions, except in what only raises, asserts or describes."""
+    for node in ast.walk(tree):
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if is_function and node.name not in PASSED_OVER:
+            for statement in node.body:
+                yield from _inside(statement)
+
+
+def _inside(node: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, ast.Raise | ast.Assert | ast.FunctionDef | ast.AsyncFunctionDef):
+        return
+    if isinstance(node, ast.expr):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _inside(child)
+
+
+def packages() -> dict[str, list[Path]]:
+    """Return the files of each package, from what git tracks."""
+    listed = subprocess.run(
+        ["git", "ls-files", *TOP, "callboard"],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        check=True,
+    ).stdout
+    found: dict[str, list[Path]] = {}
+    for path in map(Path, listed.split()):
+        if path.suffix == ".py":
+            inner = path.parts[1] if len(path.parts) > 2 else MODULES
+            name = path.parts[0] if path.parts[0] in TOP else inner
+            found.setdefault(name, []).append(path)
+    return dict(sorted(found.items()))
+
+
+def draw(package: str, paths: list[Path], seed: int) -> Mutant:
+    """Draw one mutant of a package."""
+    places = [
+        Mutant(package, path, node, changed)
+        for path in paths
+        for node in expressions(ast.parse((ROOT / path).read_text()))
+        if (changed := change(node)) is not None
+    ]
+    return random.Random(f"{package} {seed}").choice(places)
+
+
+def tests_of(package: str) -> list[str]:
+    """Return the folders or files with the tests of a package."""
+    if package == MODULES:
+        return [
+            *map(str, sorted(Path("tests/callboard").glob("test_*.py"))),
+            "tests/test_api.py",
+        ]
+    return [f"tests/{package}" if package in TOP else f"tests/callboard/{package}"]
+
+
+def copy_tree() -> None:
+    """Copy what git tracks to build/mutants."""
+    shutil.rmtree(TREE, ignore_errors=True)
+    TREE.mkdir(parents=True)
+    tracked = subprocess.Popen(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE)
+    pack = ["tar", "--create", "--null", "--files-from=-", "--ignore-failed-read"]
+    packed = subprocess.Popen(pack, cwd=ROOT, stdin=tracked.stdout, stdout=subprocess.PIPE)
+    subprocess.run(["tar", "--extract"], cwd=TREE, stdin=packed.stdout, check=True)
+
+
+def is_found(tests: list[str], jobs: str) -> bool:
+    """Run quick tests in the copy; return whether one fails."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", jobs, "--dist", "loadfile"]
+    command += ["-m", "not faults and (quick or not slow)", *tests]
+    # The copy stands before the checkout, for the commands that tests start as well.
+    environment = os.environ | {"PYTHONPATH": str(TREE), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        run = subprocess.run(
+            command, cwd=TREE, env=environment, timeout=LIMIT, capture_output=True
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    return run.returncode not in (0, 5)
+
+
+def main() -> int:
+    """Plant, run and report; return 1 if more than two bugs are not found."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.mutants", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--package", action="append", default=[])
+    parser.add_argument("--jobs", default="2")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--whole", action="store_true")
+    options = parser.parse_args()
+
+    wanted = {
+        name: paths
+        for name, paths in packages().items()
+        if not options.package or name in options.package
+    }
+    mutants = [draw(name, paths, options.seed) for name, paths in wanted.items()]
+    if options.list:
+        print(*(f"{mutant.package:14} {mutant}" for mutant in mutants), sep="\n")
+        return 0
+    copy_tree()
+    missed = 0
+    for mutant in mutants:
+        path, started = TREE / mutant.path, time.monotonic()
+        source = path.read_text()
+        path.write_text(mutant.apply(source))
+        found = is_found(tests_of(mutant.package), options.jobs)
+        if not found and options.whole:
+            found = is_found([], options.jobs)
+        path.write_text(source)
+        missed += not found
+        word = "found" if found else "NOT FOUND"
+        seconds = time.monotonic() - started
+        print(f"{mutant.package:14} {word:9} {seconds:5.0f} s  {mutant}", flush=True)
+    print(f"{len(mutants) - missed} of {len(mutants)} bugs found")
+    return int(missed > 2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

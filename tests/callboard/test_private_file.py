@@ -1,0 +1,249 @@
+"""Data of a user is private: new folders 0700, new files 0600; what exists keeps its mode."""
+
+import ast
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+import callboard
+from callboard import Node
+from callboard.commitlog import CommitLog
+from callboard.entity.state.sqlite import SqliteState
+from callboard.flow.record_file import RecordFile
+from callboard.gateway.spool import Spool
+from callboard.lease.sqlite import Lives, SqliteLeases
+from callboard.mqtt import Router, RouterConfig
+from callboard.pipeline.progress import StatusFile
+from callboard.private_file import make_folder, make_private_file
+from callboard.store.backend.sqlite import SqliteBackend, SqliteOptions
+
+ROOT = Path(callboard.__file__).parent
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def modes_below(folder):
+    """Return the modes of all folders and of all files below one, sockets left out."""
+    paths = [path for path in folder.rglob("*") if path.is_dir() or path.is_file()]
+    folders = {mode_of(path) for path in paths if path.is_dir()}
+    return folders, {mode_of(path) for path in paths if path.is_file()}
+
+
+def _log(place, mode=None):
+    with CommitLog(place / "deep" / "log", columns=True, segment_bytes=4096, mode=mode) as log:
+        for _ in range(5):
+            log.append_batch([os.urandom(800)] * 10, topic="t")
+        log.flush()
+        with log.reader("billing") as reader:
+            next(iter(reader))
+            reader.commit()
+
+
+def _archive(place):
+    target = place / "deep" / "archive"
+    with CommitLog(place / "log", archive=f"file://{target}", segment_bytes=4096) as log:
+        for _ in range(5):
+            log.append_batch([os.urandom(800)] * 10, topic="t")
+        log.flush()
+
+
+def _journal(place):
+    config = RouterConfig(directory=place / "deep" / "journal")
+    with Router(config) as router, router.link("c") as link:
+        link.publish("t", b"x", qos=1, retain=True).result(5)
+
+
+def _store(place):
+    backend = SqliteBackend(SqliteOptions(str(place / "things.db")))
+    contents = backend.open(0.0)
+    assert contents is not None
+    assert (place / "things.db-wal").exists()
+    assert modes_below(place) == (set(), {0o600})
+    backend.close()
+
+
+def _state(place):
+    state = SqliteState(place / "state.db", "writer")
+    assert (place / "state.db-wal").exists()
+    assert (place / "state.db-shm").exists()
+    assert modes_below(place)[1] == {0o600}
+    state.close()
+
+
+def _leases(place):
+    life = Lives(place / "deep" / "lives", "w")
+    SqliteLeases(place / "leases", "w", life).close()
+
+
+def _spool(place):
+    spool = Spool(place / "deep" / "spool")
+    spool.append(b"frame")
+    spool.close()
+
+
+def _records(place):
+    RecordFile(place / "deep" / "a.rec").close()
+
+
+def _status(place):
+    StatusFile(place / "deep" / "query", "name", "log")
+
+
+KEEPERS = {
+    keeper.__name__.strip("_"): keeper
+    for keeper in (_log, _archive, _journal, _store, _state, _leases, _spool, _records, _status)
+}
+
+
+@pytest.fixture(autouse=True)
+def umask():
+    before = os.umask(0o002)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Return a folder of an operator's that everybody may look into."""
+    found = tmp_path / "operators"
+    found.mkdir()
+    found.chmod(0o755)
+    return found
+
+
+@pytest.mark.parametrize("name", KEEPERS)
+def test_what_is_made_is_its_users_alone(name, place):
+    KEEPERS[name](place)
+
+    folders, files = modes_below(place)
+    assert folders <= {0o700}
+    assert files == {0o600}
+    assert mode_of(place) == 0o755
+
+
+def test_a_mode_that_is_given_holds_whatever_the_umask_is(place):
+    os.umask(0o077)
+
+    _log(place, 0o750)
+
+    read = [path for path in place.rglob("*") if path.is_file() and "lock" not in path.name]
+    assert modes_below(place)[0] == {0o750}
+    assert {mode_of(path) for path in read} == {0o640}
+
+
+def test_folders_and_files_that_exist_keep_their_mode(place):
+    _log(place)
+    folder = place / "deep" / "log"
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    before = {path: mode_of(path) for path in folder.rglob("*")}
+
+    _log(place)
+
+    assert {path: mode_of(path) for path in before if path.exists()}.items() <= before.items()
+    assert mode_of(folder) == 0o755
+    new = [path for path in folder.iterdir() if path not in before and path.is_file()]
+    assert new
+    assert {mode_of(path) for path in new} == {0o644}  # whoever reads the folder reads them
+
+
+def test_a_file_of_sqlite_that_exists_keeps_its_mode(place):
+    path = place / "things.db"
+    path.touch()
+    path.chmod(0o640)
+
+    backend = SqliteBackend(SqliteOptions(str(path)))
+    backend.open(0.0)
+    backend.close()
+
+    assert mode_of(path) == 0o640
+
+
+def test_a_link_in_the_place_of_a_private_file_is_not_followed(place):
+    (place / "things.db").symlink_to(place / "elsewhere")
+
+    make_private_file(place / "things.db")
+
+    assert not (place / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("mode", [0o077, 0o644, 0o1777, "0750", 7.5])
+def test_a_mode_by_which_the_user_has_nothing_is_refused(mode, tmp_path):
+    with pytest.raises(ValueError, match="0o750"):
+        CommitLog(tmp_path / "log", mode=mode)
+
+
+def test_a_file_in_the_place_of_a_folder_is_told(tmp_path):
+    (tmp_path / "here").touch()
+
+    with pytest.raises(FileExistsError):
+        make_folder(tmp_path / "here")
+    with pytest.raises(NotADirectoryError):
+        make_folder(tmp_path / "here" / "below")
+
+
+# --- a sibling of the future ---
+
+#: What makes files or folders that are no data of ours, or in another way.
+ELSEWHERE = {
+    "private_file.py": "the owner",
+    "commitlog/folder.py": "asks its disk",
+    "lease/sqlite.py": "the locked file of a life, 0600; SQLite behind make_private_file",
+    "store/backend/sqlite.py": "SQLite, behind make_private_file",
+    "gateway/spool.py": "the position, 0600",
+    "broker/store_file.py": "opens a file to read",
+    "pipeline/java.py": "a command in a temporary folder",
+    "pipeline/process/fork_server.py": "a command in a temporary folder",
+    "cli/work/new.py": "sources of a new project",
+    "cli/flow.py": "the output that the user names",
+    "demo/line.py": "errors in the demo's temporary folder",
+    "demo/analysis.py": "errors in the demo's temporary folder",
+    "demo/analysis_process.py": "a state in the demo's temporary folder",
+    "commitlog/objects/store.py": "an object of a store; a local one behind make_private_file",
+}
+
+
+def _makes_files(module):
+    """Return whether a module has a call that makes a file, a folder or a database."""
+    for node in ast.walk(module):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        text = ast.unparse(node)
+        if name in ("mkdir", "makedirs", "write_text", "write_bytes", "mknod", "touch"):
+            return True
+        is_owned = "opener=open_plain" in text or "opener=open_private" in text
+        if name == "open" and not is_owned:
+            modes = [a.value for a in node.args if isinstance(a, ast.Constant)]
+            if any(
+                isinstance(m, str) and set(m) <= set("rwxabt+") and set(m) & set("wxa")
+                for m in modes
+            ):
+                return True
+            if "O_CREAT" in text:
+                return True
+        if ast.unparse(node.func) == "sqlite3.connect":
+            return True
+    return False
+
+
+def test_every_file_and_folder_is_made_by_the_owner_of_private_ones():
+    making = {
+        str(path.relative_to(ROOT))
+        for path in sorted(ROOT.rglob("*.py"))
+        if "simulation" not in path.parts
+        and not {"actors", "basp", "proxies"} & set(path.relative_to(ROOT).parts)
+        and _makes_files(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert making == set(ELSEWHERE)
+
+
+def test_nothing_else_of_a_node_makes_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Node("quiet"):
+        pass
+    assert list(tmp_path.iterdir()) == []
