@@ -55,7 +55,7 @@ class LocalLink(Closing):
             session_expiry: seconds for which the session lives after `close`.
             access: what it may do; None is everything.
         """
-        self._lock = locks.lock("local MQTT link", 260)
+        self._lock = locks.lock("local MQTT link", 425)
         #: It drops nothing: the router stops sending when it is full.
         self._queue: MessageQueue[Message] = MessageQueue(sys.maxsize)
         self._owes_ready = False
