@@ -99,7 +99,7 @@ class FrameReader:
         # reads is copied once. Drops share one piece: as objects of their own they would take
         # 25 times their size.
         self._fields: tuple[int, int, int, bytes, bytes, int, int] = _NO_FIELDS
-        self._pieces: list[bytes | bytearray] = []
+        self._pieces: list[bytes | bytearray | memoryview] = []
         self._missing = 0
         # What was read behind the payload that there was no memory for.
         self._unjoined: bytes | None = None
@@ -111,12 +111,19 @@ class FrameReader:
         return "" if found == OURS else found
 
     @property
+    def missing(self) -> int:
+        """How many bytes the payload lacks whose start is there; 0 between two frames."""
+        return self._missing
+
+    @property
     def wanted(self) -> int:
         """How many bytes to feed at least; more of them may be of a frame that follows."""
         return self._missing or HEADER_SIZE - len(self._head)
 
     def feed(self, data: bytes) -> list[RawFrame]:
         """Return the frames that ``data`` completes, in order.
+
+        A view may be fed where it has no more bytes than the payload that has begun lacks.
 
         Never raises for what a peer sent: check :attr:`error` after it.
 

@@ -330,11 +330,21 @@ class Link:
                 return frames, []
         return [], self._take_read(frames, now)
 
-    def _open(self, opener: Opener, data: bytes, now: float) -> bytes:
+    def read_size(self, most: int) -> int:
+        """Return how much to read next: the rest of an unfinished batch, so that it ends there.
+
+        Then the next read begins with a batch, and a flood comes batch by batch.
+        """
+        missing = 0 if self._opener is None else self._opener.missing
+        return min(missing, most) or most
+
+    def _open(self, opener: Opener, data: bytes, now: float) -> Any:
         """Open the batches of a read; those of the peer alone are signs of its life."""
         opened = opener.open(data)
         if opened:
             self._opened_at = now
+        if type(opened) is memoryview and len(opened) > self._reader.missing:
+            opened = bytes(opened)  # it begins a frame
         # Without data the driver has not read for a while: that is no silence of the peer.
         if not data or now < self._opened_at + BATCH_SECONDS:
             self.heard_at = now

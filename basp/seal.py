@@ -160,9 +160,10 @@ class Opener:
         #: Why the stream cannot be read any more; None while it can.
         self.error: BrokenSeal | None = None
 
-    def open(self, data: bytes) -> bytes:
+    def open(self, data: bytes) -> bytes | memoryview:
         """Return what the batches hold that ``data`` completes; empty while none is complete.
 
+        A long batch that came alone is not copied: what is returned is a view of ``data``.
         Never raises for what a peer sent: check :attr:`error` after it.
         """
         if self._pending:
@@ -182,7 +183,7 @@ class Opener:
                     return data[BATCH_HEADER_SIZE:-MAC_SIZE]
         return self._open_each(data)
 
-    def _open_each(self, data: bytes) -> bytes:
+    def _open_each(self, data: bytes) -> bytes | memoryview:
         """Open all batches of a read, and keep an unfinished one."""
         contents: list[memoryview] = []
         view, start, size = memoryview(data), 0, len(data)
@@ -205,7 +206,8 @@ class Opener:
             contents.append(view[start + BATCH_HEADER_SIZE : body])
             self._counter += 1
             start = end
-        return b"".join(contents)
+        is_alone = len(contents) == 1 and len(contents[0]) == size - OVERHEAD > _PIECE
+        return contents[0] if is_alone else b"".join(contents)
 
     def _is_header_good(self, length: int, counter: int) -> bool:
         """Return whether a batch may be the next one, or note why not."""
@@ -225,6 +227,11 @@ class Opener:
             mac.update(body)
             return mac.digest()
         return self._mac.long(body[:BATCH_HEADER_SIZE], body[BATCH_HEADER_SIZE:])
+
+    @property
+    def missing(self) -> int:
+        """Bytes until the unfinished batch can be looked at again; 0 where there is none."""
+        return self._wanted - len(self._pending) if self._pending else 0
 
     @property
     def held(self) -> int:

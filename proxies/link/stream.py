@@ -111,10 +111,10 @@ class Stream(Watched, Generic[F, E]):
 
     #: Used by each read and write; why slots: see `Runtime`.
     __slots__ = (
-        "__dict__", "__weakref__", "_deliver", "_dirty", "_frames", "_is_blocked", "_is_dirty",
-        "_lock", "_patience", "_read_size", "_receive", "_rest", "_runner", "_sealer", "_send",
-        "_take", "_throttle", "_unsealed", "_write_at", "after_read", "bytes_received",
-        "bytes_sent", "frames_received", "frames_sent", "is_open", "waiting",
+        "__dict__", "__weakref__", "_deliver", "_dirty", "_fit", "_frames", "_is_blocked",
+        "_is_dirty", "_lock", "_patience", "_read_size", "_receive", "_rest", "_runner",
+        "_sealer", "_send", "_take", "_throttle", "_unsealed", "_write_at", "after_read",
+        "bytes_received", "bytes_sent", "frames_received", "frames_sent", "is_open", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -171,6 +171,8 @@ class Stream(Watched, Generic[F, E]):
         self._rest: memoryview | None = None
         #: Seals what is written; None on connections without a seal.
         self._sealer: Sealer | None = None
+        #: Returns how much to read next of at most so many bytes; None for as many.
+        self._fit: Callable[[int], int] | None = None
         #: What goes before the frames, and is not sealed yet: the next batch is full already.
         self._unsealed: memoryview | None = None
         self._timer: Timer | None = None
@@ -385,11 +387,12 @@ class Stream(Watched, Generic[F, E]):
 
     def _read(self) -> None:
         """Take what one read brings; each message of a sequential exchange is one."""
+        size = self._read_size if self._fit is None else self._fit(self._read_size)
         try:
             if CONTENTION.is_seen:
-                data = contention.receive(self._socket, self._read_size)
+                data = contention.receive(self._socket, size)
             else:
-                data = self._receive(self._read_size)
+                data = self._receive(size)
         except BlockingIOError:
             return
         except OSError as error:

@@ -8,6 +8,7 @@ from typing import Final
 from callboard.basp.frame import RawFrame
 from callboard.basp.link import Effect, Link
 from callboard.basp.node_id import NodeId
+from callboard.basp.seal import Sealer
 from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint
 from callboard.proxies.link.limits import Limits, Throttle
@@ -88,6 +89,11 @@ class Wire(Stream[RawFrame, Effect]):
         """Cut the connection, and free what waits for the rest of its frame."""
         self.link.discard_input()
         super().broken(error)
+
+    def seal(self, sealer: Sealer) -> None:
+        """Seal what is written from here on, and read batch by batch."""
+        super().seal(sealer)
+        self._fit = self.link.read_size
 
     def deliver(self, frames: list[RawFrame]) -> None:
         """Hand frames to the node."""

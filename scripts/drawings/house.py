@@ -40,6 +40,7 @@ HOLDS: Final = {
     "basp": "the protocol",
     "histogram": "times",
     "parts": "of a process",
+    "release": "version",
     "seconds": "durations",
     "text": "shortened",
 }

@@ -227,3 +227,32 @@ def test_a_slow_network_has_time_for_a_batch():
         assert end.link.tick(1.0 + step) is not None
         assert end.link.state is LinkState.ESTABLISHED
     assert len(delivered) == 1
+
+
+def test_a_long_batch_that_comes_alone_is_not_copied_and_others_are_whole():
+    sealer, opener = pair()
+    contents = [bytes([number]) * 60_000 for number in range(3)]
+    first, second, third = map(sealer.seal, contents)
+
+    assert type(opener.open(first)) is memoryview
+    assert opener.open(second + third[:100]) == contents[1]
+    assert opener.missing == len(third) - 100
+    assert opener.open(third[100:]) == contents[2]
+    assert opener.missing == 0
+
+
+@pytest.mark.parametrize("size", [3_000, 65_000, 200_000])
+def test_payloads_are_bytes_however_their_batches_were_read(size):
+    _, dialer, end = sealed_link()
+    frames = [pack_frame(2, 5, A, B, 16, 17, bytes([number]) * size) for number in range(3)]
+    read = []
+    for frame in frames:
+        stream = dialer.sealer.seal_all(frame)
+        start = 0
+        while start < len(stream):
+            taken = end.link.read_size(BATCH_LIMIT)
+            read += only(receive(end.link, stream[start : start + taken], 1.0), Deliver)
+            start += taken
+    payloads = [frame[7] for deliver in read for frame in deliver.frames]
+    assert payloads == [bytes([number]) * size for number in range(3)]
+    assert {type(payload) for payload in payloads} == {bytes}

@@ -4,7 +4,7 @@ import io
 import os
 import subprocess
 import sys
-import zipfile
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from callboard import Actor, Node, handler, message
+from callboard.proxies.errors import LinkError
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
+#: A tree of release 0.1, whose links are not sealed: it stands in until there is a tag.
+FIRST_TREE = "a95cf891"
 
 # Runs on the last release: nothing but what every release has.
 PROGRAM = """
@@ -59,7 +62,11 @@ with Node("last", spawnable={"shop": Shop, "asker": Asker}, secret=secret) as no
     node.listen()
     node.register("shop", node.spawn(Shop))
     print(node.address, callboard.__file__, flush=True)
-    sys.stdin.read()
+    for address in sys.stdin:
+        try:
+            print(node.remote_actor(address.strip() + "/shop").ask("hi").result(5), flush=True)
+        except Exception as error:
+            print(error, flush=True)
 """
 
 
@@ -91,21 +98,39 @@ def last_tag() -> str:
     return (tags.decode().split() or [""])[0]
 
 
-@pytest.fixture(scope="module")
-def release(tmp_path_factory) -> Path:
-    """Unpack the tree of the last release."""
-    tag = last_tag()
+def has_first_tree() -> bool:
+    """Return whether git has the tree of release 0.1: not in a shallow clone."""
+    try:
+        git("cat-file", "-e", f"{FIRST_TREE}^{{tree}}")
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
+
+
+@pytest.fixture(scope="module", params=["last tag", "first"])
+def release(request, tmp_path_factory) -> Path:
+    """Unpack the tree of the last release, or of release 0.1."""
+    tag = FIRST_TREE if request.param == "first" else last_tag()
     if not tag:
         pytest.skip("no release yet: git has no tag v*")
+    if tag == FIRST_TREE and not has_first_tree():
+        pytest.skip("git does not have the tree of release 0.1")
     folder = tmp_path_factory.mktemp("release")
-    with zipfile.ZipFile(io.BytesIO(git("archive", "--format=zip", tag))) as archive:
-        archive.extractall(folder)
+    # Not as zip: its reader makes files of the links between the folders.
+    with tarfile.open(fileobj=io.BytesIO(git("archive", "--format=tar", tag))) as archive:
+        archive.extractall(folder, filter="tar")
     return folder
 
 
-@pytest.fixture(params=["secret", "open"])
-def peer(release, request) -> Iterator[tuple[str, str | None]]:
+@pytest.fixture
+def peer(process) -> tuple[str, str | None]:
     """Run a node of the last release; gives its address and secret."""
+    return process[:2]
+
+
+@pytest.fixture(params=["secret", "open"])
+def process(release, request) -> Iterator[tuple[str, str | None, subprocess.Popen]]:
+    """Run a node of the last release; gives its address, its secret, and its process."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, request.param],
         stdin=subprocess.PIPE,
@@ -116,14 +141,14 @@ def peer(release, request) -> Iterator[tuple[str, str | None]]:
     ) as child:
         address, path = child.stdout.readline().split()
         assert Path(path).is_relative_to(release)  # and not the tree
-        yield address, "the same" if request.param == "secret" else None
+        yield address, "the same" if request.param == "secret" else None, child
         child.stdin.close()
         assert child.wait(120) == 0
 
 
 def test_the_last_release_and_the_tree_talk(peer):
     address, secret = peer
-    with Node("tree", secret=secret) as node:
+    with Node("tree", secret=secret, allow_unsealed=True) as node:
         shop = node.remote_actor(address + "/shop")
 
         assert shop.ask("hello").result(5) == "HELLO"
@@ -138,3 +163,40 @@ def test_the_last_release_and_the_tree_talk(peer):
         asker = node.remote_spawn(address, "asker", node.spawn(Shop))  # asks us back
         assert asker.ask(Order("milk", "y")).result(5) == Order("milk")
         assert node.find("shop").result(5) == shop
+
+
+def ask(process, node) -> str:
+    """Have the old node dial, and return what it says of it."""
+    child = process[2]
+    child.stdin.write(node.address + "\n")
+    child.stdin.flush()
+    return child.stdout.readline().strip()
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_nodes_of_the_first_release_are_linked_as_configured_and_the_log_says_so(
+    process, allowed, caplog
+):
+    address, secret, _ = process
+    is_old = FIRST_TREE in last_tag() or not last_tag()
+    caplog.set_level("INFO", "callboard")
+    with Node("tree", secret=secret, allow_unsealed=allowed) as node:
+        node.listen()
+        node.register("shop", node.spawn(Shop))
+        reply = ask(process, node)  # before our dial: refusals are logged once a second
+        try:
+            answer = node.remote_actor(address + "/shop", 10).ask("hi").result(10)
+        except LinkError as error:
+            answer = str(error)
+        guards = [link.guard for link in node.links()]
+
+    if secret is None:
+        assert (answer, guards) == ("HI", ["none"])
+    elif allowed and is_old:
+        assert (answer, guards) == ("HI", ["unsealed"])
+        assert "is not sealed, as allow_unsealed permits" in caplog.text
+    elif is_old:
+        assert guards == []
+        assert "does not seal links with a secret" in answer
+        assert "speaks another version of the protocol" in reply
+        assert "does not seal links with a secret" in caplog.text

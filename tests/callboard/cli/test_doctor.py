@@ -11,6 +11,7 @@ from callboard import Node
 from callboard.cli import main
 from callboard.cli.options import AccessOptions
 from callboard.cli.work import doctor
+from callboard.release import RELEASE
 
 
 @pytest.fixture
@@ -120,6 +121,26 @@ def test_peers_are_reached_or_told():
     lost = doctor.check_peer("basp://127.0.0.1:1", AccessOptions())
     assert lost.status == "fail"
     assert lost.step
+
+
+def test_releases_are_told_and_links_without_a_seal_are_warned_of(monkeypatch, tmp_path):
+    """The flag that a node of release 0.1 does not set is hidden here."""
+    file = tmp_path / "secret"
+    file.write_text("s")
+    with Node("shop", secret="s") as node:
+        node.listen()
+        access = AccessOptions(secret_file=file)
+        (release,) = doctor.check_seals(node.address, access)
+        assert f"is of release {RELEASE}" in release.text
+    monkeypatch.setattr("callboard.basp.handshake._BOUND", 0)
+    with Node("shop", secret="s", allow_unsealed=True) as node:
+        node.listen()
+        access = AccessOptions(secret_file=file, allow_unsealed=True)
+        _, *warned = doctor.check_seals(node.address, access)
+    assert [finding.status for finding in warned] == ["warn"] * 3
+    assert "a relay could speak on it" in warned[0].text
+    assert "lets nodes of release 0.1 in" in warned[1].text
+    assert warned[2].text.endswith("are not sealed: callboard doctor")
 
 
 def test_what_is_wrong_comes_first_and_what_is_fine_in_one_line():
