@@ -17,7 +17,7 @@ from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
 from callboard.basp import errors
 from callboard.basp.frame import RawFrame
-from callboard.basp.handshake import NONCE_SIZE, LinkGuard, LinkConfig, PeerIdentity
+from callboard.basp.handshake import NONCE_SIZE, LinkConfig, LinkGuard, PeerIdentity
 from callboard.basp.link import (
     Closed,
     Deliver,

@@ -138,7 +138,7 @@ class LeafGate:
     #: Of what such nodes sent: the leaf says nothing to them, so it is counted here.
     _turned_away: Accounts = field(default_factory=Accounts)
     _lock: locks.Lock = field(
-        default_factory=lambda: locks.lock("actors that a leaf was given", 645)
+        default_factory=lambda: locks.lock("actors that a leaf was given", 705)
     )
 
     # --- what comes from the leaf ---

@@ -18,9 +18,9 @@ from callboard.basp.errors import (
 from callboard.basp.frame import Frame, FrameReader, repack_frame
 from callboard.basp.handshake import (
     DropReason,
-    LinkGuard,
     Introduction,
     LinkConfig,
+    LinkGuard,
     drop_reason,
     prove,
     read_tail,
