@@ -134,7 +134,7 @@ Admit = Callable[[str, tuple[str, ...], NodeId], Any]
 Published = tuple[int, tuple[str, ...]]
 
 
-class Guard(StrEnum):
+class LinkGuard(StrEnum):
     """What keeps others from speaking on a link in the name of its peer.
 
     Attributes:
@@ -254,7 +254,7 @@ class PeerIdentity:
     standing: Any = None
     release: str = FIRST_RELEASE
     build: str = ""
-    guard: Guard = Guard.NONE
+    guard: LinkGuard = LinkGuard.NONE
 
 
 def pack_link_frame(
@@ -468,13 +468,13 @@ class Introduction:
         return bool((self._flags | self._peer_flags) & _SEAL)
 
     @property
-    def _guard(self) -> Guard:
+    def _guard(self) -> LinkGuard:
         """What guards the link, once the peer has proven itself."""
         if not self._keys:
-            return Guard.NONE
+            return LinkGuard.NONE
         if self._transcript is None:
-            return Guard.FIRST_WORDS
-        return Guard.SEAL if self._is_sealed else Guard.TLS
+            return LinkGuard.FIRST_WORDS
+        return LinkGuard.SEAL if self._is_sealed else LinkGuard.TLS
 
     def _greet(self, operation: Operation, proof: bytes) -> bytes:
         """Return the handshake of this side."""

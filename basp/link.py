@@ -395,6 +395,8 @@ class Link:
     def discard_input(self) -> None:
         """Read nothing more: a part of what came was lost on this node."""
         self._reader.discard()
+        if self._opener is not None:
+            self._opener.discard()
 
     def resume(self, now: float) -> list[Effect]:
         """Go on after ``Wake``: the pair is ours, or another link of it is established."""

@@ -120,13 +120,15 @@ class Sealer:
         """Return the next batch; its content has at most ``CONTENT_LIMIT`` bytes."""
         size = len(content)
         header = _pack(size, self._counter)
-        self._counter += 1
         if size <= SHORT:
             batch = b"".join((header, content))
             mac = self._start_short()
             mac.update(batch)
-            return batch + mac.digest()
-        return b"".join((header, content, self._mac.long(header, content)))
+            batch += mac.digest()
+        else:
+            batch = b"".join((header, content, self._mac.long(header, content)))
+        self._counter += 1  # not before: without memory for it, this batch is made again
+        return batch
 
     def seal_all(self, data: bytes) -> bytes:
         """Return as many batches as bytes need."""
@@ -227,6 +229,11 @@ class Opener:
             mac.update(body)
             return mac.digest()
         return self._mac.long(body[:BATCH_HEADER_SIZE], body[BATCH_HEADER_SIZE:])
+
+    def discard(self) -> None:
+        """Free an unfinished batch; nothing is opened from here on."""
+        self._pending.clear()
+        self.error = self.error or BrokenSeal("a part of what came was lost on this node")
 
     @property
     def missing(self) -> int:

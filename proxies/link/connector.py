@@ -17,7 +17,7 @@ from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
 from callboard.basp import errors
 from callboard.basp.frame import RawFrame
-from callboard.basp.handshake import NONCE_SIZE, Guard, LinkConfig, PeerIdentity
+from callboard.basp.handshake import NONCE_SIZE, LinkConfig, LinkGuard, PeerIdentity
 from callboard.basp.link import (
     Closed,
     Deliver,
@@ -388,7 +388,7 @@ class Connector:
         if objection:  # another node came between
             self._runner.post(wire.end, objection)
             return
-        if peer.guard is Guard.FIRST_WORDS:
+        if peer.guard is LinkGuard.FIRST_WORDS:
             _log.warning(
                 "the link with node %s of release %s is not sealed, as allow_unsealed permits: "
                 "whoever stands between may speak in its name; upgrade it",

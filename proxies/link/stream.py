@@ -345,16 +345,21 @@ class Stream(Watched, Generic[F, E]):
         """Seal what is to be written, as much as goes into one batch; with the lock held."""
         frames, plain = self._frames, self._unsealed
         if plain is None:
-            data = frames[0] if len(frames) == 1 else b"".join(frames)
-            frames.clear()
-            self.waiting += OVERHEAD
+            try:
+                data, count = b"".join(frames) if len(frames) > 1 else frames[0], len(frames)
+            except MemoryError:  # one by one they need less
+                data, count = frames[0], 1
             if len(data) <= CONTENT_LIMIT:
-                return sealer.seal(data)
-            plain = memoryview(data)
-        else:
-            self.waiting += OVERHEAD
+                batch = sealer.seal(data)
+                del frames[:count]
+                self.waiting += OVERHEAD
+                return batch
+            plain = self._unsealed = memoryview(data)
+            del frames[:count]
+        batch = sealer.seal(plain[:CONTENT_LIMIT])
         self._unsealed = plain[CONTENT_LIMIT:] or None
-        return sealer.seal(plain[:CONTENT_LIMIT])
+        self.waiting += OVERHEAD
+        return batch
 
     def _await_room(self) -> None:
         """Wait until the socket takes more."""

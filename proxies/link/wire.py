@@ -85,15 +85,15 @@ class Wire(Stream[RawFrame, Effect]):
         #: Nodes whose frames may come over this link, as the routes are now.
         self.sources: set[bytes] = set()
 
-    def broken(self, error: BaseException) -> None:
-        """Cut the connection, and free what waits for the rest of its frame."""
-        self.link.discard_input()
-        super().broken(error)
-
     def seal(self, sealer: Sealer) -> None:
         """Seal what is written from here on, and read batch by batch."""
         super().seal(sealer)
         self._fit = self.link.read_size
+
+    def broken(self, error: BaseException) -> None:
+        """Cut the connection, and free what waits for the rest of its frame."""
+        self.link.discard_input()
+        super().broken(error)
 
     def deliver(self, frames: list[RawFrame]) -> None:
         """Hand frames to the node."""

@@ -18,9 +18,9 @@ from callboard.basp.errors import (
 from callboard.basp.frame import Frame, FrameReader, repack_frame
 from callboard.basp.handshake import (
     DropReason,
-    Guard,
     Introduction,
     LinkConfig,
+    LinkGuard,
     drop_reason,
     prove,
     read_tail,
@@ -96,7 +96,7 @@ def test_proofs_are_at_their_offsets_and_bound_to_both_handshakes():
     answer, identity = side.take(hello)
     assert answer == b""
     assert identity.node_id == A
-    assert identity.guard is Guard.SEAL
+    assert identity.guard is LinkGuard.SEAL
     labels = b"dialer sealscluster", b"acceptor sealscluster"
     assert side.seal_keys == tuple(mac(root, label) for label in labels)
 
@@ -236,7 +236,11 @@ def test_nodes_of_the_first_release_are_let_in_where_that_is_allowed():
     assert frame_of(hello)[7] == NONCE_A + prove(b"s", b"server", (NONCE_A, NONCE_B), (A, B))
     seen = side.take(frame_of(hello))[1]
     for found, node in ((identity, B), (seen, A)):
-        assert (found.node_id, found.guard, found.release) == (node, Guard.FIRST_WORDS, "0.1")
+        assert (found.node_id, found.guard, found.release) == (
+            node,
+            LinkGuard.FIRST_WORDS,
+            "0.1",
+        )
     assert side.seal_keys is accepting.seal_keys is None
 
 
@@ -265,10 +269,10 @@ def test_between_two_certificates_the_proof_is_bound_to_the_connection_and_nothi
         assert dialing.take(frame_of(hello))[1].guard is identity.guard
         return identity.guard, dialing.seal_keys
 
-    assert sides(b"one", b"one") == (Guard.TLS, None)
+    assert sides(b"one", b"one") == (LinkGuard.TLS, None)
     for first, second in ((b"one", b""), (b"", b"one")):
         guard, keys = sides(first, second)
-        assert guard is Guard.SEAL
+        assert guard is LinkGuard.SEAL
         assert keys is not None
     with pytest.raises(AuthenticationFailed):  # a relay with a certificate of its own
         sides(b"one", b"other")
