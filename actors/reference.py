@@ -553,7 +553,7 @@ class ActorRef(Callee[A_co], ActorAddress):
             if is_told and not self.is_local:
                 message = Envelope(message, None, future.deadline)  # it travels, too
         else:
-            message = self._ask_without_limit(message, future)
+            message = self._unlimited(message)
         begun = None if COMPANY.spans is None else COMPANY.begin_ask(self, message)
         trace = COMPANY.current() if begun is None else begun.trace
         if begun is not None:
@@ -569,16 +569,15 @@ class ActorRef(Callee[A_co], ActorAddress):
         post = self.target.post_urgent if priority == "high" else self.target.post
         if not name or COMPANY.hold is None or not COMPANY.hold(post, message, future):
             post(message, future)
-        return future
+        # Without a deadline it ends with the node at the latest.
+        return future if future.deadline is not None else self.home.shutdown.guard(future)
 
-    def _ask_without_limit(self, message: object, future: Future[Any]) -> object:
-        """Return what an ask without a time sends; it ends with the node at the latest."""
-        home = self.home
-        home.shutdown.guard(future)
+    def _unlimited(self, message: object) -> object:
+        """Return what an ask without a time sends."""
         if self.is_local:
             return message
         # Without a deadline the other node would take it for an ask with the default.
-        return Envelope(message, None, home.now() + UNLIMITED_SECONDS)
+        return Envelope(message, None, self.home.now() + UNLIMITED_SECONDS)
 
     def _ask_again(
         self,

@@ -391,7 +391,9 @@ class Node(node.Node):
         self, entity_class: type[Any] | str, *, state: str | None = None
     ) -> "list[ParkedReminder]":
         """Awaitable twin of `parked_reminders`."""
-        return await self._all_entities.parked_reminders(entity_class, state)
+        entities = self._all_entities
+        with self.runtime.shutdown.ending():
+            return await entities.parked_reminders(entity_class, state)
 
     def start_reminders(
         self,
@@ -427,7 +429,9 @@ class Node(node.Node):
         state: str | None = None,
     ) -> int:
         """Awaitable twin of `start_reminders`."""
-        return await self._all_entities.start_reminders(entity_class, key, name, state)
+        entities = self._all_entities
+        with self.runtime.shutdown.ending():
+            return await entities.start_reminders(entity_class, key, name, state)
 
     def ref(self, text: str) -> ActorRef[Any]:
         """Return the ref that a text stands for, an entity's too. Never blocks or dials.

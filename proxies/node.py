@@ -591,7 +591,7 @@ class Node(Closing):
         changed: Future[int] = Future()
         change = self._connector.change_keys
         self.runtime.post(lambda: changed.set_result(change(access.keys)))
-        return await changed
+        return await self.runtime.shutdown.guard(changed)
 
     def connect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
         """Link with the node at an address and stay linked; returns its id.

@@ -43,6 +43,8 @@ from callboard.commitlog.following.named import NamedReader
 from callboard.dataclass import dataclass
 from callboard.flow.flow import Flow
 from callboard.gateway import Gateway
+from callboard.mqtt.service.router import Router
+from callboard.mqtt.wire.errors import LinkClosed
 from callboard.store.store import Store, StoreProxy
 
 #: Seconds from the close of a node within which every wait has to end. Most end in
@@ -192,6 +194,9 @@ NO_WAIT = {
     "Node.find": "an ask with a deadline, which every close fails",
     "Node.find_all": "an ask with a deadline, which every close fails",
     "Node.ahost": "within Shutdown.ending, as Node.aconnect",
+    "Node.achange_secrets": "one step on the node's thread, guarded",
+    "Node.aparked_reminders": "within Shutdown.ending, as Node.aconnect",
+    "Node.astart_reminders": "within Shutdown.ending, as Node.aconnect",
     "Node.aqueue": "within Shutdown.ending, as Node.aconnect",
     "Node.asingleton": "within Shutdown.ending, as Node.aconnect",
     "Node.aworkers": "within Shutdown.ending, as Node.aconnect",
@@ -344,7 +349,8 @@ def test_every_wait_ends_when_its_node_is_closed(tmp_path):
         waits = {
             name: asyncio.ensure_future(outcome(begin(world))) for name, begin in WAITS.items()
         }
-        await asyncio.sleep(1.0)  # long enough for whatever would not wait to be done
+        # Long enough for whatever does not wait to be done.
+        await asyncio.wait(waits.values(), timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
         at_once = {name: wait.result() for name, wait in waits.items() if wait.done()}
         begun = time.monotonic()
         await world.node.aclose()
@@ -495,3 +501,23 @@ def test_no_public_iterator_is_an_async_generator():
         if names:
             found[place] = names
     assert found == {}
+
+
+def test_a_client_of_a_router_in_this_process_ends_with_the_node_of_the_router():
+    node = Node("router")
+    router = Router(node=node)
+    router.start()
+    link = router.link("client")
+    assert link.connected.result(END_SECONDS) is False
+    outcome = []
+
+    def receive():
+        with pytest.raises(LinkClosed) as raised:
+            link.recv()
+        outcome.append(str(raised.value))
+
+    thread = threading.Thread(target=receive, daemon=True)
+    thread.start()
+    node.close()
+    thread.join(END_SECONDS)
+    assert outcome == ["the node router was closed"]

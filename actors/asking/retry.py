@@ -135,9 +135,9 @@ class RetriedAsk(Future[Any]):
         self._message = Envelope(message, trace, end, key=key, chain=chain)
         self._target: RetryTarget = asked.target
         self._target.keeps_answers()  # so that its node has said it when it matters
+        self._try()
         if retries.timeout is None:
             self._home.shutdown.guard(self)  # no deadline ends it with the node
-        self._try()
 
     def give_up(self) -> None:
         """Give up the attempt that is under way, and the work that an earlier one began."""

@@ -93,8 +93,8 @@ class Writer:
         self._is_closed = False
         self._copied = copied
         self._held = lock
-        #: When the places of the files were last checked, by the clock.
-        self._checked_at = clock()
+        #: When an append last checked the places of the files, by the clock.
+        self._checked_at = 0
         #: Called when a segment was sealed, on the thread that appended.
         self.on_sealed: list[Callable[[], object]] = []
         bases = folder.bases()
@@ -269,7 +269,7 @@ class Writer:
         with self._sync_lock:
             with self._lock:
                 self._check()
-                self._check_places(self._clock())
+                self._check_places(self._checked_at)
                 if self.durable >= target:
                     return
                 mark = Mark(self._active.base, self._index.size, self._index.end)

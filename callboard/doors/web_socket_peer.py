@@ -305,6 +305,7 @@ class WebSocketPeer(RunReceiver, Closing):
         future: Future[None] = Future()
         # Behind what the same thread has subscribed to before.
         self._hub.call_soon(self._await, future)
+        self._runtime.shutdown.guard(future)
         return future
 
     def close(self) -> None:

@@ -296,7 +296,7 @@ class ZeroMq(Closing):
         future: Future[None] = Future()
         # Behind what the same thread has subscribed to before.
         self._hub.call_soon(self._await, future)
-        return future
+        return self._runtime.shutdown.guard(future)
 
     def close(self) -> None:
         """Leave the cluster; what was published has half a second to go out. Idempotent."""

@@ -184,6 +184,7 @@ class Stream(Watched, Generic[F, E]):
         self._holds = 0
         self._awaits_room = False
         self._is_broken = False
+        self._last_effects: list[E] = []
         sock.setblocking(False)  # noqa: FBT003  # its signature
         if not isinstance(sock, socket.socket) or sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -496,7 +497,10 @@ class Stream(Watched, Generic[F, E]):
     def _lost(self, reason: str) -> None:
         """Tell the machine that the connection broke, once."""
         if self.is_open:
-            self._carry_out(self.machine.lost(reason))
+            # Kept until they are carried out: a machine says them once, and without memory the
+            # node may have to do it again.
+            self._last_effects = self._last_effects or self.machine.lost(reason)
+            self._carry_out(self._last_effects)
 
     def broken(self, error: BaseException) -> None:
         """Cut the connection: a callback raised, so what it read may be handled by half."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import threading
 
 import pytest
 
@@ -157,27 +158,28 @@ def test_a_cancelled_read_of_a_log_that_is_elsewhere_takes_nothing():
         with CommitLog() as log:
             log.append("t", 1)
             follower = log.follow(0)
-            follower._log = Slow(log)
+            follower._log = slow = Slow(log)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(follower.aread(), 0.02)
-            await asyncio.sleep(0.2)  # the thread has read by then
-            follower._log.seconds = 0.0
+            slow.may_answer.set()
+            assert await asyncio.to_thread(slow.has_read.wait, 20)
             return [record.offset for record in await follower.aread()]
 
     assert asyncio.run(main()) == [0]
 
 
 class Slow:
-    """A log whose answers take their time."""
+    """A log that answers when it may."""
 
     is_elsewhere = True
     is_written_here = False
 
     def __init__(self, log):
-        self._log, self.growth, self.seconds = log, log.follow()._log.growth, 0.1
+        self._log, self.growth = log, log.follow()._log.growth
+        self.may_answer, self.has_read = threading.Event(), threading.Event()
 
     def readv(self, *args):
-        import time
-
-        time.sleep(self.seconds)
-        return self._log.readv(*args)
+        self.may_answer.wait(20)
+        run = self._log.readv(*args)
+        self.has_read.set()
+        return run

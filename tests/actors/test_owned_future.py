@@ -59,15 +59,21 @@ def test_a_wait_in_time_fetches_the_value_or_gives_it_back(returned, shield):
         loop = asyncio.get_running_loop()
         for number in range(300):
             future = OwnedFuture[int](None, returned.append)
-            loop.call_later(0.001, future.set_result, number)
+            has_come = asyncio.Event()
+
+            def arrive(future=future, number=number, has_come=has_come):
+                future.set_result(number)
+                has_come.set()
+
+            loop.call_later(0.001, arrive)  # just before the time is over
             try:
                 async with asyncio.timeout(0.001):
                     got.append(await (asyncio.shield(future) if shield else future))
             except TimeoutError:
                 pass
             if shield:  # the inner future goes on, and is dropped with its value
-                await asyncio.sleep(0.002)
-            del future
+                await has_come.wait()
+            del future, arrive
 
     asyncio.run(main())
     gc.collect()

@@ -154,7 +154,8 @@ def test_a_coroutine_that_was_done_is_left_alone(shutdown):
         with shutdown.ending():
             pass
         shutdown.begin(Phase.ENDED)
-        await asyncio.sleep(0.01)
+        for _ in range(3):
+            await asyncio.sleep(0)
         return "done"
 
     assert asyncio.run(main()) == "done"

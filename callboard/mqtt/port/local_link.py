@@ -12,7 +12,7 @@ from any thread.
 
 import asyncio
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Final
 
@@ -61,6 +61,8 @@ class LocalLink(Closing):
         self._owes_ready = False
         self._client: ClientProtocol[Answered] = ClientProtocol()
         self._end: str | None = None
+        #: Takes back that the link ends with the node of its router.
+        self.forget_end: Callable[[], object] = _nothing
         #: Done with whether a session was there, when the router has answered.
         self.connected: Future[bool] = Future()
         said = Properties(session_expiry_interval=session_expiry or None)
@@ -247,6 +249,10 @@ class LocalLink(Closing):
             case packets.ConnAck(reason_code=code):
                 self.connected.set_exception(Refused(reason_text(code), code))
 
+    def node_ended(self, name: str) -> None:
+        """End the link with the node of its router; from any thread."""
+        self._finish(f"the node {name} was closed")
+
     def _finish(self, why: str) -> None:
         """End the link: whatever waits for something fails."""
         with self._lock:
@@ -255,11 +261,16 @@ class LocalLink(Closing):
             self._end = why
             pending = list(self._client.inflight.values())
             self._client.inflight.clear()
+        self.forget_end()
         self._queue.close()
         for future in pending:
             future.set_exception(LinkClosed(why))
         if not self.connected.done():
             self.connected.set_exception(LinkClosed(why))
+
+
+def _nothing() -> None:
+    """What takes back that nothing was registered."""
 
 
 def _done() -> Answered:

@@ -15,10 +15,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Self, TypeVar
+from weakref import WeakMethod
 
 from callboard.actors.closing import Closing, on_a_thread
 from callboard.actors.errors import ActorDown, CallboardError, require
 from callboard.actors.reference import ActorRef
+from callboard.actors.shutdown import Phase
 from callboard.actors.system_actor import CallBack
 from callboard.configuration.host_port import parse_host_port
 from callboard.mqtt.access.auth import Security
@@ -321,7 +323,14 @@ class Router(Closing):
             RouterClosed: it does not run.
         """
         self._running()
-        return LocalLink(self._mailbox, client_id, **options)
+        assert self._node is not None, "it runs on one"
+        link = LocalLink(self._mailbox, client_id, **options)
+        # The router is an actor, and says nothing more when its node ends before it is closed.
+        end, node = WeakMethod(link.node_ended), self._node.name
+        link.forget_end = self._node.runtime.shutdown.on(
+            Phase.ENDED, lambda: (found := end()) and found(node)
+        )
+        return link
 
     def shadow(self, topic_filter: str) -> Message | None:
         """Return the last message of a filter with readers, None if there is none.

@@ -66,11 +66,11 @@ class Silent(Entity):
     idle = 5.0
 
     def __init__(self) -> None:
-        self.promises: list[object] = []
+        self._kept: list[object] = []
 
     @handler
     def on_text(self, msg: str) -> None:
-        self.promises.append(self.promise())
+        self._kept.append(self.promise())
 
 
 class SilentActor(Actor):
