@@ -61,10 +61,12 @@ def take(guard: locks.Lock) -> bool:
 
 
 def wait(guard: locks.Lock) -> bool:
-    """Wait for a lock that another thread holds; return False if this thread must not."""
-    if guard.acquire(timeout=PATIENCE):
-        return True
-    return not locks.holds_any() and guard.acquire()
+    """Wait for a moment for a lock that another thread holds; return whether it was taken.
+
+    Never longer: that thread may be in a finalizer which waits for a lock of the program, such
+    as that of a logging handler, and this thread may hold that one.
+    """
+    return guard.acquire(timeout=PATIENCE)
 
 
 class HandOver:

@@ -243,7 +243,6 @@ class EntityHost:
                 return False
             give = partial(self._give_late, key, message, sender, is_urgent=is_urgent)
             self._hand_over.add(give, lambda _: self.refuse(key, message, sender))
-            self._hand_over.carry_out()  # unless it is inside, and the outer call does it
             return True
         try:
             return self._take(key, message, sender, is_urgent=is_urgent)
@@ -252,8 +251,6 @@ class EntityHost:
                 self._lock.release()
             else:
                 lock.release()
-            if self._handed:
-                self._hand_over.carry_out()
 
     def _give_late(
         self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool

@@ -261,13 +261,14 @@ class TypeSender:
         if (
             (self._handed and not is_handed)
             or self._is_inside()
-            or not (guard.acquire(False) or reentry.wait(guard))  # noqa: FBT003
+            or not (
+                guard.acquire(False) or (guard.acquire() if is_handed else reentry.wait(guard))
+            )  # noqa: FBT003
         ):
             send = partial(self.send, key, slot, message, sender, is_urgent=is_urgent)
             self._hand_over.add(
                 partial(send, is_handed=True), partial(self._refuse_late, message, sender)
             )
-            self._hand_over.carry_out()  # unless it is inside, and the outer call does it
             return
         try:  # in half of the time that `with` takes: each message comes here
             self._number = number = self._number + 1
@@ -290,8 +291,6 @@ class TypeSender:
                 self._lock.release()
             else:
                 guard.release()
-            if self._handed and not is_handed:
-                self._hand_over.carry_out()
         if self._has_ended:
             self._refuse(waiting, "", self._closed())
         else:

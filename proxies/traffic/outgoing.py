@@ -171,9 +171,11 @@ class Outgoing:
         node, lock, has_room = proxy.node, self._lock, has_waited
         while True:
             is_late = (self._handed and not is_handed) or self._is_inside()
-            if is_late or not (lock.acquire(False) or reentry.wait(lock)):  # noqa: FBT003
+            if is_late or not (is_handed or lock.acquire(False) or reentry.wait(lock)):  # noqa: FBT003
                 self._send_later(proxy, message, sender, payload, at_once, has_waited)
                 return
+            if is_handed:
+                lock.acquire()
             try:  # in half of the time that `with` takes
                 hop = self._next_hops.get(node)
                 if hop is None or (proxy.waiting is not None and not has_waited):
@@ -206,8 +208,6 @@ class Outgoing:
                     return
             finally:
                 lock.release()
-                if self._handed and not is_handed:
-                    self._hand_over.carry_out()
             wire.make_room()  # without the lock: others have other ways
             has_room = True
         self._unrouted.wait_or_refuse(proxy, message, sender, payload)
@@ -241,7 +241,6 @@ class Outgoing:
     ) -> None:
         """Call `send` when the routes are free, behind what was handed over before."""
         self._hand_over.add(send, partial(self._refuse_late, proxy, message, sender))
-        self._hand_over.carry_out()  # unless it is inside, and the outer call does it
 
     @staticmethod
     def _refuse_late(
