@@ -19,13 +19,10 @@ Neither is needed, because a send returns before the message is handled:
 
 1. *Does this thread hold the lock that I need?* Then it is inside: it hands over. The answer
    is one look at the lock.
-2. *Is the lock held by another thread?* Usually it is free in a moment. But this thread may
-   hold another lock, of a higher rank, which that thread waits for: it took them in the order
-   of the ranks, and the interruption did not. So a send waits for a moment only (`PATIENCE`).
-   If the lock is not free by then, it looks at all locks of the process, and hands over if
-   this thread holds any. The moment is no matter of correctness: a thread that holds a lock
-   never waits longer, and one that holds none may wait for as long as it likes, as the ranks
-   rule out a circle.
+2. *Is the lock held by another thread?* Usually it is free in a moment. But that thread may be
+   interrupted, and wait for a lock that this one holds: one of ours, or one of the program, as
+   that of a logging handler. So a send waits for a moment only (`PATIENCE`), and hands over if
+   the lock is not free by then. Only the runner, which holds no lock, carries such calls out.
 
 The queue is a `deque`: its `append`, `popleft` and `len` are one step each, run no Python code
 and take no lock. Its calls are carried out in order, each in the context in which it was made.

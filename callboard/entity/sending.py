@@ -261,15 +261,15 @@ class TypeSender:
         if (
             (self._handed and not is_handed)
             or self._is_inside()
-            or not (
-                guard.acquire(False) or (guard.acquire() if is_handed else reentry.wait(guard))
-            )  # noqa: FBT003
+            or not (is_handed or guard.acquire(blocking=False) or reentry.wait(guard))
         ):
             send = partial(self.send, key, slot, message, sender, is_urgent=is_urgent)
             self._hand_over.add(
                 partial(send, is_handed=True), partial(self._refuse_late, message, sender)
             )
             return
+        if is_handed:
+            guard.acquire()
         try:  # in half of the time that `with` takes: each message comes here
             self._number = number = self._number + 1
             waiting = Waiting(number, key, slot, message, sender, is_urgent, now)
