@@ -108,6 +108,10 @@ PROMISES_LOOKED_AT: Final = 64
 #: Guards the tables of watchers while actors end; held for a few operations.
 LIFE: Final = locks.lock("lives of actors", 770)
 
+#: What cells are about to get as their mailbox, or for their rarely used state.
+_FIRST_MAILBOXES: Final[dict["Cell", deque[Item]]] = {}
+_FIRST_ASIDES: Final[dict["Cell", "Aside"]] = {}
+
 _URGENT: Final = Urgent()
 _RESUME: Final = Resume()
 
@@ -548,10 +552,14 @@ class Cell:
 
     def open_mailbox(self) -> deque[Item]:
         """Return the mailbox, made on first use."""
-        with LIFE:  # two first messages may come at once
+        if self._mailbox is None:
+            # Two first messages may come at once, also one from inside the call of the other.
+            # `setdefault` is one step: all that come now get the same mailbox.
+            made = _FIRST_MAILBOXES.setdefault(self, deque())
             if self._mailbox is None:
-                self._mailbox = deque()
-            return self._mailbox
+                self._mailbox = made
+            _FIRST_MAILBOXES.pop(self, None)
+        return self._mailbox
 
     def bound_mailbox(self, bounds: Mailbox) -> None:
         """Give the mailbox bounds; what waits in it already has been accepted."""
@@ -563,9 +571,10 @@ class Cell:
     def open_aside(self) -> Aside:
         """Return the rarely used state, made on first use."""
         if self.aside is None:
-            with LIFE:
-                if self.aside is None:
-                    self.aside = Aside()
+            made = _FIRST_ASIDES.setdefault(self, Aside())  # as in `open_mailbox`
+            if self.aside is None:
+                self.aside = made
+            _FIRST_ASIDES.pop(self, None)
         return self.aside
 
     # --- the turn ---
@@ -1188,7 +1197,9 @@ class Cell:
         with LIFE:
             if self.reason is None:
                 if self._watchers is None:
-                    self._watchers = {}
+                    made: dict[object, Watcher] = {}
+                    if self._watchers is None:  # a monitor inside this call may have made it
+                        self._watchers = made
                 self._watchers[key] = watcher
                 return
         watcher(Down(self.ref, ExitReason.NOT_FOUND, f"it had ended ({self.reason})"))

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
-from callboard import after_fork
-from callboard.actors.errors import WouldBlock
+from callboard import after_fork, locks
+from callboard.actors.errors import WouldBlock, WouldDeadlock
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,7 +80,11 @@ def refuse_loop(call: str, instead: str) -> None:
 
     Raises:
         WouldBlock: an event loop runs on this thread, and the call would stop it.
+        WouldDeadlock: the call runs inside another one of callboard, on its thread.
     """
+    if locks.holds_any():
+        msg = f"{call} in a finalizer or signal handler that runs inside a call of callboard"
+        raise WouldDeadlock(msg)
     if asyncio._get_running_loop() is not None:
         what = f"{call} would block the event loop; await {instead} instead"
         raise WouldBlock(what)

@@ -19,9 +19,10 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar, runtime_chec
 from weakref import ref
 
 from callboard import locks
-from callboard.actors.errors import AskTimeout, ResultTimeout, WouldBlock
+from callboard.actors.errors import AskTimeout, ResultTimeout, WouldBlock, WouldDeadlock
 from callboard.actors.seconds import limit as checked_limit
 from callboard.dataclass import dataclass
+from callboard.reentry import PATIENCE
 from callboard.text import logged, shown
 
 log = logging.getLogger("callboard.actors")
@@ -34,6 +35,12 @@ OVER: Final = float("-inf")
 
 #: Guards every future's list of callbacks; held for a few operations.
 _CALLBACKS = locks.lock("callbacks of futures", 970)
+
+
+_INSIDE: Final = (
+    ".result() in a finalizer or a signal handler that runs inside a call of callboard would "
+    "wait for ever; add a callback, or wait elsewhere"
+)
 
 
 class Awaiter(Protocol):
@@ -188,7 +195,8 @@ class Future(Generic[T]):
         Raises:
             InvalidSeconds: the timeout is not a time.
             ResultTimeout: the time ran out; the ask goes on.
-            WouldDeadlock: called in a handler on a future that is not done.
+            WouldDeadlock: called in a handler on a future that is not done, or in a finalizer
+                or signal handler that runs inside a call of callboard.
             WouldBlock: called on the thread of a running event loop.
             CancelledError: it was cancelled; that of `concurrent.futures`, or asyncio's in a
                 coroutine.
@@ -346,6 +354,14 @@ class Future(Generic[T]):
 
         self.on_done(wake)
         seconds = -1 if limit is None else min(max(limit, 0.0), threading.TIMEOUT_MAX)
+        if seconds < 0 or seconds > PATIENCE:
+            # The look at all locks is not worth its time where the answer comes soon.
+            if woken.acquire(timeout=PATIENCE):
+                return
+            if locks.holds_any():
+                self.remove_done_callback(wake)
+                raise WouldDeadlock(_INSIDE)
+            seconds = -1 if seconds < 0 else seconds - PATIENCE
         if woken.acquire(timeout=seconds):
             return
         self.remove_done_callback(wake)

@@ -41,6 +41,7 @@ from callboard.actors.reference import ActorRef, Down, Home, Running, Sender, cu
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.signals import ChildDown, Exit, LinkExit, Resume, Stop, Urgent
 from callboard.dataclass import dataclass
+from callboard.reentry import HandOver, nothing
 from callboard.seconds import check_numbers
 from callboard.text import shown
 
@@ -283,6 +284,9 @@ class MailboxHost(Home, Protocol):
     def report(self, event: object, /) -> None:
         """Hand an event to all subscribers."""
 
+    def post(self, callback: Callable[..., object], /, *args: Any) -> None:
+        """Call `callback(*args)` soon on the node's thread; from any thread."""
+
 
 class MailboxOwner(Running, Protocol):
     """What a bounded mailbox uses of the cell that empties it."""
@@ -294,6 +298,9 @@ class MailboxOwner(Running, Protocol):
     @property
     def alive(self) -> bool:
         """Whether the actor has not ended."""
+
+    def schedule(self) -> None:
+        """See to it that the actor has a turn."""
 
 
 class Guests(Protocol):
@@ -331,6 +338,8 @@ class Remote(Protocol):
 class BoundedMailbox(deque[Item]):
     """A mailbox that knows its bounds; looks like a deque to the cell that empties it."""
 
+    #: Messages from inside calls of this mailbox; made when there is one.
+    _hand_over: HandOver | None = None
     #: The nodes that know of the bounds; None as long as there are none.
     guests: Guests | None = None
 
@@ -340,6 +349,7 @@ class BoundedMailbox(deque[Item]):
         self.pressure = BackPressure(bounds)
         self._cell = cell
         self._lock = locks.lock("bounded mailbox", 850)  # messages and their sizes go together
+        self._is_inside = locks.owner_test(self._lock)
         self._sizes: deque[int] | None = None if bounds.bytes is None else deque()
         self._lost = 0
         self._reporting = False
@@ -351,6 +361,27 @@ class BoundedMailbox(deque[Item]):
     # --- as a deque ---
 
     def append(self, item: Item) -> None:
+        """Take a message, or do with it what the policy says."""
+        hand_over = self._hand_over
+        if (hand_over is not None and hand_over.calls) or self._is_inside():
+            self._append_later(item)
+        else:
+            self._append(item)
+
+    def _append_later(self, item: Item) -> None:
+        """Append a message that is sent inside a call of this mailbox, or behind such ones."""
+        made = HandOver(self._lock, self._cell.runtime.post)
+        # One step: a call inside this one may make it, too.
+        hand_over: HandOver = self.__dict__.setdefault("_hand_over", made)
+        hand_over.add(partial(self._append_late, item), nothing)  # a full mailbox counts it
+        hand_over.carry_out()  # unless it is inside
+
+    def _append_late(self, item: Item) -> None:
+        """Append a message that was handed over."""
+        self._append(item)
+        self._cell.schedule()
+
+    def _append(self, item: Item) -> None:
         """Take a message, or do with it what the policy says."""
         message = item[0]
         if message.__class__ in ALWAYS_FIT:
@@ -364,10 +395,14 @@ class BoundedMailbox(deque[Item]):
         if self.bounds.on_full == "wait" and (node := self._guest(item)):
             self._take_in(item, size, node)
             return
-        with self._lock:
+        lock = self._lock
+        lock.acquire()  # in half of the time that `with` takes: each message comes here
+        try:
             fits = self.pressure.fits(len(self), size)
             if fits:
                 self._push(item, size)
+        finally:
+            lock.release()
         if not fits:
             self._overflow(item, size)
 
@@ -585,7 +620,7 @@ class BoundedMailbox(deque[Item]):
 
     def _wait(self, item: Item, size: int, push: Callable[[Item, int], None] | None) -> bool:
         """Wait outside of the system; inside use the overdraft, and refuse what is beyond."""
-        if may_wait():
+        if may_wait() and not locks.holds_any():  # nor inside a call of callboard
             return self._block(item, size, push)
         with self._lock:
             fits = self.pressure.fits(len(self), size, 2)

@@ -275,11 +275,17 @@ class Runtime:
     def _new_cell(self, actor_class: type, parent: Cell | None, number: int | None) -> Cell:
         """Make the cell of an actor and enter it under its number."""
         table = self.table_of(actor_class)
+        kind = actor_class if hasattr(actor_class, "cell_class") else self.plain
         with self._lock:
-            kind = actor_class if hasattr(actor_class, "cell_class") else self.plain
-            number = self._next_number() if number is None else number
-            cell = kind.cell_class(self, self.runner, number, table, parent, self.now())
-            self.contexts[cell.number] = cell
+            while True:
+                chosen = self._next_number() if number is None else number
+                cell = kind.cell_class(self, self.runner, chosen, table, parent, self.now())
+                # One step: a spawn inside this one may just have taken the number.
+                if number is not None:
+                    self.contexts[chosen] = cell
+                    break
+                if self.contexts.setdefault(chosen, cell) is cell:
+                    break
             self.counters.spawned += 1
         if parent is not None:
             if parent.children is None:
@@ -290,9 +296,10 @@ class Runtime:
     def place(self, make: Callable[[int], C]) -> C:
         """Give a cell that needs no actor a number, and make it reachable under that."""
         with self._lock:
-            cell = make(self._next_number())
-            self.contexts[cell.number] = cell
-        return cell
+            while True:
+                cell = make(self._next_number())
+                if self.contexts.setdefault(cell.number, cell) is cell:  # as in `_new_cell`
+                    return cell
 
     def table_of(self, handlers: Handlers) -> DispatchTable:
         """Return the dispatch table of a class, kept; or of functions or an object, made."""
@@ -476,7 +483,7 @@ class Runtime:
     def handled(self) -> int:
         """Messages that handlers were called for."""
         with self._lock:
-            living = sum(cell.handled for cell in self.contexts.values())
+            living = sum(cell.handled for cell in list(self.contexts.values()))
             return self.counters.handled_by_ended + living
 
     @property

@@ -58,7 +58,12 @@ class CheckedLock:
             if not self.is_reentrant:
                 error = _misuse(f"{self} is held by this thread already")
                 raise error
-        elif blocking and held and max(each.rank for each in held) >= self.rank:
+        elif (
+            blocking
+            and timeout < 0  # what waits for a moment only stops nobody
+            and held
+            and max(each.rank for each in held) >= self.rank
+        ):
             error = _misuse(f"{self} is taken while this thread holds {held}")
             raise error
         taken = self._lock.acquire(blocking, timeout)

@@ -19,7 +19,8 @@ The pytest plugin `callboard.checked_locks` puts locks that assert these rules i
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+from weakref import ref
 
 
 class Lock(Protocol):
@@ -50,7 +51,13 @@ class Factory(Protocol):
 
 def _plain(name: str, rank: int, *, reentrant: bool, runs_users: bool) -> Lock:
     """Return the lock of production."""
-    return threading.RLock()  # type: ignore[return-value]  # the stubs leave `_is_owned` out
+    made: Lock = threading.RLock()  # type: ignore[assignment]  # the stubs lack `_is_owned`
+    return made
+
+
+#: All locks, weakly: for the rare question whether this thread holds any. Adding, removing and
+#: copying are one step of the interpreter each.
+_all: Final[set["ref[Lock]"]] = set()
 
 
 _factory: Factory = _plain
@@ -72,7 +79,10 @@ def lock(name: str, rank: int, *, reentrant: bool = False, runs_users: bool = Fa
         runs_users: whether code of users may run under it, against the first rule: it makes
             whole operations follow each other, and guards no data. The page gives the reason.
     """
-    return _factory(name, rank, reentrant=reentrant, runs_users=runs_users)
+    made = _factory(name, rank, reentrant=reentrant, runs_users=runs_users)
+    if not runs_users:  # under these, waiting is what operations do
+        _all.add(ref(made, _all.discard))
+    return made
 
 
 def condition(name: str, rank: int) -> threading.Condition:
@@ -207,6 +217,11 @@ def is_owned(guard: Lock) -> bool:
     return guard._is_owned()  # noqa: SLF001  # public in all but its name: `Condition` uses it
 
 
+def owner_test(guard: Lock) -> Callable[[], bool]:
+    """Return what tells whether its thread holds a lock; hot paths keep it and call it."""
+    return guard._is_owned  # noqa: SLF001  # as in `is_owned`
+
+
 def is_taken(guard: Lock) -> bool:
     """Return whether any thread, this one included, holds a lock at this moment."""
     if is_owned(guard) or not guard.acquire(blocking=False):
@@ -218,3 +233,12 @@ def is_taken(guard: Lock) -> bool:
 def take_if_free(guard: Lock) -> bool:
     """Take a lock that no thread holds, this one included; return whether it was taken."""
     return not is_owned(guard) and guard.acquire(blocking=False)
+
+
+def holds_any() -> bool:
+    """Return whether this thread holds any lock that guards data; it looks at all of them."""
+    for known in list(_all):
+        made = known()
+        if made is not None and is_owned(made):
+            return True
+    return False

@@ -174,6 +174,7 @@ class Broker:
         self.foreign.close(CLOSING)
         self.connector.close()
         self.unrouted.close("the node was closed")
+        self.outgoing.carry_out()  # which refuses what was handed over
 
     def _look_around(self) -> None:
         """Report often while messages arrive: the rest would count as lost with a path."""

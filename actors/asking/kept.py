@@ -190,12 +190,14 @@ class KeptAnswers:
     def _drop(self, answer: KeptAnswer) -> KeptAnswer:
         """Forget an answer, and return it; needs the lock."""
         self._answers.pop(answer.place, None)
+        if self._due.pop(answer, None) is None:
+            return answer  # a call inside this one has dropped it
         self.held -= answer.size
-        del self._due[answer]
-        of = self._of[answer.place[0]]
-        del of[answer]
-        if not of:
-            del self._of[answer.place[0]]
+        of = self._of.get(answer.place[0])
+        if of is not None:
+            of.pop(answer, None)
+            if not of:
+                self._of.pop(answer.place[0], None)
         return answer
 
     def _expire(self) -> None:

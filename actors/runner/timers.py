@@ -7,6 +7,7 @@ each message and canceling nearly all of them (timeouts) holds memory only for t
 
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -53,8 +54,11 @@ class Timers:
         #: Nothing may be added while the heap is made again.
         self._lock = locks.lock("timers of a runner", 950)
 
+        #: Timers that were added inside another call, by its own thread.
+        self._late: deque[tuple[float, int, Timer]] = deque()
+
     def __len__(self) -> int:
-        return len(self.heap)
+        return len(self.heap) + len(self._late)
 
     @property
     def next_at(self) -> float | None:
@@ -75,13 +79,32 @@ class Timers:
             seconds(when, "when")
             when = float(max(-LATEST, min(LATEST, when)))
         timer = Timer(self, callback, args)
+        entry = when, next(self._numbers), timer
+        if locks.is_owned(self._lock):  # inside another call, which has the heap in its hands
+            self._late.append(entry)
+            return timer
         with self._lock:
-            heapq.heappush(self.heap, (when, next(self._numbers), timer))
+            heapq.heappush(self.heap, entry)
+        if self._late:
+            self._take_late()
         return timer
+
+    def _take_late(self) -> None:
+        """Add timers that came from inside other calls."""
+        late = self._late
+        while late:
+            with self._lock:
+                try:
+                    entry = late.popleft()
+                except IndexError:  # another thread was faster
+                    return
+                heapq.heappush(self.heap, entry)
 
     def due(self, now: float) -> Iterator[tuple[Callable[..., object], tuple[Any, ...]]]:
         """Take out what is due, in order."""
         while True:
+            if self._late:
+                self._take_late()
             with self._lock:
                 if not self.heap or self.heap[0][0] > now:
                     return
@@ -98,7 +121,11 @@ class Timers:
         self._cancelled += 1
         if self._cancelled < COMPACT_FROM or 2 * self._cancelled <= len(self.heap):
             return
+        if locks.is_owned(self._lock):  # inside another call: a later one will do it
+            return
         with self._lock:
             self.heap[:] = [entry for entry in self.heap if entry[2].callback is not None]
             heapq.heapify(self.heap)
             self._cancelled = 0
+        if self._late:
+            self._take_late()

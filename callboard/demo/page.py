@@ -42,7 +42,7 @@ class DemoPage(Closing):
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._token = secrets.token_urlsafe(32)
         self._parts = contextlib.ExitStack()
-        self._lock = locks.lock("page of the demo", 110)
+        self._lock = locks.lock("page of the demo", 110, runs_users=True)
         self._over = threading.Event()
         threading.Thread(target=self._serve, name="demo-page", daemon=True).start()
 

@@ -30,7 +30,7 @@ import cbor2
 
 from callboard import locks
 from callboard.actors.dispatch import handler
-from callboard.actors.errors import ResultTimeout, WouldBlock
+from callboard.actors.errors import ResultTimeout, WouldBlock, WouldDeadlock
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Down
 from callboard.actors.seconds import seconds
@@ -569,7 +569,7 @@ class Hub(SystemActor):
                 "the event loop; await apublish(…) instead"
             )
             raise WouldBlock(msg)
-        with suppress(ResultTimeout):
+        with suppress(ResultTimeout, WouldDeadlock):  # inside a call it goes on, as a handler
             self.room().result(WAIT_FOR_TURN)
 
     def has_room(self) -> bool:

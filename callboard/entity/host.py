@@ -10,7 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from callboard import locks
+from callboard import locks, reentry
 from callboard.actors.dispatch import DispatchTable
 from callboard.actors.envelope import Envelope
 from callboard.actors.exit_reason import ExitReason
@@ -57,6 +57,7 @@ from callboard.entity.state.interface import (
 from callboard.entity.unpersisted import checking
 from callboard.histogram import Histogram
 from callboard.lease.errors import Fenced, StateCorrupt
+from callboard.reentry import HandOver
 from callboard.text import said
 
 if TYPE_CHECKING:
@@ -141,6 +142,9 @@ class EntityHost:
         self.table = _table_of(kind.cls, form if is_checked else None)
         self._lock = locks.collecting_lock("host of entities", 530)
         self.lock = self._lock.guard
+        self._is_inside = locks.owner_test(self.lock)
+        self._hand_over = HandOver(self.lock, runtime.post)
+        self._handed = self._hand_over.calls
         #: The activations, by key.
         self.cells: dict[str, EntityCell] = {}
         #: How many there are in each slot.
@@ -212,16 +216,50 @@ class EntityHost:
     # --- messages ---
 
     def deliver(
-        self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool = False
+        self,
+        key: str,
+        message: Any,
+        sender: Sender | None,
+        *,
+        is_urgent: bool = False,
+        is_held: bool = False,
     ) -> bool:
         """Give a message to the entity of a key, which is made if need be; from any thread.
+
+        `is_held`: the caller holds the lock.
 
         Returns:
             False if this node does not serve the key's slot: nothing happened.
         """
         if is_nested(message) and self._comes_back(key, message, sender):
             return True
-        return self._take(key, message, sender, is_urgent=is_urgent)
+        if is_held:
+            return self._take(key, message, sender, is_urgent=is_urgent)
+        lock = self.lock
+        if (
+            self._handed or self._is_inside() or not (lock.acquire(False) or reentry.wait(lock))  # noqa: FBT003
+        ):
+            if not self.serves(slot_of(key)):
+                return False
+            give = partial(self._give_late, key, message, sender, is_urgent=is_urgent)
+            self._hand_over.add(give, lambda _: self.refuse(key, message, sender))
+            return True
+        try:
+            return self._take(key, message, sender, is_urgent=is_urgent)
+        finally:
+            if self._lock.calls:
+                self._lock.release()
+            else:
+                lock.release()
+
+    def _give_late(
+        self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
+    ) -> None:
+        """Give a message to an entity that was handed over from inside a call."""
+        with self._lock:
+            is_taken = self._take(key, message, sender, is_urgent=is_urgent)
+        if not is_taken:
+            self.sending.send(key, slot_of(key), message, sender, is_urgent=is_urgent)
 
     def deliver_carried(
         self, key: str, message: Any, sender: HeldCarried, refused: Container[int]
@@ -272,37 +310,37 @@ class EntityHost:
         if cell is not None and cell.running:  # whether it waits will be known soon
             self.runtime.call_later(LOOK, self._answer_or_refuse, key, message, sender)
         elif cell is None or cell.task is None:  # it does not wait any more
-            if not self._take(key, message, sender, is_urgent=False):
-                slot = slot_of(key)
-                self.sending.send(key, slot, message, sender, is_urgent=False)
+            self._give_late(key, message, sender, is_urgent=False)
         elif not cell.answer_meanwhile(message, sender):
             sender.set_exception(would_deadlock(message.chain, f"{self.type.name}/{key}"))
 
     def _take(self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool) -> bool:
-        """Give a message to the entity of a key; False if the slot is not served here."""
+        """Give a message to the entity of a key; False if the slot is not served here.
+
+        Needs the lock.
+        """
         if self.is_leased is not None and self._is_unleased(key, sender):
             self.refuse_unleased(sender)
             return True
-        with self.lock:
-            cell = self.cells.get(key)
-            if self._stopped and slot_of(key) in self._stopped and not self.is_closed:
-                if self._hold(key, message, sender, is_urgent=is_urgent):
-                    return True
-                cell = None
-            elif cell is None:
-                if not self.serves(slot_of(key)):
-                    return False
-                if not self.is_closed:
-                    cell = self._activate(key)
-            elif cell.is_put_away or cell.reason is not None:
-                waiting = self._waiting.setdefault(key, [])
-                if len(waiting) < WAITING_LIMIT:
-                    waiting.append((message, sender))
-                    return True
-                cell = None
-            if cell is not None:
-                (cell.post_urgent if is_urgent else cell.post)(message, sender)
+        cell = self.cells.get(key)
+        if self._stopped and slot_of(key) in self._stopped and not self.is_closed:
+            if self._hold(key, message, sender, is_urgent=is_urgent):
                 return True
+            cell = None
+        elif cell is None:
+            if not self.serves(slot_of(key)):
+                return False
+            if not self.is_closed:
+                cell = self._activate(key)
+        elif cell.is_put_away or cell.reason is not None:
+            waiting = self._waiting.setdefault(key, [])
+            if len(waiting) < WAITING_LIMIT:
+                waiting.append((message, sender))
+                return True
+            cell = None
+        if cell is not None:
+            (cell.post_urgent if is_urgent else cell.post)(message, sender)
+            return True
         self.refuse(key, message, sender)
         return True
 
@@ -472,7 +510,7 @@ class EntityHost:
             held = self._take_held()
             for key, message, sender, is_urgent in held:
                 if slot_of(key) in kept:
-                    self.deliver(key, message, sender, is_urgent=is_urgent)
+                    self.deliver(key, message, sender, is_urgent=is_urgent, is_held=True)
                 else:
                     self._hold_on(key, message, sender, is_urgent=is_urgent)
         while True:
@@ -543,7 +581,7 @@ class EntityHost:
                 waiting = ()
             elif self.serves(cell.slot) and not self.is_closed:
                 for message, sender in waiting:  # before anything that comes from now on
-                    self.deliver(cell.key, message, sender)
+                    self.deliver(cell.key, message, sender, is_held=True)
                 waiting = ()
             is_empty = not self.cells
         self._bring_elsewhere(cell, waiting)

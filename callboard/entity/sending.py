@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Final, Literal
 
-from callboard import locks
+from callboard import locks, reentry
 from callboard.actors.asking.overdue import due_of
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, CallboardError, NodeClosed, NodeUnreachable
@@ -45,6 +45,7 @@ from callboard.entity.reference import entity_text
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
 from callboard.proxies.errors import NotPermitted
 from callboard.proxies.messages import TAKES_NO_MORE
+from callboard.reentry import HandOver
 
 #: Messages that wait for the owner of a slot, and seconds that one which was told does.
 WAITING_LIMIT: Final = 1_000
@@ -191,6 +192,10 @@ class TypeSender:
         self.table = Table()
         self.lock = self._lock = locks.collecting_lock("messages to entities", 520)
         self._guard = self._lock.guard
+        self._is_inside = locks.owner_test(self._guard)
+        self._hand_over = HandOver(self._guard, runtime.post)
+        #: What was handed over, and goes before anything else does.
+        self._handed = self._hand_over.calls
         self._queues: dict[int, deque[Waiting]] = {}
         #: What the host held while it gave a slot away, and cannot go yet.
         self._passing: dict[int, deque[Waiting]] = {}
@@ -238,13 +243,34 @@ class TypeSender:
             )
 
     def send(
-        self, key: str, slot: int, message: Any, sender: Sender | None, *, is_urgent: bool
+        self,
+        key: str,
+        slot: int,
+        message: Any,
+        sender: Sender | None,
+        *,
+        is_urgent: bool,
+        is_handed: bool = False,
     ) -> None:
-        """Send a message, or let it wait for its owner; from any thread."""
+        """Send a message, or let it wait for its owner; from any thread.
+
+        `is_handed`: it was handed over by a call inside this one, and its turn has come.
+        """
         now = 0.0 if sender.__class__ is Future else self._runtime.now()
         guard = self._guard
-        guard.acquire()  # in half of the time that `with` takes: each message comes here
-        try:
+        if (
+            (self._handed and not is_handed)
+            or self._is_inside()
+            or not (is_handed or guard.acquire(blocking=False) or reentry.wait(guard))
+        ):
+            send = partial(self.send, key, slot, message, sender, is_urgent=is_urgent)
+            self._hand_over.add(
+                partial(send, is_handed=True), partial(self._refuse_late, message, sender)
+            )
+            return
+        if is_handed:
+            guard.acquire()
+        try:  # in half of the time that `with` takes: each message comes here
             self._number = number = self._number + 1
             waiting = Waiting(number, key, slot, message, sender, is_urgent, now)
             carrying = self._settled.get(slot)
@@ -269,6 +295,12 @@ class TypeSender:
             self._refuse(waiting, "", self._closed())
         else:
             self._refuse(waiting, f"{WAITING_LIMIT:,} messages wait for its owner, the limit")
+
+    def _refuse_late(self, message: Any, sender: Sender | None, error: BaseException) -> None:
+        """Fail an ask, or count a message, that was handed over and cannot be sent."""
+        if sender is not None and sender.expects:
+            sender.set_exception(error)
+        self._runtime.dead_letter(self._runtime.nobody, message, sender)
 
     def send_marker(self, slot: int, passed: Callable[[], object]) -> None:
         """Call back once all that this node has sent for a slot is with its owner."""

@@ -72,7 +72,7 @@ def _close(node: Node) -> None:
     threading.Thread(target=node.close, name="callboard-close", daemon=True).start()
 
 
-_LOCK: Final = locks.lock("readers of remote logs", 480)
+_LOCK: Final = locks.lock("readers of remote logs", 480, runs_users=True)
 _OWN: Final[WeakValueDictionary[tuple[int, str, str | None, str], _ReaderNode]] = (
     WeakValueDictionary()
 )

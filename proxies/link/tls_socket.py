@@ -140,6 +140,8 @@ class TlsSocket:
             BlockingIOError: the socket is full.
             OSError: the connection broke.
         """
+        if locks.is_owned(self._lock):  # inside a call of this socket: as if it were full
+            raise BlockingIOError(errno.EAGAIN, "the socket is in use by this thread")
         with self._lock:
             if not self._push():
                 raise BlockingIOError(errno.EAGAIN, "the socket is full")

@@ -72,7 +72,7 @@ class Names:
         check_name(name)
         checked_ref(ref, "register()")
         with self._lock:
-            before = tuple(known for known in self._holders.get(name, ()) if known != ref)
+            before = tuple(k for k in tuple(self._holders.get(name, ())) if k != ref)
             is_known = ref in self._holders.get(name, ())
             self._holders[name] = {ref: None}
             if before or not is_known:
@@ -103,13 +103,13 @@ class Names:
         """Take a name back (only from `ref`, if given); False when nobody had it."""
         with self._lock:
             holders = self._holders.get(name, {})
-            taken = tuple(held for held in holders if ref is None or held == ref)
+            taken = tuple(held for held in tuple(holders) if ref is None or held == ref)
             if not taken:
                 return False
             for held in taken:
-                del holders[held]
+                holders.pop(held, None)
             if not holders:
-                del self._holders[name]
+                self._holders.pop(name, None)
             self._tell(name, (), taken, reason)
         for held in taken:
             held.target.demonitor((self, name))

@@ -13,6 +13,7 @@ from operator import attrgetter
 from threading import get_ident
 from typing import Any, Final
 
+from callboard import locks, reentry
 from callboard.actors.envelope import (
     COMPANY,
     Envelope,
@@ -43,7 +44,7 @@ from callboard.basp.options import DEADLINE_MS, DispatchOptions, read_options
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import MessageRegistry
 from callboard.dataclass import dataclass
-from callboard.proxies.errors import MessageTooLarge, NotSerializable
+from callboard.proxies.errors import LinkFull, MessageTooLarge, NotSerializable
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.stream import WAITING_LIMIT
 from callboard.proxies.messages import (
@@ -59,6 +60,7 @@ from callboard.proxies.messages import (
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.traffic.loads import FIRST_LOAD, LEAST_LIMIT, AnswerLoad, Carrier, Load
 from callboard.proxies.traffic.unrouted import Unrouted
+from callboard.reentry import HandOver
 
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
 
@@ -93,6 +95,10 @@ class Outgoing:
         routes = self._routes
         self._node_id = routes.node_id
         self.lock = self._lock = routes.lock
+        self._is_inside = locks.owner_test(routes.lock)
+        self._hand_over = HandOver(routes.lock, self._runtime.post)
+        #: What was handed over, and goes before anything else does.
+        self._handed = self._hand_over.calls
         self._next_hops = routes.router.next_hops
         self._wires = routes.wires
         self._account = routes.accounts.account
@@ -132,7 +138,8 @@ class Outgoing:
         #: Nodes in reach that said that they take no more asks.
         self.refusing: set[bytes] = set()
 
-    def dispatch(
+    # Each message comes here, so it is one function.
+    def dispatch(  # noqa: C901
         self,
         proxy: Proxy,
         message: Any,
@@ -141,6 +148,7 @@ class Outgoing:
         *,
         at_once: bool = False,
         has_waited: bool = False,
+        is_handed: bool = False,
     ) -> None:
         """Send a message to a proxy's actor: serialized here, counted, written.
 
@@ -151,6 +159,7 @@ class Outgoing:
             payload: the message serialized, if it is that already.
             at_once: write it before this returns; asks of threads outside always are.
             has_waited: it goes in front of those that still wait.
+            is_handed: it was handed over by a call inside this one, and its turn has come.
 
         Raises:
             NotSerializable: it holds something that cannot travel.
@@ -159,10 +168,15 @@ class Outgoing:
         """
         if payload is None:
             payload = self.encode(message)
-        node = proxy.node
-        has_room = has_waited
+        node, lock, has_room = proxy.node, self._lock, has_waited
         while True:
-            with self._lock:
+            is_late = (self._handed and not is_handed) or self._is_inside()
+            if is_late or not (is_handed or lock.acquire(False) or reentry.wait(lock)):  # noqa: FBT003
+                self._send_later(proxy, message, sender, payload, at_once, has_waited)
+                return
+            if is_handed:
+                lock.acquire()
+            try:  # in half of the time that `with` takes
                 hop = self._next_hops.get(node)
                 if hop is None or (proxy.waiting is not None and not has_waited):
                     break
@@ -186,20 +200,65 @@ class Outgoing:
                     data = position << POSITION_SHIFT | message_id
                     is_urgent = message.__class__ is Envelope and message.is_urgent
                     data |= HIGH_PRIORITY * is_urgent
+                    size, number = len(payload), proxy.number
                     header = HEADER.pack(
-                        _DISPATCH,
-                        len(payload),
-                        data,
-                        self._node_id,
-                        node,
-                        asker,
-                        proxy.number,
+                        *(_DISPATCH, size, data, self._node_id, node, asker, number)
                     )
                     wire.write(header + payload, at_once=at_once or message_id != 0)
                     return
+            finally:
+                lock.release()
             wire.make_room()  # without the lock: others have other ways
             has_room = True
         self._unrouted.wait_or_refuse(proxy, message, sender, payload)
+
+    def _send_later(
+        self,
+        proxy: Proxy,
+        message: Any,
+        sender: Sender | None,
+        payload: bytes,
+        at_once: bool,  # noqa: FBT001
+        has_waited: bool,  # noqa: FBT001
+    ) -> None:
+        """Hand a message over that is sent inside a call, or behind such messages."""
+        send = partial(
+            self.dispatch,
+            *(proxy, message, sender, payload),
+            at_once=at_once,
+            has_waited=has_waited,
+            is_handed=True,
+        )
+        self.hand_over(send, proxy, message, sender)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether a message that is sent now has to be handed over."""
+        return bool(self._handed) or self._is_inside()
+
+    def hand_over(
+        self, send: Callable[[], object], proxy: Proxy, message: Any, sender: Sender | None
+    ) -> None:
+        """Call `send` when the routes are free, behind what was handed over before."""
+        self._hand_over.add(send, partial(self._refuse_late, proxy, message, sender))
+
+    @staticmethod
+    def _refuse_late(
+        proxy: Proxy, message: Any, sender: Sender | None, error: BaseException
+    ) -> None:
+        """Fail an ask, or count a message, that was handed over and cannot be sent."""
+        if not isinstance(error, Exception):  # an exit meant for who sent it
+            error = LinkFull(str(error))
+        proxy.refuse(message, sender, error)
+
+    def carry_out(self) -> None:
+        """Send what was handed over by calls inside others."""
+        self._hand_over.carry_out()
+
+    @property
+    def handed_over(self) -> int:
+        """How many sends were handed over, as they were made inside other calls."""
+        return self._hand_over.handed
 
     def stand_behind(self, proxy: Proxy, command: object) -> bool:
         """Let a command wait behind the messages that wait; False if there are none."""
@@ -335,10 +394,20 @@ class Outgoing:
         self, node: bytes, number: int, message_id: int, payload: bytes
     ) -> None:
         """Write an answer, or hold it while its path is replaced."""
-        with self._lock:
+        if not reentry.take(self._lock):
+            again = partial(self.respond_encoded, node, number, message_id, payload)
+            self._hand_over.add(again, self._lose_answer)
+            return
+        try:
             if self.loads:
                 self._unload(node)
             self._respond(node, number, message_id, payload)
+        finally:
+            self._lock.release()
+
+    def _lose_answer(self, _: BaseException) -> None:
+        """Count an answer that was handed over and cannot be sent."""
+        self._routes.undeliverable += 1
 
     def _respond(self, node: bytes, number: int, message_id: int, payload: bytes) -> None:
         """Write an answer, or hold it while its path is replaced; with the lock held."""
@@ -370,7 +439,10 @@ class Outgoing:
             self.respond_encoded(node, 0, message_id, payload)
             return
         lock = self.lock
-        lock.acquire()  # in half of the time that `with` takes: each answer comes here
+        # In half of the time that `with` takes: each answer comes here.
+        if self._is_inside() or not (lock.acquire(False) or reentry.wait(lock)):  # noqa: FBT003
+            self.respond_encoded(node, 0, message_id, payload)  # which hands it over
+            return
         try:
             load = self.loads.get(node)
             if load.__class__ is not AnswerLoad:  # else answers are being gathered already

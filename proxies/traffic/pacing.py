@@ -15,6 +15,7 @@ Orders to kill, monitors, downs and answers need no credit. `stop` waits in the 
 
 from collections.abc import Iterable
 from dataclasses import field
+from functools import partial
 from typing import Any, Final
 
 from callboard.actors.errors import MailboxFull, NodeClosed, NodeUnreachable
@@ -111,8 +112,11 @@ class Pacing:
         *,
         at_once: bool = False,
         has_waited: bool = False,
+        is_handed: bool = False,
     ) -> None:
         """Send a message to a proxy's actor, or let it wait for credit.
+
+        `is_handed`: it was handed over by a call inside this one, and its turn has come.
 
         Raises:
             NotSerializable: it holds something that cannot travel.
@@ -122,9 +126,21 @@ class Pacing:
         """
         if payload is None:
             payload = self._outgoing.encode(message)
+        if not is_handed and not has_waited and self._outgoing.hands_over:
+            again = partial(
+                self.dispatch, proxy, message, sender, payload, at_once=at_once, is_handed=True
+            )
+            self._outgoing.hand_over(again, proxy, message, sender)
+            return
         if has_waited or self._may_go(proxy, message, sender, payload):
             self._outgoing.dispatch(
-                proxy, message, sender, payload, at_once=at_once, has_waited=has_waited
+                proxy,
+                message,
+                sender,
+                payload,
+                at_once=at_once,
+                has_waited=has_waited,
+                is_handed=is_handed,
             )
 
     def stand_behind(self, proxy: Proxy, command: object) -> bool:
