@@ -5,8 +5,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.actors.errors import WouldBlock, WouldDeadlock
+from callboard.support import after_fork
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,7 +25,7 @@ class Closing:
     `aclose` calls `close` on another thread; what can close without a thread has its own.
 
     In a forked process neither does anything to an object of the parent, see
-    `callboard.after_fork`.
+    `callboard.support.after_fork`.
     """
 
     def __new__(cls, *_: object, **__: object) -> Self:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.actors import events
 from callboard.actors.asking.kept import KeptAnswers
 from callboard.actors.cell import Cell, Handlers
@@ -47,8 +47,9 @@ from callboard.actors.reference import (
 )
 from callboard.actors.runner.runner import Runner
 from callboard.actors.seconds import seconds as checked
-from callboard.actors.shutdown import Phase, Shutdown
 from callboard.actors.supervision.succession import Succession
+from callboard.actors.waits.shutdown import Phase, Shutdown
+from callboard.support import after_fork
 from callboard.text import class_name, logged, shown
 
 log = logging.getLogger("callboard.actors")

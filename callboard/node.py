@@ -15,7 +15,7 @@ from callboard.actors.actor import Actor
 from callboard.actors.errors import CallboardError, NodeClosed, WrongValue, require
 from callboard.actors.reference import ActorRef
 from callboard.actors.seconds import count as checked_count
-from callboard.actors.shutdown import STEP_SECONDS, CloseStep, Deadline
+from callboard.actors.waits.shutdown import STEP_SECONDS, CloseStep, Deadline
 from callboard.basp.errors import MalformedPayload
 from callboard.basp.header import LOG_INTAKE, LOG_SERVICE
 from callboard.proxies import node

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from callboard.actors.closing import Closing
 from callboard.figures import CONTENT_TYPE, Metric, exposition
-from callboard.host_guard import HostGuard, Refusal
-from callboard.json_form import json_of
+from callboard.support.host_guard import HostGuard, Refusal
+from callboard.support.json_form import json_of
 from callboard.text import logged, printable
 
 if TYPE_CHECKING:

@@ -20,9 +20,10 @@ from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-from callboard import after_fork, locks
-from callboard.host_guard import Asking, HostGuard, Refusal
+from callboard import locks
 from callboard.proxies.link.limits import source_of
+from callboard.support import after_fork
+from callboard.support.host_guard import Asking, HostGuard, Refusal
 from callboard.text import logged
 
 _log = logging.getLogger("callboard")

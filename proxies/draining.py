@@ -24,7 +24,7 @@ from typing import Final
 
 from callboard.actors.reference import current_cell
 from callboard.actors.runtime import Runtime
-from callboard.actors.shutdown import Deadline
+from callboard.actors.waits.shutdown import Deadline
 from callboard.dataclass import dataclass
 from callboard.proxies.broker import Broker
 from callboard.proxies.messages import Drained

@@ -42,7 +42,7 @@ from callboard.proxies.names.directory import Names
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.row_cache import RowCache
 from callboard.proxies.stats import AccountInfo, LinkInfo, ReachableNode
-from callboard.release import RELEASE, build_id
+from callboard.support.release import RELEASE, build_id
 from callboard.text import sendable
 
 #: Actors in one answer at most, about a megabyte: those with most to do.

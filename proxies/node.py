@@ -21,18 +21,18 @@ from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar, overload
 from callboard.actors import errors
 from callboard.actors.actor import Actor
 from callboard.actors.closing import Closing, refuse_loop
-from callboard.actors.feed import Feed, Source
 from callboard.actors.future import Future
 from callboard.actors.mailbox import options_of
 from callboard.actors.reference import ActorRef, Down, checked_ref, current_cell
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runtime import SHUTDOWN_TIMEOUT, Runtime
 from callboard.actors.seconds import seconds as checked
-from callboard.actors.shutdown import STEP_SECONDS, CloseStep, Deadline, Phase
 from callboard.actors.supervision.child import Child, check_children
 from callboard.actors.supervision.rules import BACKOFF
 from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.thespian import PlainActors
+from callboard.actors.waits.feed import Feed, Source
+from callboard.actors.waits.shutdown import STEP_SECONDS, CloseStep, Deadline, Phase
 from callboard.basp.accounting import Account
 from callboard.basp.header import DIRECTORY, FIRST_ACTOR, INSPECTOR, SPAWN_SERVER
 from callboard.basp.node_id import NodeId
@@ -72,7 +72,7 @@ from callboard.proxies.surroundings import Surroundings, real_surroundings
 from callboard.proxies.traffic.paths import describe_node
 from callboard.proxies.workers.class_source import refuse_while_loading, source_of
 from callboard.proxies.workers.pool import Worker, WorkerPool
-from callboard.release import RELEASE, build_id
+from callboard.support.release import RELEASE, build_id
 from callboard.text import shown
 
 A = TypeVar("A", bound=Actor)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from callboard import Actor, Entity, Node, after_fork, event, handler, message
+from callboard import Actor, Entity, Node, event, handler, message
 from callboard.actors.closing import Closing
 from callboard.broker import Backend, Endpoint
 from callboard.commitlog import CommitLog, LogError, LogLocked, LogReader
@@ -35,6 +35,7 @@ from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
 from callboard.operation.health import HealthServer
 from callboard.proxies.events import NodeDown
 from callboard.store.errors import StoreError
+from callboard.support import after_fork
 from tests.callboard.flow.cast import Collector
 from tests.polling import eventually
 
@@ -595,9 +596,9 @@ OPENERS = {
 #: Modules that open something and do not register it, and why none of it outlives the call or
 #: matters in a child.
 UNREGISTERED = {
-    "after_fork.py": "puts them in the place of others",
+    "support/after_fork.py": "puts them in the place of others",
     "named_file.py": "closed by its caller at once",
-    "private_file.py": "its caller has the descriptor",
+    "support/private_file.py": "its caller has the descriptor",
     "operation/notify.py": "closed at once",
     "broker/store_file.py": "closed at once",
     "commitlog/remote/guard.py": "closed at once",

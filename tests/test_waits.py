@@ -486,7 +486,7 @@ def generators(tree):
 
 
 def test_no_public_iterator_is_an_async_generator():
-    """One ends for good when a wait inside it is cancelled; see callboard.items."""
+    """One ends for good when a wait inside it is cancelled; see callboard.support.items."""
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         place = str(path.relative_to(ROOT))

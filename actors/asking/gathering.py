@@ -12,7 +12,7 @@ from callboard.actors import errors
 from callboard.actors.future import Future, refuse_endless_wait
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.seconds import limit as checked_limit
-from callboard.items import Items
+from callboard.support.items import Items
 from callboard.text import shown
 
 #: What can be waited for.

@@ -16,7 +16,7 @@ from callboard.actors.errors import (
 from callboard.actors.future import AskList, Future
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.seconds import period as checked_period
-from callboard.actors.shutdown import Phase, Shutdown
+from callboard.actors.waits.shutdown import Phase, Shutdown
 from callboard.dataclass import dataclass
 from callboard.seconds import LARGEST
 

@@ -9,8 +9,8 @@ import select
 import selectors
 from typing import Any, Final, NoReturn
 
-from callboard import after_fork
 from callboard.actors.runner import contention
+from callboard.support import after_fork
 
 #: Events that one poll tells of; the next one tells of the rest.
 MOST_EVENTS: Final = 256

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Protocol
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.actors.errors import NodeClosed
 from callboard.actors.runner import contention
 from callboard.actors.runner.contention import CONTENTION
@@ -35,6 +35,7 @@ from callboard.actors.runner.sampling import Sampler
 from callboard.actors.runner.slow_handlers import Stuck, TimeSheet
 from callboard.actors.runner.timers import Timer, Timers
 from callboard.actors.runner.watcher import WATCHER
+from callboard.support import after_fork
 from callboard.text import logged, shown
 
 log = logging.getLogger("callboard.runner")
@@ -60,7 +61,7 @@ class Runnable(Protocol):
         """Do one turn's share of work."""
 
 
-class Watched:
+class ConnectionOwner:
     """Owner of a connection whose callbacks a runner calls.
 
     A callback that raises has not finished what it began: bytes may be read and not handled.
@@ -350,7 +351,7 @@ class Runner:
         """Log what a callback raised, and let the connection end that it belongs to."""
         logged(log, "%s failed", shown(callback), error=error)
         owner = getattr(callback, "__self__", None)
-        if isinstance(owner, Watched):
+        if isinstance(owner, ConnectionOwner):
             try:
                 owner.broken(error)
             except BaseException as second:  # noqa: BLE001  # as in `_call`

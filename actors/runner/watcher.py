@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.actors.runner.contention import CONTENTION
 from callboard.actors.runner.sampling import Sampler
 from callboard.actors.runner.slow_handlers import TimeSheet
+from callboard.support import after_fork
 
 #: Seconds between two looks; a handler that blocks holds others up for one to two of them.
 TICK: Final = 0.002

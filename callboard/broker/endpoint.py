@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from callboard import after_fork
 from callboard.actors import errors
 from callboard.actors.closing import Closing, on_a_thread, refuse_loop
 from callboard.actors.future import Future
@@ -60,7 +59,6 @@ from callboard.proxies.link.ports import refuse_unguarded
 from callboard.proxies.link.tls import Tls
 from callboard.proxies.rights.permissions import Secrets
 from callboard.proxies.rights.rights import Rights
-from callboard.redaction import redacted
 from callboard.store import Backend as StoreBackend
 from callboard.store import (
     CloneOptions,
@@ -70,6 +68,8 @@ from callboard.store import (
     attach_clone,
     attach_master,
 )
+from callboard.support import after_fork
+from callboard.support.redaction import redacted
 
 if TYPE_CHECKING:
     from callboard.doors.web_socket_peer import WebSocketPeer

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.actors.closing import Closing
 from callboard.endpoint.hub import INPUT_LIMIT, Hub
+from callboard.support import after_fork
 
 #: Seconds over which the rate of sending is counted.
 RATE_SPAN: Final = 1.0

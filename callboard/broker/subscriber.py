@@ -9,14 +9,14 @@ from callboard.actors.closing import Closing, refuse_loop
 from callboard.actors.errors import WrongArgument
 from callboard.actors.future import waiting
 from callboard.actors.seconds import limit
-from callboard.actors.shutdown import Phase
+from callboard.actors.waits.shutdown import Phase
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, PeerEvent
 from callboard.endpoint.machine.status import SC, EndpointInfo, Error, Status
 from callboard.endpoint.machine.topic import Topic, topic_text
 from callboard.endpoint.message_queue import MessageQueue
-from callboard.items import Items
 from callboard.model.data import thawed
+from callboard.support.items import Items
 
 T = TypeVar("T")
 

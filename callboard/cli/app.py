@@ -18,7 +18,7 @@ from callboard.cli.output import say
 from callboard.cli.own_node import DashboardOptions
 from callboard.cli.problem import FAILED, MISUSED, Problem, explain, one_line
 from callboard.dataclass import dataclass
-from callboard.release import RELEASE, build_id
+from callboard.support.release import RELEASE, build_id
 
 #: What there is beside the commands of this file; `callboard.cli.NOUN` has the commands.
 NOUNS: Final = {

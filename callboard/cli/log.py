@@ -38,8 +38,8 @@ from callboard.commitlog import (
 )
 from callboard.commitlog.reader import is_archive, list_logs
 from callboard.commitlog.verify import verify as verify_log
-from callboard.json_form import json_of
 from callboard.pipeline.errors import PipelineError
+from callboard.support.json_form import json_of
 from callboard.text import printable
 
 #: The table that is the log which the command names.

@@ -15,7 +15,7 @@ import typer
 from callboard.cli.options import JsonOptions, LookOptions, command, flag, noun, option
 from callboard.cli.output import columns, say, to_json
 from callboard.cli.problem import Misuse, Problem
-from callboard.redaction import redacted
+from callboard.support.redaction import redacted
 from callboard.text import printable
 
 #: Seconds that the console has to answer.

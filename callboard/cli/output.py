@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from callboard.nesting import parse_json
+from callboard.support.nesting import parse_json
 from callboard.text import printable
 
 

@@ -46,7 +46,7 @@ from callboard.pipeline.job import Job, find_query
 from callboard.pipeline.progress import Handed, Progress, StatusFile, listener, query_metrics
 from callboard.pipeline.queries import Query, Settings, seconds_of
 from callboard.pipeline.state import Detection
-from callboard.private_file import make_folder, open_private
+from callboard.support.private_file import make_folder, open_private
 from callboard.text import printable
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from callboard.redaction import redacted
+from callboard.support.redaction import redacted
 from callboard.text import printable
 
 FAILED: Final = 1

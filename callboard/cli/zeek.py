@@ -13,7 +13,7 @@ from callboard.cli.output import say, to_json
 from callboard.cli.own_node import JoinOptions, catch_signals, open_port
 from callboard.cli.problem import Misuse, Problem, explained
 from callboard.cli.work.zeek_logger import LoggerOptions, run_logger
-from callboard.redaction import redacted
+from callboard.support.redaction import redacted
 
 #: What the node of these commands calls itself.
 ZEEK_NODE: Final = "callboard zeek"

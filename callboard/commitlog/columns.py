@@ -13,7 +13,7 @@ from cbor2 import CBOREncodeError, CBORError, dumps, loads
 
 from callboard.commitlog.errors import InvalidRecord
 from callboard.commitlog.record import decode_value
-from callboard.nesting import NestedTooDeep, check_all_levels, to_cbor
+from callboard.support.nesting import NestedTooDeep, check_all_levels, to_cbor
 from callboard.text import shown
 
 T = TypeVar("T")

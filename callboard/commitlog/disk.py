@@ -9,10 +9,10 @@ import stat
 from pathlib import Path
 from typing import Final, Protocol
 
-from callboard import after_fork
 from callboard.commitlog.errors import FolderInPlace, NotPlain
-from callboard.file_place import identity_of, is_at
-from callboard.private_file import make_one_folder, mode_in
+from callboard.support import after_fork
+from callboard.support.file_place import identity_of, is_at
+from callboard.support.private_file import make_one_folder, mode_in
 
 
 class DiskFile(Protocol):

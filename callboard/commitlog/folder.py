@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
-from callboard import after_fork
 from callboard.commitlog.disk import Disk, DiskFile, open_plain, read_through
 from callboard.commitlog.errors import LogFailed, LogLocked
-from callboard.file_place import identity_of, is_at
+from callboard.support import after_fork
+from callboard.support.file_place import identity_of, is_at
 
 SEGMENT: Final = ".log"
 INDEX: Final = ".index"

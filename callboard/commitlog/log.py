@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 from weakref import WeakSet
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.batch import MAX_BATCH_RECORDS, MAX_RECORD, Compression
 from callboard.commitlog.columns import (
@@ -43,8 +43,9 @@ from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.sealed import Sealing
 from callboard.commitlog.writer import Claimed, Grouping, Writer
 from callboard.parts import PROCESS_PARTS, Row
-from callboard.private_file import check_mode
 from callboard.seconds import checked_seconds
+from callboard.support import after_fork
+from callboard.support.private_file import check_mode
 from callboard.text import shown
 
 Sync = Literal["none", "group", "each"]

@@ -27,7 +27,7 @@ from callboard.commitlog.reading import LogReading, OnDamage, RunReader
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.commitlog.remote.disk import SCHEMES, RemoteDisk, names_at, parse_address
 from callboard.commitlog.segment import LogSegmentTable, SegmentInfo
-from callboard.redaction import redacted
+from callboard.support.redaction import redacted
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]

@@ -39,7 +39,7 @@ from callboard.commitlog.producing.table import Claim, ProducerEntry, ProducerOp
 from callboard.commitlog.recovery import LogRecovery, recover
 from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.segment import LogSegment, LogSegmentTable
-from callboard.file_place import CHECK_SECONDS, replaced
+from callboard.support.file_place import CHECK_SECONDS, replaced
 
 _NO_LIMIT: Final = 1 << 62
 _CHECK_NS: Final = round(CHECK_SECONDS * 1e9)

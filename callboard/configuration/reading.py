@@ -26,8 +26,8 @@ from pydantic import (
 
 from callboard.configuration.host_port import parse_host_port, parse_listen
 from callboard.named_file import read_named
-from callboard.redaction import HIDDEN, hidden, is_secret, redacted
 from callboard.seconds import LARGEST
+from callboard.support.redaction import HIDDEN, hidden, is_secret, redacted
 from callboard.text import TEXT_LIMIT, shown
 
 #: Bytes of a configuration file: parsers need several times that in memory.

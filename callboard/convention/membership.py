@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from callboard import after_fork
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import CallboardError, InvalidAddress, NotSpawnable, RemoteError
 from callboard.actors.exit_reason import ExitReason
@@ -38,6 +37,7 @@ from callboard.convention.messages import Create, Introduce, Join, Leave
 from callboard.node import Node
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.surroundings import real_surroundings
+from callboard.support import after_fork
 
 #: The name that a system's administrator is registered under on its node.
 ADMINISTRATOR: Final = "thespian.administrator"

@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from callboard.dataclass import dataclass
-from callboard.host_guard import Asking, HostGuard
+from callboard.support.host_guard import Asking, HostGuard
 
 #: Bytes of the body of an action, and of the headers of any request.
 BODY_LIMIT: Final = 1 << 20

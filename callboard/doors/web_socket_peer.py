@@ -37,7 +37,7 @@ from callboard.proxies.address import Endpoint
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.foreign import ForeignDial, ForeignLink, Opening
 from callboard.proxies.link.tls import Tls
-from callboard.redaction import redacted
+from callboard.support.redaction import redacted
 from callboard.zeek.json_message import content_to_json
 from callboard.zeek.web_socket import (
     ErrorFrame,

@@ -19,7 +19,6 @@ from callboard.doors.unwritten import UnwrittenMessages
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import DoorReceiver, Item
 from callboard.endpoint.machine.topic import is_reserved
-from callboard.host_guard import ANY_HOST, HostGuard
 from callboard.model.errors import EndpointError, InvalidOption
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.link.certificates import Certificates
@@ -30,6 +29,7 @@ from callboard.proxies.link.tls import Tls
 from callboard.proxies.rights.permissions import LinkAccess, Permissions
 from callboard.proxies.rights.rights import Rights
 from callboard.seconds import check_numbers
+from callboard.support.host_guard import ANY_HOST, HostGuard
 from callboard.zeek.json_message import message_to_json
 from callboard.zeek.web_socket import Admission, ZeekServerSession
 

@@ -24,7 +24,6 @@ from weakref import WeakSet
 
 import zmq
 
-from callboard import after_fork
 from callboard.actors.runner.runner import Runner
 from callboard.commitlog import CommitLog, FieldConflict, LogError, Retention
 from callboard.commitlog.arrow import load_pyarrow
@@ -41,7 +40,8 @@ from callboard.doors.zeromq_socket import (
 )
 from callboard.figures import PROCESS_SOURCES, Figure, Metric, by_label, figures_of, metrics_of
 from callboard.model.errors import InvalidData
-from callboard.private_file import make_folder
+from callboard.support import after_fork
+from callboard.support.private_file import make_folder
 from callboard.text import printable
 from callboard.zeek.log_write import LogHeader, LogWriteDecoder
 

@@ -51,7 +51,7 @@ from callboard.model.errors import EndpointError, InvalidOption
 from callboard.proxies.events import ForeignDialFailed, ForeignLinkDown, ForeignLinkUp
 from callboard.proxies.link.foreign import ForeignPeer
 from callboard.proxies.link.ports import is_loopback
-from callboard.redaction import redacted
+from callboard.support.redaction import redacted
 from callboard.zeek.zeromq import BINARY, PARTS, ZeroMqNode
 
 _log: Final = logging.getLogger("callboard.zeek")

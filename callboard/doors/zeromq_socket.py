@@ -25,13 +25,13 @@ from typing import Any, Final, NamedTuple, Self
 import zmq
 from zmq.utils.z85 import decode
 
-from callboard import after_fork
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
 from callboard.dataclass import dataclass
 from callboard.model.errors import InvalidOption
 from callboard.proxies.errors import PortUnavailable, PublicAddress
 from callboard.proxies.link.ports import is_loopback
+from callboard.support import after_fork
 
 #: Frames, and bytes, that are read before others have their turn.
 FRAMES_A_TURN: Final = 400

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.actors.errors import NodeClosed, ResultTimeout
 from callboard.actors.future import Future, refuse_endless_wait, waiting
 from callboard.actors.seconds import limit
+from callboard.support import after_fork
 
 T = TypeVar("T")
 

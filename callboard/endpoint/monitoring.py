@@ -14,9 +14,9 @@ from callboard import figures
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.run import PackedType
 from callboard.endpoint.machine.status import foreign_id
-from callboard.json_form import json_of
 from callboard.node import Node
 from callboard.pages import JSON, PLAIN, Page, PageServer
+from callboard.support.json_form import json_of
 
 _LOG: Final = logging.getLogger("callboard.broker")
 

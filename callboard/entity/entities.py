@@ -17,8 +17,8 @@ from callboard.actors.reference import ActorRef, Home, Sender, current_cell
 from callboard.actors.runner.slow_handlers import handler_frame
 from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import count as checked_count
-from callboard.actors.shutdown import Deadline
 from callboard.actors.system_actor import SystemActor
+from callboard.actors.waits.shutdown import Deadline
 from callboard.basp.cbor.reader import RunsUserCode
 from callboard.basp.entity_name import KEY_LIMIT, QUEUE_PREFIX, is_key, is_type_name
 from callboard.basp.errors import MalformedPayload, RemoteProtocolError

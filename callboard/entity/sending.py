@@ -28,7 +28,7 @@ from callboard.actors.errors import ActorDown, CallboardError, NodeClosed, NodeU
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Home, Sender
 from callboard.actors.runtime import Runtime
-from callboard.actors.shutdown import Phase
+from callboard.actors.waits.shutdown import Phase
 from callboard.basp.header import ENTITIES
 from callboard.dataclass import dataclass
 from callboard.entity.carrying import Carrying

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final, NoReturn, Self
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.actors.errors import AskTimeout, CallboardError
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
@@ -24,9 +24,10 @@ from callboard.flow.factories import REASON_LIMIT, refuse_in_factory
 from callboard.flow.link import NAME, ActorLink, FlowLink, FlowTaker
 from callboard.flow.protocol.machine import Dat, End, FlowMachine, FlowState, Opened
 from callboard.flow.protocol.message import as_frames
-from callboard.items import Items
 from callboard.node import Node
 from callboard.proxies.rights.permissions import Secrets
+from callboard.support import after_fork
+from callboard.support.items import Items
 from callboard.text import describe, said
 
 #: Seconds to reach a broker's node when a flow sets no limit.

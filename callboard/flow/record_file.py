@@ -22,13 +22,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
-from callboard import after_fork
 from callboard.commitlog.disk import check_plain, open_plain
 from callboard.commitlog.folder import write_all
-from callboard.file_place import FilePlaces, replaced
 from callboard.flow.errors import MalformedMessage, RecordError
 from callboard.flow.protocol.message import MESSAGE_LIMIT, Message
-from callboard.private_file import make_folder
+from callboard.support import after_fork
+from callboard.support.file_place import FilePlaces, replaced
+from callboard.support.private_file import make_folder
 
 MAGIC: Final = b"ZIOREC1\n"
 _HEAD: Final = struct.Struct(">II")

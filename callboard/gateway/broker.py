@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.actors.closing import on_a_thread, refuse_loop
 from callboard.actors.errors import MailboxFull, ResultTimeout, WouldBlock, WrongArgument
 from callboard.actors.future import Future
@@ -42,6 +42,7 @@ from callboard.gateway.module import Module
 from callboard.gateway.remote import MakeAgent, RemoteHost
 from callboard.gateway.wire.message import Message
 from callboard.node import Node
+from callboard.support import after_fork
 from callboard.text import describe, said
 
 #: As the source of a link: every other module.

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from pydantic import Field, ValidationError
 
-from callboard import after_fork
 from callboard.configuration.reading import StrictTable
 from callboard.gateway import errors
 from callboard.gateway.module import Module
 from callboard.gateway.wire import control
 from callboard.gateway.wire.message import Message
 from callboard.seconds import LONGEST
+from callboard.support import after_fork
 
 if TYPE_CHECKING:
     import pynng

@@ -25,8 +25,8 @@ from callboard.gateway.module import EndBy, Module, ModuleActor
 from callboard.gateway.outprocess import MESSAGES_KEPT, channel_url, message_channel
 from callboard.gateway.wire import control
 from callboard.gateway.wire.message import Message
-from callboard.nesting import parse_json
 from callboard.node import Node
+from callboard.support.nesting import parse_json
 
 _log = logging.getLogger("callboard.gateway")
 

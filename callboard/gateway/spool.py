@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.commitlog import CommitLog, LogError
 from callboard.gateway.errors import ModuleFailed
 from callboard.gateway.inbox import FAILED, Inbox
+from callboard.support import after_fork
 from callboard.text import describe
 
 _log = logging.getLogger("callboard.gateway")

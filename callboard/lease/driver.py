@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.lease.errors import LeaseLost
 from callboard.lease.machine.lease_machine import (
     Effect,
@@ -25,6 +25,7 @@ from callboard.lease.machine.lease_machine import (
     WriteLease,
 )
 from callboard.lease.register import Leases
+from callboard.support import after_fork
 
 #: What the driver tells its node.
 LeaseNews = LeaseHeld | LeaseLost | LeaseKilled | HolderGone

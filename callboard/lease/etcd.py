@@ -17,7 +17,7 @@ from etcd3gw.client import Etcd3Client
 from etcd3gw.exceptions import Etcd3Exception
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, SSLError
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.actors.errors import WrongValue
 from callboard.lease.errors import (
     DatabaseReplaced,
@@ -27,8 +27,9 @@ from callboard.lease.errors import (
     StateUnavailable,
 )
 from callboard.lease.register import LeaseValue, Versioned
-from callboard.nesting import parse_json
-from callboard.redaction import redacted
+from callboard.support import after_fork
+from callboard.support.nesting import parse_json
+from callboard.support.redaction import redacted
 
 #: Seconds that a member has to answer: a lease is raised every half second.
 TIMEOUT: Final = 1.0

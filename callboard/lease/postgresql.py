@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg.types.string import TextLoader
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.lease.errors import (
     DatabaseReplaced,
     OutcomeUnknown,
@@ -26,6 +26,7 @@ from callboard.lease.errors import (
     ValueRefused,
 )
 from callboard.lease.register import LeaseValue, Versioned
+from callboard.support import after_fork
 
 T = TypeVar("T")
 

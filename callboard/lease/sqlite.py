@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from callboard import after_fork, locks
-from callboard.file_place import FilePlaces, replaced
+from callboard import locks
 from callboard.lease.errors import (
     OutcomeUnknown,
     StateBusy,
@@ -28,7 +27,9 @@ from callboard.lease.errors import (
     ValueRefused,
 )
 from callboard.lease.register import LeaseValue, Versioned
-from callboard.private_file import make_folder, make_private_file
+from callboard.support import after_fork
+from callboard.support.file_place import FilePlaces, replaced
+from callboard.support.private_file import make_folder, make_private_file
 
 T = TypeVar("T")
 

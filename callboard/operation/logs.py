@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 from callboard.actors.envelope import traceparent
 from callboard.actors.reference import current_cell
-from callboard.json_form import json_of
-from callboard.redaction import redacted
+from callboard.support.json_form import json_of
+from callboard.support.redaction import redacted
 from callboard.text import printable
 
 #: What `callboard node run` writes.

@@ -17,7 +17,7 @@ from callboard.figures import (
     figures_of,
     metrics_of,
 )
-from callboard.release import RELEASE, build_id
+from callboard.support.release import RELEASE, build_id
 
 if TYPE_CHECKING:
     from callboard import Node

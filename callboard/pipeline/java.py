@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from callboard.after_fork import at_exit
 from callboard.pipeline.errors import SparkMissing
+from callboard.support.after_fork import at_exit
 
 #: Spark 4 runs on Java 17 and newer.
 OLDEST: Final = 17

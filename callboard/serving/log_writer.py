@@ -19,7 +19,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Final, Self
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import (
     AskTimeout,
@@ -31,8 +31,8 @@ from callboard.actors.errors import (
 )
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
-from callboard.actors.shutdown import Phase
 from callboard.actors.system_actor import SystemActor
+from callboard.actors.waits.shutdown import Phase
 from callboard.basp.header import LOG_INTAKE
 from callboard.commitlog.batch import MAX_BATCH_RECORDS
 from callboard.commitlog.columns import (
@@ -59,6 +59,7 @@ from callboard.seconds import checked_seconds
 from callboard.serving.append import AppendedRow, OpenLogProducer, ProducerAppend, error_of
 from callboard.serving.carrier import AppendCarrier, Parcel, WaitingAppend, carrier_of
 from callboard.serving.node_disk import LogCaller
+from callboard.support import after_fork
 
 #: Appends that may wait for their receipts before further ones wait to be sent.
 WINDOW: Final = 64

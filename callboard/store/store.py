@@ -17,7 +17,6 @@ from callboard.actors.errors import NodeClosed, ResultTimeout, WouldBlock
 from callboard.actors.future import Future
 from callboard.actors.reference import current_cell
 from callboard.endpoint.message_queue import MessageQueue
-from callboard.items import Items
 from callboard.keywords import also_named
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
@@ -38,6 +37,7 @@ from callboard.store.machine.stored import (
     token_of,
 )
 from callboard.store.store_actor import StoreActor
+from callboard.support.items import Items
 
 #: Seconds that `await_idle` waits.
 AWAIT_IDLE_TIMEOUT: Final = 15.0

@@ -26,8 +26,8 @@ from callboard.actors.errors import ResultTimeout
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.seconds import seconds
-from callboard.actors.shutdown import Phase
 from callboard.actors.system_actor import CallBack, SystemActor
+from callboard.actors.waits.shutdown import Phase
 from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, PeerEvent, RefusedThere, RunReceiver

@@ -37,11 +37,11 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from callboard.construction import constructor_of
 from callboard.model.address import Address, Port, Subnet
 from callboard.model.data import Data
 from callboard.model.errors import InvalidData, UnsupportedData
 from callboard.model.scalar import Count, Enum
+from callboard.support.construction import constructor_of
 
 C = TypeVar("C", bound=type)
 

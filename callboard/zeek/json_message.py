@@ -34,7 +34,6 @@ import cbor2
 
 from callboard.basp.cbor.writer import encode_int, encode_text, head
 from callboard.endpoint.machine.topic import checked_topic, is_reserved
-from callboard.json_form import NUMBERS
 from callboard.model.address import Address, Port, Subnet
 from callboard.model.data import Data, FrozenTable, refuse_depth
 from callboard.model.encoding import (
@@ -48,7 +47,8 @@ from callboard.model.encoding import (
 from callboard.model.errors import EndpointError, InvalidData, MalformedMessage
 from callboard.model.scalar import COUNT_MAX, Count, Enum, Octets
 from callboard.model.timespan import Timespan, Timestamp
-from callboard.nesting import parse_json
+from callboard.support.json_form import NUMBERS
+from callboard.support.nesting import parse_json
 
 _KIND: Final = "@data-type"
 _DATA: Final = "data"

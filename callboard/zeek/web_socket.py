@@ -40,10 +40,10 @@ from callboard.basp.foreign import Admitted, Arrived
 from callboard.basp.link import Closed, Transmit
 from callboard.dataclass import dataclass
 from callboard.endpoint.machine.topic import checked_topic
-from callboard.host_guard import ANY_HOST, Asking, HostGuard, is_loopback
 from callboard.model.errors import EndpointError, InvalidOption, InvalidTopic, MalformedMessage
-from callboard.nesting import parse_json
-from callboard.redaction import redacted
+from callboard.support.host_guard import ANY_HOST, Asking, HostGuard, is_loopback
+from callboard.support.nesting import parse_json
+from callboard.support.redaction import redacted
 from callboard.zeek.form import Forms
 from callboard.zeek.json_message import message_of_frame, parse_frame
 from callboard.zeek.text_frames import TextFrames

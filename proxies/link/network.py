@@ -13,8 +13,8 @@ import stat
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from callboard.after_fork import own_listener, own_socket
 from callboard.proxies.address import is_path
+from callboard.support.after_fork import own_listener, own_socket
 
 BACKLOG: Final = 512
 

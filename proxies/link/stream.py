@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from callboard import locks
 from callboard.actors.runner import contention
 from callboard.actors.runner.contention import CONTENTION
-from callboard.actors.runner.runner import Runner, Watched
+from callboard.actors.runner.runner import ConnectionOwner, Runner
 from callboard.actors.runner.timers import Timer
 from callboard.basp.seal import CONTENT_LIMIT, OVERHEAD, Sealer
 from callboard.dataclass import dataclass
@@ -107,7 +107,7 @@ class Turns:
                 self.runner.failed(stream.flush, error)
 
 
-class Stream(Watched, Generic[F, E]):
+class Stream(ConnectionOwner, Generic[F, E]):
     """A connection and its machine."""
 
     #: Used by each read and write; why slots: see `Runtime`.
@@ -576,7 +576,7 @@ def _nothing(_: object) -> None:
 
 
 @dataclass(eq=False, repr=False)
-class Parting(Watched):
+class Parting(ConnectionOwner):
     """The end of a connection whose peer was told why: its last words arrive.
 
     A socket that is closed with unread bytes in it, or gets more afterwards, answers with a

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 from callboard import locks
 from callboard.actors.runner import contention
-from callboard.actors.runner.runner import Runner, Watched
+from callboard.actors.runner.runner import ConnectionOwner, Runner
 from callboard.basp.foreign import FIRST_BYTES, OURS, wire_of
 from callboard.proxies.link.certificates import Certificates, Secured
 from callboard.proxies.link.tls import explain
@@ -263,7 +263,7 @@ HANDSHAKE_LIMIT: Final = 10.0
 FIRST_WORD_LIMIT: Final = 2.0
 
 
-class Handshake(Watched):
+class Handshake(ConnectionOwner):
     """A TLS handshake under way. It ends once: done, failed, late, or cancelled."""
 
     def __init__(

@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from callboard import Actor, Endpoint, Node, as_completed, handler
-from callboard.actors.feed import Feed
 from callboard.actors.future import Future
+from callboard.actors.waits.feed import Feed
 from callboard.commitlog import CommitLog
-from callboard.items import Items
 from callboard.proxies.names.watch import NameAdded
+from callboard.support.items import Items
 from tests.polling import eventually
 
 

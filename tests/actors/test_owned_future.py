@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from callboard import errors, gather
-from callboard.actors.owned_future import OwnedFuture
+from callboard.actors.waits.owned_future import OwnedFuture
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from callboard import Node, errors
 from callboard.actors.future import Future
-from callboard.actors.shutdown import (
+from callboard.actors.waits.shutdown import (
     CLOSE_SECONDS,
     GRACE_SECONDS,
     CloseStep,

@@ -14,11 +14,11 @@ from callboard import Endpoint, Node
 from callboard.dashboard import DashboardServer
 from callboard.endpoint.monitoring import serve_topics
 from callboard.gateway.modules.http import HttpModule
-from callboard.host_guard import Asking, HostGuard
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.port.listener import ListenerSettings
 from callboard.operation import HealthServer
 from callboard.pages import PROBED_PAGES, PageServer, text_page
+from callboard.support.host_guard import Asking, HostGuard
 
 EVIL = "evil.example.com"
 #: Hosts under which a page of another site may have reached a port.

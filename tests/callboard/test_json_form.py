@@ -21,11 +21,11 @@ from callboard.endpoint.machine.effect import CoreCounters
 from callboard.gateway.modules import topic as topic_module
 from callboard.gateway.modules.map import MapArguments, MapModule
 from callboard.gateway.wire.message import message_of
-from callboard.json_form import NUMBERS, json_of
 from callboard.model.errors import UnsupportedData
 from callboard.mqtt.service import hub_door
 from callboard.operation.logs import JsonFormatter
 from callboard.pages import json_page
+from callboard.support.json_form import NUMBERS, json_of
 from callboard.zeek.json_message import message_of_frame, message_to_json, parse_frame
 
 
@@ -138,7 +138,7 @@ OWN_VALUES = {
     "commitlog/objects/manifest.py", "commitlog/objects/store.py", "commitlog/remote/disk.py",
     "commitlog/remote/server.py", "dashboard/guard.py", "entity/machine/table.py",
     "entity/state/postgresql.py", "flow/protocol/message.py", "gateway/outprocess.py",
-    "gateway/wire/message.py", "json_form.py", "lease/etcd.py",
+    "gateway/wire/message.py", "lease/etcd.py", "support/json_form.py",
     "pipeline/process/worker_python.py",
     "pipeline/progress.py", "pipeline/spark/journal.py", "pipeline/spark/options.py",
     "serving/flight_process.py", "simulation/processes.py",

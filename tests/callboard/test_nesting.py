@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import callboard
-from callboard.nesting import LEVEL_LIMIT, NestedTooDeep, check_levels, parse_json, to_cbor
+from callboard.support.nesting import (
+    LEVEL_LIMIT,
+    NestedTooDeep,
+    check_levels,
+    parse_json,
+    to_cbor,
+)
 
 ROOT = Path(callboard.__file__).parent
 
@@ -26,7 +32,7 @@ OWN_CBOR = {
     "endpoint/machine/catch_up.py": "topics",
     "endpoint/machine/run.py": "topics and values that are CBOR already",
     "model/encoding.py": "values of the data model, which has a limit of its own",
-    "nesting.py": "after the check",
+    "support/nesting.py": "after the check",
     "serving/append.py": "numbers",
     "store/backend/sqlite.py": "values that the data model has checked",
     "store/machine/command.py": "values that the data model has checked",
@@ -162,4 +168,4 @@ def test_values_of_users_and_peers_reach_native_encoders_by_the_check_alone():
 
 
 def test_json_of_users_and_peers_is_parsed_by_the_check_alone():
-    assert _calls("loads", "json") <= OWN_JSON | {"nesting.py"}
+    assert _calls("loads", "json") <= OWN_JSON | {"support/nesting.py"}

@@ -16,8 +16,8 @@ from callboard.gateway.spool import Spool
 from callboard.lease.sqlite import Lives, SqliteLeases
 from callboard.mqtt import Router, RouterConfig
 from callboard.pipeline.progress import StatusFile
-from callboard.private_file import make_folder, make_private_file
 from callboard.store.backend.sqlite import SqliteBackend, SqliteOptions
+from callboard.support.private_file import make_folder, make_private_file
 
 ROOT = Path(callboard.__file__).parent
 
@@ -190,7 +190,7 @@ def test_a_file_in_the_place_of_a_folder_is_told(tmp_path):
 
 #: What makes files or folders that are no data of ours, or in another way.
 ELSEWHERE = {
-    "private_file.py": "the owner",
+    "support/private_file.py": "the owner",
     "commitlog/folder.py": "asks its disk",
     "lease/sqlite.py": "the locked file of a life, 0600; SQLite behind make_private_file",
     "store/backend/sqlite.py": "SQLite, behind make_private_file",

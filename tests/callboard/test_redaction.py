@@ -22,7 +22,7 @@ from callboard.mqtt.service.config_file import MqttConfigError, read_config_file
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.packet import V5, Connect
 from callboard.operation.logs import JsonFormatter, PrintableFormatter
-from callboard.redaction import HIDDEN, hidden, is_secret, redacted
+from callboard.support.redaction import HIDDEN, hidden, is_secret, redacted
 
 ROOT = Path(callboard.__file__).parent
 WORD = "hunter2"

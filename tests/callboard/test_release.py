@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard.release import BUILD_SIZE, RELEASE, build_id
+from callboard.support.release import BUILD_SIZE, RELEASE, build_id
 
 ROOT = Path(__file__).parents[2]
 

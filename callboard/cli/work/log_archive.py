@@ -10,7 +10,7 @@ from callboard.cli.problem import Misuse, one_line
 from callboard.commitlog import Archive, LogFailed, LogReader, Retention
 from callboard.commitlog.objects.archive import Copier, lock_copying
 from callboard.commitlog.reader import open_folder
-from callboard.redaction import redacted
+from callboard.support.redaction import redacted
 
 #: Seconds between looks for segments that were sealed, and the most after trouble.
 _PAUSE: Final = 1.0

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Self
 from weakref import WeakSet
 from zlib import crc32
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.commitlog.errors import (
     InvalidOption,
     LogClosed,
@@ -31,7 +31,8 @@ from callboard.commitlog.folder import LAST_OFFSET, FileLock, Folder
 from callboard.commitlog.following.follower import Followed, Follower
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.figures import PROCESS_SOURCES, Figure, Labels, Metric, figures_of, metrics_of
-from callboard.file_place import replaced
+from callboard.support import after_fork
+from callboard.support.file_place import replaced
 
 _FOLDER: Final = "readers"
 _PLACE: Final = ".place"

@@ -31,7 +31,7 @@ from callboard.commitlog.segment import STEP, LogSegmentTable
 from callboard.commitlog.writer import Background
 from callboard.dataclass import dataclass
 from callboard.figures import PROCESS_SOURCES, Figure, Metric, figures_of, metrics_of
-from callboard.redaction import redacted
+from callboard.support.redaction import redacted
 
 IDENTITY: Final = "identity"
 STATE: Final = "archive.json"

@@ -28,7 +28,7 @@ from callboard.commitlog.folder import (
     is_base,
 )
 from callboard.commitlog.objects.manifest import ListedSegment, Manifest, Manifests
-from callboard.redaction import redacted
+from callboard.support.redaction import redacted
 
 #: Seconds that a manifest is taken for the newest one: each look is a request that costs.
 FRESH: Final = 1.0

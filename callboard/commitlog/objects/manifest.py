@@ -33,7 +33,7 @@ from callboard.commitlog.folder import INDEX, LAST_OFFSET, SEGMENT
 from callboard.commitlog.objects.store import FileSystemObjects, Objects
 from callboard.commitlog.retention import Retention
 from callboard.commitlog.segment import SegmentInfo
-from callboard.redaction import redacted
+from callboard.support.redaction import redacted
 
 MANIFESTS: Final = "manifests"
 SEGMENTS: Final = "segments"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.commitlog.batch import MAX_BATCH_RECORDS, MAX_RECORD
 from callboard.commitlog.columns import (
     Columns,
@@ -22,6 +22,7 @@ from callboard.commitlog.errors import (
     require_kind,
 )
 from callboard.commitlog.producing.table import Claim, ProducerOpening, checksum_of, forgotten
+from callboard.support import after_fork
 from callboard.text import shown
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/-]{0,127}", re.ASCII)

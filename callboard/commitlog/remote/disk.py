@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.errors import ExtraMissing, InvalidOption, LogFailed
 from callboard.commitlog.folder import LAST_OFFSET
-from callboard.nesting import parse_json
-from callboard.redaction import redacted
+from callboard.support.nesting import parse_json
+from callboard.support.redaction import redacted
 
 T = TypeVar("T")
 

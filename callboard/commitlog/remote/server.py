@@ -27,7 +27,6 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 from pyarrow import flight
 
-from callboard import after_fork
 from callboard.commitlog.arrow import arrow_schema
 from callboard.commitlog.disk import RealDisk
 from callboard.commitlog.errors import LogError
@@ -35,7 +34,8 @@ from callboard.commitlog.folder import SERVED, SERVED_NAME
 from callboard.commitlog.reader import LogReader
 from callboard.commitlog.remote.disk import BUSY, ROW
 from callboard.commitlog.remote.guard import LogGuard, ServedCall
-from callboard.nesting import parse_json
+from callboard.support import after_fork
+from callboard.support.nesting import parse_json
 
 #: Patterns of the logs that who shows a token may read; None if nobody has that token.
 Readers = Callable[[str | None], Sequence[str] | None]

@@ -8,7 +8,7 @@ from callboard.entity.entity import Entity, EntityType
 from callboard.entity.form import EventForm
 from callboard.entity.state.interface import StoredEvent
 from callboard.lease.errors import StateCorrupt, StateVersion
-from callboard.nesting import parse_json
+from callboard.support.nesting import parse_json
 from callboard.text import class_name, said
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from callboard.basp.node_id import NODE_ID_SIZE
 from callboard.dataclass import dataclass
 from callboard.lease.errors import StateCorrupt, StateVersion
-from callboard.nesting import parse_json
+from callboard.support.nesting import parse_json
 
 #: Slots of a type; for ever, as keys are stored with their slots' fences.
 SLOTS: Final = 256

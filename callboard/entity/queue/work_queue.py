@@ -24,14 +24,14 @@ from callboard.actors.errors import (
     WrongValue,
 )
 from callboard.actors.future import Future
-from callboard.actors.owned_future import OwnedFuture
 from callboard.actors.reference import ActorRef, current_cell
 from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.seconds import limit as checked_limit
 from callboard.actors.seconds import period as checked_period
 from callboard.actors.seconds import seconds as checked_seconds
-from callboard.actors.shutdown import Phase
+from callboard.actors.waits.owned_future import OwnedFuture
+from callboard.actors.waits.shutdown import Phase
 from callboard.dataclass import dataclass
 from callboard.entity.cell import EntityCell
 from callboard.entity.errors import EntityUnavailable, JobLost, QueueFull

@@ -12,7 +12,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.entity.state.interface import (
     Committed,
     EntitySnapshot,
@@ -22,6 +22,7 @@ from callboard.entity.state.interface import (
     Slot,
     SlotBatch,
 )
+from callboard.support import after_fork
 
 P = ParamSpec("P")
 T = TypeVar("T")

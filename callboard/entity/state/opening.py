@@ -11,7 +11,7 @@ from callboard.entity.state.sqlite import SqliteState, SqliteView
 from callboard.lease.errors import StateUnavailable
 from callboard.lease.register import Leases
 from callboard.lease.sqlite import SqliteLeases
-from callboard.redaction import redacted
+from callboard.support.redaction import redacted
 
 _POSTGRESQL = ("postgresql://", "postgres://")
 _ETCD = ("etcd://", "etcds://")

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Final, NoReturn, Self
 
 from callboard.flow.errors import MalformedMessage
-from callboard.nesting import parse_json
+from callboard.support.nesting import parse_json
 
 #: The form of messages of the flow protocol.
 FLOW: Final = "FLOW"

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, NoReturn
 
 from callboard.flow.errors import InvalidRule
-from callboard.nesting import parse_json
+from callboard.support.nesting import parse_json
 
 #: Nested expressions: far more than people write by hand.
 DEPTH_LIMIT: Final = 32

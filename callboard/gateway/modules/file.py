@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from io import BufferedReader, FileIO
 from typing import Any, Final, Literal
 
-from callboard import after_fork
 from callboard.commitlog.disk import open_plain
 from callboard.commitlog.folder import write_all
-from callboard.file_place import FilePlaces, replaced
 from callboard.gateway.errors import MalformedMessage, ModuleFailed
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message, message_of, read_line, to_line
+from callboard.support import after_fork
+from callboard.support.file_place import FilePlaces, replaced
 
 _log = logging.getLogger("callboard.gateway")
 

@@ -8,7 +8,7 @@ from pydantic import field_validator
 
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
-from callboard.nesting import parse_json
+from callboard.support.nesting import parse_json
 
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,

@@ -16,9 +16,9 @@ from callboard.configuration.reading import HostPort
 from callboard.gateway.errors import GatewayError
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
-from callboard.host_guard import HostGuard, Refusal
-from callboard.redaction import redacted
 from callboard.seconds import LONGEST
+from callboard.support.host_guard import HostGuard, Refusal
+from callboard.support.redaction import redacted
 from callboard.text import describe
 from callboard.web import WebHandler, WebServer
 

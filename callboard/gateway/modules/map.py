@@ -5,8 +5,8 @@ from typing import Any
 
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
-from callboard.json_form import json_of
-from callboard.nesting import parse_json
+from callboard.support.json_form import json_of
+from callboard.support.nesting import parse_json
 
 
 class MapArguments(ModuleArguments):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from callboard.commitlog import CommitLog, LogError
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
-from callboard.nesting import parse_json
+from callboard.support.nesting import parse_json
 
 
 class RecordArguments(ModuleArguments):

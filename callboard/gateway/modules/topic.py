@@ -8,8 +8,8 @@ from callboard.endpoint.machine.effect import Item
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.modules.record import filled
 from callboard.gateway.wire.message import Message
-from callboard.json_form import json_of
-from callboard.nesting import parse_json
+from callboard.support.json_form import json_of
+from callboard.support.nesting import parse_json
 
 
 class TopicArguments(ModuleArguments):

@@ -21,8 +21,8 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn, Self
 
 from callboard.gateway.errors import MalformedMessage
-from callboard.json_form import json_of
-from callboard.nesting import parse_json
+from callboard.support.json_form import json_of
+from callboard.support.nesting import parse_json
 
 MAGIC: Final = b"\xa1\x60"
 #: Bytes of a message without properties and content.

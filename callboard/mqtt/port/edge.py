@@ -19,7 +19,7 @@ from callboard.mqtt.router.link import Mailbox
 from callboard.mqtt.wire.errors import ListenError
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.proxies.link.ports import is_loopback
-from callboard.redaction import redacted
+from callboard.support.redaction import redacted
 
 #: Seconds between two looks at the silence of all connections.
 CHECK_INTERVAL: Final = 1.0

@@ -14,7 +14,7 @@ from dataclasses import InitVar, field
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Final
 
-from callboard.actors.runner.runner import Runner, Watched
+from callboard.actors.runner.runner import ConnectionOwner, Runner
 from callboard.dataclass import dataclass
 from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.remote_link import Door, RemoteLink
@@ -34,7 +34,7 @@ SILENCE: Final = 1
 
 
 @dataclass(slots=True, eq=False)
-class SocketStream(Watched):
+class SocketStream(ConnectionOwner):
     """Carries the bytes of a `RemoteLink`; it is the `Wire`.
 
     It takes a CONNECT, or begins to wait for it, on a socket that does not block. The

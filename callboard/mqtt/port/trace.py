@@ -13,7 +13,7 @@ from callboard.mqtt.wire.codec import decode_packet
 from callboard.mqtt.wire.errors import RemoteMqttError
 from callboard.mqtt.wire.framing import split_packets
 from callboard.mqtt.wire.packet import Publish
-from callboard.redaction import HIDDEN
+from callboard.support.redaction import HIDDEN
 
 #: Packets of one client that wait for the next look.
 KEPT: Final = 1_000

@@ -18,9 +18,9 @@ from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
 from callboard.actors.runner.runner import Runner
-from callboard.host_guard import Asking, HostGuard, Refusal, is_loopback
 from callboard.mqtt.port.remote_link import ClientState, Door
 from callboard.mqtt.port.stream import Entrance, TransportStream
+from callboard.support.host_guard import Asking, HostGuard, Refusal, is_loopback
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 #: The first byte of a pong.

@@ -18,7 +18,6 @@ from dataclasses import field, replace
 from typing import Final, Literal
 
 import callboard.mqtt.wire.packet as packets
-from callboard import after_fork
 from callboard.actors.backoff import Backoff
 from callboard.dataclass import dataclass
 from callboard.mqtt.port.local_link import LocalLink
@@ -34,7 +33,8 @@ from callboard.mqtt.wire.topic import matches, overlap
 from callboard.proxies.errors import TlsError
 from callboard.proxies.link.certificates import LOOK_INTERVAL, Certificates
 from callboard.proxies.link.tls import Tls
-from callboard.redaction import redacted
+from callboard.support import after_fork
+from callboard.support.redaction import redacted
 
 _log: Final = logging.getLogger(__name__)
 #: Seconds for which messages wait in the router for a broker that cannot be reached.

@@ -32,7 +32,7 @@ from callboard.mqtt.router.session import Connection, DataRequest, FilterLog, Se
 from callboard.mqtt.service.config import RouterConfig
 from callboard.mqtt.service.figures import RouterState, router_metrics, router_view
 from callboard.pages import Page, json_page, metrics_page, text_page
-from callboard.redaction import redacted
+from callboard.support.redaction import redacted
 
 #: Clients or filters of one answer; the count is given as well.
 MOST_ITEMS: Final = 1_000

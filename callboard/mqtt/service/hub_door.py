@@ -25,7 +25,6 @@ from callboard.actors.closing import Closing
 from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, RunReceiver
-from callboard.json_form import json_of
 from callboard.model.data import thawed
 from callboard.model.errors import EndpointError
 from callboard.model.scalar import Octets
@@ -35,8 +34,9 @@ from callboard.mqtt.service.router import Router
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import LinkClosed
 from callboard.mqtt.wire.topic import is_valid_topic
-from callboard.nesting import parse_json
 from callboard.node import Node
+from callboard.support.json_form import json_of
+from callboard.support.nesting import parse_json
 
 _log: Final = logging.getLogger(__name__)
 CLIENT_ID: Final = "$door"

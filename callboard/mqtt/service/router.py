@@ -20,8 +20,8 @@ from weakref import WeakMethod
 from callboard.actors.closing import Closing, on_a_thread
 from callboard.actors.errors import ActorDown, CallboardError, require
 from callboard.actors.reference import ActorRef
-from callboard.actors.shutdown import Phase
 from callboard.actors.system_actor import CallBack
+from callboard.actors.waits.shutdown import Phase
 from callboard.configuration.host_port import parse_host_port
 from callboard.mqtt.access.auth import Security
 from callboard.mqtt.port.edge import Edge

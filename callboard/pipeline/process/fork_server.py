@@ -93,7 +93,7 @@ def _start_server(folder: Path, listener: int, hash_seed: str) -> None:
         pass_fds=(listener,),
         env={**os.environ, "PYTHONHASHSEED": hash_seed, _SINGLE: "1"},
     )
-    from callboard import after_fork  # not in the process that forks
+    from callboard.support import after_fork  # not in the process that forks
 
     after_fork.own_pipes(process)
     after_fork.at_exit(_end, process, folder)

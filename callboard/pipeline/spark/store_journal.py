@@ -35,7 +35,7 @@ from callboard.commitlog.segment import STEP, SegmentIndex
 from callboard.pipeline.errors import InvalidSetting, PublishFailed
 from callboard.pipeline.spark.journal import QUERIES, Staged
 from callboard.pipeline.spark.segments import MANY, SMALL
-from callboard.redaction import redacted
+from callboard.support.redaction import redacted
 
 #: How the identity of a log of results begins, by what these are; archives have others.
 RESULTS: Final = "results"

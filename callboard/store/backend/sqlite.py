@@ -37,18 +37,19 @@ from zlib import crc32
 import cbor2
 from cbor2 import CBORError
 
-from callboard import after_fork, locks
+from callboard import locks
 from callboard.commitlog.disk import check_plain, open_plain
 from callboard.dataclass import dataclass
-from callboard.file_place import FilePlaces, replaced
 from callboard.model.errors import EndpointError, InvalidData
 from callboard.model.scalar import Enum
-from callboard.private_file import make_private_file
 from callboard.store.backend.interface import Contents
 from callboard.store.errors import BackendFailure
 from callboard.store.machine.command import Who
 from callboard.store.machine.step import ERASED, Persist, Row, WriterRow
 from callboard.store.machine.stored import Token, checked_stored, checked_token
+from callboard.support import after_fork
+from callboard.support.file_place import FilePlaces, replaced
+from callboard.support.private_file import make_private_file
 
 Done = Callable[[BackendFailure | None], object]
 

@@ -10,7 +10,7 @@ import pytest
 
 from callboard import Actor, Entity, Node, event, events, handler, message
 from callboard.actors.asking.overdue import ASK_SECONDS, LOOK_SECONDS, MARGIN_SECONDS
-from callboard.actors.shutdown import GRACE_SECONDS
+from callboard.actors.waits.shutdown import GRACE_SECONDS
 from callboard.basp.header import INSPECTOR
 from callboard.entity.machine.table import SLOTS
 from callboard.errors import AskTimeout, EntityUnavailable, NodeClosed
@@ -50,7 +50,7 @@ class HangsAtLast(Counter):
     hook_timeout = 30.0
 
     async def passivated(self) -> None:
-        await asyncio.sleep(100_000)
+        await asyncio.Event().wait()
 
 
 class HangsAtFirst(Counter):
@@ -58,7 +58,7 @@ class HangsAtFirst(Counter):
     hook_timeout = 3.0
 
     async def activated(self) -> None:
-        await asyncio.sleep(100_000)
+        await asyncio.Event().wait()
 
 
 class Silent(Entity):

@@ -21,7 +21,7 @@ def build_id() -> str:
     In a checkout it is the start of the commit; where a wheel is installed, of the digest over
     its list of files and their digests.
     """
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     try:
         git = package.parent / ".git"
         if git.exists():

@@ -1,7 +1,7 @@
 """An async iterator over what other threads put, such as the events of a node.
 
-As every public iterator (see `callboard.items`) it is not a generator: a cancelled wait for the
-next item ends nothing, and loses none.
+As every public iterator (see `callboard.support.items`) it is not a generator: a cancelled wait
+for the next item ends nothing, and loses none.
 """
 
 from collections import deque
