@@ -40,9 +40,12 @@ HOLDS: Final = {
     "basp": "the protocol",
     "histogram": "times",
     "parts": "of a process",
-    "release": "version",
+    "support": "small parts",
     "seconds": "durations",
     "text": "shortened",
+    "reentry": "sends from inside",
+    "locks": "names, ranks, owners",
+    "checked_locks": "asserted by the tests",
 }
 WIDE, ROW, TALL = 504, 28, 46
 
