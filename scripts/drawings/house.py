@@ -11,7 +11,7 @@ HOLDS: Final = {
     "cli": "the command line",
     "demo": "the demo: a story of four nodes",
     "dashboard": "the page in the browser",
-    "simulation": "the test kit: clock, network, disk, checkers",
+    "simulation": "the test kit",
     "convention": "Thespian’s rules",
     "broker": "Endpoint",
     "mqtt": "MQTT’s router",
