@@ -178,7 +178,7 @@ class Hub(SystemActor):
         self.claims: set[str] = set()
         #: Subscriptions of actors by handlers of theirs, by the ref and what marks the handler.
         self.by_door: dict[tuple[ActorRef[Any], type], object] = {}
-        self.lock = locks.lock("publishing of a hub", 410)
+        self.lock = locks.lock("publishing of a hub", 422)
         self._objects = itertools.count(1)
         # What was published, and who waits until there is room for more.
         self.inputs: deque[Pair | CoreOrder] = deque()

@@ -19,7 +19,6 @@ PACKAGES = ("actors", "basp", "callboard", "proxies")
 #: runner. This list only shrinks.
 SIGNALS = {
     "actors/future.py": 1,
-    "actors/waits/owned_future.py": 1,
     "actors/runner/runner.py": 2,
     "callboard/broker/store_file.py": 1,
     "callboard/endpoint/message_queue.py": 1,

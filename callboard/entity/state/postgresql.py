@@ -179,7 +179,7 @@ class PostgresqlState(SqlState):
         #: False after a commit of which nobody could find out whether it took place.
         self._is_settled = True
         #: Held where that is found out, and where another server is greeted.
-        self._settling = locks.lock("settling with PostgreSQL", 580)
+        self._settling = locks.lock("settling with PostgreSQL", 556)
         self._greeting = locks.lock("greeting of PostgreSQL", 581)
         self._kinds: set[tuple[str, str, int]] = set()
         self._writing = Connected(url, self._greet)

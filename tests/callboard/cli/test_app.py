@@ -45,7 +45,7 @@ def test_help_lists_the_nouns(capsys):
 def test_version(capsys):
     assert main(["--version"]) == 0
 
-    name, version = capsys.readouterr().out.split()
+    name, version, *_build = capsys.readouterr().out.split()
     assert name == "callboard"
     assert version[0].isdigit()
 

@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.cli.app import main
-from callboard.commitlog import CommitLog, LogCorrupt, LogError, LogReader
+from callboard.commitlog import CommitLog, LogCorrupt, LogError, LogReader, LogReplaced
 from callboard.commitlog.errors import NotPlain
 from callboard.commitlog.folder import is_base
 from callboard.commitlog.verify import verify
@@ -153,7 +154,8 @@ def test_a_file_of_absurd_size_is_never_read_in_one_piece(tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("place", [1, -1])
 def test_a_log_tells_that_its_own_file_was_taken_away(tmp_path, place):
-    with CommitLog(tmp_path / "log", segment_bytes=500) as log:
+    noticed = nullcontext() if place == 1 else pytest.raises(LogReplaced)  # at the end
+    with noticed, CommitLog(tmp_path / "log", segment_bytes=500) as log:
         log.append_batch(list(range(100)), topic="t")
         for n in range(20):
             log.append("t", n)

@@ -44,9 +44,9 @@ def test_what_no_reader_could_decode_is_not_appended():
     with CommitLog() as log:
         log.append("/a", nested(399))
         for payload in (nested(401), nested(700)):
-            with pytest.raises(InvalidRecord, match="nesting depth"):
+            with pytest.raises(InvalidRecord, match="nested deeper|nesting depth"):
                 log.append("/a", payload)
-            with pytest.raises(InvalidRecord, match="nesting depth"):
+            with pytest.raises(InvalidRecord, match="nested deeper|nesting depth"):
                 log.append_batch([1, payload], topic="/a")
         log.append("/a", [[n] for n in range(1000)])  # many levels beside each other are fine
         assert [each.payload for each in log.read()] == [

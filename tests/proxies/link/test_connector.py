@@ -16,6 +16,7 @@ from callboard.proxies.link import network as network_module
 from callboard.proxies.link.connector import Connector, LinkOptions
 from callboard.proxies.link.dialer import LAST_RETRY, Dial
 from callboard.proxies.link.network import MachineNetwork
+from callboard.proxies.rights.permissions import LinkAccess
 from tests.proxies.cast import Echo, connect, eventually, everybody_knows, line, recorded
 
 A, B = NodeId(b"a" * 18), NodeId(b"b" * 18)
@@ -38,6 +39,10 @@ class User:
         pass
 
 
+#: Stands for the configuration that the test gives its side.
+OF_THE_TEST = LinkAccess(has_own_keys=True)
+
+
 class Side:
     """A connector on a runner of its own."""
 
@@ -48,11 +53,15 @@ class Side:
         self.connector = Connector(self.runner, MachineNetwork(), options, lambda event: None)
         self.connector.start(self.user)
         self.config = LinkConfig(node_id, handshake_timeout=0.2, heartbeat=0.1)
+        usual = self.connector.config
+        self.connector.config = lambda access, published=None: (
+            self.config if access is OF_THE_TEST else usual(access, published)
+        )
         self.runner.start()
 
     def listen(self, port: int = 0) -> tuple[str, int]:
         sock = socket.create_server(("127.0.0.1", port))
-        self.runner.post(self.connector.acceptor.listen, sock, self.config)
+        self.runner.post(self.connector.acceptor.listen, sock, (OF_THE_TEST, None))
         return sock.getsockname()
 
     def dial(self, endpoint, *, keep=False) -> Future:

@@ -294,7 +294,9 @@ def test_what_waited_for_one_that_was_missing_is_posted_in_turns(make_node, monk
     collector = b.spawn(Collector)
     posted, incoming = [], b._broker.incoming
     post = incoming._post
-    incoming._post = lambda wire, frames: posted.append(len(frames)) or post(wire, frames)
+    incoming._post = lambda wire, frames, *read: (
+        posted.append(len(frames)) or post(wire, frames, *read)
+    )
 
     def send(position):
         operation, payload = Operation.DISPATCH_MESSAGE, b"\x81" + cbor2.dumps(position)
