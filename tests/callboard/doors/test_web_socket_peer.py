@@ -195,9 +195,9 @@ def test_nobody_there_no_zeek_and_a_wrong_token_are_told_at_once(zeek, endpoint)
     with pytest.raises(NodeUnreachable, match="nothing answers"):
         endpoint.connect_web_socket("ws://127.0.0.1:1", timeout=0.3)
     with pytest.raises((LinkError, NodeUnreachable), match="401"):
-        endpoint.connect_web_socket(f"ws://127.0.0.1:{port}", timeout=WAIT)
+        endpoint.connect_web_socket(f"ws://127.0.0.1:{port}", timeout=2)
     with pytest.raises((LinkError, NodeUnreachable), match="400"):
-        endpoint.connect_web_socket(f"ws://127.0.0.1:{port}/other", timeout=WAIT)
+        endpoint.connect_web_socket(f"ws://127.0.0.1:{port}/other", timeout=2)
     for url in ("http://x", "zeek", "ws://"):
         with pytest.raises(InvalidOption):
             endpoint.connect_web_socket(url)
