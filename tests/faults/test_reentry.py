@@ -1,5 +1,6 @@
 """Sends inside calls of callboard: each pair at each opcode, and many by chance."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,13 @@ import pytest
 
 from tests.callboard.reentrant import SENDS
 
-pytestmark = pytest.mark.faults
+#: How often faults are done; these take hours, so they are left out of a usual run.
+ROUNDS = int(os.environ.get("CALLBOARD_ROUNDS", "1"))
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.skipif(ROUNDS < 10, reason="takes hours: CALLBOARD_ROUNDS=10 make faults"),
+]
 
 PROGRAM = Path(__file__).parents[1] / "callboard" / "reentrant.py"
 
