@@ -227,9 +227,12 @@ def explain(
 
 def _mistake(place: str, where: tuple[int | str, ...], value: object, text: str) -> str:
     """Return the line of a mistake, without a value that is secret."""
-    # the place of a secret is none, and neither is a value of one character
-    is_plain = isinstance(value, dict) and list(value) == ["file"] or len(str(value)) <= 1
-    if is_plain or not any(map(is_secret, where)):
+    # The place of a secret is not secret, and neither is a value of one character.
+    is_place = isinstance(value, dict) and list(value) == ["file"]
+    is_short = (isinstance(value, str) and len(value) <= 1) or (
+        isinstance(value, int) and 0 <= value < 10  # of other numbers the text may be too long
+    )
+    if is_place or is_short or not any(map(is_secret, where)):
         return f"{place} = {show(hidden(value))}: {text}"
     if isinstance(value, str) and value in text:
         text = "it has another form"
