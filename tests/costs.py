@@ -5,9 +5,10 @@ is that of the process and of its children that have ended, so it includes progr
 starts. Servers that are shared by several tests are charged to the test that stops them.
 
 A budget is several times what the tests of a folder took when it was set, in seconds of the
-machine of that day: it was measured beside other work. A short loop measures how fast the machine at hand is, at the beginning and
-at the end of each process of the suite, and the budgets grow when that loop takes longer. So a
-run beside other work stays within them; a test that computes for ten seconds does not.
+machine of that day: it was measured beside other work. A short loop measures how fast the
+machine at hand is, at the beginning and at the end of each process of the suite, and the
+budgets grow when that loop takes longer. So a run beside other work stays within them; a test
+that computes for a minute does not.
 """
 
 import json
