@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -285,6 +286,25 @@ def copy_bytes(source: DiskFile, copy: DiskFile, start: int, end: int) -> None:
     copy.fsync()
 
 
+#: Seconds that a forked child of a process which has ended gets to drop its copy of a lock: it
+#: does so as soon as it runs, but may have been forked a moment before its parent was killed.
+COPY_SECONDS: Final = 2.0
+COPY_PAUSE: Final = 0.005
+
+
+def _has_ended(holder: str) -> bool:
+    """Return whether the process that wrote its number into a lock file has ended."""
+    if not holder.isdecimal():
+        return False
+    try:
+        os.kill(int(holder), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # another user's, or no number of a process
+        return False
+    return False
+
+
 class FileLock:
     """Held while somebody has a log open to write, or a named reader; ends with the process."""
 
@@ -302,20 +322,31 @@ class FileLock:
         """
         self.path = str(Path(folder) / name)
         self._descriptor = open_plain(self.path, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        deadline, holder = time.monotonic() + COPY_SECONDS, ""
+        while not (is_locked := self._try()):
             holder = os.pread(self._descriptor, 20, 0).decode(errors="replace").strip()
+            if not _has_ended(holder) or time.monotonic() > deadline:
+                break
+            time.sleep(COPY_PAUSE)
+        if not is_locked:
             os.close(self._descriptor)
             who = f"process {holder}" if holder.isdecimal() else "another process"
             if holder == str(os.getpid()):
                 who = f"this process ({holder})"
             text = f"{what} by {who}; {remedy}"
-            raise LogLocked(text) from None
+            raise LogLocked(text)
         with suppress(OSError):  # who holds it is told as another process
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
         after_fork.register(self, after_fork.drop)
+
+    def _try(self) -> bool:
+        """Take the lock of the system; return whether it was free."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def fileno(self) -> int:
         """Return the descriptor of the locked file; -1 after `release`."""
