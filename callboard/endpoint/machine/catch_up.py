@@ -209,7 +209,8 @@ class CatchUp:
         since, end = self._served.get(node, 0), self.next_number
         wanted: dict[str, bool] = {}
         for _, topic, content, _, _, _ in self._runs_between(since, end):
-            for each in (topic,) if topic is not None else {*map(_topic_of, content)}:
+            topics_of = (topic,) if topic is not None else map(_topic_of, content)
+            for each in topics_of:  # in their order, so that a seed gives the same run
                 if each not in wanted:
                     wanted[each] = wants(each)
         topics = [topic for topic, is_wanted in wanted.items() if is_wanted][:TOPICS_ASKED]
