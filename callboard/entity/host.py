@@ -277,6 +277,8 @@ class EntityHost:
         """
         if message.__class__ is Envelope or self.is_leased is not None or self.is_closed:
             return False
+        if self._handed:  # an earlier message of this entity may be among them
+            return False
         lock = self.lock
         lock.acquire()  # in half of the time that `with` takes: each message comes here
         try:
@@ -532,6 +534,19 @@ class EntityHost:
         Returns:
             False if this node does not serve the slot: nothing will happen.
         """
+        if self._handed and self.serves(slot):  # messages before it were handed over
+            late = partial(self._take_marker_late, slot, passed)
+            self._hand_over.add(late, reentry.nothing)
+            return True
+        return self._take_marker(slot, passed)
+
+    def _take_marker_late(self, slot: int, passed: Callable[[], object]) -> None:
+        """Take a marker behind messages that were handed over; they may have been sent on."""
+        if not self._take_marker(slot, passed):
+            self.sending.send_marker(slot, passed)
+
+    def _take_marker(self, slot: int, passed: Callable[[], object]) -> bool:
+        """Take a marker, as `take_marker` says."""
         with self.lock:
             if slot in self._stopped:
                 self._markers.append((slot, passed))
