@@ -8,7 +8,7 @@ import pytest
 
 from callboard.support.release import BUILD_SIZE, RELEASE, build_id
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_release_is_that_of_the_project():
