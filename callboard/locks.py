@@ -55,9 +55,12 @@ def _plain(name: str, rank: int, *, reentrant: bool, runs_users: bool) -> Lock:
     return made
 
 
-#: All locks, weakly: for the rare question whether this thread holds any. Adding, removing and
-#: copying are one step of the interpreter each.
+#: All locks that guard data, weakly: for the rare question whether this thread holds any.
+#: Adding, removing and copying are one step of the interpreter each.
 _all: Final[set["ref[Lock]"]] = set()
+
+#: The locks under which code of users may run: under these, waiting is what operations do.
+_that_run_users: Final[set["ref[Lock]"]] = set()
 
 
 _factory: Factory = _plain
@@ -80,8 +83,8 @@ def lock(name: str, rank: int, *, reentrant: bool = False, runs_users: bool = Fa
             whole operations follow each other, and guards no data. The page gives the reason.
     """
     made = _factory(name, rank, reentrant=reentrant, runs_users=runs_users)
-    if not runs_users:  # under these, waiting is what operations do
-        _all.add(ref(made, _all.discard))
+    known = _that_run_users if runs_users else _all
+    known.add(ref(made, known.discard))
     return made
 
 
@@ -210,6 +213,17 @@ def _renewed(guard: Any) -> Any:
     """Return a lock that nobody holds, in a forked process."""
     guard._at_fork_reinit()  # noqa: SLF001  # for modules of Python, which do the same
     return guard
+
+
+def renew_all() -> None:
+    """Renew all locks in a forked process, except those that the thread which forked holds.
+
+    The threads that hold the others do not exist there, so nobody would release them.
+    """
+    for known in [*_all, *_that_run_users]:
+        made = known()
+        if made is not None and not is_owned(made):
+            _renewed(made)
 
 
 def is_owned(guard: Lock) -> bool:

@@ -85,7 +85,11 @@ def _ended(item):
     limits nothing, and the clean-up of fixtures may hang as well.
     """
     marker = item.get_closest_marker("timeout")
-    seconds = GRACE + float(marker.args[0] if marker else item.config.getini("timeout"))
+    limit = marker.args[0] if marker else item.config.getini("timeout")
+    if not limit:  # a suite of others, without our configuration
+        yield
+        return
+    seconds = GRACE + float(limit)
     faulthandler.dump_traceback_later(seconds, file=item.config.stash[_stderr], exit=True)
     try:
         yield
@@ -151,6 +155,7 @@ class Scheduling(LoadFileScheduling):
         return next(folders, super()._split_scope(nodeid))
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Schedule by files and folders where `--dist loadfile` asks for that."""
     return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import callboard
 from callboard import Actor, Entity, Node, event, handler, message
 from callboard.actors.closing import Closing
 from callboard.broker import Backend, Endpoint
@@ -339,6 +340,27 @@ def refused(uses: tuple[Callable[[], Any], ...]) -> list[str]:
         except BaseException as error:  # noqa: BLE001
             wrong.append(f"use {number}: {type(error).__name__}: {error}")
     return wrong
+
+
+def test_what_was_poked_in_the_parent_is_poked_again_in_a_child():
+    class Queue:
+        def __init__(self):
+            self.is_poked = False
+            after_fork.own_poke(self)
+
+    queue = Queue()
+    queue.is_poked = True
+
+    assert in_child(lambda: [str(queue.is_poked)]) == ["False"]
+    assert queue.is_poked
+
+
+def test_whatever_can_be_poked_is_registered():
+    files = {path: path.read_text() for path in Path(callboard.__file__).parent.rglob("*.py")}
+    poked = {path for path, text in files.items() if "self.is_poked = True" in text}
+
+    assert len(poked) >= 4
+    assert {path for path in poked if "after_fork.own_poke(self)" not in files[path]} == set()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -82,6 +82,7 @@ from callboard.proxies.messages import Lookup
 from callboard.proxies.rights.rights import CORE_NAME, Rights
 from callboard.proxies.traffic.incoming import RemoteTeller
 from callboard.seconds import check_numbers
+from callboard.support import after_fork
 
 _LOG: Final = logging.getLogger("callboard.endpoint")
 
@@ -183,6 +184,7 @@ class Hub(SystemActor):
         # What was published, and who waits until there is room for more.
         self.inputs: deque[Pair | CoreOrder] = deque()
         self.is_poked = False
+        after_fork.own_poke(self)
         self._flush = CallBack(self._take_inputs)
         self.is_congested = False
         #: What slows publishers: slow peers (None), receivers that are behind.

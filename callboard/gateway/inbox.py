@@ -33,6 +33,7 @@ from callboard.actors.reference import current_cell
 from callboard.actors.seconds import limit
 from callboard.actors.system_actor import ActorContext
 from callboard.gateway.errors import PublishTimeout
+from callboard.support import after_fork
 
 #: What may wait before a module unless its configuration says otherwise; publishers wait.
 DEFAULT_QUEUE: Final = Mailbox(limit=1000)
@@ -79,6 +80,7 @@ class Inbox:
         #: Threads that wait for room.
         self._blocked = 0
         self._lock = locks.lock("inbox of a gateway module", 240)
+        after_fork.own_poke(self)
 
     # --- for publishers ---
 

@@ -62,6 +62,7 @@ from callboard.store.machine.step import (
     StoreEffect,
     StoreInput,
 )
+from callboard.support import after_fork
 
 _LOG: Final = logging.getLogger("callboard.store")
 
@@ -151,6 +152,7 @@ class StoreActor(SystemActor, RunReceiver):
         self.machine = make_machine(self.now())
         self.inputs: deque[command.Action] = deque()
         self.is_poked = False
+        after_fork.own_poke(self)
         self._drain_order = CallBack(self._drain)
         #: True while the actor carries out what it took; set before it takes.
         self.is_busy = False

@@ -13,8 +13,8 @@ So every object that holds a descriptor, a lock on a file, or a thread registers
 In a child, before `os.fork` returns there:
 
 1. each registered object counts as a copy (`is_copy`);
-2. the locks of our modules and of the registered objects are made anew, so that no call waits
-   for a thread of the parent;
+2. all locks of `callboard.locks`, and whatever else our modules and the registered objects
+   lock or wait with, are made anew, so that no call waits for a thread of the parent;
 3. its function is called: it gives the descriptors to `drop`, and marks the object so that
    later calls raise the error that they raise after `close`, with the text of `refusal`.
    `close` itself, and the end of a `with` block, do nothing in a copy;
@@ -45,6 +45,8 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, Protocol, TypeVar
 from weakref import ref
+
+from callboard import locks
 
 if TYPE_CHECKING:
     import asyncio
@@ -253,6 +255,19 @@ def own_listener(sock: S) -> S:
     return sock
 
 
+def own_poke(owner: T) -> T:
+    """Register an object whose `is_poked` says that a thread will look into it; return it.
+
+    In a child that thread does not exist: the next call pokes again, and is refused.
+    """
+    register(owner, _unpoke)
+    return owner
+
+
+def _unpoke(owner: Any) -> None:
+    owner.is_poked = False
+
+
 def keep_for_ever(thing: object) -> None:
     """Never free an object of a library: its end would act on what the parent has open."""
     import ctypes  # only in children
@@ -349,6 +364,7 @@ def _values_of(holder: object) -> Iterator[object]:
 
 def _in_child() -> None:
     """Leave all that belongs to the parent."""
+    locks.renew_all()
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "callboard":
             renew_locks(module)

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple, Protocol
 from callboard.dataclass import dataclass
 from callboard.mqtt.wire.packet import Auth, Connect
 from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.support import after_fork
 
 
 class Unschedule:
@@ -144,6 +145,7 @@ class Mailbox:
     def __init__(self) -> None:
         self.events: deque[LinkEvent] = deque()
         self.is_poked = False
+        after_fork.own_poke(self)
         self._wake: Callable[[], None] | None = None
 
     def attach(self, wake: Callable[[], None]) -> None:
