@@ -1,6 +1,6 @@
 # callboard: every target sets up what it needs in .venv, from locks with hashes, and touches nothing outside this folder.
 #   PYTHON=/path/to/python3   the interpreter for .venv (default: the newest python3 that works, 3.11 or newer)
-#   JOBS=3                    processes of the test suite
+#   JOBS=4                    processes of the test suite
 #   ARGS="…"                  more arguments for run, test, faults, fuzz, bench and growth; `DISTURB=7 make test
 #                             ARGS="-p tests.disturbance"` tests on a machine that is slow now and then
 
@@ -9,7 +9,7 @@
 .DELETE_ON_ERROR:
 
 SEEDS ?= 0:100
-JOBS ?= 3
+JOBS ?= 4
 python := .venv/bin/python
 suite := -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 quick := quick or not slow

@@ -26,7 +26,8 @@ from hypothesis import settings
 
 HERE = Path(__file__).parent
 BUDGETS: Final = HERE / "budgets.toml"
-#: Where the figures of the last whole run are written: seconds by test.
+#: Where the figures of the last whole run are written: by test the seconds of processor time
+#: and those on the clock.
 REPORT: Final = HERE.parent / "build" / "test-costs.json"
 
 #: Tests that are listed at the end of a whole run.
@@ -156,7 +157,8 @@ class Costs:
         if not self._is_whole or not self._spent:
             return
         REPORT.parent.mkdir(exist_ok=True)
-        REPORT.write_text(json.dumps(self._spent, indent=0))
+        costs = {each: (spent, self._waited[each]) for each, spent in self._spent.items()}
+        REPORT.write_text(json.dumps(costs, indent=0))
         write = terminalreporter.write_line
         terminalreporter.section(f"{LISTED} slowest tests, in seconds of processor time")
         for nodeid, seconds in self._spent.most_common(LISTED):

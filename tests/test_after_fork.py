@@ -39,6 +39,7 @@ from callboard.store.errors import StoreError
 from callboard.support import after_fork
 from tests.callboard.flow.cast import Collector
 from tests.polling import eventually
+from tests.sources import mentioning
 
 #: Seconds after which a child that waits for a thread of its parent is ended.
 CHILD_LIMIT = 20
@@ -434,6 +435,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["multiprocessing", "exit", "leave the block"])
 def test_a_child_ends_as_soon_as_its_work_is_done_and_the_parent_goes_on(how):
     program = subprocess.run(
@@ -447,6 +449,7 @@ def test_a_child_ends_as_soon_as_its_work_is_done_and_the_parent_goes_on(how):
     assert "Traceback" not in program.stderr, program.stderr
 
 
+@pytest.mark.slow
 def test_a_child_waits_for_no_lock_that_a_thread_of_its_parent_holds(tmp_path, stack):
     log = stack.enter_context(CommitLog(tmp_path / "log", sync="none"))
     node = stack.enter_context(Node())
@@ -634,17 +637,14 @@ UNREGISTERED = {
 def test_every_module_that_opens_a_descriptor_registers_it():
     root = Path(after_fork.__file__).parents[1]
     missing = []
-    for path in root.rglob("*.py"):
+    for path, tree in mentioning(root, *{name.rpartition(".")[2] for name in OPENERS}):
         name = str(path.relative_to(root))
         if name.startswith(("simulation/", "demo/", "cli/")) or path.name.endswith("_test.py"):
             continue  # programs of their own, which fork nothing
-        text = path.read_text()
         calls = {
-            ast.unparse(node.func)
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.Call)
+            ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)
         }
         kept = {call for call in calls if call in OPENERS}
-        if kept and "after_fork" not in text and name not in UNREGISTERED:
+        if kept and "after_fork" not in path.read_text() and name not in UNREGISTERED:
             missing.append(f"{name}: {', '.join(sorted(kept))}")
     assert missing == []

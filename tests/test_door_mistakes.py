@@ -160,6 +160,7 @@ MQTT = {
 ROOMS = {"log": LOGS, "flow": FLOWS, "gateway": GATEWAYS, "mqtt": MQTT}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "error", "remedy"),
     [

@@ -368,6 +368,7 @@ def test_strangers_of_many_addresses_are_bounded(name: str, opened: Opened) -> N
     assert eventually(opened.serves)
 
 
+@pytest.mark.slow
 @doors("address")
 def test_strangers_of_one_address_leave_places_to_others(name: str, opened: Opened) -> None:
     if isinstance(opened.where, str):

@@ -181,6 +181,9 @@ def replace_folder(path: Path) -> None:
     shutil.copytree(aside, path.parent)
 
 
+#: Each waits until the owner looks at its place again.
+SLOW = pytest.mark.slow
+
 CHANGES = (remove_file, move_file, replace_file, remove_folder, move_folder, replace_folder)
 
 
@@ -190,7 +193,10 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "change",
+    [each if each is replace_file else pytest.param(each, marks=SLOW) for each in CHANGES],
+)
 @pytest.mark.parametrize("kind", OWNERS)
 def test_nothing_is_acknowledged_soon_after_a_file_is_no_longer_at_its_path(
     kind, change, tmp_path, stack

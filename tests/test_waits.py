@@ -46,6 +46,7 @@ from callboard.gateway import Gateway
 from callboard.mqtt.service.router import Router
 from callboard.mqtt.wire.errors import LinkClosed
 from callboard.store.store import Store, StoreProxy
+from tests.sources import mentioning
 
 #: Seconds from the close of a node within which every wait has to end. Most end in
 #: milliseconds; the limit only tells a wait that ends from one that does not.
@@ -488,13 +489,13 @@ def generators(tree):
 def test_no_public_iterator_is_an_async_generator():
     """One ends for good when a wait inside it is cancelled; see callboard.support.items."""
     found = {}
-    for path in sorted(ROOT.rglob("*.py")):
+    for path, tree in mentioning(ROOT, "yield"):
         place = str(path.relative_to(ROOT))
         if place.startswith(("simulation/", "demo/")):
             continue
         names = {
             node.name
-            for node in generators(ast.parse(path.read_text()))
+            for node in generators(tree)
             if not any("contextmanager" in ast.dump(each) for each in node.decorator_list)
         }
         names -= GENERATORS.get(place, set())

@@ -128,6 +128,7 @@ def test_a_poll_that_finds_nothing_waits(contended):
         assert time.monotonic() - started >= 0.02
 
 
+@pytest.mark.slow
 def test_kept_calls_let_no_other_thread_run(pair, monkeypatch):
     one, other = pair
     interval = sys.getswitchinterval()

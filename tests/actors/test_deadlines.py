@@ -81,6 +81,7 @@ def test_answered_asks_behind_one_that_waits_are_not_kept_for_ever(is_first_long
 SECONDS = [5.0, 4.0, 3.0, 2.0, 1.0, 0.8, 0.5]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(SECONDS), st.booleans(), st.booleans())))
 @example([(seconds, False, True) for seconds in SECONDS])  # more than there are lines
 def test_asks_of_different_times_fail_in_the_order_of_their_deadlines(asks):

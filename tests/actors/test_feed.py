@@ -48,6 +48,7 @@ def test_a_feed_gives_each_item_once_and_in_order_whatever_is_cancelled():
     assert asyncio.run(main()) == list(range(500))
 
 
+@pytest.mark.slow
 def test_a_feed_that_is_dropped_or_closed_stops_its_source():
     async def main(stopped):
         begin = lambda _: lambda: stopped.append(1)  # noqa: E731

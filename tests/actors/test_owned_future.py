@@ -50,6 +50,7 @@ def test_a_value_goes_back_when_the_wait_was_cancelled_before_its_task_ran(futur
     assert future.cancelled()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shield", [False, True])
 def test_a_wait_in_time_fetches_the_value_or_gives_it_back(returned, shield):
     """The value arrives at about the moment at which the time is over, again and again."""

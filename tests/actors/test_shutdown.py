@@ -71,6 +71,7 @@ def test_phases_only_go_forward(shutdown):
     assert shutdown.phase is Phase.ENDED
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_waits_that_are_over_or_dropped(shutdown):
     done = shutdown.guard(Future())
     done.set_result(None)

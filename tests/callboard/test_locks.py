@@ -1,6 +1,7 @@
 """The locks: their rules, their page, and that none is made elsewhere."""
 
 import ast
+import functools
 import re
 import threading
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from callboard import checked_locks, locks
 from callboard.actors.future import Future
+from tests.sources import mentioning
 
 pytest_plugins = ["pytester"]
 
@@ -25,18 +27,10 @@ SIGNALS = {
     "callboard/serving/log_writer.py": 1,
 }
 
+#: Links to packages that stand beside callboard.
+LINKED = ("callboard/actors/", "callboard/basp/", "callboard/proxies/")
+
 MAKERS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "allocate_lock"}
-
-
-def sources():
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            name = str(path.relative_to(ROOT))
-            is_link = name.startswith(
-                ("callboard/actors/", "callboard/basp/", "callboard/proxies/")
-            )
-            if not is_link and name not in ("callboard/locks.py", "callboard/checked_locks.py"):
-                yield name, ast.parse(path.read_text(encoding="utf-8"))
 
 
 def made_elsewhere(tree):
@@ -79,8 +73,20 @@ def declared(tree):
             yield name.value, rank.value, ", ".join(kinds)
 
 
+@functools.cache
+def sources():
+    """Return what each file makes elsewhere, and the locks that it declares."""
+    return {
+        name: (made_elsewhere(tree), list(declared(tree)))
+        for package in PACKAGES
+        for path, tree in mentioning(ROOT / package, "locks", "thread")
+        if not (name := str(path.relative_to(ROOT))).startswith(LINKED)
+        and name not in ("callboard/locks.py", "callboard/checked_locks.py")
+    }
+
+
 def test_no_lock_is_made_but_by_the_factory():
-    found = {name: len(lines) for name, tree in sources() if (lines := made_elsewhere(tree))}
+    found = {name: len(lines) for name, (lines, _) in sources().items() if lines}
     assert found == SIGNALS
 
 
@@ -105,16 +111,16 @@ def test_the_page_lists_all_locks_with_their_ranks():
             assert guards.strip()
             rows.add((int(rank), name, file, kinds.strip()))
     made = set()
-    for file, tree in sources():
+    for file, (_, declarations) in sources().items():
         file = file if file.startswith("callboard/") else f"callboard/{file}"
-        made |= {(rank, name, file, kinds) for name, rank, kinds in declared(tree)}
+        made |= {(rank, name, file, kinds) for name, rank, kinds in declarations}
     assert rows == made
 
 
 def test_each_lock_has_a_name_of_its_own():
     names = {}
-    for file, tree in sources():
-        for name, rank, _ in declared(tree):
+    for file, (_, declarations) in sources().items():
+        for name, rank, _ in declarations:
             assert names.setdefault(name, (file, rank)) == (file, rank)
 
 

@@ -71,6 +71,7 @@ def main():
         print(each.__name__, flush=True)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_what_was_acknowledged_stays_on_a_disk_that_is_full_and_then_read_only(tmp_path):
     probe = ["unshare", "-m", "mount", "-t", "tmpfs", "none", str(tmp_path)]

@@ -155,6 +155,7 @@ def checked(tmp_path_factory):
     } | {"lines": lines}
 
 
+@pytest.mark.slow
 def test_types_of_answers_refs_and_twins_are_inferred(checked):
     prefix = 'note: Revealed type is "'
 

@@ -101,6 +101,7 @@ def test_many_clients_that_say_nothing_leave_room_for_one_that_does(server):
             each.close()
 
 
+@pytest.mark.slow
 def test_an_answer_that_takes_long_is_not_cut_and_too_many_are_refused(server, monkeypatch):
     monkeypatch.setattr(web, "REQUEST_LIMIT", 2.0)
     waiting = [dial(server) for _ in range(web.CONNECTIONS_PER_ADDRESS)]

@@ -71,6 +71,7 @@ def _may_hold_subnets_of_one_network(*descriptions):
     return all("'subnet'" in repr(description) for description in descriptions)
 
 
+@pytest.mark.slow
 @given(descriptions=st.lists(DESCRIPTIONS, min_size=2, max_size=4))
 @settings(max_examples=150, deadline=None)
 def test_text_type_and_order_are_those_of_the_real_broker(real, descriptions):

@@ -109,6 +109,7 @@ def by_name(packet: Any) -> Any:
     return replace(packet, properties=replace(properties, user_properties=tuple(pairs)))
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(versioned)
 def test_any_packet_comes_back_from_the_other_codec(foreign: Foreign, pair: Any) -> None:

@@ -113,6 +113,7 @@ def test_concurrent_handlers_and_stashed_messages_are_finished_too(cluster):
     assert c.drain(timeout=1).left == 1
 
 
+@pytest.mark.slow
 def test_what_is_left_at_the_deadline_is_reported_and_fails(cluster):
     a, b = cluster(2)
     later = a.ref(str(b.spawn(Later)))

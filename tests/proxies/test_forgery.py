@@ -137,6 +137,7 @@ FORGERIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stays", [True, False])
 @pytest.mark.parametrize("what", FORGERIES)
 def test_a_pair_heals_after_a_forgery_on_its_path(cluster, what, stays):

@@ -306,6 +306,7 @@ def test_a_kill_while_an_actor_is_made_takes_effect_when_it_is_made(shop, office
     eventually(lambda: [down.reason for down in ends] == ["killed"])
 
 
+@pytest.mark.slow
 def test_a_node_closes_while_a_constructor_blocks(make_node):
     GATE.clear()
     node = Node("shop", spawnable={"blocks": Blocks})

@@ -49,6 +49,7 @@ def f(a):
     assert [node for node in expressions(ast.parse(source)) if change(node)] == []
 
 
+@pytest.mark.slow
 def test_each_package_has_a_bug_to_plant_and_tests_that_may_find_it():
     if not (ROOT / ".git").exists():
         pytest.skip("no checkout: what git tracks is not known")

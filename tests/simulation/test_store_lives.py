@@ -57,6 +57,7 @@ BUGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name", "bug", "finding", "seed"), BUGS)
 def test_a_planted_bug_is_found(
     kind: type, name: str, bug: Any, finding: str, seed: int, monkeypatch: pytest.MonkeyPatch

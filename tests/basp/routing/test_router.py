@@ -350,6 +350,7 @@ def numbered(first, count):
     return [NodeId(number.to_bytes(18, "big")) for number in range(first, first + count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["nodes", "cuts", "statements", "large statements"])
 def test_what_a_hostile_neighbor_tells_is_told_on_in_a_form_that_others_take(what):
     """Or the next neighbor takes the one that told it on for the hostile one."""

@@ -45,6 +45,7 @@ def test_another_secret_is_told_on_both_sides(caplog, retry):
         eventually(lambda: "the shared secrets differ" in told(caplog))
 
 
+@pytest.mark.slow
 def test_who_speaks_plainly_to_a_port_with_tls_is_told_on_both_sides(caplog):
     with Endpoint() as endpoint, Node("office") as office:
         port = endpoint.listen("127.0.0.1", 0)
@@ -73,6 +74,7 @@ def _listens(endpoint, port):
         return False
 
 
+@pytest.mark.slow
 def test_commands_reach_plain_nodes_and_endpoints_with_their_own_encryption(capsys):
     with Node("shop") as shop, Endpoint() as endpoint:
         shop.listen()

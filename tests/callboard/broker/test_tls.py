@@ -58,6 +58,7 @@ def test_without_ssl_links_are_plain(make_endpoint):
     assert subscriber.get(5.0) == ("/a", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain_dials", [True, False])
 def test_an_endpoint_with_ssl_and_one_without_are_no_peers(make_endpoint, plain_dials):
     here, there = make_endpoint(), make_endpoint(plain())

@@ -77,6 +77,7 @@ def test_a_pipe_without_a_password_is_wrong_use(monkeypatch, capsys, content, wh
     assert captured.out == ""
 
 
+@pytest.mark.slow
 def test_a_terminal_asks_twice_and_shows_nothing():
     ours, theirs = pty.openpty()
     # Without a /dev/tty it is stdin that is asked.

@@ -80,6 +80,7 @@ def test_a_wrong_secret_is_one_line_with_the_next_step(capsys, secret_file):
     assert "another" not in err
 
 
+@pytest.mark.slow
 def test_tls_comes_from_a_folder(capsys, folder):
     tls = Tls(folder / "certificate.pem", folder / "key.pem", folder / "authority.pem")
     with serve(tls=tls) as node:

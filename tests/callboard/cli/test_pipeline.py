@@ -259,6 +259,7 @@ def test_status_tells_delays_and_what_was_left_out_from_another_process(
     assert (row["dropped"], row["undecodable"], row["results"]) == (7, 2, 10)
 
 
+@pytest.mark.slow
 def test_status_of_a_node_tells_of_queries_that_run_anywhere_in_its_cluster(watch, capsys):
     with Endpoint() as there, Endpoint() as middle:
         assert there.peer("127.0.0.1", port := middle.listen("127.0.0.1", 0))

@@ -44,6 +44,7 @@ def test_a_store_without_master_is_one_line_and_code_1(master, capsys):
     assert "no master of the store 'others' was found" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_endpoint_is_reached_with_the_encryption_that_it_has(capsys):
     with broker.Endpoint() as endpoint, endpoint.attach_master("things") as store:
         address = f"127.0.0.1:{endpoint.listen('127.0.0.1', 0)}"

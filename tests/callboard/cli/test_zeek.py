@@ -72,6 +72,7 @@ def test_peer_prints_what_a_broker_publishes(peer, capsys, wire):
     assert f'"wire": "{wire}"' in said.err
 
 
+@pytest.mark.slow
 def test_no_broker_there_a_wrong_wire_and_a_wrong_address_are_one_line(capsys):
     assert main(["zeek", "peer", "127.0.0.1:1", "--timeout", "0.1"]) == 1
     assert main(["zeek", "peer", "127.0.0.1:1", "--wire", "zeek-9"]) == 2

@@ -127,6 +127,7 @@ def test_columns_of_another_length_are_refused(make, column):
     assert log.end == 0
 
 
+@pytest.mark.slow
 def test_a_long_run_is_many_batches_and_stays_in_order(make):
     log = make()
     payloads = [bytes([number % 256]) * 2000 for number in range(20_000)]

@@ -70,6 +70,7 @@ def bits():
     return random.Random(11).sample(range(SIZE * 8), int(FLIPS))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60 if FLIPS.isdecimal() and FLIPS != "0" else 7200)
 def test_a_flipped_bit_of_a_segment_is_detected_or_harmless():
     for bit in bits():

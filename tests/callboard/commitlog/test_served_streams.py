@@ -140,6 +140,7 @@ class Cutting:
         self._listener.close()
 
 
+@pytest.mark.slow
 def test_a_cut_connection_goes_on_where_it_was(server, log):
     chance = random.Random(7)
     limits = [chance.randrange(20, 3 << 20) for _ in range(12)]

@@ -389,6 +389,7 @@ def test_a_stream_tells_whatever_a_text_of_its_own_node_holds(cluster):
         assert told(page)["whole"]["rows"]["order"]
 
 
+@pytest.mark.slow
 def test_a_node_closes_in_silence_though_it_is_asked(caplog):
     with Node("closes") as node, DashboardServer(node) as page:
         base, _, token = page.link.partition("?token=")
@@ -421,6 +422,7 @@ def test_a_lost_node_is_told_at_once():
         eventually(state)
 
 
+@pytest.mark.slow
 def test_with_no_page_open_there_is_nothing_of_it():
     def parts(node):
         """Count what a node has that could cost something."""

@@ -49,6 +49,7 @@ def read_until(aggregator: ActorRef[Aggregator], handled: int) -> dict:
             return snapshot
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(20)
 def test_a_lone_overseer_serves_itself_and_replaces_an_aggregator_that_ended():
     with Node(name="A") as node:

@@ -190,6 +190,7 @@ def test_what_a_zeek_was_not_asked_for_goes_nowhere(zeek, endpoint):
         assert (subscriber.get(WAIT), peer.unasked) == (("/zeek", 2), 1)
 
 
+@pytest.mark.slow
 def test_nobody_there_no_zeek_and_a_wrong_token_are_told_at_once(zeek, endpoint):
     port = endpoint.listen_web_socket(tokens={"ann": "secret"})
     with pytest.raises(NodeUnreachable, match="nothing answers"):

@@ -441,6 +441,7 @@ def test_what_is_no_message_is_counted_and_the_next_one_comes(endpoint, port, to
         assert neighbors(endpoint)[0].unreadable == 1
 
 
+@pytest.mark.slow
 def test_a_peer_that_does_not_read_is_ended_or_missed_out(monkeypatch):
     monkeypatch.setattr(zeek_peering, "WAITING_LIMIT", 1 << 20)
     monkeypatch.setattr(zeek_peering, "ROOM", 1 << 30)

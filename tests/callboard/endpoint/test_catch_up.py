@@ -238,6 +238,7 @@ def test_an_endpoint_that_is_found_again_gets_no_value_twice(cluster: Cluster) -
     assert {*range(10), *range(50, 60)} <= {*values}
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 @settings(max_examples=25, deadline=None)
 def test_who_is_subscribed_and_in_reach_gets_a_value_once_and_nobody_else(seed: int) -> None:

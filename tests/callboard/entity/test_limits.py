@@ -74,6 +74,7 @@ def test_a_queue_takes_a_million_jobs_unless_it_is_told_otherwise(cluster: Clust
     assert [type(put.exception(5)) for put in puts] == [type(None), type(None), QueueFull]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_order", [True, False])
 def test_no_more_due_reminders_are_held_in_memory_than_the_limit(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, in_order: bool

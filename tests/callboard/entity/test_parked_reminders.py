@@ -81,6 +81,7 @@ def rings(child: "subprocess.Popen[str]", missing: int) -> tuple[bool, set[str]]
     return len(rang) < missing, rang
 
 
+@pytest.mark.slow
 def test_a_reminder_that_ends_processes_is_parked_and_costs_no_other_one(
     tmp_path: Path,
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_handler_that_raises_is_never_parked(cluster: Cluster) -> None:
     assert asker.node_id
 
 
+@pytest.mark.slow
 def test_the_command_lists_and_starts_parked_reminders(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/clocks.db"
     with host(url, "sets") as child:

@@ -70,6 +70,7 @@ def fill(url: str, counts: dict[str, int]) -> None:
                 assert not done.failed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_many_events_take_the_memory_of_a_page(kind: str, tmp_path: Path) -> None:
     is_file = kind == "sqlite"

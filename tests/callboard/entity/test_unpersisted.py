@@ -138,6 +138,7 @@ with Node() as node:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "told"), [((), "1"), (("-X", "dev"), "RemoteError")])
 def test_real_nodes_check_in_development_mode_only(
     tmp_path: Path, flags: tuple[str, ...], told: str

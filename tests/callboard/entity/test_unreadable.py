@@ -26,6 +26,7 @@ from callboard.entity.state.interface import (
 from callboard.entity.state.opening import open_state
 from callboard.errors import AskTimeout, StateCorrupt, StateVersion
 from tests.polling import eventually
+from tests.sources import mentioning
 
 
 @message("unreadable-tests.Known")
@@ -228,8 +229,8 @@ READERS = {
 def test_no_other_code_reads_stored_values() -> None:
     root = Path(callboard.__file__).parent
     found = set()
-    for path in root.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for path, tree in mentioning(root, "form.read"):
+        for node in ast.walk(tree):
             is_read = isinstance(node, ast.Attribute) and node.attr == "read"
             if is_read and ast.unparse(node).endswith("form.read"):
                 found.add(str(path.relative_to(root)))

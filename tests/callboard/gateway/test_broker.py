@@ -13,6 +13,7 @@ from tests.callboard.gateway.cast import LIMIT, Quiet, Recorder
 from tests.callboard.gateway.hammer import hammer
 
 
+@pytest.mark.slow
 def test_g01_every_call_may_come_from_any_thread_at_any_time(node):
     report = hammer(node, seconds=1.5, threads=8, seed=1)
 

@@ -78,6 +78,7 @@ def test_a_write_whose_answer_was_lost_perhaps_took_place() -> None:
         assert leases.write("n", LeaseValue("a", 2), 0)
 
 
+@pytest.mark.slow
 def test_a_write_that_reached_no_member_did_not_take_place(server: EtcdServer) -> None:
     leases = open_leases(server.new_prefix(), "a")
     server.kill()

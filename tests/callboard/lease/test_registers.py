@@ -149,6 +149,7 @@ def test_a_write_whose_connection_was_lost_perhaps_took_place() -> None:
     leases.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_the_documented_statement_removes_lives_that_are_over_and_nothing_else(
     kind: str, tmp_path: Path

@@ -191,6 +191,7 @@ def test_a_stop_says_where_it_was(fill, folder, world):
 # --- the command ---
 
 
+@pytest.mark.slow
 def test_the_command_plays_a_log_to_subscribers(fill, folder, capsys):
     fill(range(3000), topic=[f"/{n % 3}" for n in range(3000)], time=list(range(3000)))
     with Endpoint() as here, here.make_subscriber(["/0", "/1"]) as subscriber:

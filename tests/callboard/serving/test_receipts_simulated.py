@@ -174,6 +174,7 @@ def test_what_was_acknowledged_is_there_once():
     assert told > 20 * SEEDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", ["forgets numbers", "answers before the sync"])
 def test_a_planted_bug_is_found(bug, monkeypatch):
     if bug == "forgets numbers":

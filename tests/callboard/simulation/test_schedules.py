@@ -188,6 +188,7 @@ class Late(Actor):
         return await self.to.ask(msg)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_deadlock_of_asks_is_found_and_named(nodes):
     def ask_both(cluster):
@@ -524,6 +525,7 @@ TESTS = """
 """
 
 
+@pytest.mark.slow
 def test_a_failed_schedule_is_printed_kept_and_lived_again(pytester: pytest.Pytester):
     pytester.makepyfile(test_it=TESTS)
 

@@ -78,6 +78,7 @@ def test_what_is_no_data_is_refused(value, error):
             form(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [[()] * 500_001, set(range(500_001))], ids=["list", "set"])
 def test_what_other_nodes_would_not_read_is_not_stored(value):
     with pytest.raises(InvalidData, match="500,000 containers"):

@@ -20,6 +20,7 @@ from callboard.entity.form import EventForm
 from callboard.model.scalar import Count
 from callboard.support.construction import Restoring, constructor_of, has_own_code
 from callboard.zeek.event import from_value, zeek_event
+from tests.sources import mentioning
 
 
 @dataclass
@@ -279,14 +280,13 @@ def test_classes_without_code_of_their_own_are_made_directly() -> None:
 WRITTEN_BY_PEOPLE = {"cli/actor.py", "dashboard/actions.py"}
 
 
-@pytest.mark.slow
 def test_no_other_code_makes_instances_of_registered_types() -> None:
     found = []
     root = Path(callboard.__file__).parent
     for room in (root, root.parent / "basp", root.parent / "proxies", root.parent / "actors"):
-        for path in room.rglob("*.py"):
+        for path, tree in mentioning(room, ".cls"):
             name = str(path.relative_to(room))
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            for node in ast.walk(tree):
                 called = node.func if isinstance(node, ast.Call) else None
                 # `self.cls(…)` of the registry makes flags, of a number.
                 if isinstance(called, ast.Attribute) and called.attr == "cls":

@@ -19,6 +19,7 @@ from callboard.mqtt.port.listener import ListenerSettings
 from callboard.operation import HealthServer
 from callboard.pages import PROBED_PAGES, PageServer, text_page
 from callboard.support.host_guard import Asking, HostGuard
+from tests.sources import mentioning
 
 EVIL = "evil.example.com"
 #: Hosts under which a page of another site may have reached a port.
@@ -341,11 +342,11 @@ def test_a_trace_begins_by_post_only(stack):
 def test_every_file_that_serves_http_has_its_surface_in_the_table():
     root = Path(callboard.__file__).parent
     rooms = [root, *(root.parent / room for room in ("actors", "basp", "proxies"))]
-    paths = [path for room in rooms for path in room.rglob("*.py")]
     serving = {
         str(path.relative_to(root.parent))
-        for path in paths
-        if _makes_or_derives(ast.parse(path.read_text(encoding="utf-8"))) & _SERVING
+        for room in rooms
+        for path, tree in mentioning(room, *_SERVING)
+        if _makes_or_derives(tree) & _SERVING
     }
     assert serving == set(SERVERS)
 

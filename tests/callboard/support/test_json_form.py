@@ -27,6 +27,7 @@ from callboard.operation.logs import JsonFormatter
 from callboard.pages import json_page
 from callboard.support.json_form import NUMBERS, json_of
 from callboard.zeek.json_message import message_of_frame, message_to_json, parse_frame
+from tests.sources import mentioning
 
 
 def refuse(word: str) -> NoReturn:
@@ -151,10 +152,10 @@ def test_values_of_users_are_written_by_one_function() -> None:
     root = Path(callboard.__file__).parent
     found = set()
     for room in (root, root.parent / "basp", root.parent / "proxies", root.parent / "actors"):
-        for path in room.rglob("*.py"):
+        for path, tree in mentioning(room, "json.dump"):
             if "demo" in path.parts:
                 continue
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            for node in ast.walk(tree):
                 if isinstance(node, ast.Attribute) and ast.unparse(node) in (
                     "json.dumps",
                     "json.dump",

@@ -17,6 +17,7 @@ from callboard.support.nesting import (
     parse_json,
     to_cbor,
 )
+from tests.sources import mentioning
 
 ROOT = Path(callboard.__file__).parent
 
@@ -143,8 +144,7 @@ def test_json_parses_as_the_standard_library_does():
 def _calls(name: str, module: str) -> set[str]:
     """Return the files that call or pass on a function of a module, under any import."""
     found = set()
-    for path in sorted(ROOT.rglob("*.py")):
-        tree = ast.parse(path.read_text())
+    for path, tree in mentioning(ROOT, name):
         plain = any(
             isinstance(node, ast.ImportFrom)
             and node.module == module

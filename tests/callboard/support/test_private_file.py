@@ -18,6 +18,7 @@ from callboard.mqtt import Router, RouterConfig
 from callboard.pipeline.progress import StatusFile
 from callboard.store.backend.sqlite import SqliteBackend, SqliteOptions
 from callboard.support.private_file import make_folder, make_private_file
+from tests.sources import mentioning
 
 ROOT = Path(callboard.__file__).parent
 
@@ -207,6 +208,10 @@ ELSEWHERE = {
 }
 
 
+#: Words of calls that make files.
+MAKING = ("mkdir", "makedirs", "write_text", "write_bytes", "mknod", "touch", "open", "sqlite3")
+
+
 def _makes_files(module):
     """Return whether a module has a call that makes a file, a folder or a database."""
     for node in ast.walk(module):
@@ -234,10 +239,10 @@ def _makes_files(module):
 def test_every_file_and_folder_is_made_by_the_owner_of_private_ones():
     making = {
         str(path.relative_to(ROOT))
-        for path in sorted(ROOT.rglob("*.py"))
+        for path, tree in mentioning(ROOT, *MAKING)
         if "simulation" not in path.parts
         and not {"actors", "basp", "proxies"} & set(path.relative_to(ROOT).parts)
-        and _makes_files(ast.parse(path.read_text(encoding="utf-8")))
+        and _makes_files(tree)
     }
     assert making == set(ELSEWHERE)
 

@@ -23,6 +23,7 @@ from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.packet import V5, Connect
 from callboard.operation.logs import JsonFormatter, PrintableFormatter
 from callboard.support.redaction import HIDDEN, hidden, is_secret, redacted
+from tests.sources import mentioning
 
 ROOT = Path(callboard.__file__).parent
 WORD = "hunter2"
@@ -230,11 +231,11 @@ OWN_ADDRESSES = {
 
 def test_every_text_with_an_address_takes_its_password_out():
     plain = set()
-    for path in ROOT.rglob("*.py"):
+    for path, tree in mentioning(ROOT, "url", "uri", "dsn"):
         name = str(path.relative_to(ROOT))
         if name.startswith(("simulation", "actors", "basp", "proxies")):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree):
             if isinstance(node, ast.FormattedValue):
                 text = ast.unparse(node.value)
                 if re.fullmatch(r"(\w+\.)*_?(url|uri|dsn)", text):

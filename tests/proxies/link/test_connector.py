@@ -309,6 +309,7 @@ def test_a_link_that_is_cut_on_purpose_comes_back(make_node):
     everybody_knows(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(10))
 def test_nodes_that_dial_each_other_at_once_have_exactly_one_link(make_node, attempt):
     a, b = make_node("a"), make_node("b")

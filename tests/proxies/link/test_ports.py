@@ -66,6 +66,7 @@ def test_many_wrong_secrets_are_told_once_a_second(make_node):
     assert 1 <= len(events) < 5
 
 
+@pytest.mark.slow
 def test_a_seed_with_another_secret_is_logged_once_however_often_it_is_dialed(
     make_node, caplog
 ):

@@ -55,6 +55,7 @@ def test_never_more_than_a_second_ahead_of_the_rate(rate, reads):
         assert taken <= rate * (now + 1.0) + 1e-6
 
 
+@pytest.mark.slow
 def test_a_flood_waits_at_its_sender_and_nothing_is_lost(make_node):
     a, b = make_node("a", limits=Limits(messages_per_second=200)), make_node("b")
     connect(b, a)
@@ -88,6 +89,7 @@ def test_large_messages_come_at_the_rate_of_bytes_and_the_link_lives(make_node):
     assert a.stats().pauses > 1
 
 
+@pytest.mark.slow
 def test_a_slow_link_is_not_taken_for_a_dead_one(make_node):
     """Heartbeats wait behind the message for longer than silence may last."""
     a, b = make_node("a", limits=Limits(bytes_per_second=1_500)), make_node("b")

@@ -285,6 +285,7 @@ def test_a_certificate_out_of_date_is_refused(make_node, papers):
     assert "out of date" in reason_of(a, b.address)
 
 
+@pytest.mark.slow
 def test_a_node_without_tls_learns_that_a_port_may_want_it(make_node, papers):
     a, b = make_node("a", tls=papers.tls()), make_node("b")
     a.listen()
@@ -347,6 +348,7 @@ def test_strangers_disturb_neither_the_node_nor_its_links(make_node, papers):
         stranger.close()
 
 
+@pytest.mark.slow
 def test_a_tls_handshake_counts_as_one_under_way_until_it_is_given_up(make_node, papers):
     a = make_node("a", tls=papers.tls(), limits=Limits(handshakes=1))
     b = make_node("b", tls=papers.tls())

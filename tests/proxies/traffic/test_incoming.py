@@ -217,6 +217,7 @@ def test_a_constructor_that_raises_at_the_receiver_fails_the_ask_and_no_link(
     assert [event for event in events if isinstance(event, LinkDown)] == []
 
 
+@pytest.mark.slow
 def test_frames_of_sources_that_no_path_leads_to_are_refused(make_node, monkeypatch):
     monkeypatch.setattr(doubts, "DOUBTED_LIMIT", 20 * 1024)
     a, b = make_node("a"), make_node("b")

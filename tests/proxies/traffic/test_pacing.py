@@ -379,6 +379,7 @@ def test_a_node_of_an_earlier_release_is_served_as_before(three):
     assert a.accounts()[b.node_id].dead_letters == 100 - 2 * LIMIT
 
 
+@pytest.mark.slow
 def test_an_earlier_release_behind_others_is_found_out(three, monkeypatch):
     a, _, c = three
     monkeypatch.setattr("callboard.proxies.traffic.pacing.ANSWER_TIME", 0.2)

@@ -118,6 +118,7 @@ COMMITS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(COMMITS)
 def test_what_is_read_does_not_depend_on_the_index(
     commits: list[tuple[list[tuple[str, int]], dict[str, int], str | None]],
@@ -212,6 +213,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_every_event_to_be_found(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     acknowledged = 0

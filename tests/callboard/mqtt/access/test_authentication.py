@@ -336,6 +336,7 @@ class Told:
         return Proved("", answer.properties.authentication_data)
 
 
+@pytest.mark.slow
 def test_scram_sha_256_is_there_as_soon_as_a_user_has_keys():
     with running(Security(scram=KEYS), {}) as router:
         right, wrong, nobody = (Told(router) for _ in range(3))

@@ -66,6 +66,7 @@ def come(scheme: str, port: int, tls: Tls, name: str, hello=None):
     return recv
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", DOORS)
 def test_a_replaced_certificate_is_shown_to_the_next_client(papers, address):
     tls = ours(papers)
@@ -86,6 +87,7 @@ def test_a_replaced_certificate_is_shown_to_the_next_client(papers, address):
         assert stays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", DOORS)
 def test_a_revoked_client_is_ended_and_does_not_come_back(papers, address):
     stolen, good = papers.issue("stolen"), papers.issue("good")
@@ -108,6 +110,7 @@ def test_a_revoked_client_is_ended_and_does_not_come_back(papers, address):
             come(scheme, router.port, Tls(stolen, authority=authority), "again")
 
 
+@pytest.mark.slow
 def test_a_bridge_leaves_a_broker_whose_certificate_is_revoked(papers, caplog):
     theirs = papers.tls(mutual=False)
     with running(ListenerSettings("tls://127.0.0.1:0", theirs)) as far:
@@ -126,6 +129,7 @@ def test_a_bridge_leaves_a_broker_whose_certificate_is_revoked(papers, caplog):
             assert not near.bridges[0].is_connected
 
 
+@pytest.mark.slow
 def test_what_becomes_of_certificates_is_an_event_and_a_figure(papers):
     tls = ours(papers)
     with Node() as node:
@@ -209,6 +213,7 @@ def is_closed(sock: socket.socket) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "ws://127.0.0.1:0", *DOORS])
 def test_strangers_of_an_address_are_bounded_and_go_in_time(papers, address):
     network = NetworkLimits(strangers_per_address=3, connect_timeout=2.0)

@@ -24,6 +24,8 @@ from callboard.mqtt.wire.reason_code import ReasonCode
 from tests.polling import eventually
 from tests.proxies.papers import Papers
 
+pytestmark = pytest.mark.slow
+
 TIMES = 30
 #: What follows the packet that ends a connection.
 FLOOD = encode(Publish("flood", bytes(60_000), properties=NO_PROPERTIES), V5) * 100

@@ -241,6 +241,7 @@ def test_connections_that_say_nothing_are_bounded():
             assert router.call(lambda: router.edge.door.figures.refusals["server busy"]) == 1
 
 
+@pytest.mark.slow
 def test_a_connection_that_says_nothing_ends_though_the_system_keeps_it_for_a_while():
     network = NetworkLimits(connect_timeout=0.1)
     with (

@@ -535,6 +535,7 @@ def attack(stage: Stage, rng: random.Random, names: list[str]) -> None:  # noqa:
         client.send(Disconnect(0, Properties() if version == V5 else None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_clients_do_the_bounds_hold(seed, monkeypatch) -> None:
     monkeypatch.setattr(sessions, "SLACK", 50 * KIB)

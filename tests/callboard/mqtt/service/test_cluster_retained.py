@@ -111,6 +111,7 @@ def test_a_subscriber_of_another_router_gets_it_as_the_standard_says(
     assert all(each.properties.content_type == "text" for each in found)
 
 
+@pytest.mark.slow
 def test_routers_that_meet_agree_and_bring_back_nothing_that_was_removed() -> None:
     with apart() as (one, two, a, b):
         retain(one, "both", b"older")

@@ -54,6 +54,7 @@ def offsets(log, query):
     return sorted(each.offset for each in found if each.origin.query == query)
 
 
+@pytest.mark.slow
 def test_each_bad_record_is_one_letter_a_query_however_it_is_cut(flights, dead):
     for borders in ([0, 30], [0, 7, 30], [5, 11, 23, 30]):
         list(read(flights, dead, borders))
@@ -165,6 +166,7 @@ def back(log, begin=30):
     return [each.headers["requeued"].split()[0] for each in LogReader(log).read(begin)]
 
 
+@pytest.mark.slow
 def test_the_command_lists_them_and_puts_each_back_once(flights, dead, tmp_path, capsys):
     list(read(flights, dead, [0, 30]))
     list(read(flights, dead, [0, 30], query="other"))
@@ -185,6 +187,7 @@ def test_the_command_lists_them_and_puts_each_back_once(flights, dead, tmp_path,
     assert len(back(other, 0)) == 20
 
 
+@pytest.mark.slow
 def test_what_another_host_noted_counts_where_the_log_has_it(flights, dead, monkeypatch):
     list(read(flights, dead, [0, 30]))
     requeue(dead)
