@@ -73,6 +73,14 @@ class SourceFile:
             elif isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
 
+    def imports_from(self) -> Iterator[tuple[str, str]]:
+        """Yield module and name of all that is imported; `*` for a module as a whole."""
+        for node in self.nodes:
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield from ((node.module, alias.name) for alias in node.names)
+            elif isinstance(node, ast.Import):
+                yield from ((alias.name, "*") for alias in node.names)
+
 
 def canonical(name: str) -> str:
     """Return a dotted name as it is in the tree: `callboard.actors.cell` is `actors.cell`.

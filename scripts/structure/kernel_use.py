@@ -1,0 +1,239 @@
+"""What the packages use of the core: names that they import, and attributes of those.
+
+`python -m scripts.structure.kernel_use` counts three things of the packages above the core:
+
+- names that they import from `actors`, `basp` and `proxies` past the kernel;
+- names that they import from the kernel;
+- attributes that they use of classes of the core or the kernel, and of modules of them that
+  are imported as a whole. The types are mypy's, so this takes as long as a run of mypy.
+
+The facade (`__init__.py`, `node.py`, `errors.py`, `events.py`) is not a package. What stands in
+it are public names, which are counted by themselves: anybody's program may use them.
+"""
+
+import argparse
+import contextlib
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from types import GetSetDescriptorType
+from typing import Final
+
+from mypy import build, nodes, types
+from mypy.modulefinder import BuildSource
+from mypy.options import Options
+
+from scripts.structure.figures import Figure
+from scripts.structure.source import SourceFile, canonical, select_source, tracked_files
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+CORE: Final = ("actors", "basp", "proxies")
+"""The packages of the core."""
+
+KERNEL: Final = "callboard.kernel"
+"""The interface of the core."""
+
+FACADE: Final = ("callboard", "callboard.node", "callboard.errors", "callboard.events")
+"""Modules of public names, which users import."""
+
+
+def packages(source: Iterable[SourceFile]) -> list[SourceFile]:
+    """Return the files of the packages above the core."""
+    return [
+        file
+        for file in source
+        if file.room not in CORE and not is_kernel(file.module) and file.module not in FACADE
+    ]
+
+
+def is_core(module: str) -> bool:
+    """Return whether a module is one of the core."""
+    return canonical(module).partition(".")[0] in CORE
+
+
+def is_kernel(module: str) -> bool:
+    """Return whether a module is one of the kernel."""
+    return module == KERNEL or module.startswith(f"{KERNEL}.")
+
+
+def import_figures(source: Iterable[SourceFile]) -> Iterator[Figure]:
+    """Yield how many names the packages import from the core, and from how many modules."""
+    past, kernel = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for file in packages(source):
+        for module, name in file.imports_from():
+            if is_core(module):
+                past[f"{canonical(module)}.{name}"].add(str(file.path))
+            elif is_kernel(module):
+                kernel[f"{module}.{name}"].add(str(file.path))
+    yield Figure(
+        "names_past_kernel",
+        len(past),
+        "names that packages import from the core past the kernel",
+        found=_lines(past),
+    )
+    yield Figure(
+        "modules_past_kernel",
+        len({name.rpartition(".")[0] for name in past}),
+        "modules of the core that packages import past the kernel",
+    )
+    yield Figure(
+        "kernel_names",
+        len(kernel),
+        "names that packages import from the kernel",
+        found=_lines(kernel),
+    )
+
+
+def attribute_figures(source: Iterable[SourceFile]) -> Iterator[Figure]:
+    """Yield how many attributes of classes of the core and the kernel the packages use."""
+    used = _used_attributes(list(source))
+    yield Figure(
+        "kernel_attributes",
+        len(used),
+        "attributes of the core's and the kernel's classes that packages use",
+        found=_lines(used),
+    )
+    classes = defaultdict[str, set[str]](set)
+    for name in used:
+        owner, _, attribute = name.rpartition(".")
+        classes[owner].add(attribute)
+    most = sorted(classes.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    yield Figure(
+        "most_attributes",
+        len(most[0][1]) if most else 0,
+        "attributes of one class of the core or the kernel that packages use",
+        found=[f"{len(names)} {owner}: {' '.join(sorted(names))}" for owner, names in most],
+    )
+
+
+def _lines(users: dict[str, set[str]]) -> list[str]:
+    return [f"{name}: {' '.join(sorted(files))}" for name, files in sorted(users.items())]
+
+
+# -------------------------------------------------------------------------------- attributes
+
+
+def _used_attributes(source: list[SourceFile]) -> dict[str, set[str]]:
+    """Return the attributes that are used, as `module.Class.attribute`, and who uses them."""
+    options = Options()
+    options.python_version = (3, 11)
+    options.export_types = True
+    options.preserve_asts = True
+    options.incremental = False
+    options.follow_imports = "silent"
+    options.ignore_missing_imports = True
+    options.check_untyped_defs = True
+    files = packages(source)
+    built = build.build(
+        [BuildSource(str(ROOT / file.path), file.module) for file in files], options
+    )
+    used: dict[str, set[str]] = defaultdict(set)
+    for file in files:
+        tree = built.graph[file.module].tree
+        for expression in _members(tree):
+            for name in _core_attributes(expression, built.types):
+                used[name].add(str(file.path))
+    return used
+
+
+#: Attributes of mypy's nodes that lead out of the file, or to what stands in it once more.
+_ELSEWHERE: Final = frozenset({"analyzed", "info", "names", "node", "type"})
+
+
+def _members(tree: object) -> Iterator[nodes.MemberExpr]:
+    """Yield each `a.b` of a file; mypy's own visitors are compiled, so none is derived."""
+    seen: set[int] = set()
+    waiting: list[object] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, list | tuple):
+            waiting += node
+        elif isinstance(node, nodes.Node) and id(node) not in seen:
+            seen.add(id(node))
+            if isinstance(node, nodes.MemberExpr):
+                yield node
+            for name in _parts(type(node)):
+                with contextlib.suppress(AssertionError, AttributeError):  # not set, or no such
+                    waiting.append(getattr(node, name))
+
+
+@cache
+def _parts(kind: type) -> list[str]:
+    """Return the attributes of a class of mypy's nodes that hold other nodes."""
+    return [
+        name
+        for name in dir(kind)
+        if isinstance(getattr(kind, name, None), GetSetDescriptorType)
+        and name not in _ELSEWHERE
+    ]
+
+
+def _core_attributes(
+    used: nodes.MemberExpr, typed: dict[nodes.Expression, types.Type]
+) -> Iterator[str]:
+    """Yield the names of the attribute of the core that an expression is."""
+    if isinstance(used.expr, nodes.RefExpr) and isinstance(used.expr.node, nodes.MypyFile):
+        module = used.expr.node.fullname
+        if is_core(module) or is_kernel(module):
+            yield f"{module}.{used.name}"
+        return
+    for info in _classes_of(typed.get(used.expr)):
+        owner = _owner(info, used.name)
+        if owner is not None:
+            yield f"{owner}.{used.name}"
+
+
+def _owner(info: nodes.TypeInfo, attribute: str) -> str | None:
+    """Return the class of the core that brings an attribute to a class; None for any other."""
+    for base in info.mro:
+        if attribute in base.names:
+            is_ours = is_core(base.module_name) or is_kernel(base.module_name)
+            return base.fullname if is_ours else None
+    return None
+
+
+def _classes_of(given: types.Type | None) -> Iterator[nodes.TypeInfo]:
+    """Yield the classes that a value of a type may have."""
+    if given is None:
+        return
+    match types.get_proper_type(given):
+        case types.Instance(type=info):
+            yield info
+        case types.UnionType(items=items):
+            for item in items:
+                yield from _classes_of(item)
+        case types.TypeType(item=item):
+            yield from _classes_of(item)
+        case types.TypeVarType(upper_bound=bound):
+            yield from _classes_of(bound)
+        case types.TupleType(partial_fallback=fallback):
+            yield from _classes_of(fallback)
+        case types.CallableType() as callable_ if callable_.is_type_obj():
+            yield callable_.type_object()
+        case _:
+            pass
+
+
+def main() -> int:
+    """Print the figures, and what they count if that is asked for."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.structure.kernel_use")
+    parser.add_argument("--find", metavar="FIGURE", help="print what one figure counts")
+    parser.add_argument("--imports", action="store_true", help="leave the attributes out")
+    options = parser.parse_args()
+
+    source = select_source(tracked_files(ROOT))
+    figures = list(import_figures(source))
+    if not options.imports:
+        figures += attribute_figures(source)
+    for figure in figures:
+        print(f"{figure.name} = {figure.value:g}  # {figure.meaning}")
+        if options.find == figure.name:
+            print("\n".join(figure.found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
