@@ -135,7 +135,7 @@ def _outside(method: Callable[..., Any], what: str) -> Callable[..., Any]:
 def _install() -> None:
     """Make locks and futures assert the rules."""
     locks.use(CheckedLock)
-    from callboard.actors.future import Future
+    from callboard.kernel.reply import Future
 
     methods = {
         "set_result": "a future is completed",

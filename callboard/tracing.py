@@ -25,10 +25,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from callboard.actors.envelope import COMPANY, Begun, TraceContext
-from callboard.actors.errors import CallboardError, wrong_argument
-from callboard.actors.future import Future
-from callboard.actors.reference import Call, current_cell
+from callboard.kernel.actors import Call
+from callboard.kernel.checks import wrong_argument
+from callboard.kernel.context import current_cell
+from callboard.kernel.errors import CallboardError
+from callboard.kernel.reply import Future
+from callboard.kernel.tracing import COMPANY, Begun, TraceContext
 from callboard.text import said
 
 if TYPE_CHECKING:

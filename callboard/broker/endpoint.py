@@ -17,11 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from callboard.actors import errors
-from callboard.actors.closing import Closing, on_a_thread, refuse_loop
-from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef
-from callboard.actors.seconds import seconds
 from callboard.broker.constants import Backend
 from callboard.broker.metric_topics import export_and_import
 from callboard.broker.options import Configuration, effective_options, set_up_logging
@@ -50,15 +45,18 @@ from callboard.endpoint.machine.status import (
 from callboard.endpoint.machine.topic import Topic, Topics, topic_text, topic_texts
 from callboard.endpoint.message_queue import QUEUE_LIMIT
 from callboard.endpoint.monitoring import serve_topics
+from callboard.kernel import errors
+from callboard.kernel.access import Rights, Secrets
+from callboard.kernel.actors import ActorRef
+from callboard.kernel.checks import seconds
+from callboard.kernel.reply import Future
+from callboard.kernel.tls import Tls, refuse_unguarded
+from callboard.kernel.topology import checked_endpoint
+from callboard.kernel.twins import Closing, on_a_thread, refuse_loop
+from callboard.kernel.wire import ForeignPeer
 from callboard.keywords import also_named
 from callboard.model.errors import InvalidData, InvalidOption
 from callboard.node import Node
-from callboard.proxies.address import checked_endpoint
-from callboard.proxies.link.foreign import ForeignPeer
-from callboard.proxies.link.ports import refuse_unguarded
-from callboard.proxies.link.tls import Tls
-from callboard.proxies.rights.permissions import Secrets
-from callboard.proxies.rights.rights import Rights
 from callboard.store import Backend as StoreBackend
 from callboard.store import (
     CloneOptions,

@@ -5,11 +5,11 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
-from callboard.actors.errors import CallboardError
 from callboard.endpoint.hub import Hub
 from callboard.entity.journal.entry import Entry, raw_event
 from callboard.entity.journal.journal import Journal
 from callboard.entity.state.interface import StoredEvent
+from callboard.kernel.errors import CallboardError
 from callboard.lease.errors import OutcomeUnknown, StateUnavailable
 
 #: Seconds that other nodes may take to say that they have what was published, and between

@@ -12,13 +12,13 @@ import datetime
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from callboard.actors.runner.timers import Timer
 from callboard.broker.options import BrokerOptions
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item
 from callboard.endpoint.machine.topic import checked_topic
 from callboard.endpoint.monitoring import topic_metrics
 from callboard.figures import PROCESS_SOURCES, Metric
+from callboard.kernel.wire import Timer
 
 #: Seconds after which what an endpoint told of itself is shown no more.
 STALE_AFTER: Final = 60.0

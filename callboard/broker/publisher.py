@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from callboard import locks
-from callboard.actors.closing import Closing
 from callboard.endpoint.hub import INPUT_LIMIT, Hub
+from callboard.kernel.twins import Closing
 from callboard.support import after_fork
 
 #: Seconds over which the rate of sending is counted.

@@ -21,10 +21,6 @@ from typing import Any, Final, NamedTuple
 
 import cbor2
 
-from callboard.actors.closing import Closing, on_a_thread, refuse_loop
-from callboard.actors.errors import CallboardError
-from callboard.actors.seconds import limit
-from callboard.basp.node_id import node_id_text
 from callboard.commitlog import CommitLog, LogCorrupt, LogError
 from callboard.commitlog.batch import MAX_RECORD
 from callboard.commitlog.columns import Cbor
@@ -32,6 +28,10 @@ from callboard.endpoint.events import NotRecorded
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, RunReceiver
 from callboard.endpoint.machine.topic import RESERVED, checked_topic
+from callboard.kernel.checks import limit
+from callboard.kernel.errors import CallboardError
+from callboard.kernel.topology import node_id_text
+from callboard.kernel.twins import Closing, on_a_thread, refuse_loop
 from callboard.model.scalar import Count
 
 log = logging.getLogger("callboard.recording")

@@ -5,16 +5,16 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
-from callboard.actors.closing import Closing, refuse_loop
-from callboard.actors.errors import WrongArgument
-from callboard.actors.future import waiting
-from callboard.actors.seconds import limit
-from callboard.actors.waits.shutdown import Phase
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, PeerEvent
 from callboard.endpoint.machine.status import SC, EndpointInfo, Error, Status
 from callboard.endpoint.machine.topic import Topic, topic_text
 from callboard.endpoint.message_queue import MessageQueue
+from callboard.kernel.checks import limit
+from callboard.kernel.errors import WrongArgument
+from callboard.kernel.reply import waiting
+from callboard.kernel.shutdown import Phase
+from callboard.kernel.twins import Closing, refuse_loop
 from callboard.model.data import thawed
 from callboard.support.items import Items
 

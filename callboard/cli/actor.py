@@ -224,7 +224,7 @@ def _read_message(text: str, options: MessageOptions) -> Any:
         Problem: nobody registered the type, or the fields do not fit.
     """
     from callboard import CallboardError
-    from callboard.basp.registry import DEFAULT_REGISTRY
+    from callboard.kernel.codec import DEFAULT_REGISTRY
 
     options.load()
     type_name, value = options.type_name, from_text(text)

@@ -281,8 +281,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = None  # nobody reads: nothing to flush at the exit
         return FAILED
     except Exception as error:
-        from callboard.actors.errors import CallboardError
         from callboard.commitlog import LogError
+        from callboard.kernel.errors import CallboardError
         from callboard.pipeline.errors import PipelineError
 
         # An OSError is of what the user named: a file, a folder, an address. Text that is no

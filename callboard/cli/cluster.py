@@ -14,7 +14,7 @@ from callboard.cli.work.actor_table import LISTED, loss_table, page, table_of_no
 from callboard.parts import found_rows
 
 if TYPE_CHECKING:
-    from callboard.proxies.inspection import ActorInfo, ClusterInspection
+    from callboard.kernel.tables import ActorInfo, ClusterInspection
 
 #: Seconds beyond those of the nodes that the one that asks them may take.
 ANSWER_TIME: Final = 2.0
@@ -50,7 +50,7 @@ class ClusterOptions(AccessOptions):
         Raises:
             Problem: none of them is in reach.
         """
-        from callboard.proxies.inspection import ClusterInspection, InspectCluster
+        from callboard.kernel.tables import ClusterInspection, InspectCluster
 
         with inspector(address, self.timeout + ANSWER_TIME, self) as found:
             order = InspectCluster(question, self.timeout)
@@ -105,7 +105,7 @@ def ps(address: Address, options: ClusterPsOptions) -> None:
       callboard cluster ps basp://127.0.0.1:4222 --node shop --state awaiting
       callboard cluster ps basp://127.0.0.1:4222 --actor till
     """  # noqa: D301
-    from callboard.proxies.inspection import Inspect, InspectActor
+    from callboard.kernel.tables import Inspect, InspectActor
 
     if options.sort not in SORTS:
         raise Misuse(
@@ -150,7 +150,7 @@ def hangs(address: Address, options: HangsOptions) -> None:
       callboard cluster hangs basp://127.0.0.1:4222
       callboard cluster hangs basp://127.0.0.1:4222 --seconds 30 --json
     """  # noqa: D301
-    from callboard.proxies.inspection import Inspect
+    from callboard.kernel.tables import Inspect
 
     question = Inspect(options.limit, sort="busy", busy=options.seconds)
     told = options.ask(address, question)
@@ -211,7 +211,7 @@ def _history(
     address: str, options: ClusterOptions, what: str
 ) -> "tuple[ClusterInspection, Found[Any]]":
     """Return the answers of all nodes, and what they keep of one kind, the latest first."""
-    from callboard.proxies.inspection import Inspect
+    from callboard.kernel.tables import Inspect
 
     told = options.ask(address, Inspect(0, history=True))
     return told, sorted(_of_nodes(told, what), key=lambda pair: pair[1].age)

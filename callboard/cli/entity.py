@@ -161,7 +161,7 @@ def _list_rows(
         Misuse: no node hosts the type.
     """
     from callboard.cli.work.entity_move import hosted_type
-    from callboard.proxies.inspection import ReadPart
+    from callboard.kernel.tables import ReadPart
 
     told = options.ask(address, ReadPart(part, options.type, limit=options.limit))
     found = [
@@ -247,7 +247,7 @@ def where(address: Address, key: Key, options: WhereOptions) -> None:
     """  # noqa: D301
     from callboard.cli.work.entity_move import hosted_type, owner_of
     from callboard.entity.machine.table import slot_of
-    from callboard.proxies.inspection import ReadPart
+    from callboard.kernel.tables import ReadPart
 
     name, key = hosted_type(address, key, options, options.type)
     slot = slot_of(key)

@@ -30,9 +30,7 @@ from callboard.parts import event_row
 
 if TYPE_CHECKING:
     from callboard import ActorRef
-    from callboard.proxies.chronicle import EventInfo, EventPage
-    from callboard.proxies.inspection import ActorInfo, Inspection
-    from callboard.proxies.stats import LinkInfo
+    from callboard.kernel.tables import ActorInfo, EventInfo, EventPage, Inspection, LinkInfo
 
 #: What the short-lived node of these commands calls itself.
 NAME: Final = "callboard node"
@@ -217,7 +215,7 @@ def ps(address: Address, options: PsOptions) -> None:
       callboard node ps basp://127.0.0.1:4222 --tree
       callboard node ps basp://127.0.0.1:4222 --json | jq '.actors[].depth'
     """  # noqa: D301
-    from callboard.proxies.inspection import Inspect
+    from callboard.kernel.tables import Inspect
 
     with inspector(address, options.timeout, options) as found:
         question = Inspect(options.limit, options.system)
@@ -239,7 +237,7 @@ def top(address: Address, options: TopOptions) -> None:
       callboard node top basp://127.0.0.1:4222
       callboard node top basp://127.0.0.1:4222 --interval 5 --count 12 --json
     """  # noqa: D301
-    from callboard.proxies.inspection import Inspect, ReadPart
+    from callboard.kernel.tables import Inspect, ReadPart
 
     before: dict[str, int] = {}
     spent: dict[str, float] = {}
@@ -284,7 +282,7 @@ def events(address: Address, options: EventsOptions) -> None:
       callboard node events basp://127.0.0.1:4222 -f --kind '*Down'
       callboard node events basp://127.0.0.1:4222 -f --json
     """  # noqa: D301
-    from callboard.proxies.inspection import ReadEvents
+    from callboard.kernel.tables import ReadEvents
 
     last, looks = -1, options.count if options.follow else 1
     with inspector(address, ANSWER_TIME, options) as found:
@@ -324,7 +322,7 @@ def dead_letters(address: Address, options: DeadLettersOptions) -> None:
       callboard node dead-letters basp://127.0.0.1:4222
       callboard node dead-letters basp://127.0.0.1:4222 --json | jq '.[].count'
     """  # noqa: D301
-    from callboard.proxies.inspection import Inspect
+    from callboard.kernel.tables import Inspect
 
     with inspector(address, options.timeout, options) as found:
         question = Inspect(0, history=True)
@@ -346,7 +344,7 @@ def drain(address: Address, options: DrainOptions) -> None:
       callboard node drain basp://127.0.0.1:4222 --timeout 120 --json
     """  # noqa: D301
     from callboard.cli.work.host import complain_unless_clean, ending
-    from callboard.proxies.messages import DrainNode
+    from callboard.kernel.tables import DrainNode
 
     timeout = options.timeout
     with inspector(address, ANSWER_TIME, options) as found:
@@ -358,7 +356,7 @@ def drain(address: Address, options: DrainOptions) -> None:
 @contextlib.contextmanager
 def inspector(address: str, timeout: float, access: AccessOptions) -> "Iterator[ActorRef[Any]]":
     """Yield the actor of a running node that tells about it."""
-    from callboard.basp.header import INSPECTOR
+    from callboard.kernel.topology import INSPECTOR
 
     with access.open_node(NAME) as node:
         yield node.runtime.ref_of(node.connect(address, timeout), INSPECTOR)

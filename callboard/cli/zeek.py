@@ -85,8 +85,8 @@ def connect(
       callboard zeek connect wss://zeek --token-file token --peer basp://127.0.0.1:4222
       callboard zeek connect zmq://manager:5555 --topic zeek.cluster --curve keys.toml
     """  # noqa: D301
+    from callboard.kernel.errors import TlsError
     from callboard.model.errors import EndpointError
-    from callboard.proxies.errors import TlsError
 
     opened = _opened_zeromq if url.startswith("zmq:") else _opened_web_socket
     with _receiving(options) as (stop, hub, queue):
@@ -118,7 +118,7 @@ def _receiving(options: PrintOptions) -> Iterator[tuple[Any, Any, Any]]:
 
 def _opened_web_socket(hub: Any, url: str, options: ConnectOptions) -> Any:
     """Return the door to a WebSocket."""
-    from callboard.proxies.link.tls import Tls
+    from callboard.kernel.tls import Tls
 
     try:
         from callboard.doors.web_socket_peer import WebSocketPeer
@@ -184,8 +184,8 @@ def peer(
       callboard zeek peer zeek:9999 --certificates tls --peer basp://127.0.0.1:4222
     """  # noqa: D301
     from callboard.broker import Endpoint
+    from callboard.kernel.errors import TlsError
     from callboard.model.errors import EndpointError
-    from callboard.proxies.errors import TlsError
 
     host, port = _parse_address(address)
     with (

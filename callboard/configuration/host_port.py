@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from callboard.proxies.address import UNIX, parse_node_address
+from callboard.kernel.topology import UNIX, parse_node_address
 
 PORT_LIMIT: Final = 65_535
 

@@ -20,23 +20,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from callboard.actors.dispatch import handler
-from callboard.actors.errors import CallboardError, InvalidAddress, NotSpawnable, RemoteError
-from callboard.actors.exit_reason import ExitReason
-from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef, Down
-from callboard.actors.runtime import Runtime
-from callboard.actors.system_actor import SystemActor
-from callboard.actors.thespian.cell import Creation
-from callboard.actors.thespian.creator import is_compatible
-from callboard.actors.thespian.neighbors import Neighbors
-from callboard.actors.thespian.system import SystemBase
-from callboard.basp.plain_types import PlainRegistry
-from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.convention.messages import Create, Introduce, Join, Leave
+from callboard.kernel.actors import ActorRef, Down, ExitReason, handler
+from callboard.kernel.codec import DEFAULT_REGISTRY, PlainRegistry
+from callboard.kernel.context import Runtime, SystemActor
+from callboard.kernel.environment import (
+    Creation,
+    Neighbors,
+    SystemBase,
+    is_compatible,
+    real_surroundings,
+)
+from callboard.kernel.errors import CallboardError, InvalidAddress, NotSpawnable, RemoteError
+from callboard.kernel.reply import Future
+from callboard.kernel.topology import Endpoint, endpoint_text
 from callboard.node import Node
-from callboard.proxies.address import Endpoint, endpoint_text
-from callboard.proxies.surroundings import real_surroundings
 from callboard.support import after_fork
 
 #: The name that a system's administrator is registered under on its node.

@@ -3,8 +3,7 @@
 from dataclasses import field
 from typing import Any
 
-from callboard.actors.reference import ActorRef
-from callboard.proxies.messages import frozen_message
+from callboard.kernel.actors import ActorRef, frozen_message
 
 
 @frozen_message("callboard.convention.Join")

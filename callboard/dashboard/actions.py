@@ -12,13 +12,12 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from callboard.actors.closing import on_a_thread
-from callboard.actors.errors import CallboardError
-from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
+from callboard.kernel.codec import DEFAULT_REGISTRY
+from callboard.kernel.errors import CallboardError, NotPermitted
+from callboard.kernel.twins import on_a_thread
 from callboard.node import Node
-from callboard.proxies.errors import NotPermitted
 from callboard.store import attach_clone
 from callboard.text import printable, shown
 

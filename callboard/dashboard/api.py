@@ -10,12 +10,18 @@ from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter
 
-from callboard.actors.errors import CallboardError
 from callboard.dashboard.collector import ClusterWatch
 from callboard.dataclass import dataclass
+from callboard.kernel.errors import CallboardError
+from callboard.kernel.tables import (
+    ActorInfo,
+    ActorPage,
+    InspectActor,
+    Inspection,
+    TraceActor,
+    TracedMessage,
+)
 from callboard.parts import LOOKED_AT, RowWindow, found_rows
-from callboard.proxies.actor_trace import TraceActor, TracedMessage
-from callboard.proxies.inspection import ActorInfo, ActorPage, InspectActor, Inspection
 
 #: Rows of one answer at most: what a page shows, and a file that is saved.
 ROWS: Final = 5_000

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from callboard.actors.errors import CallboardError
 from callboard.commitlog import json_text
 from callboard.dashboard import api
 from callboard.dashboard.actions import Actions, Levers, message_types
@@ -17,6 +16,7 @@ from callboard.dashboard.collector import ClusterWatch
 from callboard.dashboard.errors import DashboardError, explained
 from callboard.dashboard.guard import BODY_LIMIT, Application, Guard, GuardedApp
 from callboard.dashboard.streams import STREAMS, Streams
+from callboard.kernel.errors import CallboardError
 from callboard.node import Node
 from callboard.text import logged, printable
 

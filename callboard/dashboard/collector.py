@@ -20,14 +20,11 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
-from callboard.actors.errors import CallboardError
-from callboard.actors.reference import Query
-from callboard.basp.header import INSPECTOR
 from callboard.dataclass import dataclass
-from callboard.node import Node
-from callboard.parts import Key, Row, RowWindow, event_row, key_of, share, slices_fit
-from callboard.proxies.events import LinkDown, LinkUp, NodeDown, NodeUp
-from callboard.proxies.inspection import (
+from callboard.kernel.actors import Query
+from callboard.kernel.errors import CallboardError
+from callboard.kernel.events import LinkDown, LinkUp, NodeDown, NodeUp
+from callboard.kernel.tables import (
     ActorInfo,
     Inspect,
     Inspection,
@@ -35,6 +32,9 @@ from callboard.proxies.inspection import (
     ReadEvents,
     ReadPart,
 )
+from callboard.kernel.topology import INSPECTOR
+from callboard.node import Node
+from callboard.parts import Key, Row, RowWindow, event_row, key_of, share, slices_fit
 
 #: Seconds between two rounds of questions; and the shortest time between two of them.
 INTERVAL: Final = 1.0

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from callboard.actors.errors import CallboardError
+from callboard.kernel.errors import CallboardError
 from callboard.text import printable, said
 
 

@@ -15,8 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from callboard import web
-from callboard.proxies.link.certificates import Certificates
-from callboard.proxies.link.limits import source_of
+from callboard.kernel.tls import Certificates, source_of
 from callboard.support.after_fork import own_loop
 
 #: Seconds that requests have at the end, before they are cancelled, and then to end.

@@ -6,17 +6,16 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from callboard.actors.closing import Closing
 from callboard.configuration.host_port import parse_host_port
 from callboard.dashboard.actions import Levers
 from callboard.dashboard.app import make_app
 from callboard.dashboard.collector import ClusterWatch
 from callboard.dashboard.errors import DashboardError
 from callboard.dashboard.guard import Guard
+from callboard.kernel.errors import TlsError
+from callboard.kernel.tls import Certificates, Tls
+from callboard.kernel.twins import Closing
 from callboard.node import Node
-from callboard.proxies.errors import TlsError
-from callboard.proxies.link.certificates import Certificates
-from callboard.proxies.link.tls import Tls
 from callboard.support import after_fork
 from callboard.support.host_guard import HostGuard, is_loopback
 

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
-from callboard.actors.errors import CallboardError
 from callboard.commitlog.json_text import to_json
 from callboard.dashboard import api
 from callboard.dashboard.collector import ClusterWatch
@@ -16,6 +15,7 @@ from callboard.dashboard.difference import difference
 from callboard.dashboard.errors import explained
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.message_queue import MessageQueue
+from callboard.kernel.errors import CallboardError
 
 #: Pages that may be open at a time.
 STREAMS: Final = 32

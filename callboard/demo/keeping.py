@@ -16,10 +16,10 @@ import time
 from contextlib import ExitStack
 from typing import Any, ClassVar, Final
 
-from callboard.actors.errors import CallboardError
 from callboard.demo.sensor import Note
 from callboard.demo.window import Peak
 from callboard.endpoint.hub import Hub
+from callboard.kernel.errors import CallboardError
 from callboard.store import Backend, BackendOptions, Store, attach_clone, attach_master
 
 #: The name of the store.

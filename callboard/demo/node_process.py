@@ -29,11 +29,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard import ActorRef, Node
-from callboard.actors.events import ActorFailed, ActorStarted, ActorStopped
 from callboard.demo.aggregator import Aggregator, TakeSnapshot
 from callboard.demo.story import ANALYSIS
 from callboard.endpoint.hub import Hub
-from callboard.proxies.events import LinkDown, LinkUp, NodeDown, NodeUp
+from callboard.kernel.events import (
+    ActorFailed,
+    ActorStarted,
+    ActorStopped,
+    LinkDown,
+    LinkUp,
+    NodeDown,
+    NodeUp,
+)
 
 if TYPE_CHECKING:
     from callboard.demo.entities.daily_peak import PeakWatch, PeakWriter

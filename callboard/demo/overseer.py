@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from callboard import Actor, ActorRef, Down, handler
-from callboard.actors.errors import CallboardError
 from callboard.demo.aggregator import Aggregator, UseAggregator
 from callboard.demo.sensor import Note, Rest
+from callboard.kernel.errors import CallboardError
 
 #: Where the aggregator should live, best first; the overseer's own node is the last resort.
 PREFERRED: Final = ("C", "B")

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Final
 
 from callboard import locks
-from callboard.actors.closing import Closing
 from callboard.demo.line import LINKS, NAMES
 from callboard.demo.screen import KeyCommand, Verb
+from callboard.kernel.twins import Closing
 
 #: What the page can be told to do to the demo's own cluster.
 LEVERS: Final[tuple[Verb, ...]] = ("kill", "freeze", "cut")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from callboard import Actor, ActorRef, Down, handler
-from callboard.actors.cell import Monitor
 from callboard.demo.aggregator import Receipt, SensorReading, UseAggregator, topic_of
+from callboard.kernel.actors import Monitor
 
 #: What each node has a sensor for.
 SUBJECTS: Final = ("cpu", "memory", "disk", "network", "processes")

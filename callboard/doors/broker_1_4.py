@@ -19,20 +19,20 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from callboard.actors.errors import ResultTimeout
-from callboard.actors.future import Future
-from callboard.actors.system_actor import CallBack
 from callboard.doors.broker_peering import PAUSE, BrokerNeighbor, BrokerPeering
 from callboard.endpoint.door_claim import DoorClaim
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.peer_buffer import OverflowPolicy
 from callboard.endpoint.machine.status import foreign_id
 from callboard.endpoint.machine.topic import checked_topic, is_reserved
+from callboard.kernel.context import CallBack
+from callboard.kernel.errors import ResultTimeout
+from callboard.kernel.reply import Future
+from callboard.kernel.tls import TlsSource
+from callboard.kernel.topology import Endpoint, endpoint_text
+from callboard.kernel.wire import ForeignDial, ForeignLink, Opening
 from callboard.model.encoding import python_to_cbor
 from callboard.model.errors import DoorTaken
-from callboard.proxies.address import Endpoint, endpoint_text
-from callboard.proxies.link.certificates import TlsSource
-from callboard.proxies.link.foreign import ForeignDial, ForeignLink, Opening
 from callboard.zeek.broker_1_4 import (
     QUEUE_BYTES,
     QUEUE_HIGH,

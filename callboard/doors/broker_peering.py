@@ -4,20 +4,18 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from callboard.actors.closing import Closing
-from callboard.actors.future import Future
 from callboard.doors.unwritten import UnwrittenMessages
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import DoorReceiver, Item, Pair
 from callboard.endpoint.machine.run import content_of
 from callboard.endpoint.machine.topic import is_reserved
+from callboard.kernel.reply import Future
+from callboard.kernel.tls import HANDSHAKE_LIMIT, Certificates, TlsSource, refuse_unguarded
+from callboard.kernel.topology import Endpoint
+from callboard.kernel.twins import Closing
+from callboard.kernel.wire import ForeignDial, ForeignLink, ForeignPort
 from callboard.model.encoding import python_to_cbor
 from callboard.model.errors import EndpointError
-from callboard.proxies.address import Endpoint
-from callboard.proxies.link.certificates import Certificates, TlsSource
-from callboard.proxies.link.foreign import ForeignDial, ForeignLink, ForeignPort
-from callboard.proxies.link.ports import refuse_unguarded
-from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT
 from callboard.zeek.transcoder import broker_from_cbor
 
 _log: Final = logging.getLogger("callboard.zeek")

@@ -22,9 +22,6 @@ from typing import Any, Final, NamedTuple
 
 import cbor2
 
-from callboard.actors.closing import Closing
-from callboard.actors.errors import NodeUnreachable, ResultTimeout
-from callboard.actors.future import Future
 from callboard.dataclass import dataclass
 from callboard.doors.unwritten import UnwrittenMessages
 from callboard.endpoint.door_claim import DoorClaim, DoorState
@@ -32,11 +29,13 @@ from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, Pair, RunReceiver
 from callboard.endpoint.machine.run import PackedType, content_of
 from callboard.endpoint.machine.topic import is_reserved, shortest
+from callboard.kernel.errors import NodeUnreachable, ResultTimeout
+from callboard.kernel.reply import Future
+from callboard.kernel.tls import Certificates, Tls
+from callboard.kernel.topology import Endpoint
+from callboard.kernel.twins import Closing
+from callboard.kernel.wire import ForeignDial, ForeignLink, Opening
 from callboard.model.errors import EndpointError
-from callboard.proxies.address import Endpoint
-from callboard.proxies.link.certificates import Certificates
-from callboard.proxies.link.foreign import ForeignDial, ForeignLink, Opening
-from callboard.proxies.link.tls import Tls
 from callboard.support.redaction import redacted
 from callboard.zeek.json_message import content_to_json
 from callboard.zeek.web_socket import (

@@ -12,22 +12,18 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from callboard.actors.closing import Closing
-from callboard.actors.errors import require
 from callboard.dataclass import dataclass
 from callboard.doors.unwritten import UnwrittenMessages
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import DoorReceiver, Item
 from callboard.endpoint.machine.topic import is_reserved
+from callboard.kernel.access import LinkAccess, Permissions, Rights
+from callboard.kernel.checks import require
+from callboard.kernel.tls import Certificates, Limits, Tls, refuse_unguarded
+from callboard.kernel.topology import Endpoint, endpoint_text
+from callboard.kernel.twins import Closing
+from callboard.kernel.wire import ForeignLink, Opening
 from callboard.model.errors import EndpointError, InvalidOption
-from callboard.proxies.address import Endpoint, endpoint_text
-from callboard.proxies.link.certificates import Certificates
-from callboard.proxies.link.foreign import ForeignLink, Opening
-from callboard.proxies.link.limits import Limits
-from callboard.proxies.link.ports import refuse_unguarded
-from callboard.proxies.link.tls import Tls
-from callboard.proxies.rights.permissions import LinkAccess, Permissions
-from callboard.proxies.rights.rights import Rights
 from callboard.seconds import check_numbers
 from callboard.support.host_guard import ANY_HOST, HostGuard
 from callboard.zeek.json_message import message_to_json

@@ -24,7 +24,6 @@ from weakref import WeakSet
 
 import zmq
 
-from callboard.actors.runner.runner import Runner
 from callboard.commitlog import CommitLog, FieldConflict, LogError, Retention
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.columns import Cbor
@@ -39,6 +38,7 @@ from callboard.doors.zeromq_socket import (
     ZeroMqSockets,
 )
 from callboard.figures import PROCESS_SOURCES, Figure, Metric, by_label, figures_of, metrics_of
+from callboard.kernel.wire import Runner
 from callboard.model.errors import InvalidData
 from callboard.support import after_fork
 from callboard.support.private_file import make_folder

@@ -16,20 +16,19 @@ import logging
 from functools import partial
 from typing import Any, Final
 
-from callboard.actors.errors import ResultTimeout
-from callboard.actors.future import Future
-from callboard.actors.system_actor import CallBack
 from callboard.doors.broker_peering import PAUSE, BrokerNeighbor, BrokerPeering
 from callboard.endpoint.door_claim import DoorClaim
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.peer_buffer import OverflowPolicy
 from callboard.endpoint.machine.topic import checked_topic, is_reserved
+from callboard.kernel.context import CallBack
+from callboard.kernel.errors import ResultTimeout
+from callboard.kernel.reply import Future
+from callboard.kernel.tls import HANDSHAKE_LIMIT, TlsSource
+from callboard.kernel.topology import Endpoint
+from callboard.kernel.wire import ForeignDial, ForeignLink, Opening
 from callboard.model.encoding import python_to_cbor
 from callboard.model.errors import EndpointError
-from callboard.proxies.address import Endpoint
-from callboard.proxies.link.certificates import TlsSource
-from callboard.proxies.link.foreign import ForeignDial, ForeignLink, Opening
-from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT
 from callboard.zeek.peering import (
     LEAVE_LIMIT,
     NOBODY,

@@ -24,15 +24,6 @@ from urllib.parse import urlsplit
 
 import zmq
 
-from callboard.actors.closing import Closing
-from callboard.actors.errors import (
-    CallboardError,
-    NodeClosed,
-    NodeUnreachable,
-    ResultTimeout,
-    require,
-)
-from callboard.actors.future import Future
 from callboard.doors.unwritten import UnwrittenMessages
 from callboard.doors.zeromq_socket import (
     HIGH_WATER,
@@ -47,10 +38,14 @@ from callboard.endpoint.machine.effect import Pair
 from callboard.endpoint.machine.run import content_of
 from callboard.endpoint.machine.topic import Topics, is_reserved, shortest, topic_texts
 from callboard.figures import Figure, Metric, figures_of, metrics_of
+from callboard.kernel.checks import require
+from callboard.kernel.errors import CallboardError, NodeClosed, NodeUnreachable, ResultTimeout
+from callboard.kernel.events import ForeignDialFailed, ForeignLinkDown, ForeignLinkUp
+from callboard.kernel.reply import Future
+from callboard.kernel.tls import is_loopback
+from callboard.kernel.twins import Closing
+from callboard.kernel.wire import ForeignPeer
 from callboard.model.errors import EndpointError, InvalidOption
-from callboard.proxies.events import ForeignDialFailed, ForeignLinkDown, ForeignLinkUp
-from callboard.proxies.link.foreign import ForeignPeer
-from callboard.proxies.link.ports import is_loopback
 from callboard.support.redaction import redacted
 from callboard.zeek.zeromq import BINARY, PARTS, ZeroMqNode
 

@@ -25,12 +25,11 @@ from typing import Any, Final, NamedTuple, Self
 import zmq
 from zmq.utils.z85 import decode
 
-from callboard.actors.runner.runner import Runner
-from callboard.actors.runner.timers import Timer
 from callboard.dataclass import dataclass
+from callboard.kernel.errors import PortUnavailable, PublicAddress
+from callboard.kernel.tls import is_loopback
+from callboard.kernel.wire import Runner, Timer
 from callboard.model.errors import InvalidOption
-from callboard.proxies.errors import PortUnavailable, PublicAddress
-from callboard.proxies.link.ports import is_loopback
 from callboard.support import after_fork
 
 #: Frames, and bytes, that are read before others have their turn.

@@ -18,20 +18,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar
 
-from callboard.actors import errors
-from callboard.actors.cell import Cell
-from callboard.actors.closing import Closing
-from callboard.actors.dispatch import HandlerDoor, HandlerEntry, hints_of, types_of
-from callboard.actors.events import Unexpected
-from callboard.actors.reference import ActorRef, checked_ref
-from callboard.actors.system_actor import CallBack
 from callboard.endpoint.events import SubscriptionOverflow
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, RunReceiver
 from callboard.endpoint.machine.topic import Topic, checked_topic, topic_texts
 from callboard.endpoint.message_queue import QUEUE_LIMIT
+from callboard.kernel import errors
+from callboard.kernel.activation import Cell, HandlerDoor, HandlerEntry, hints_of, types_of
+from callboard.kernel.actors import ActorRef, frozen_message
+from callboard.kernel.checks import checked_ref
+from callboard.kernel.context import CallBack
+from callboard.kernel.events import Unexpected
+from callboard.kernel.twins import Closing
 from callboard.model.data import thawed
-from callboard.proxies.messages import frozen_message
 from callboard.text import describe
 
 _LOG: Final = logging.getLogger("callboard.endpoint")

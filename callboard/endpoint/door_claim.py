@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final
 
-from callboard.actors.reference import ActorRef
-from callboard.actors.system_actor import CallBack
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.topic import RESERVED
+from callboard.kernel.actors import ActorRef
+from callboard.kernel.context import CallBack
 from callboard.model.errors import DoorTaken
 from callboard.node import Node
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from callboard.actors.reference import ActorRef
 from callboard.dataclass import dataclass
+from callboard.kernel.actors import ActorRef
 
 
 @dataclass(frozen=True, slots=True)

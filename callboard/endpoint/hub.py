@@ -29,13 +29,6 @@ from weakref import WeakSet
 import cbor2
 
 from callboard import locks
-from callboard.actors.dispatch import handler
-from callboard.actors.errors import ResultTimeout, WouldBlock, WouldDeadlock
-from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef, Down
-from callboard.actors.seconds import seconds
-from callboard.actors.system_actor import CallBack, SystemActor
-from callboard.basp.header import CORE_ACTOR, DIRECTORY
 from callboard.dataclass import dataclass
 from callboard.endpoint.events import Undelivered
 from callboard.endpoint.machine.catch_up import ANSWER_SECONDS
@@ -62,11 +55,19 @@ from callboard.endpoint.machine.status import EC, SC, foreign_id
 from callboard.endpoint.machine.topic import checked_topic
 from callboard.endpoint.wishes import Wishes, WishListener
 from callboard.figures import Metric
-from callboard.model.errors import MalformedMessage
-from callboard.node import Node
-from callboard.parts import Row
-from callboard.proxies.errors import LinkError, NotPermitted
-from callboard.proxies.events import (
+from callboard.kernel.access import CORE_NAME, Rights
+from callboard.kernel.activation import Proxy, RemoteTeller
+from callboard.kernel.actors import ActorRef, Down, handler
+from callboard.kernel.checks import seconds
+from callboard.kernel.context import CallBack, SystemActor
+from callboard.kernel.errors import (
+    LinkError,
+    NotPermitted,
+    ResultTimeout,
+    WouldBlock,
+    WouldDeadlock,
+)
+from callboard.kernel.events import (
     ForeignDialFailed,
     ForeignLinkDown,
     ForeignLinkUp,
@@ -76,11 +77,11 @@ from callboard.proxies.events import (
     NodeUp,
     PathMoved,
 )
-from callboard.proxies.lifetime.proxy import Proxy
-from callboard.proxies.link.dialer import Dial
-from callboard.proxies.messages import Lookup
-from callboard.proxies.rights.rights import CORE_NAME, Rights
-from callboard.proxies.traffic.incoming import RemoteTeller
+from callboard.kernel.reply import Future
+from callboard.kernel.topology import CORE_ACTOR, DIRECTORY, Dial, Lookup
+from callboard.model.errors import MalformedMessage
+from callboard.node import Node
+from callboard.parts import Row
 from callboard.seconds import check_numbers
 from callboard.support import after_fork
 

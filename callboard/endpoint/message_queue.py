@@ -16,9 +16,9 @@ from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 from callboard import locks
-from callboard.actors.errors import NodeClosed, ResultTimeout
-from callboard.actors.future import Future, refuse_endless_wait, waiting
-from callboard.actors.seconds import limit
+from callboard.kernel.checks import limit
+from callboard.kernel.errors import NodeClosed, ResultTimeout
+from callboard.kernel.reply import Future, refuse_endless_wait, waiting
 from callboard.support import after_fork
 
 T = TypeVar("T")

@@ -8,9 +8,6 @@ large one, and one that another entity told goes as an `EntityMessage`, behind t
 from threading import get_ident
 from typing import Any, Final
 
-from callboard.actors.envelope import Envelope
-from callboard.actors.reference import ActorRef
-from callboard.basp.errors import LocalProtocolError
 from callboard.entity.messages import (
     CARRIED_ASKED,
     CARRIED_HEAD,
@@ -18,8 +15,9 @@ from callboard.entity.messages import (
     NO_DEADLINE,
     EntityMessages,
 )
-from callboard.proxies.lifetime.proxy import Proxy
-from callboard.proxies.traffic.outgoing import Outgoing
+from callboard.kernel.activation import Envelope, Outgoing, Proxy
+from callboard.kernel.actors import ActorRef
+from callboard.kernel.codec import LocalProtocolError
 
 #: Messages of a class that go alone behind a large one: such a one is serialized twice.
 ALONE: Final = 16

@@ -24,15 +24,6 @@ from functools import partial
 from typing import Any, Final, Literal
 from weakref import ref as weak
 
-from callboard.actors import errors
-from callboard.actors.cell import Cell
-from callboard.actors.envelope import Envelope, accompanied
-from callboard.actors.events import SlowHandler
-from callboard.actors.exit_reason import ExitReason
-from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef, Home, Sender, current_cell
-from callboard.actors.signals import Resume, Stop, Urgent
-from callboard.actors.task import HandlerTask
 from callboard.dataclass import dataclass
 from callboard.entity.entity import Entity
 from callboard.entity.errors import EntityUnavailable, NotPersistable
@@ -47,8 +38,23 @@ from callboard.entity.state.interface import (
     Slot,
     StoredReminder,
 )
+from callboard.kernel import errors
+from callboard.kernel.activation import (
+    Cell,
+    Envelope,
+    HandlerTask,
+    Home,
+    Resume,
+    Stop,
+    Urgent,
+    accompanied,
+)
+from callboard.kernel.actors import ActorRef, ExitReason
+from callboard.kernel.context import current_cell
+from callboard.kernel.errors import MessageTooLarge
+from callboard.kernel.events import SlowHandler
+from callboard.kernel.reply import Future, Sender
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
-from callboard.proxies.errors import MessageTooLarge
 from callboard.text import class_name, said
 
 #: As `NewEvent`, in half of the time: each event is made so.

@@ -8,8 +8,8 @@ knows whether its entity waits, and whether the handler is one that may run mean
 from collections.abc import Sequence
 from typing import Final
 
-from callboard.actors.envelope import Envelope
-from callboard.actors.errors import WouldDeadlock
+from callboard.kernel.activation import Envelope
+from callboard.kernel.errors import WouldDeadlock
 
 #: Entities that are shown of those which wait for one another.
 _WAY_SHOWN: Final = 8

@@ -9,22 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from callboard import locks
-from callboard.actors.dispatch import handler
-from callboard.actors.envelope import COMPANY, Encoded, Envelope
-from callboard.actors.errors import WrongValue, remote_error, require
-from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef, Home, Sender, current_cell
-from callboard.actors.runner.slow_handlers import handler_frame
-from callboard.actors.runtime import Runtime
-from callboard.actors.seconds import count as checked_count
-from callboard.actors.system_actor import SystemActor
-from callboard.actors.waits.shutdown import Deadline
-from callboard.basp.cbor.reader import RunsUserCode
-from callboard.basp.entity_name import KEY_LIMIT, QUEUE_PREFIX, is_key, is_type_name
-from callboard.basp.errors import MalformedPayload, RemoteProtocolError
-from callboard.basp.header import ENTITIES
-from callboard.basp.options import CHAIN_LIMIT
-from callboard.basp.payload import PayloadCodec
 from callboard.entity.cell import EntityCell, HeldCarried
 from callboard.entity.cycles import would_deadlock
 from callboard.entity.entity import (
@@ -76,6 +60,34 @@ from callboard.entity.state.client import StateClient, ThreadedStateClient
 from callboard.entity.state.interface import EntityState, StoredEvent
 from callboard.entity.state.opening import open_leases, open_state, open_view
 from callboard.entity.unpersisted import is_wanted
+from callboard.kernel.access import NamedRight, Rights
+from callboard.kernel.activation import (
+    CHAIN_LIMIT,
+    KEY_LIMIT,
+    QUEUE_PREFIX,
+    Encoded,
+    Envelope,
+    Home,
+    handler_frame,
+    is_key,
+    is_type_name,
+)
+from callboard.kernel.actors import ActorRef, handler
+from callboard.kernel.checks import count as checked_count
+from callboard.kernel.checks import require
+from callboard.kernel.codec import (
+    MalformedPayload,
+    PayloadCodec,
+    RemoteProtocolError,
+    RunsUserCode,
+)
+from callboard.kernel.context import Runtime, SystemActor, current_cell
+from callboard.kernel.errors import NotPermitted, WrongValue, remote_error
+from callboard.kernel.events import NodeDown, NodeUp
+from callboard.kernel.reply import Future, Sender
+from callboard.kernel.shutdown import Deadline
+from callboard.kernel.topology import ENTITIES, Overlay
+from callboard.kernel.tracing import COMPANY
 from callboard.lease.driver import LeaseDriver, LeaseLoop, LeaseNews, LeasePlace, LeaseThread
 from callboard.lease.errors import (
     LeaseLost,
@@ -91,10 +103,6 @@ from callboard.lease.machine.lease_machine import (
     LeaseMachine,
 )
 from callboard.parts import Row
-from callboard.proxies.errors import NotPermitted
-from callboard.proxies.events import NodeDown, NodeUp
-from callboard.proxies.overlay import Overlay
-from callboard.proxies.rights.rights import NamedRight, Rights
 from callboard.text import class_name, said, shown
 
 if TYPE_CHECKING:

@@ -9,23 +9,29 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
-from callboard.actors.actor import Actor
-from callboard.actors.cell import Cell
-from callboard.actors.dispatch import hints_of, types_of
-from callboard.actors.errors import (
+from callboard.entity.errors import NotPersistable
+from callboard.kernel.activation import (
+    KEY_LIMIT,
+    TYPE_NAME_LIMIT,
+    Cell,
+    hints_of,
+    is_key,
+    is_type_name,
+    types_of,
+)
+from callboard.kernel.actors import Actor
+from callboard.kernel.checks import limit as checked_limit
+from callboard.kernel.checks import period as checked_period
+from callboard.kernel.checks import seconds as checked_seconds
+from callboard.kernel.codec import NoteDropped
+from callboard.kernel.context import attached
+from callboard.kernel.errors import (
     InvalidHandler,
     NotSpawnable,
     ReservedName,
     WrongArgument,
     WrongValue,
 )
-from callboard.actors.seconds import limit as checked_limit
-from callboard.actors.seconds import period as checked_period
-from callboard.actors.seconds import seconds as checked_seconds
-from callboard.actors.system_actor import attached
-from callboard.basp.entity_name import KEY_LIMIT, TYPE_NAME_LIMIT, is_key, is_type_name
-from callboard.basp.registry import NoteDropped
-from callboard.entity.errors import NotPersistable
 from callboard.text import shown
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -15,7 +15,7 @@
 
 from typing import ClassVar
 
-from callboard.actors.errors import CallboardError
+from callboard.kernel.errors import CallboardError
 
 
 class EntityUnavailable(CallboardError, ConnectionError):

@@ -15,19 +15,20 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from callboard.basp.errors import (
+from callboard.dataclass import dataclass
+from callboard.kernel.codec import (
     BaspError,
     MessageRefused,
+    MessageType,
     MessageVersion,
+    PayloadCodec,
+    RecordType,
     RemoteProtocolError,
     UnknownMessageType,
 )
-from callboard.basp.errors import NotSerializable as CannotTravel
-from callboard.basp.payload import PayloadCodec
-from callboard.basp.registry import MessageType, RecordType
-from callboard.dataclass import dataclass
+from callboard.kernel.codec import NotSerializable as CannotTravel
+from callboard.kernel.errors import NotSerializable
 from callboard.lease.errors import StateCorrupt, StateVersion
-from callboard.proxies.errors import NotSerializable
 from callboard.text import shown
 
 V = TypeVar("V")

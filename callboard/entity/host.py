@@ -11,12 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard import locks, reentry
-from callboard.actors.dispatch import DispatchTable
-from callboard.actors.envelope import Envelope
-from callboard.actors.exit_reason import ExitReason
-from callboard.actors.reference import ActorRef, Sender
-from callboard.actors.runtime import Runtime
-from callboard.basp.registry import RecordType
 from callboard.entity.applying import apply_all, public_state, restore
 from callboard.entity.cell import (
     Emission,
@@ -56,6 +50,11 @@ from callboard.entity.state.interface import (
 )
 from callboard.entity.unpersisted import checking
 from callboard.histogram import Histogram
+from callboard.kernel.activation import DispatchTable, Envelope
+from callboard.kernel.actors import ActorRef, ExitReason
+from callboard.kernel.codec import RecordType
+from callboard.kernel.context import Runtime
+from callboard.kernel.reply import Sender
 from callboard.lease.errors import Fenced, StateCorrupt
 from callboard.reentry import HandOver
 from callboard.text import said

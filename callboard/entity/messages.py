@@ -4,10 +4,11 @@ from operator import itemgetter
 from struct import Struct
 from typing import Any, ClassVar, Final
 
-from callboard.actors.reference import ActorRef
-from callboard.basp.errors import MalformedPayload
 from callboard.dataclass import dataclass
 from callboard.entity.errors import EntityUnavailable
+from callboard.kernel.activation import check_carrier
+from callboard.kernel.actors import ActorRef, errors_travel, frozen_message, message
+from callboard.kernel.codec import MalformedPayload
 from callboard.lease.errors import (
     DatabaseReplaced,
     OutcomeUnknown,
@@ -17,7 +18,6 @@ from callboard.lease.errors import (
     ValueRefused,
     WrongState,
 )
-from callboard.proxies.messages import check_carrier, errors_travel, frozen_message, message
 
 errors_travel(
     EntityUnavailable,

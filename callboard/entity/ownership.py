@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from callboard.actors.errors import WrongValue
-from callboard.actors.future import Future
-from callboard.actors.runtime import Runtime
 from callboard.dataclass import dataclass
 from callboard.entity.host import EntityHost
 from callboard.entity.machine.ballot_machine import (
@@ -62,6 +59,9 @@ from callboard.entity.machine.ownership_machine import (
 )
 from callboard.entity.machine.table import SharedState, Table, TableMember
 from callboard.entity.state.interface import EntityState, Fence
+from callboard.kernel.context import Runtime
+from callboard.kernel.errors import WrongValue
+from callboard.kernel.reply import Future
 from callboard.lease.driver import LeaseDriver
 from callboard.lease.errors import OutcomeUnknown, StorageError, WrongState
 from callboard.lease.register import Leases, LeaseValue, Versioned

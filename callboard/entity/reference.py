@@ -4,10 +4,12 @@ from collections.abc import Callable, Container
 from typing import Any, NoReturn, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
-from callboard.actors.errors import InvalidAddress
-from callboard.actors.reference import ActorRef, Asker, Home, NoActor, Sender
 from callboard.entity.entity import checked_key
 from callboard.entity.errors import NotAnActor
+from callboard.kernel.activation import Home, NoActor
+from callboard.kernel.actors import ActorRef
+from callboard.kernel.errors import InvalidAddress
+from callboard.kernel.reply import Asker, Sender
 
 E = TypeVar("E", covariant=True)
 

@@ -29,8 +29,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
-from callboard.actors.reference import ActorRef, Home
-from callboard.actors.runtime import Runtime
 from callboard.dataclass import dataclass
 from callboard.entity.entity import EntityType
 from callboard.entity.machine.table import slot_of
@@ -41,6 +39,9 @@ from callboard.entity.state.interface import (
     EntityState,
     StoredReminder,
 )
+from callboard.kernel.activation import Home
+from callboard.kernel.actors import ActorRef
+from callboard.kernel.context import Runtime
 
 #: Milliseconds ahead for which reminders are held in memory, and seconds between reads of them.
 WINDOW_MS: Final = 60_000

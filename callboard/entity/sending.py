@@ -22,14 +22,6 @@ from functools import partial
 from typing import Any, ClassVar, Final, Literal
 
 from callboard import locks, reentry
-from callboard.actors.asking.overdue import due_of
-from callboard.actors.envelope import Envelope
-from callboard.actors.errors import ActorDown, CallboardError, NodeClosed, NodeUnreachable
-from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef, Home, Sender
-from callboard.actors.runtime import Runtime
-from callboard.actors.waits.shutdown import Phase
-from callboard.basp.header import ENTITIES
 from callboard.dataclass import dataclass
 from callboard.entity.carrying import Carrying
 from callboard.entity.errors import EntityUnavailable
@@ -42,9 +34,20 @@ from callboard.entity.messages import (
     NotOwner,
 )
 from callboard.entity.reference import entity_text
+from callboard.kernel.activation import TAKES_NO_MORE, Envelope, Home
+from callboard.kernel.actors import ActorRef
+from callboard.kernel.context import Runtime
+from callboard.kernel.errors import (
+    ActorDown,
+    CallboardError,
+    NodeClosed,
+    NodeUnreachable,
+    NotPermitted,
+)
+from callboard.kernel.reply import Future, Sender, due_of
+from callboard.kernel.shutdown import Phase
+from callboard.kernel.topology import ENTITIES
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
-from callboard.proxies.errors import NotPermitted
-from callboard.proxies.messages import TAKES_NO_MORE
 from callboard.reentry import HandOver
 
 #: Messages that wait for the owner of a slot, and seconds that one which was told does.

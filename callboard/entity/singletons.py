@@ -2,7 +2,7 @@
 
 from typing import Any, Final, Protocol
 
-from callboard.actors.runtime import Runtime
+from callboard.kernel.context import Runtime
 
 #: Seconds between looks whether they run, and the longest pause of one that cannot begin: each
 #: is twice the one before.

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from callboard.actors.runner.runner import Runner
 from callboard.entity.applying import public_state
 from callboard.entity.entity import Entity
 from callboard.entity.errors import StateNotPersisted
 from callboard.entity.form import EventForm
-from callboard.proxies.errors import NotSerializable
+from callboard.kernel.errors import NotSerializable
+from callboard.kernel.wire import Runner
 
 
 def is_wanted(runner: Runner) -> bool:

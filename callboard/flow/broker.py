@@ -10,13 +10,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Generic, Self, TypeVar
 
-from callboard.actors.closing import Closing
-from callboard.actors.dispatch import handler
-from callboard.actors.errors import CallboardError, InvalidAddress, require
-from callboard.actors.exit_reason import ExitReason
-from callboard.actors.reference import ActorRef, Down
-from callboard.actors.seconds import limit
-from callboard.actors.system_actor import CallBack, SystemActor
 from callboard.flow.factories import Bot, Factory, call_factory
 from callboard.flow.flow import is_zeromq, zeromq
 from callboard.flow.protocol.association import (
@@ -27,6 +20,11 @@ from callboard.flow.protocol.association import (
     Send,
 )
 from callboard.flow.protocol.machine import CREDIT_LIMIT
+from callboard.kernel.actors import ActorRef, Down, ExitReason, handler
+from callboard.kernel.checks import limit, require
+from callboard.kernel.context import CallBack, SystemActor
+from callboard.kernel.errors import CallboardError, InvalidAddress
+from callboard.kernel.twins import Closing
 from callboard.node import Node
 
 #: The name under which a flow broker is registered unless it is given another.

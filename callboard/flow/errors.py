@@ -17,7 +17,7 @@ CallboardError
 from collections.abc import Mapping
 from typing import Any
 
-from callboard.actors.errors import CallboardError, WouldDeadlock
+from callboard.kernel.errors import CallboardError, WouldDeadlock
 
 
 class FlowError(CallboardError):

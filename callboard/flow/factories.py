@@ -12,17 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
-from callboard.actors.actor import Actor
-from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef
 from callboard.dataclass import dataclass
 from callboard.flow.errors import FactoryDeadlock, FlowRefused
 from callboard.flow.protocol.message import Message
 from callboard.flow.protocol.rules import Rule
+from callboard.kernel.actors import Actor, ActorRef, Group, frozen_message
+from callboard.kernel.errors import NoMembers
+from callboard.kernel.reply import Future
 from callboard.node import Node
-from callboard.proxies.errors import NoMembers
-from callboard.proxies.messages import frozen_message
-from callboard.proxies.names.group import Group
 from callboard.text import describe, said
 
 _log = logging.getLogger("callboard.flow")

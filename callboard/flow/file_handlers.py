@@ -14,9 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from callboard.actors.actor import Actor
-from callboard.actors.errors import RemoteError
-from callboard.actors.reference import ActorRef
 from callboard.configuration.reading import parse
 from callboard.flow.errors import FlowRefused, InvalidRule, RecordError
 from callboard.flow.factories import Bot
@@ -25,6 +22,8 @@ from callboard.flow.flow import Flow
 from callboard.flow.handler import FlowHandler
 from callboard.flow.protocol.message import Message, object_text
 from callboard.flow.protocol.rules import Rule, fill_pattern, invalid_rule
+from callboard.kernel.actors import Actor, ActorRef
+from callboard.kernel.errors import RemoteError
 from callboard.named_file import read_named
 from callboard.node import Node
 

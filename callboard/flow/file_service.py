@@ -10,13 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from callboard.actors.actor import Actor
-from callboard.actors.dispatch import handler
 from callboard.flow.errors import InvalidRule, MalformedMessage, RecordError
 from callboard.flow.protocol.message import Message
 from callboard.flow.protocol.rules import path_inside
 from callboard.flow.record_file import Hdf5File, RecordFile
-from callboard.proxies.messages import frozen_message
+from callboard.kernel.actors import Actor, frozen_message, handler
 
 #: Files that are kept open; beyond that the one used longest ago is closed.
 OPEN_LIMIT: Final = 64

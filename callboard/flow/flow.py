@@ -15,17 +15,17 @@ from types import ModuleType
 from typing import Any, Final, NoReturn, Self
 
 from callboard import locks
-from callboard.actors.errors import AskTimeout, CallboardError
-from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef
-from callboard.actors.seconds import limit
 from callboard.flow import errors
 from callboard.flow.factories import REASON_LIMIT, refuse_in_factory
 from callboard.flow.link import NAME, ActorLink, FlowLink, FlowTaker
 from callboard.flow.protocol.machine import Dat, End, FlowMachine, FlowState, Opened
 from callboard.flow.protocol.message import as_frames
+from callboard.kernel.access import Secrets
+from callboard.kernel.actors import ActorRef
+from callboard.kernel.checks import limit
+from callboard.kernel.errors import AskTimeout, CallboardError
+from callboard.kernel.reply import Future
 from callboard.node import Node
-from callboard.proxies.rights.permissions import Secrets
 from callboard.support import after_fork
 from callboard.support.items import Items
 from callboard.text import describe, said

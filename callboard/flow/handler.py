@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from callboard.actors.actor import Actor
-from callboard.actors.dispatch import handler
-from callboard.actors.errors import AskTimeout
 from callboard.flow.errors import FlowAborted, FlowError, FlowRefused, FlowTimeout
 from callboard.flow.factories import REASON_LIMIT, Bot, Serve
 from callboard.flow.flow import DEFAULT_TIMEOUT, Flow, FlowAddress
 from callboard.flow.protocol.machine import FlowMachine
 from callboard.flow.protocol.message import Message
+from callboard.kernel.actors import Actor, handler
+from callboard.kernel.errors import AskTimeout
 from callboard.text import said
 
 

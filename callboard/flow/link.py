@@ -4,11 +4,10 @@ from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any, Final, Protocol
 
 from callboard import locks
-from callboard.actors.dispatch import handler
-from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef, Down, current_cell
-from callboard.actors.system_actor import CallBack, SystemActor
 from callboard.flow.errors import FlowAborted
+from callboard.kernel.actors import ActorRef, Down, handler
+from callboard.kernel.context import CallBack, SystemActor, current_cell
+from callboard.kernel.reply import Future
 from callboard.node import Node
 
 #: The name of the node that a flow makes for itself.

@@ -26,15 +26,15 @@ from typing import Any, Final
 
 import zmq
 
-from callboard.actors.future import Future
 from callboard.flow.broker import CLOSED, BrokerView, FlowSwitch
 from callboard.flow.errors import FlowAborted, FlowError, MalformedMessage
 from callboard.flow.factories import Factory
 from callboard.flow.link import FlowTaker
 from callboard.flow.protocol.machine import CREDIT_LIMIT
 from callboard.flow.protocol.message import MESSAGE_LIMIT, decode_frames, encode_frames
-from callboard.proxies.errors import PublicAddress
-from callboard.proxies.link.ports import refuse_unguarded
+from callboard.kernel.errors import PublicAddress
+from callboard.kernel.reply import Future
+from callboard.kernel.tls import refuse_unguarded
 from callboard.support import after_fork
 
 #: Messages of one peer that are read before they are passed on; TCP holds the rest back.

@@ -22,12 +22,6 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from callboard import locks
-from callboard.actors.closing import on_a_thread, refuse_loop
-from callboard.actors.errors import MailboxFull, ResultTimeout, WouldBlock, WrongArgument
-from callboard.actors.future import Future
-from callboard.actors.reference import current_cell
-from callboard.actors.seconds import limit, seconds
-from callboard.actors.supervision.child import Child
 from callboard.gateway import errors
 from callboard.gateway.handle import (
     TOPIC_SIZE,
@@ -41,6 +35,12 @@ from callboard.gateway.host import BeginStart, ModuleHost, Quit
 from callboard.gateway.module import Module
 from callboard.gateway.remote import MakeAgent, RemoteHost
 from callboard.gateway.wire.message import Message
+from callboard.kernel.actors import Child
+from callboard.kernel.checks import limit, seconds
+from callboard.kernel.context import current_cell
+from callboard.kernel.errors import MailboxFull, ResultTimeout, WouldBlock, WrongArgument
+from callboard.kernel.reply import Future
+from callboard.kernel.twins import on_a_thread, refuse_loop
 from callboard.node import Node
 from callboard.support import after_fork
 from callboard.text import describe, said

@@ -27,7 +27,6 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
-from callboard.actors.mailbox import Mailbox
 from callboard.configuration import reading
 from callboard.gateway.broker import ANY
 from callboard.gateway.errors import ConfigurationError, InvalidEntrypoint, invalid_entry
@@ -37,6 +36,7 @@ from callboard.gateway.module import Module
 from callboard.gateway.modules import READY_MADE
 from callboard.gateway.outprocess import OutProcess, ProcessEntrypoint
 from callboard.gateway.remote import read_place
+from callboard.kernel.queue import Mailbox
 from callboard.text import describe, logged
 
 #: What may wait on disk before a module that has a store, unless its queue says otherwise.

@@ -21,7 +21,7 @@ A sink that is full raises `MailboxFull`, as an actor does.
 from collections.abc import Sequence
 from typing import NoReturn
 
-from callboard.actors.errors import CallboardError
+from callboard.kernel.errors import CallboardError
 
 
 class GatewayError(CallboardError):

@@ -18,10 +18,6 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from callboard import locks
-from callboard.actors.closing import Closing, on_a_thread
-from callboard.actors.errors import CallboardError, WouldDeadlock, require
-from callboard.actors.reference import ActorRef, current_cell
-from callboard.actors.seconds import limit, seconds
 from callboard.gateway import configuration, errors
 from callboard.gateway.broker import ANY, REMOVE_TIMEOUT, ModuleBroker, refuse_on_loop
 from callboard.gateway.configuration import Configuration, FileWatch, Loaded, ModuleSpec
@@ -29,6 +25,11 @@ from callboard.gateway.events import EventDispatcher, EventKind, GatewayEvent, M
 from callboard.gateway.handle import DeadLetter, ModuleHandle, ModuleOptions
 from callboard.gateway.host import Settle
 from callboard.gateway.wire.message import Message
+from callboard.kernel.actors import ActorRef
+from callboard.kernel.checks import limit, require, seconds
+from callboard.kernel.context import current_cell
+from callboard.kernel.errors import CallboardError, WouldDeadlock
+from callboard.kernel.twins import Closing, on_a_thread
 from callboard.node import Node
 
 _log = logging.getLogger("callboard.gateway")

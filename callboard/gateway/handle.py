@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from callboard import locks
-from callboard.actors.future import Future
-from callboard.actors.mailbox import Mailbox
-from callboard.actors.reference import ActorRef
-from callboard.actors.supervision.child import Restart
 from callboard.gateway.errors import MalformedMessage
 from callboard.gateway.inbox import DEFAULT_QUEUE, FAILED, Inbox
 from callboard.gateway.module import Module
 from callboard.gateway.spool import SpooledInbox
 from callboard.gateway.wire.message import Message
+from callboard.kernel.actors import ActorRef, Restart
+from callboard.kernel.queue import Mailbox
+from callboard.kernel.reply import Future
 from callboard.text import describe
 
 _log = logging.getLogger("callboard.gateway")

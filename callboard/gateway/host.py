@@ -13,17 +13,15 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from callboard.actors.backoff import Backoff
-from callboard.actors.cell import Reminder
-from callboard.actors.dispatch import handler
-from callboard.actors.exit_reason import ExitReason
-from callboard.actors.system_actor import CallBack
 from callboard.gateway.errors import MalformedMessage
 from callboard.gateway.handle import CORRUPT, TOPIC_SIZE, ModuleHandle, message_in
 from callboard.gateway.inbox import FAILED
 from callboard.gateway.module import Module, ModuleActor
 from callboard.gateway.spool import SpooledInbox
 from callboard.gateway.wire.message import Message
+from callboard.kernel.actors import ExitReason, Reminder, handler
+from callboard.kernel.backoff import Backoff
+from callboard.kernel.context import CallBack
 from callboard.text import describe
 
 _log = logging.getLogger("callboard.gateway")

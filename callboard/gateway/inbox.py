@@ -26,13 +26,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from callboard import locks
-from callboard.actors.errors import MailboxFull, ResultTimeout
-from callboard.actors.future import Future
-from callboard.actors.mailbox import BackPressure, Mailbox
-from callboard.actors.reference import current_cell
-from callboard.actors.seconds import limit
-from callboard.actors.system_actor import ActorContext
 from callboard.gateway.errors import PublishTimeout
+from callboard.kernel.checks import limit
+from callboard.kernel.context import ActorContext, current_cell
+from callboard.kernel.errors import MailboxFull, ResultTimeout
+from callboard.kernel.queue import BackPressure, Mailbox
+from callboard.kernel.reply import Future
 from callboard.support import after_fork
 
 #: What may wait before a module unless its configuration says otherwise; publishers wait.

@@ -17,14 +17,13 @@ from typing import Any, ClassVar, Self, cast, overload
 
 from pydantic import ValidationError
 
-from callboard.actors.cell import Reminder
-from callboard.actors.dispatch import handler
-from callboard.actors.errors import WrongArgument, require
-from callboard.actors.reference import ActorRef
-from callboard.actors.system_actor import CallBack, SystemActor
 from callboard.configuration.reading import StrictTable
 from callboard.gateway.errors import InvalidArguments
 from callboard.gateway.wire.message import Message
+from callboard.kernel.actors import ActorRef, Reminder, handler
+from callboard.kernel.checks import require
+from callboard.kernel.context import CallBack, SystemActor
+from callboard.kernel.errors import WrongArgument
 from callboard.text import describe, logged
 
 _log = logging.getLogger("callboard.gateway")

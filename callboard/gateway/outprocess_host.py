@@ -16,15 +16,14 @@ from typing import Any, Final
 
 import pynng
 
-from callboard.actors.dispatch import handler
-from callboard.actors.exit_reason import ExitReason
-from callboard.actors.mailbox import Mailbox
 from callboard.gateway.configuration import find_module
 from callboard.gateway.errors import InvalidEntrypoint, MalformedControl, MalformedMessage
 from callboard.gateway.module import EndBy, Module, ModuleActor
 from callboard.gateway.outprocess import MESSAGES_KEPT, channel_url, message_channel
 from callboard.gateway.wire import control
 from callboard.gateway.wire.message import Message
+from callboard.kernel.actors import ExitReason, handler
+from callboard.kernel.queue import Mailbox
 from callboard.node import Node
 from callboard.support.nesting import parse_json
 

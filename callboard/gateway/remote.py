@@ -13,18 +13,16 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
-from callboard.actors.dispatch import handler
-from callboard.actors.errors import CallboardError, MailboxFull
-from callboard.actors.reference import ActorRef, Down
 from callboard.gateway.errors import MalformedMessage, ModuleFailed, invalid_entry
 from callboard.gateway.handle import TOPIC_SIZE, ModuleHandle, RemotePlace
 from callboard.gateway.host import BeginStart, FramesAwaited, ModuleHost, Quit
 from callboard.gateway.inbox import DEFAULT_QUEUE, FAILED, Inbox
 from callboard.gateway.module import Module, ModuleActor
 from callboard.gateway.wire.message import Message
+from callboard.kernel.actors import ActorRef, Down, frozen_message, handler
+from callboard.kernel.errors import CallboardError, MailboxFull
+from callboard.kernel.topology import parse_node_address
 from callboard.node import Node
-from callboard.proxies.address import parse_node_address
-from callboard.proxies.messages import frozen_message
 from callboard.text import describe
 
 _log = logging.getLogger("callboard.gateway")

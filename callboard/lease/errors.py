@@ -19,7 +19,7 @@
         └── LeaseLost             this process did not raise its lease in time
 """
 
-from callboard.actors.errors import CallboardError
+from callboard.kernel.errors import CallboardError
 
 
 class StorageError(CallboardError):

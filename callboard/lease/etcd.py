@@ -18,7 +18,7 @@ from etcd3gw.exceptions import Etcd3Exception
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, SSLError
 
 from callboard import locks
-from callboard.actors.errors import WrongValue
+from callboard.kernel.errors import WrongValue
 from callboard.lease.errors import (
     DatabaseReplaced,
     OutcomeUnknown,

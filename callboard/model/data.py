@@ -38,8 +38,7 @@ from functools import total_ordering
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Protocol, TypeVar, overload, runtime_checkable
 
-from callboard.basp.cbor.collisions import check_hashes
-from callboard.basp.errors import CollidingKeys
+from callboard.kernel.codec import CollidingKeys, check_hashes
 from callboard.model.address import Address, Port, Subnet
 from callboard.model.errors import DataOverflow, InvalidData, UnsupportedData
 from callboard.model.scalar import Count, Enum

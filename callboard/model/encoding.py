@@ -32,9 +32,15 @@ from typing import Any, Final, TypeVar
 
 import cbor2
 
-from callboard.basp.cbor.pieces import CONTAINER, check_weight
-from callboard.basp.cbor.reader import CborReader, bad_content, read_as
-from callboard.basp.errors import PayloadTooHeavy, RemoteProtocolError
+from callboard.kernel.codec import (
+    CONTAINER,
+    CborReader,
+    PayloadTooHeavy,
+    RemoteProtocolError,
+    bad_content,
+    check_weight,
+    read_as,
+)
 from callboard.model.address import Address, Port, Subnet
 from callboard.model.data import (
     DEPTH_LIMIT,

@@ -13,7 +13,7 @@
         └── DataOverflow              (OverflowError) a number outside the range of its type
 """
 
-from callboard.actors.errors import CallboardError
+from callboard.kernel.errors import CallboardError
 
 
 class EndpointError(CallboardError):

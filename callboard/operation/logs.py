@@ -8,8 +8,8 @@ import logging
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from callboard.actors.envelope import traceparent
-from callboard.actors.reference import current_cell
+from callboard.kernel.context import current_cell
+from callboard.kernel.tracing import traceparent
 from callboard.support.json_form import json_of
 from callboard.support.redaction import redacted
 from callboard.text import printable

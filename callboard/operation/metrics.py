@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from callboard.basp.header import FIRST_ACTOR
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.monitoring import all_metrics
 from callboard.figures import (
@@ -17,6 +16,7 @@ from callboard.figures import (
     figures_of,
     metrics_of,
 )
+from callboard.kernel.topology import FIRST_ACTOR
 from callboard.support.release import RELEASE, build_id
 
 if TYPE_CHECKING:

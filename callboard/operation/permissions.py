@@ -14,9 +14,8 @@ from pydantic import AfterValidator, Field, ValidationInfo, create_model
 
 from callboard import Rights
 from callboard.configuration import reading
+from callboard.kernel.access import NAMED, TOPICS, Level, LinkAccess, Secrets
 from callboard.operation.configuration import InvalidConfiguration
-from callboard.proxies.rights.permissions import LinkAccess, Secrets
-from callboard.proxies.rights.rights import NAMED, TOPICS, Level
 
 
 class PeerPermissions(NamedTuple):

@@ -18,8 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from callboard.actors.closing import Closing
-from callboard.actors.errors import CallboardError
 from callboard.commitlog import (
     Cursor,
     Follower,
@@ -32,6 +30,8 @@ from callboard.commitlog import (
 from callboard.commitlog.disk import read_plain, replace_plain
 from callboard.commitlog.objects.store import FileSystemObjects, object_address
 from callboard.commitlog.reader import is_archive
+from callboard.kernel.errors import CallboardError
+from callboard.kernel.twins import Closing
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.outlet import OnSilence, Outlet, Publisher, is_publishable
 

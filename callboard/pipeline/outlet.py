@@ -18,8 +18,8 @@ from contextlib import suppress
 from typing import Any, Final, Protocol, runtime_checkable
 
 from callboard import locks
-from callboard.actors.errors import CallboardError
 from callboard.endpoint.machine.run import encode_pair
+from callboard.kernel.errors import CallboardError
 from callboard.model.errors import EndpointError
 
 #: Seconds between looks whether somebody subscribes, or there is room.

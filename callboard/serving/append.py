@@ -10,10 +10,6 @@ from typing import Any, Final, NamedTuple
 
 from cbor2 import CBORDecodeError, CBOREncodeError, dumps
 
-from callboard.actors.reference import Query
-from callboard.basp.cbor.reader import CborReader
-from callboard.basp.cbor.writer import head
-from callboard.basp.errors import RemoteProtocolError
 from callboard.commitlog.batch import MAX_BATCH_RECORDS, MAX_RECORD
 from callboard.commitlog.columns import Cbor, Columns, Headers, Key, many_records
 from callboard.commitlog.errors import (
@@ -30,7 +26,8 @@ from callboard.commitlog.errors import (
 from callboard.commitlog.folder import LAST_OFFSET
 from callboard.commitlog.producing.producer import check_producer, record_of
 from callboard.commitlog.record import decode_value
-from callboard.proxies.messages import frozen_message
+from callboard.kernel.actors import Query, frozen_message
+from callboard.kernel.codec import CborReader, RemoteProtocolError, head
 
 #: Bytes of the appends of a group: what is larger travels alone, in pieces if need be.
 GROUP_BYTES: Final = 256 << 10

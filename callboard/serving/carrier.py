@@ -15,11 +15,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from callboard import locks
-from callboard.actors.errors import CallboardError
-from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef
-from callboard.proxies.errors import LinkFull
-from callboard.proxies.node import Node
+from callboard.kernel.actors import ActorRef
+from callboard.kernel.context import Node
+from callboard.kernel.errors import CallboardError, LinkFull
+from callboard.kernel.reply import Future
 from callboard.serving.append import (
     AppendedRow,
     AppendToLog,

@@ -19,13 +19,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from callboard.actors.errors import WrongValue
 from callboard.commitlog.remote.disk import load_flight
 from callboard.configuration.host_port import parse_host_port
-from callboard.proxies.errors import PortUnavailable, PublicAddress
-from callboard.proxies.link.ports import is_loopback
-from callboard.proxies.link.tls import Tls
-from callboard.proxies.rights.permissions import LinkAccess
+from callboard.kernel.access import LinkAccess
+from callboard.kernel.errors import PortUnavailable, PublicAddress, WrongValue
+from callboard.kernel.tls import Tls, is_loopback
 from callboard.support import after_fork
 
 #: Seconds within which a child has to listen, and to end.

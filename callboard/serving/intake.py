@@ -12,19 +12,16 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from cbor2 import loads
 
-from callboard.actors.actor import Promise
-from callboard.actors.dispatch import handler
-from callboard.actors.errors import CallboardError, NotRegistered, WrongArgument
-from callboard.actors.exit_reason import ExitReason
-from callboard.actors.system_actor import CallBack, SystemActor
-from callboard.basp.header import CORE_ACTOR
 from callboard.commitlog import CommitLog, LogReader
 from callboard.commitlog.errors import InvalidOption, LogError, LogFailed
 from callboard.commitlog.folder import SERVED_NAME
 from callboard.commitlog.log import written_here
 from callboard.commitlog.producing.table import Claim, checksum_of
-from callboard.proxies.errors import NotPermitted
-from callboard.proxies.overlay import Overlay
+from callboard.kernel.actors import ExitReason, handler
+from callboard.kernel.context import CallBack, SystemActor
+from callboard.kernel.errors import CallboardError, NotPermitted, NotRegistered, WrongArgument
+from callboard.kernel.reply import Promise
+from callboard.kernel.topology import CORE_ACTOR, Overlay
 from callboard.serving.append import (
     GROUP_BYTES,
     AppendGroup,

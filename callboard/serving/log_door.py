@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.remote.server import LogServer, Readers
-from callboard.proxies.events import CertificatesReplaced
-from callboard.proxies.link.certificates import Certificates
-from callboard.proxies.link.tls import Tls, read_file
+from callboard.kernel.events import CertificatesReplaced
+from callboard.kernel.tls import Certificates, Tls, read_file
 
 #: Seconds between two tries to listen again.
 _PAUSE: Final = 0.1

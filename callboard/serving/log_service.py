@@ -7,24 +7,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
-from callboard.actors.actor import Promise
-from callboard.actors.dispatch import handler
-from callboard.actors.errors import (
-    CallboardError,
-    MailboxFull,
-    NotRegistered,
-    WrongArgument,
-    WrongValue,
-    require,
-)
-from callboard.actors.system_actor import CallBack, SystemActor
 from callboard.commitlog import CommitLog, LogReader
 from callboard.commitlog.disk import RealDisk
 from callboard.commitlog.folder import SEGMENT, SERVED, SERVED_NAME, Folder
 from callboard.commitlog.following.follower import Growth, growth_of
 from callboard.commitlog.reader import open_folder
-from callboard.proxies.errors import NotPermitted
-from callboard.proxies.overlay import Overlay
+from callboard.kernel.actors import handler
+from callboard.kernel.checks import require
+from callboard.kernel.context import CallBack, SystemActor
+from callboard.kernel.errors import (
+    CallboardError,
+    MailboxFull,
+    NotPermitted,
+    NotRegistered,
+    WrongArgument,
+    WrongValue,
+)
+from callboard.kernel.reply import Promise
+from callboard.kernel.topology import Overlay
 from callboard.serving.desk import (
     TAKEN_WITHIN,
     Fetch,

@@ -20,20 +20,6 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from callboard import locks
-from callboard.actors.dispatch import handler
-from callboard.actors.errors import (
-    AskTimeout,
-    CallboardError,
-    NodeClosed,
-    NotRegistered,
-    RemoteError,
-    WrongArgument,
-)
-from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef
-from callboard.actors.system_actor import SystemActor
-from callboard.actors.waits.shutdown import Phase
-from callboard.basp.header import LOG_INTAKE
 from callboard.commitlog.batch import MAX_BATCH_RECORDS
 from callboard.commitlog.columns import (
     Headers,
@@ -53,8 +39,21 @@ from callboard.commitlog.errors import (
 )
 from callboard.commitlog.producing.producer import Numbering
 from callboard.commitlog.producing.table import ProducerEntry, ProducerOpening
-from callboard.proxies.errors import LinkError, NotPermitted
-from callboard.proxies.node import Node
+from callboard.kernel.actors import ActorRef, handler
+from callboard.kernel.context import Node, SystemActor
+from callboard.kernel.errors import (
+    AskTimeout,
+    CallboardError,
+    LinkError,
+    NodeClosed,
+    NotPermitted,
+    NotRegistered,
+    RemoteError,
+    WrongArgument,
+)
+from callboard.kernel.reply import Future
+from callboard.kernel.shutdown import Phase
+from callboard.kernel.topology import LOG_INTAKE
 from callboard.seconds import checked_seconds
 from callboard.serving.append import AppendedRow, OpenLogProducer, ProducerAppend, error_of
 from callboard.serving.carrier import AppendCarrier, Parcel, WaitingAppend, carrier_of

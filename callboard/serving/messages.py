@@ -8,9 +8,8 @@ on from where it was.
 import struct
 from typing import Final, NamedTuple
 
-from callboard.actors.reference import Query
 from callboard.commitlog.folder import LAST_OFFSET, SERVED, SERVED_NAME
-from callboard.proxies.messages import frozen_message
+from callboard.kernel.actors import Query, frozen_message
 
 #: Bytes of one answer: a frame delays what is behind it on its link.
 PIECE: Final = 256 << 10

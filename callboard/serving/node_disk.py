@@ -19,26 +19,26 @@ from typing import Any, Final
 from weakref import WeakMethod, WeakValueDictionary, finalize
 
 from callboard import locks
-from callboard.actors.errors import (
-    ActorDown,
-    AskTimeout,
-    CallboardError,
-    MailboxFull,
-    NodeClosed,
-    NodeUnreachable,
-    WouldBlock,
-    WouldDeadlock,
-)
-from callboard.actors.future import Future
-from callboard.basp.header import LOG_SERVICE
 from callboard.commitlog.errors import InvalidOption, LogFailed
 from callboard.commitlog.folder import SERVED_NAME
 from callboard.commitlog.following.follower import Growth
 from callboard.commitlog.remote.disk import TOKEN_VARIABLE, read_only
-from callboard.proxies.address import parse_node_address
-from callboard.proxies.errors import LinkError, TlsError
-from callboard.proxies.link.tls import Tls
-from callboard.proxies.node import Node
+from callboard.kernel.context import Node
+from callboard.kernel.errors import (
+    ActorDown,
+    AskTimeout,
+    CallboardError,
+    LinkError,
+    MailboxFull,
+    NodeClosed,
+    NodeUnreachable,
+    TlsError,
+    WouldBlock,
+    WouldDeadlock,
+)
+from callboard.kernel.reply import Future
+from callboard.kernel.tls import Tls
+from callboard.kernel.topology import LOG_SERVICE, parse_node_address
 from callboard.serving.desk import WAIT_SECONDS
 from callboard.serving.messages import (
     PIECE,

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from callboard.actors.reference import current_cell
-from callboard.actors.runner.loop import LoopRunner, RunnerLoop
+from callboard.kernel.context import current_cell
+from callboard.kernel.environment import LoopRunner, RunnerLoop
 from callboard.simulation.clock import Clock, NodeClock
 from callboard.simulation.not_simulated import NotSimulated
 

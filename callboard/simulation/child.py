@@ -11,11 +11,10 @@ import json
 import sys
 from typing import Any
 
-from callboard.actors.dispatch import handler
-from callboard.actors.reference import ActorRef
-from callboard.actors.system_actor import SystemActor
+from callboard.kernel.actors import ActorRef, handler
+from callboard.kernel.context import SystemActor
+from callboard.kernel.environment import ClassSource, load_class
 from callboard.node import Node
-from callboard.proxies.workers.class_source import ClassSource, load_class
 from callboard.simulation.processes import HOST_NAME, NodeCall
 
 

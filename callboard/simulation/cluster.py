@@ -19,13 +19,12 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
-from callboard.actors.actor import Actor
-from callboard.actors.errors import NodeClosed, ResultTimeout
-from callboard.actors.future import Future, waiting
-from callboard.basp.node_id import make_node_id
+from callboard.kernel.actors import Actor
+from callboard.kernel.environment import Surroundings
+from callboard.kernel.errors import NodeClosed, ResultTimeout
+from callboard.kernel.reply import Future, waiting
+from callboard.kernel.topology import LAST_RETRY, make_node_id
 from callboard.node import Node
-from callboard.proxies.link.dialer import LAST_RETRY
-from callboard.proxies.surroundings import Surroundings
 from callboard.simulation.clock import Clock
 from callboard.simulation.databases.model_database import ModelDatabase
 from callboard.simulation.disk import SimulatedDisk

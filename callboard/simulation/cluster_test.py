@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from callboard.actors.errors import CallboardError
+from callboard.kernel.errors import CallboardError
 from callboard.simulation.cluster import Cluster
 from callboard.simulation.faults import Fault, Struck, Unrest, at_its_time, resolved
 from callboard.simulation.marks import marking, warn_of_missed

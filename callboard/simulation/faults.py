@@ -21,8 +21,8 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Final
 
-from callboard.actors.errors import CallboardError
 from callboard.dataclass import dataclass
+from callboard.kernel.errors import CallboardError
 from callboard.node import Node
 from callboard.simulation.cluster import Cluster, Machine
 from callboard.simulation.databases.model_database import LATENCY

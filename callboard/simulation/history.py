@@ -15,10 +15,10 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, Literal, Protocol, TypeVar
 
-from callboard.actors.errors import CallboardError
-from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef
 from callboard.dataclass import dataclass
+from callboard.kernel.actors import ActorRef
+from callboard.kernel.errors import CallboardError
+from callboard.kernel.reply import Future
 from callboard.store.store import Store
 from callboard.text import shown
 

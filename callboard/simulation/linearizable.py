@@ -24,7 +24,7 @@ from itertools import chain
 from operator import and_
 from typing import Any, Final
 
-from callboard.actors.errors import CallboardError
+from callboard.kernel.errors import CallboardError
 from callboard.simulation.history import History, HistoryViolation, Operation, draw, identity
 from callboard.simulation.models import NEVER, Model, agrees
 from callboard.text import shown

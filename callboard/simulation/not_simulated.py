@@ -1,6 +1,6 @@
 """What simulated programs and actors get when they ask for what a simulation does not have."""
 
-from callboard.actors.errors import CallboardError
+from callboard.kernel.errors import CallboardError
 
 
 class NotSimulated(CallboardError, NotImplementedError):

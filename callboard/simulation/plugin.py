@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from callboard.actors.errors import WrongValue
+from callboard.kernel.errors import WrongValue
 from callboard.simulation.runs import environment
 
 if TYPE_CHECKING:

@@ -13,13 +13,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from callboard.actors.actor import Actor
-from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef, Down
+from callboard.kernel.actors import Actor, ActorRef, Down, frozen_message
+from callboard.kernel.environment import source_of
+from callboard.kernel.events import NodeDown
+from callboard.kernel.reply import Future
 from callboard.node import Node
-from callboard.proxies.events import NodeDown
-from callboard.proxies.messages import frozen_message
-from callboard.proxies.workers.class_source import source_of
 
 #: Seconds that a process may take until it listens, on a busy machine.
 START_TIMEOUT: Final = 30.0

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from callboard.actors.errors import CallboardError, NodeClosed
-from callboard.actors.runner.loop import current_task_cleared
-from callboard.actors.runner.runner import CELLS_A_TURN, Runner
+from callboard.kernel.environment import CELLS_A_TURN, current_task_cleared
+from callboard.kernel.errors import CallboardError, NodeClosed
+from callboard.kernel.wire import Runner
 from callboard.node import Node
 from callboard.simulation.actor_life import ActorLife, SimulatedLoop
 from callboard.simulation.clock import Clock, NodeClock, Shown
@@ -19,7 +19,7 @@ from callboard.simulation.network import SimulatedSelector
 from callboard.simulation.programs.here import here
 
 if TYPE_CHECKING:
-    from callboard.actors.future import Future
+    from callboard.kernel.reply import Future
 
 
 # A turn asks for each of them.

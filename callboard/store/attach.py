@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from callboard.actors.errors import NotRegistered, WrongValue, wrong_argument
-from callboard.actors.future import Future
 from callboard.endpoint.hub import Hub
+from callboard.kernel.checks import wrong_argument
+from callboard.kernel.errors import NotPermitted, NotRegistered, WrongValue
+from callboard.kernel.reply import Future
 from callboard.model.errors import InvalidData
-from callboard.proxies.errors import NotPermitted
 from callboard.store.backend.interface import Backend, MemoryBackend, StoreBackend
 from callboard.store.backend.sqlite import SqliteBackend, SqliteOptions
 from callboard.store.errors import MasterExists

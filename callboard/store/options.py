@@ -3,8 +3,8 @@
 from dataclasses import fields
 from typing import Final
 
-from callboard.actors.seconds import seconds
 from callboard.dataclass import dataclass
+from callboard.kernel.checks import seconds
 from callboard.seconds import check_numbers
 
 #: Commands that are acknowledged at once; fewer are at the next tick, or when asked for.

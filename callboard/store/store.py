@@ -12,11 +12,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from callboard.actors.closing import Closing
-from callboard.actors.errors import NodeClosed, ResultTimeout, WouldBlock
-from callboard.actors.future import Future
-from callboard.actors.reference import current_cell
 from callboard.endpoint.message_queue import MessageQueue
+from callboard.kernel.context import current_cell
+from callboard.kernel.errors import NodeClosed, ResultTimeout, WouldBlock
+from callboard.kernel.reply import Future
+from callboard.kernel.twins import Closing
 from callboard.keywords import also_named
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData

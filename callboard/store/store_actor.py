@@ -21,13 +21,6 @@ from typing import Any, Final, TypeVar
 from weakref import ref as weak
 
 from callboard import locks
-from callboard.actors.dispatch import handler
-from callboard.actors.errors import ResultTimeout
-from callboard.actors.exit_reason import ExitReason
-from callboard.actors.future import Future
-from callboard.actors.seconds import seconds
-from callboard.actors.system_actor import CallBack, SystemActor
-from callboard.actors.waits.shutdown import Phase
 from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, PeerEvent, RefusedThere, RunReceiver
@@ -40,9 +33,14 @@ from callboard.endpoint.machine.topic import (
     master_topic,
 )
 from callboard.endpoint.message_queue import MessageQueue
+from callboard.kernel.access import MASTER_NAME
+from callboard.kernel.actors import ExitReason, handler
+from callboard.kernel.checks import seconds
+from callboard.kernel.context import CallBack, SystemActor
+from callboard.kernel.errors import NotPermitted, ResultTimeout
+from callboard.kernel.reply import Future
+from callboard.kernel.shutdown import Phase
 from callboard.model.errors import InvalidData
-from callboard.proxies.errors import NotPermitted
-from callboard.proxies.rights.rights import MASTER_NAME
 from callboard.store.backend.interface import StoreBackend
 from callboard.store.errors import BackendFailure, MasterExists, StoreClosed, StoreError
 from callboard.store.machine import command

@@ -33,7 +33,8 @@ from collections import deque
 from enum import Enum
 from typing import Final, NamedTuple
 
-from callboard.basp.errors import (
+from callboard.endpoint.machine.topic import TOPIC_LIMIT
+from callboard.kernel.codec import (
     AlreadyLinked,
     BaspError,
     ConnectedToItself,
@@ -44,9 +45,7 @@ from callboard.basp.errors import (
     PeerSilent,
     RemoteProtocolError,
 )
-from callboard.basp.foreign import Admitted, Arrived
-from callboard.basp.link import Closed, Transmit
-from callboard.endpoint.machine.topic import TOPIC_LIMIT
+from callboard.kernel.wire import Admitted, Arrived, Closed, Transmit
 from callboard.model.errors import InvalidData
 from callboard.zeek.caf import (
     CAF_VERSION,

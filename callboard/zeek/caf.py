@@ -23,14 +23,14 @@ from collections.abc import Iterator
 from enum import IntEnum, IntFlag
 from typing import Final, NamedTuple
 
-from callboard.basp.errors import (
+from callboard.kernel.codec import (
     MalformedFrame,
     MalformedPayload,
     PayloadTooLarge,
     SpeaksTls,
     UnknownOperation,
 )
-from callboard.basp.foreign import OURS, wire_of
+from callboard.kernel.wire import OURS, wire_of
 from callboard.model.errors import InvalidData
 from callboard.zeek.varbyte import read_varbyte, write_varbyte
 

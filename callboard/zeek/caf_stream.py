@@ -16,7 +16,7 @@ import struct
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from callboard.basp.errors import MalformedPayload
+from callboard.kernel.codec import MalformedPayload
 from callboard.zeek.caf import (
     CafActor,
     CafOperation,

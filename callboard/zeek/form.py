@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from callboard.basp.cbor.writer import head
+from callboard.kernel.codec import head
 from callboard.model.encoding import MAX_ITEMS
 from callboard.model.errors import EndpointError
 from callboard.zeek.json_message import reader_of

@@ -32,8 +32,8 @@ from typing import Any, Final
 
 import cbor2
 
-from callboard.basp.cbor.writer import encode_int, encode_text, head
 from callboard.endpoint.machine.topic import checked_topic, is_reserved
+from callboard.kernel.codec import encode_int, encode_text, head
 from callboard.model.address import Address, Port, Subnet
 from callboard.model.data import Data, FrozenTable, refuse_depth
 from callboard.model.encoding import (

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from callboard.basp.errors import MalformedPayload
 from callboard.endpoint.machine.topic import TOPIC_LIMIT
+from callboard.kernel.codec import MalformedPayload
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
 from callboard.zeek.caf import CafReader, sized

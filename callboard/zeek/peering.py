@@ -41,7 +41,9 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from callboard.basp.errors import (
+from callboard.endpoint.machine.status import EC
+from callboard.endpoint.machine.topic import checked_topic
+from callboard.kernel.codec import (
     AlreadyLinked,
     BaspError,
     IncompatibleVersion,
@@ -51,10 +53,7 @@ from callboard.basp.errors import (
     PayloadTooLarge,
     PeerSilent,
 )
-from callboard.basp.foreign import Admitted, Arrived, wire_of
-from callboard.basp.link import Closed, Transmit
-from callboard.endpoint.machine.status import EC
-from callboard.endpoint.machine.topic import checked_topic
+from callboard.kernel.wire import Admitted, Arrived, Closed, Transmit, wire_of
 from callboard.model.errors import EndpointError, InvalidData
 from callboard.zeek.varbyte import read_varbyte, write_varbyte
 

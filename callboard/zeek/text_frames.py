@@ -16,7 +16,7 @@ from websockets.http11 import Request, Response
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
-from callboard.basp.foreign import FIRST_BYTES, wire_of
+from callboard.kernel.wire import FIRST_BYTES, wire_of
 
 try:
     from websockets.speedups import apply_mask

@@ -35,11 +35,15 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.uri import WebSocketURI, parse_uri
 
-from callboard.basp.errors import AuthenticationFailed, BaspError, LinkLost, MalformedHandshake
-from callboard.basp.foreign import Admitted, Arrived
-from callboard.basp.link import Closed, Transmit
 from callboard.dataclass import dataclass
 from callboard.endpoint.machine.topic import checked_topic
+from callboard.kernel.codec import (
+    AuthenticationFailed,
+    BaspError,
+    LinkLost,
+    MalformedHandshake,
+)
+from callboard.kernel.wire import Admitted, Arrived, Closed, Transmit
 from callboard.model.errors import EndpointError, InvalidOption, InvalidTopic, MalformedMessage
 from callboard.support.host_guard import ANY_HOST, Asking, HostGuard, is_loopback
 from callboard.support.nesting import parse_json

@@ -16,7 +16,6 @@ import contextlib
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import cache
 from pathlib import Path
 from types import GetSetDescriptorType
 from typing import Final
@@ -160,15 +159,20 @@ def _members(tree: object) -> Iterator[nodes.MemberExpr]:
                     waiting.append(getattr(node, name))
 
 
-@cache
 def _parts(kind: type) -> list[str]:
     """Return the attributes of a class of mypy's nodes that hold other nodes."""
-    return [
-        name
-        for name in dir(kind)
-        if isinstance(getattr(kind, name, None), GetSetDescriptorType)
-        and name not in _ELSEWHERE
-    ]
+    parts = _PARTS.get(kind)
+    if parts is None:
+        parts = _PARTS[kind] = [
+            name
+            for name in dir(kind)
+            if isinstance(getattr(kind, name, None), GetSetDescriptorType)
+            and name not in _ELSEWHERE
+        ]
+    return parts
+
+
+_PARTS: Final[dict[type, list[str]]] = {}
 
 
 def _core_attributes(

@@ -7,8 +7,7 @@ from callboard.cli.output import age_text, columns
 from callboard.text import printable
 
 if TYPE_CHECKING:
-    from callboard.proxies.chronicle import LossInfo
-    from callboard.proxies.inspection import ActorInfo, ActorPage
+    from callboard.kernel.tables import ActorInfo, ActorPage, LossInfo
 
 #: What tables show of an actor, and of the messages a second that it handles.
 CELLS: "Final[dict[str, Callable[[ActorInfo, float], str]]]" = {

@@ -13,20 +13,17 @@ from typing import Final, Literal
 
 import callboard
 from callboard import Actor, CallboardError, Node, handler
-from callboard.basp.header import DIRECTORY, INSPECTOR
 from callboard.cli.node import release_text
 from callboard.cli.options import AccessOptions, read_secret
 from callboard.cli.own_node import parse_listen
 from callboard.cli.problem import one_line
 from callboard.commitlog import LogError, LogReader
 from callboard.commitlog.reader import list_logs
-from callboard.proxies.address import parse_node_address
-from callboard.proxies.errors import TlsError
-from callboard.proxies.inspection import Inspect
-from callboard.proxies.link.revocation import expiry_of
-from callboard.proxies.link.tls import Tls
-from callboard.proxies.messages import Describe
-from callboard.proxies.rights.permissions import LinkAccess
+from callboard.kernel.access import LinkAccess
+from callboard.kernel.errors import TlsError
+from callboard.kernel.tables import Describe, Inspect
+from callboard.kernel.tls import Tls, expiry_of
+from callboard.kernel.topology import DIRECTORY, INSPECTOR, parse_node_address
 
 #: Our package; other distributions may install one of the same name over it.
 OURS: Final = "callboard"

@@ -4,14 +4,14 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from callboard.basp.header import ENTITIES, INSPECTOR
 from callboard.cli.cluster import ClusterOptions
 from callboard.cli.problem import Misuse, Problem
 from callboard.entity.entity import checked_key
 from callboard.entity.machine.table import slot_of
 from callboard.entity.messages import MoveSlots
 from callboard.entity.reference import PREFIX, entity_parts
-from callboard.proxies.inspection import InspectCluster, NodeAnswer, ReadPart
+from callboard.kernel.tables import InspectCluster, NodeAnswer, ReadPart
+from callboard.kernel.topology import ENTITIES, INSPECTOR
 
 if TYPE_CHECKING:
     from callboard import Node

@@ -5,8 +5,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from callboard.basp.payload import PayloadCodec
-from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.cli.loading import load_app
 from callboard.cli.problem import Misuse, Problem
 from callboard.entity.applying import replay
@@ -14,6 +12,7 @@ from callboard.entity.entity import Entity, EntityType, type_name
 from callboard.entity.form import EventForm
 from callboard.entity.journal.entry import raw_event
 from callboard.entity.state.interface import PAGE, EntitySnapshot, PastEvent, StoredEvent
+from callboard.kernel.codec import DEFAULT_REGISTRY, PayloadCodec
 from callboard.text import class_name, said
 
 if TYPE_CHECKING:

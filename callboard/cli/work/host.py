@@ -10,13 +10,14 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from callboard import Actor, CallboardError, Child, Limits, Node, Tls
-from callboard.actors.events import RestartsExhausted
 from callboard.cli.loading import find_class, load_app, set_up, spawnable_classes
 from callboard.cli.options import AccessOptions, JsonOptions, Proof, read_secrets
 from callboard.cli.output import say
 from callboard.cli.own_node import catch_signals, open_port, opening
 from callboard.cli.problem import FAILED, MISUSED, Problem, Problems, one_line
 from callboard.configuration.host_port import parse_host_port
+from callboard.kernel.events import RestartsExhausted
+from callboard.kernel.tables import Drained
 from callboard.operation.configuration import (
     InvalidConfiguration,
     NodeConfiguration,
@@ -26,7 +27,6 @@ from callboard.operation.health import HealthServer, given_up
 from callboard.operation.logs import set_up_logging
 from callboard.operation.notify import ServiceManager
 from callboard.operation.permissions import PeerPermissions, load_permissions
-from callboard.proxies.messages import Drained
 
 _log = logging.getLogger("callboard.links")
 

@@ -19,11 +19,9 @@ from callboard.commitlog import LogReader
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.remote.disk import load_flight
 from callboard.configuration.host_port import parse_host_port
-from callboard.proxies.errors import TlsError
-from callboard.proxies.link.certificates import LOOK_INTERVAL
-from callboard.proxies.link.ports import is_loopback
-from callboard.proxies.link.tls import Tls
-from callboard.proxies.rights.permissions import LinkAccess
+from callboard.kernel.access import LinkAccess
+from callboard.kernel.errors import TlsError
+from callboard.kernel.tls import LOOK_INTERVAL, Tls, is_loopback
 
 #: Seconds for which rights are not looked up again.
 _LOOK_INTERVAL: Final = 1.0

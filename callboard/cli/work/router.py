@@ -10,11 +10,11 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from callboard import Node
-from callboard.actors.errors import CallboardError
 from callboard.cli.loading import load_app
 from callboard.cli.options import JsonOptions, read_secrets
 from callboard.cli.own_node import catch_signals, open_port
 from callboard.cli.problem import Misuse, Problem, Problems
+from callboard.kernel.errors import CallboardError
 from callboard.mqtt import ListenerSettings, Router, RouterConfig
 from callboard.mqtt.service.hub_door import MqttDoor
 from callboard.mqtt.service.router import tune_collector

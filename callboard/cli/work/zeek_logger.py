@@ -58,8 +58,8 @@ def run_logger(folder: Path, options: LoggerOptions) -> int:
     Raises:
         Problem: it cannot begin.
     """
+    from callboard.kernel.errors import PortUnavailable, PublicAddress
     from callboard.model.errors import EndpointError
-    from callboard.proxies.errors import PortUnavailable, PublicAddress
 
     try:
         from callboard.doors.zeek_logger import ZeekLogger

@@ -27,10 +27,8 @@ from typing import Any, Final
 
 import cbor2
 
-from callboard.basp.cbor.reader import CborReader
-from callboard.basp.cbor.writer import head
-from callboard.basp.errors import RemoteProtocolError
 from callboard.endpoint.machine.topic import checked_topic
+from callboard.kernel.codec import CborReader, RemoteProtocolError, head
 from callboard.model.data import DEPTH_LIMIT
 from callboard.model.encoding import (
     MAX_ITEMS,

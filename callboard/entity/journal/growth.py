@@ -8,11 +8,11 @@ host may be out of reach.
 from collections.abc import Callable
 from typing import Any, Final
 
-from callboard.actors.future import Future
-from callboard.actors.runtime import Runtime
-from callboard.basp.header import ENTITIES
 from callboard.entity.machine.table import Table
 from callboard.entity.messages import EntityTable, FollowJournal, JournalGrew
+from callboard.kernel.context import Runtime
+from callboard.kernel.reply import Future
+from callboard.kernel.topology import ENTITIES
 from callboard.lease.errors import StateCorrupt, StateVersion
 
 #: Seconds between requests to be told, and after which a host forgets the last one.

@@ -11,15 +11,16 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
-from callboard.actors.closing import Closing, on_a_thread, refuse_loop
-from callboard.actors.errors import WouldDeadlock, WrongValue, require
-from callboard.actors.future import Future
-from callboard.actors.runtime import Runtime
 from callboard.entity.journal.entry import Entry, EntryDecoder
 from callboard.entity.journal.growth import JournalGrowth
 from callboard.entity.ownership import called
 from callboard.entity.state.client import StateClient
 from callboard.entity.state.interface import EntityState, StoredEvent
+from callboard.kernel.checks import require
+from callboard.kernel.context import Runtime
+from callboard.kernel.errors import WouldDeadlock, WrongValue
+from callboard.kernel.reply import Future
+from callboard.kernel.twins import Closing, on_a_thread, refuse_loop
 from callboard.lease.errors import (
     DatabaseReplaced,
     Fenced,

@@ -13,8 +13,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from callboard.basp.node_id import NODE_ID_SIZE
 from callboard.dataclass import dataclass
+from callboard.kernel.topology import NODE_ID_SIZE
 from callboard.lease.errors import StateCorrupt, StateVersion
 from callboard.support.nesting import parse_json
 

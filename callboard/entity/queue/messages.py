@@ -3,7 +3,7 @@
 from typing import Final
 
 from callboard.entity.errors import JobLost, QueueFull
-from callboard.proxies.messages import errors_travel, frozen_message
+from callboard.kernel.actors import errors_travel, frozen_message
 
 errors_travel(JobLost, QueueFull)
 

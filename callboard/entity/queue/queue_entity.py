@@ -12,10 +12,6 @@ from collections import Counter
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from callboard.actors.dispatch import handler
-from callboard.actors.errors import WrongValue
-from callboard.actors.future import Future
-from callboard.basp.entity_name import QUEUE_PREFIX, TYPE_NAME_LIMIT, is_type_name
 from callboard.dataclass import dataclass
 from callboard.entity.entity import Entity, checked_key
 from callboard.entity.errors import EntityUnavailable, QueueFull
@@ -46,6 +42,10 @@ from callboard.entity.queue.messages import (
     WithdrawTake,
 )
 from callboard.entity.state.interface import EntityState, JobState, JobStatus, RowChanges
+from callboard.kernel.activation import QUEUE_PREFIX, TYPE_NAME_LIMIT, is_type_name
+from callboard.kernel.actors import handler
+from callboard.kernel.errors import WrongValue
+from callboard.kernel.reply import Future
 from callboard.seconds import LONGEST
 from callboard.text import printable, shown
 

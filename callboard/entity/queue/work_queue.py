@@ -16,22 +16,6 @@ from typing import Any, Final, Protocol
 from weakref import ref as weak
 
 from callboard import locks
-from callboard.actors.errors import (
-    ActorDown,
-    AskTimeout,
-    NodeClosed,
-    NodeUnreachable,
-    WrongValue,
-)
-from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef, current_cell
-from callboard.actors.runtime import Runtime
-from callboard.actors.seconds import count as checked_count
-from callboard.actors.seconds import limit as checked_limit
-from callboard.actors.seconds import period as checked_period
-from callboard.actors.seconds import seconds as checked_seconds
-from callboard.actors.waits.owned_future import OwnedFuture
-from callboard.actors.waits.shutdown import Phase
 from callboard.dataclass import dataclass
 from callboard.entity.cell import EntityCell
 from callboard.entity.errors import EntityUnavailable, JobLost, QueueFull
@@ -54,6 +38,21 @@ from callboard.entity.queue.messages import (
     TakenJob,
     WithdrawTake,
 )
+from callboard.kernel.actors import ActorRef
+from callboard.kernel.checks import count as checked_count
+from callboard.kernel.checks import limit as checked_limit
+from callboard.kernel.checks import period as checked_period
+from callboard.kernel.checks import seconds as checked_seconds
+from callboard.kernel.context import Runtime, current_cell
+from callboard.kernel.errors import (
+    ActorDown,
+    AskTimeout,
+    NodeClosed,
+    NodeUnreachable,
+    WrongValue,
+)
+from callboard.kernel.reply import Future, OwnedFuture
+from callboard.kernel.shutdown import Phase
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
 
 #: Bytes of a job's value as JSON: what is larger belongs elsewhere, and its name here.

@@ -4,10 +4,10 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from callboard.actors.errors import WrongValue
 from callboard.entity.state.interface import EntityState
 from callboard.entity.state.sql import SqlView
 from callboard.entity.state.sqlite import SqliteState, SqliteView
+from callboard.kernel.errors import WrongValue
 from callboard.lease.errors import StateUnavailable
 from callboard.lease.register import Leases
 from callboard.lease.sqlite import SqliteLeases

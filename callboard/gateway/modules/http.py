@@ -10,12 +10,12 @@ from urllib.error import HTTPError, URLError
 
 from pydantic import Field, field_validator, model_validator
 
-from callboard.actors.errors import MailboxFull
 from callboard.configuration.host_port import parse_host_port
 from callboard.configuration.reading import HostPort
 from callboard.gateway.errors import GatewayError
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
+from callboard.kernel.errors import MailboxFull
 from callboard.seconds import LONGEST
 from callboard.support.host_guard import HostGuard, Refusal
 from callboard.support.redaction import redacted

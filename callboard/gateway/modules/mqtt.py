@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Final
 
 from pydantic import Field
 
-from callboard.actors.errors import MailboxFull
 from callboard.gateway.errors import ModuleFailed
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.modules.record import filled
 from callboard.gateway.wire.message import Message
+from callboard.kernel.errors import MailboxFull
 from callboard.seconds import LONGEST
 
 #: Seconds that a message waits for a connection which broke.

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import Field
 
-from callboard.actors.cell import Reminder
 from callboard.gateway.module import Module, ModuleArguments
+from callboard.kernel.actors import Reminder
 from callboard.seconds import LONGEST
 
 

@@ -15,8 +15,8 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Any, Final
 
-from callboard.actors.token_bucket import TokenBucket
 from callboard.dataclass import dataclass
+from callboard.kernel.queue import TokenBucket
 from callboard.mqtt.access import admission
 from callboard.mqtt.access.acl import (
     AclEntry,

@@ -7,8 +7,9 @@ from dataclasses import InitVar
 from functools import partial
 from typing import Final
 
-from callboard.actors.runner.runner import Runner
 from callboard.dataclass import dataclass
+from callboard.kernel.tls import is_loopback
+from callboard.kernel.wire import Runner
 from callboard.mqtt.access.acl import Ruled
 from callboard.mqtt.access.auth import AuthGate, Security
 from callboard.mqtt.port.hooks import Hooks, HookScreen
@@ -18,7 +19,6 @@ from callboard.mqtt.port.remote_link import Door
 from callboard.mqtt.router.link import Mailbox
 from callboard.mqtt.wire.errors import ListenError
 from callboard.mqtt.wire.reason_code import ReasonCode
-from callboard.proxies.link.ports import is_loopback
 from callboard.support.redaction import redacted
 
 #: Seconds between two looks at the silence of all connections.

@@ -3,8 +3,8 @@
 from collections import Counter
 from dataclasses import field
 
-from callboard.actors.seconds import seconds
 from callboard.dataclass import dataclass
+from callboard.kernel.checks import seconds
 from callboard.mqtt.wire.framing import PACKET_SIZE, PACKETS_PER_READ
 from callboard.mqtt.wire.reason_code import ReasonCode, reason_text
 from callboard.seconds import check_numbers

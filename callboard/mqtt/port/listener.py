@@ -16,15 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from callboard.actors.runner.runner import Runner
 from callboard.dataclass import dataclass
+from callboard.kernel.tls import HANDSHAKE_LIMIT, Certificates, Tls
+from callboard.kernel.wire import Runner
 from callboard.mqtt.port.remote_link import Door
 from callboard.mqtt.port.socket_stream import SocketServer
 from callboard.mqtt.port.stream import Entrance, TransportStream
 from callboard.mqtt.wire.errors import ListenError
-from callboard.proxies.link.certificates import Certificates
-from callboard.proxies.link.tls import Tls
-from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT
 from callboard.support.after_fork import own_listener
 from callboard.support.host_guard import ANY_HOST, HostGuard
 from callboard.support.redaction import redacted

@@ -18,9 +18,9 @@ from typing import Final
 
 import callboard.mqtt.wire.packet as packets
 from callboard import locks
-from callboard.actors.closing import Closing
-from callboard.actors.seconds import limit
 from callboard.endpoint.message_queue import MessageQueue
+from callboard.kernel.checks import limit
+from callboard.kernel.twins import Closing
 from callboard.mqtt.router.link import UNSCHEDULE, Access, Disconnected, Link, Mailbox
 from callboard.mqtt.wire.client import ClientProtocol, Message, Settled
 from callboard.mqtt.wire.codec import decode_all, encode

@@ -13,8 +13,10 @@ from math import inf
 from operator import attrgetter
 from typing import Final, Protocol
 
-from callboard.actors.token_bucket import TokenBucket, TrafficLimit
 from callboard.dataclass import dataclass
+from callboard.kernel.events import CertificatesRefused
+from callboard.kernel.queue import TokenBucket, TrafficLimit
+from callboard.kernel.tls import source_of
 from callboard.mqtt.access.admission import (
     NO_SUCH_METHOD,
     Admission,
@@ -37,8 +39,6 @@ from callboard.mqtt.wire.errors import RemoteMqttError
 from callboard.mqtt.wire.framing import SHORT, Deframer, body_start, packet_end
 from callboard.mqtt.wire.packet import V4, V5, Connect, PacketType
 from callboard.mqtt.wire.reason_code import DISCONNECT_CODES, ReasonCode, reason_text
-from callboard.proxies.events import CertificatesRefused
-from callboard.proxies.link.limits import source_of
 
 
 class ClientState(enum.Enum):

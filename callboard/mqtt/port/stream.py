@@ -8,11 +8,10 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
-from callboard.actors.runner.runner import Runner
+from callboard.kernel.wire import Parting, Runner
 from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.remote_link import Door, RemoteLink
 from callboard.mqtt.wire.reason_code import ReasonCode
-from callboard.proxies.link.stream import Parting
 
 #: Bytes that wait to be sent to a client before the router has to wait.
 WRITE_BUFFER: Final = 256 * 1024

@@ -17,7 +17,7 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
-from callboard.actors.runner.runner import Runner
+from callboard.kernel.wire import Runner
 from callboard.mqtt.port.remote_link import ClientState, Door
 from callboard.mqtt.port.stream import Entrance, TransportStream
 from callboard.support.host_guard import Asking, HostGuard, Refusal, is_loopback

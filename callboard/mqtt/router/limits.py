@@ -2,8 +2,8 @@
 
 from enum import Enum
 
-from callboard.actors.seconds import seconds
 from callboard.dataclass import dataclass
+from callboard.kernel.checks import seconds
 from callboard.mqtt.router.datalog import SEGMENT_BYTES, SEGMENT_COUNT
 from callboard.seconds import check_numbers
 

@@ -18,8 +18,10 @@ from dataclasses import field, replace
 from typing import Final, Literal
 
 import callboard.mqtt.wire.packet as packets
-from callboard.actors.backoff import Backoff
 from callboard.dataclass import dataclass
+from callboard.kernel.backoff import Backoff
+from callboard.kernel.errors import TlsError
+from callboard.kernel.tls import LOOK_INTERVAL, Certificates, Tls
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.router.link import Mailbox
 from callboard.mqtt.wire.client import ClientProtocol, Message, Settled
@@ -30,9 +32,6 @@ from callboard.mqtt.wire.packet import V4, V5, Packet, Publish
 from callboard.mqtt.wire.properties import NO_PROPERTIES, Properties
 from callboard.mqtt.wire.reason_code import reason_text
 from callboard.mqtt.wire.topic import matches, overlap
-from callboard.proxies.errors import TlsError
-from callboard.proxies.link.certificates import LOOK_INTERVAL, Certificates
-from callboard.proxies.link.tls import Tls
 from callboard.support import after_fork
 from callboard.support.redaction import redacted
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import field
 from typing import Any, Final, get_args, get_type_hints
 
-from callboard.actors.errors import ActorDown, CallboardError
-from callboard.actors.reference import ActorRef
 from callboard.dataclass import dataclass
+from callboard.kernel.actors import ActorRef, Group, frozen_message
+from callboard.kernel.errors import ActorDown, CallboardError
 from callboard.mqtt.access.admission import Admission, Admitter, OnAdmission, Peer
 from callboard.mqtt.router.logs import Logs
 from callboard.mqtt.router.message import Run, passed_on
@@ -30,8 +30,6 @@ from callboard.mqtt.wire.field import Reader, write_variable
 from callboard.mqtt.wire.packet import Connect
 from callboard.mqtt.wire.properties import Place, read_properties
 from callboard.mqtt.wire.topic import is_valid_topic
-from callboard.proxies.messages import frozen_message
-from callboard.proxies.names.group import Group
 from callboard.text import shown
 
 _log: Final = logging.getLogger("callboard.mqtt")

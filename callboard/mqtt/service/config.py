@@ -6,9 +6,8 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
-from callboard.actors.errors import require
-from callboard.actors.seconds import seconds
 from callboard.dataclass import dataclass
+from callboard.kernel.checks import require, seconds
 from callboard.mqtt.access.auth import AuthenticationMethod, Authenticator, Security
 from callboard.mqtt.port.hooks import Hooks
 from callboard.mqtt.port.limits import NetworkLimits

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, model_validator
 
 from callboard.configuration import reading
+from callboard.kernel.tls import Tls
 from callboard.mqtt.access.acl import EVERYBODY, AclEntry, is_covered, parse_rule
 from callboard.mqtt.access.auth import Security
 from callboard.mqtt.access.ban import BanList
@@ -40,7 +41,6 @@ from callboard.mqtt.wire.topic import (
     matches,
     split_share,
 )
-from callboard.proxies.link.tls import Tls
 
 FunctionFinder = Callable[[str], Callable[..., Any]]
 

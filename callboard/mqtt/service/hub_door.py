@@ -21,10 +21,10 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Final, Literal, get_args
 
-from callboard.actors.closing import Closing
 from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, RunReceiver
+from callboard.kernel.twins import Closing
 from callboard.model.data import thawed
 from callboard.model.errors import EndpointError
 from callboard.model.scalar import Octets

@@ -17,12 +17,14 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 from weakref import WeakMethod
 
-from callboard.actors.closing import Closing, on_a_thread
-from callboard.actors.errors import ActorDown, CallboardError, require
-from callboard.actors.reference import ActorRef
-from callboard.actors.system_actor import CallBack
-from callboard.actors.waits.shutdown import Phase
 from callboard.configuration.host_port import parse_host_port
+from callboard.kernel.access import Rights
+from callboard.kernel.actors import ActorRef
+from callboard.kernel.checks import require
+from callboard.kernel.context import CallBack
+from callboard.kernel.errors import ActorDown, CallboardError
+from callboard.kernel.shutdown import Phase
+from callboard.kernel.twins import Closing, on_a_thread
 from callboard.mqtt.access.auth import Security
 from callboard.mqtt.port.edge import Edge
 from callboard.mqtt.port.limits import NetworkLimits
@@ -49,7 +51,6 @@ from callboard.mqtt.wire.packet import V4, V5, Publish
 from callboard.node import Node
 from callboard.pages import PageServer
 from callboard.parts import Row
-from callboard.proxies.rights.rights import Rights
 
 T = TypeVar("T")
 

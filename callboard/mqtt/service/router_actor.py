@@ -13,12 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from callboard.actors.cell import Reminder
-from callboard.actors.dispatch import handler
-from callboard.actors.errors import CallboardError
-from callboard.actors.exit_reason import ExitReason
-from callboard.actors.system_actor import SystemActor
 from callboard.commitlog import LogError, LogFailed
+from callboard.kernel.actors import ExitReason, Reminder, handler
+from callboard.kernel.context import SystemActor
+from callboard.kernel.errors import CallboardError
 from callboard.mqtt.access.auth import AuthGate
 from callboard.mqtt.journal.journal import MOST_PACKET, RouterJournal
 from callboard.mqtt.port.edge import Edge

@@ -13,7 +13,7 @@ CallboardError
         └── ProtocolViolation     they can be read, and are not allowed
 """
 
-from callboard.actors.errors import CallboardError
+from callboard.kernel.errors import CallboardError
 from callboard.mqtt.wire.reason_code import ReasonCode
 
 

@@ -12,9 +12,9 @@ from dataclasses import field, replace
 from typing import Any, Final
 
 import callboard.mqtt.wire.packet as packets
-from callboard.actors.backoff import Backoff
-from callboard.actors.future import Future
 from callboard.dataclass import dataclass
+from callboard.kernel.backoff import Backoff
+from callboard.kernel.reply import Future
 from callboard.mqtt.wire.client import ClientProtocol, Message, Settled
 from callboard.mqtt.wire.codec import decode_all, encode
 from callboard.mqtt.wire.errors import Refused

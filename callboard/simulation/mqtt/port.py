@@ -3,7 +3,7 @@
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, Final, Protocol
 
-from callboard.actors.runner.runner import Runner
+from callboard.kernel.wire import Runner
 from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.remote_link import Door, RemoteLink
 from callboard.mqtt.port.stream import WRITE_BUFFER, Entrance

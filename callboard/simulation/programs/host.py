@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from callboard.actors.errors import CallboardError
-from callboard.actors.future import Future
+from callboard.kernel.errors import CallboardError
+from callboard.kernel.reply import Future
 from callboard.simulation.clock import Clock, NodeClock
 from callboard.simulation.disk import SimulatedDisk
 from callboard.simulation.network import SimulatedNetwork

@@ -10,7 +10,7 @@ import random
 import zlib
 from typing import Final
 
-from callboard.actors.errors import WrongValue
+from callboard.kernel.errors import WrongValue
 
 _SEED: Final = "CALLBOARD_SEED"
 _SEEDS: Final = "CALLBOARD_SEEDS"

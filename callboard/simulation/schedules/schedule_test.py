@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from callboard.actors.errors import WrongValue, require
+from callboard.kernel.checks import require
+from callboard.kernel.errors import WrongValue
 from callboard.simulation.faults import Fault
 from callboard.simulation.marks import warn_of_missed
 from callboard.simulation.runs import environment

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from callboard.actors.errors import CallboardError
+from callboard.kernel.errors import CallboardError
 from callboard.simulation.cluster_test import SHRINK_SECONDS, NotDeterministic
 from callboard.simulation.faults import Fault
 from callboard.simulation.marks import marking

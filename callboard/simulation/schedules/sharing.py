@@ -24,10 +24,10 @@ from types import (
 )
 from typing import Any, Final
 
-from callboard.actors.cell import Cell
-from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef
-from callboard.actors.runtime import Runtime
+from callboard.kernel.activation import Cell
+from callboard.kernel.actors import ActorRef
+from callboard.kernel.context import Runtime
+from callboard.kernel.reply import Future
 from callboard.node import Node
 
 #: What never changes, or leads nowhere that actors could change.

@@ -10,7 +10,7 @@ messages, see `callboard.simulation.schedules.sharing`: the order of such steps 
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from callboard.actors.cell import Cell
+from callboard.kernel.activation import Cell
 from callboard.simulation.schedules.sharing import Sharing
 
 

@@ -18,14 +18,21 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
-from callboard.actors.cell import Cell, Reminder, short_turns
-from callboard.actors.errors import CallboardError
-from callboard.actors.future import Future, Pause
-from callboard.actors.runner.loop import RunnerLoop
-from callboard.actors.runner.runner import Runnable
-from callboard.actors.runner.timers import Timer
-from callboard.basp.header import HEADER, HEADER_SIZE, RESPONSE, Operation
 from callboard.dataclass import dataclass
+from callboard.kernel.activation import Cell
+from callboard.kernel.actors import Reminder
+from callboard.kernel.environment import (
+    HEADER,
+    HEADER_SIZE,
+    RESPONSE,
+    Operation,
+    Runnable,
+    RunnerLoop,
+    short_turns,
+)
+from callboard.kernel.errors import CallboardError
+from callboard.kernel.reply import Future, Pause
+from callboard.kernel.wire import Timer
 from callboard.node import Node
 from callboard.simulation.clock import Clock
 from callboard.simulation.cluster import Cluster

@@ -47,7 +47,6 @@ from uuid import UUID
 
 import cbor2
 
-from callboard.basp.cbor.plain import is_natural
 from callboard.channel.message import (
     CumulativeAck,
     Handshake,
@@ -56,6 +55,7 @@ from callboard.channel.message import (
     RetransmitFailed,
 )
 from callboard.dataclass import dataclass
+from callboard.kernel.codec import is_natural
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
 from callboard.store.machine.snapshot import SnapshotChunk

@@ -1,0 +1,25 @@
+"""What a peer may do: secrets, permissions and rights."""
+
+from callboard.proxies.rights.permissions import LinkAccess, Permissions, Secrets
+from callboard.proxies.rights.rights import (
+    CORE_NAME,
+    MASTER_NAME,
+    NAMED,
+    TOPICS,
+    Level,
+    NamedRight,
+    Rights,
+)
+
+__all__ = [
+    "CORE_NAME",
+    "Level",
+    "LinkAccess",
+    "MASTER_NAME",
+    "NAMED",
+    "NamedRight",
+    "Permissions",
+    "Rights",
+    "Secrets",
+    "TOPICS",
+]

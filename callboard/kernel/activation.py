@@ -1,0 +1,57 @@
+"""Actors that are made by their key, and messages on their way to them."""
+
+from callboard.actors.cell import Cell
+from callboard.actors.dispatch import (
+    DispatchTable,
+    HandlerDoor,
+    HandlerEntry,
+    hints_of,
+    types_of,
+)
+from callboard.actors.envelope import Encoded, Envelope, accompanied
+from callboard.actors.reference import Home, NoActor
+from callboard.actors.runner.slow_handlers import handler_frame
+from callboard.actors.signals import Resume, Stop, Urgent
+from callboard.actors.task import HandlerTask
+from callboard.basp.entity_name import (
+    KEY_LIMIT,
+    QUEUE_PREFIX,
+    TYPE_NAME_LIMIT,
+    is_key,
+    is_type_name,
+)
+from callboard.basp.options import CHAIN_LIMIT
+from callboard.proxies.lifetime.proxy import Proxy
+from callboard.proxies.messages import TAKES_NO_MORE, check_carrier
+from callboard.proxies.traffic.incoming import RemoteTeller
+from callboard.proxies.traffic.outgoing import Outgoing
+
+__all__ = [
+    "CHAIN_LIMIT",
+    "Cell",
+    "DispatchTable",
+    "Encoded",
+    "Envelope",
+    "HandlerDoor",
+    "HandlerEntry",
+    "HandlerTask",
+    "Home",
+    "KEY_LIMIT",
+    "NoActor",
+    "Outgoing",
+    "Proxy",
+    "QUEUE_PREFIX",
+    "RemoteTeller",
+    "Resume",
+    "Stop",
+    "TAKES_NO_MORE",
+    "TYPE_NAME_LIMIT",
+    "Urgent",
+    "accompanied",
+    "check_carrier",
+    "handler_frame",
+    "hints_of",
+    "is_key",
+    "is_type_name",
+    "types_of",
+]

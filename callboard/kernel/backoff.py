@@ -1,0 +1,5 @@
+"""Pauses between attempts."""
+
+from callboard.actors.backoff import Backoff
+
+__all__ = ["Backoff"]

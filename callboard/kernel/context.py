@@ -1,0 +1,16 @@
+"""An actor and its node as code of callboard sees them: clock, timers, mail, children."""
+
+from callboard.actors.reference import current_cell
+from callboard.actors.runtime import Runtime
+from callboard.actors.system_actor import ActorContext, CallBack, SystemActor, attached
+from callboard.proxies.node import Node
+
+__all__ = [
+    "ActorContext",
+    "CallBack",
+    "Node",
+    "Runtime",
+    "SystemActor",
+    "attached",
+    "current_cell",
+]

@@ -1,0 +1,44 @@
+"""What a node tells of itself: questions, and the rows that answer them."""
+
+from callboard.proxies.actor_trace import TraceActor, TracedMessage
+from callboard.proxies.chronicle import EventInfo, EventPage, LossInfo
+from callboard.proxies.inspection import (
+    ActorInfo,
+    ActorPage,
+    ClusterInspection,
+    Inspect,
+    InspectActor,
+    InspectCluster,
+    Inspection,
+    NodeAnswer,
+    PartRows,
+    ReadEvents,
+    ReadPart,
+)
+from callboard.proxies.messages import Describe, Drained, DrainNode
+from callboard.proxies.stats import AccountInfo, LinkInfo, NodeStats
+
+__all__ = [
+    "AccountInfo",
+    "ActorInfo",
+    "ActorPage",
+    "ClusterInspection",
+    "Describe",
+    "DrainNode",
+    "Drained",
+    "EventInfo",
+    "EventPage",
+    "Inspect",
+    "InspectActor",
+    "InspectCluster",
+    "Inspection",
+    "LinkInfo",
+    "LossInfo",
+    "NodeAnswer",
+    "NodeStats",
+    "PartRows",
+    "ReadEvents",
+    "ReadPart",
+    "TraceActor",
+    "TracedMessage",
+]
