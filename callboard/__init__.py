@@ -16,6 +16,8 @@ It tells you within a second when one dies, and accounts for every message.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from callboard import composition as _composition  # noqa: F401 - it fills the slots of packages
+
 if TYPE_CHECKING:
     from callboard import errors as errors
     from callboard import events as events

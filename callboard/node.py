@@ -5,7 +5,6 @@ that a method added here is there wherever a node is made, in worker processes t
 """
 
 import contextlib
-import importlib
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, Unpack, cast
@@ -25,6 +24,7 @@ from callboard.proxies.link.tls import Tls
 from callboard.proxies.rights.permissions import Secrets
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.surroundings import Surroundings
+from callboard.support.slots import NODE_PARTS
 
 if TYPE_CHECKING:
     from callboard.entity.entities import Entities
@@ -97,11 +97,10 @@ class Node(node.Node):
         self._dashboard: Any = None
         super().__init__(name, **options)
         if dashboard:
-            # By name: the room stands above this one, and few programs need it.
-            room = importlib.import_module("callboard.dashboard")
+            page = NODE_PARTS.load("dashboard")  # it stands above, and few programs need it
             listen = dashboard if isinstance(dashboard, str) else "127.0.0.1:0"
             try:
-                self._dashboard = room.DashboardServer(self, listen, actions=actions)
+                self._dashboard = page(self, listen, actions=actions)
             except BaseException:
                 self.close()
                 raise

@@ -33,6 +33,7 @@ from callboard.actors.thespian.cell import Creation, PlainCell
 from callboard.actors.thespian.creator import Creator, is_compatible
 from callboard.actors.thespian.neighbors import ConventionWays, Neighbors
 from callboard.actors.thespian.sources import Sources
+from callboard.support.slots import OPENERS
 
 log = logging.getLogger("callboard.thespian")
 
@@ -41,9 +42,6 @@ MODULE: Final = "thespian.system.callboard"
 
 #: The address that Thespian itself gives to every system.
 _SYSTEM_ADDRESS: Final = "/ActorSys"
-
-#: The entry points, one of which opens a system.
-OPENER_GROUP: Final = "callboard.openers"
 
 #: Thespian's own messages that other systems may send.
 TRAVELING: Final = (
@@ -472,14 +470,7 @@ def open_convention(
     """
     if capabilities.get("Admin Port") is None:
         return None
-    from importlib.metadata import entry_points
-
-    # Found by its name in the installed package: this room knows no other one.
-    openers = list(entry_points(group=OPENER_GROUP))
-    if not openers:
-        log.warning("the 'Admin Port' is not opened: install callboard, not only its sources")
-        return None
-    opener: Opener = openers[0].load()
+    opener: Opener = OPENERS.load("convention")
     try:
         return opener(capabilities, messages, TRAVELING)
     except (OSError, CallboardError) as error:

@@ -7,7 +7,6 @@ node.
 
 import copy
 import datetime
-import importlib
 import logging
 import os
 import uuid
@@ -68,6 +67,7 @@ from callboard.store import (
 )
 from callboard.support import after_fork
 from callboard.support.redaction import redacted
+from callboard.support.slots import DOORS, WIRES
 
 if TYPE_CHECKING:
     from callboard.doors.web_socket_peer import WebSocketPeer
@@ -78,12 +78,6 @@ log = logging.getLogger("callboard.broker")
 
 #: What endpoints of nodes speak with each other.
 NATIVE: Final = "native"
-
-#: What speaks the wires of foreign software: module of `callboard.doors`, and class.
-WIRES: Final = {
-    "zeek-1.4": ("broker_1_4", "Broker14Peering"),
-    "zeek-2": ("zeek_peering", "ZeekPeering"),
-}
 
 #: Seconds between attempts to reach a peer, at most.
 RETRY: Final = 10.0
@@ -270,16 +264,14 @@ class Endpoint(Closing):
         """
         self._refuse_shut()
         if wire not in self._peerings:
-            known: Any = WIRES
             errors.require(isinstance(wire, str), "wire takes the name of a wire", wire)
-            if wire not in known:
-                msg = (
-                    f"there is no wire {wire[:80]!r}; take one of {', '.join((NATIVE, *known))}"
-                )
-                raise InvalidOption(msg)
-            module, name = known[wire]
-            made = getattr(importlib.import_module(f"callboard.doors.{module}"), name)
-            self._peerings[wire] = made(self.hub, BrokerTls.of(self.configuration))
+            try:
+                peering = WIRES.load(wire)
+            except LookupError:
+                known = ", ".join((NATIVE, *WIRES.names()))
+                msg = f"there is no wire {wire[:80]!r}; take one of {known}"
+                raise InvalidOption(msg) from None
+            self._peerings[wire] = peering(self.hub, BrokerTls.of(self.configuration))
             self._doors.append(self._peerings[wire])
         return self._peerings[wire]
 
@@ -325,7 +317,7 @@ class Endpoint(Closing):
             InvalidOption: a token is empty, or there twice; or a package is not installed.
         """
         self._refuse_shut()
-        server = _web_socket("web_socket_server").WebSocketServer(
+        server = _web_socket("server")(
             self.hub,
             address,
             port,
@@ -384,7 +376,7 @@ class Endpoint(Closing):
         if limit is not None:
             refuse_loop("connect_web_socket()", "endpoint.aconnect_web_socket(…)")
         self._refuse_shut()
-        peer: WebSocketPeer = _web_socket("web_socket_peer").WebSocketPeer(
+        peer: WebSocketPeer = _web_socket("client")(
             self.hub,
             url,
             subscribe=None if subscribe is None else topic_texts(subscribe),
@@ -973,13 +965,13 @@ class Endpoint(Closing):
 
 
 def _web_socket(name: str) -> Any:
-    """Return a module of Zeek's WebSocket.
+    """Return one side of Zeek's WebSocket.
 
     Raises:
         InvalidOption: its package is not installed.
     """
     try:
-        return importlib.import_module(f"callboard.doors.{name}")
+        return DOORS.load(f"websocket {name}")
     except ImportError as cause:
         msg = f"WebSocket needs a package ({cause.name}): pip install 'callboard[websocket]'"
         raise InvalidOption(msg) from cause

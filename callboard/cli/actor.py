@@ -15,7 +15,8 @@ from callboard.cli.output import from_text, say, to_json
 from callboard.cli.problem import Misuse, Problem
 
 if TYPE_CHECKING:
-    from callboard import ActorRef, Node
+    from callboard.kernel.actors import ActorRef
+    from callboard.node import Node
 
 #: What the short-lived node of these commands calls itself.
 NAME: Final = "callboard actor"
@@ -223,8 +224,8 @@ def _read_message(text: str, options: MessageOptions) -> Any:
     Raises:
         Problem: nobody registered the type, or the fields do not fit.
     """
-    from callboard import CallboardError
     from callboard.kernel.codec import DEFAULT_REGISTRY
+    from callboard.kernel.errors import CallboardError
 
     options.load()
     type_name, value = options.type_name, from_text(text)

@@ -4,7 +4,6 @@ What is imported here is all that `--help` costs: the file of a noun is loaded w
 named, that of a command when it runs.
 """
 
-import importlib
 import sys
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
@@ -19,8 +18,9 @@ from callboard.cli.own_node import DashboardOptions
 from callboard.cli.problem import FAILED, MISUSED, Problem, explain, one_line
 from callboard.dataclass import dataclass
 from callboard.support.release import RELEASE, build_id
+from callboard.support.slots import COMMANDS
 
-#: What there is beside the commands of this file; `callboard.cli.NOUN` has the commands.
+#: What there is beside the commands of this file; the slot `COMMANDS` has the commands.
 NOUNS: Final = {
     "node": "Run nodes, see into them, end them.",
     "cluster": "Look at all nodes at once.",
@@ -62,7 +62,7 @@ class Noun(TyperGroup):
     def commands(self) -> MutableMapping[str, Any]:
         """The commands by name."""
         if self._loaded is None:
-            module = importlib.import_module(f"callboard.cli.{self.name}")
+            module = COMMANDS.load(str(self.name))
             self._loaded = typer.main.get_group(module.app).commands
         return self._loaded
 

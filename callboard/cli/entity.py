@@ -510,10 +510,10 @@ def journal(
       callboard entity journal shop.Cart --state postgresql://db/shop -f
       callboard entity journal shop.Cart --state sqlite:shop.db --to-log carts -f --code shop.py
     """  # noqa: D301
-    from callboard import Node
     from callboard.cli.loading import load_app
     from callboard.cli.own_node import catch_signals
     from callboard.commitlog import LogError
+    from callboard.node import Node
 
     if options.to_log is not None and options.limit is not None:
         raise Misuse(why="--limit is for printing", step="leave it out with --to-log")

@@ -14,7 +14,7 @@ from callboard.cli.problem import Misuse, Problem
 from callboard.text import describe
 
 if TYPE_CHECKING:
-    from callboard import Actor
+    from callboard.kernel.actors import Actor
 
 
 def load_app(path: Path) -> ModuleType:
@@ -55,7 +55,8 @@ def spawnable_classes(module: ModuleType) -> "dict[str, type[Actor]]":
     Raises:
         Problem: `spawnable` is something else than a mapping of names to actor classes.
     """
-    from callboard import Actor, Entity
+    from callboard.entity.entity import Entity
+    from callboard.kernel.actors import Actor
 
     given: Any = getattr(module, "spawnable", None)
     if given is None:

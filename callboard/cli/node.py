@@ -29,7 +29,7 @@ from callboard.cli.work.actor_table import LISTED, RATED, loss_table, table
 from callboard.parts import event_row
 
 if TYPE_CHECKING:
-    from callboard import ActorRef
+    from callboard.kernel.actors import ActorRef
     from callboard.kernel.tables import ActorInfo, EventInfo, EventPage, Inspection, LinkInfo
 
 #: What the short-lived node of these commands calls itself.

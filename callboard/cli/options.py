@@ -27,7 +27,8 @@ from callboard.named_file import read_named
 from callboard.text import printable
 
 if TYPE_CHECKING:
-    from callboard import Node, Tls
+    from callboard.kernel.tls import Tls
+    from callboard.node import Node
 
 SECRET_VARIABLE: Final = "CALLBOARD_SECRET"  # noqa: S105  # the variable's name
 
@@ -249,9 +250,9 @@ class AccessOptions(JsonOptions):
             Problem: a file is missing or empty.
             TlsError: a file of the certificates is of no use.
         """
-        from callboard import Node
         from callboard.broker.options import Configuration
         from callboard.broker.tls import BrokerTls
+        from callboard.node import Node
 
         proof = self.proof()
         node = Node(
@@ -305,7 +306,7 @@ def read_tls(folder: Path | None) -> "Tls | None":
     """
     if folder is None:
         return None
-    from callboard import Tls
+    from callboard.kernel.tls import Tls
 
     authority = folder / "authority.pem"
     if not authority.is_file():

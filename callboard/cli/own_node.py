@@ -15,8 +15,8 @@ from callboard.cli.problem import FAILED, Misuse, Problem
 from callboard.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from callboard import Node
     from callboard.endpoint.hub import Hub
+    from callboard.node import Node
 
 #: What the node of commands about topics calls itself.
 TOPIC_NODE: Final = "callboard topic"

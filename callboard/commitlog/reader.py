@@ -6,7 +6,6 @@ often.
 """
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -28,6 +27,7 @@ from callboard.commitlog.record import Cursor, Record, Run
 from callboard.commitlog.remote.disk import SCHEMES, RemoteDisk, names_at, parse_address
 from callboard.commitlog.segment import LogSegmentTable, SegmentInfo
 from callboard.support.redaction import redacted
+from callboard.support.slots import LOG_OPENERS
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -397,9 +397,8 @@ def open_folder(
     if disk is not None:
         return Folder(disk, "/" + str(folder).strip("/"))
     if isinstance(folder, str) and folder.startswith(BASP):
-        # By name: nodes build on logs, and programs without actors read folders.
-        opened = import_module("callboard.serving.node_disk").NodeDisk(folder, token, tls, node)
-        return Folder(opened, folder)
+        # By a slot: nodes build on logs, and programs without actors read folders.
+        return Folder(LOG_OPENERS.load("basp")(folder, token, tls, node), folder)
     if isinstance(folder, str) and "://" in folder:
         served = parse_address(folder, token).with_tls(tls)
         return Folder(RemoteDisk(served), str(served))
@@ -434,7 +433,7 @@ def list_logs(
         objects = FileSystemObjects(object_address(str(place), storage_options))
         return [f"{objects.url}/{each}".rstrip("/") for each in find_logs(objects)]
     if text.startswith(BASP):
-        names = import_module("callboard.serving.node_disk").names_at(text, token, tls)
+        names = LOG_OPENERS.load("basp names")(text, token, tls)
         return [f"{text}/{each}" for each in names]
     if "://" in text:
         return [f"{text}/{each}" for each in names_at(text, token, tls)]

@@ -9,10 +9,10 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from callboard import Actor, ActorRef, Down, Query, handler, message
 from callboard.demo.window import Tally
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item
+from callboard.kernel.actors import Actor, ActorRef, Down, Query, handler, message
 
 #: How the topics of all sensors begin.
 METRICS: Final = "/metrics/"

@@ -16,12 +16,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from callboard import Endpoint, Node
+from callboard.broker import Endpoint
 from callboard.commitlog import LogReader
 from callboard.demo.aggregator import METRICS
 from callboard.demo.line import start_child
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.service.hub_door import MqttDoor, TopicMap
+from callboard.node import Node
 
 #: What the door carries.
 TOPICS: Final = TopicMap("metrics/", "/mqtt/metrics/", "in", values="json")

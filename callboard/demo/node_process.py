@@ -28,10 +28,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from callboard import ActorRef, Node
 from callboard.demo.aggregator import Aggregator, TakeSnapshot
 from callboard.demo.story import ANALYSIS
 from callboard.endpoint.hub import Hub
+from callboard.kernel.actors import ActorRef
 from callboard.kernel.events import (
     ActorFailed,
     ActorStarted,
@@ -41,6 +41,7 @@ from callboard.kernel.events import (
     NodeDown,
     NodeUp,
 )
+from callboard.node import Node
 
 if TYPE_CHECKING:
     from callboard.demo.entities.daily_peak import PeakWatch, PeakWriter

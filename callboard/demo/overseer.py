@@ -14,9 +14,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from callboard import Actor, ActorRef, Down, handler
 from callboard.demo.aggregator import Aggregator, UseAggregator
 from callboard.demo.sensor import Note, Rest
+from callboard.kernel.actors import Actor, ActorRef, Down, handler
 from callboard.kernel.errors import CallboardError
 
 #: Where the aggregator should live, best first; the overseer's own node is the last resort.

@@ -65,8 +65,8 @@ class DemoPage(Closing):
 
     def _serve(self) -> None:
         """Load what serves the page, and begin."""
-        from callboard import Node
         from callboard.dashboard import DashboardServer
+        from callboard.node import Node
 
         with self._lock:
             if self._over.is_set():

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from callboard import Actor, ActorRef, Down, handler
 from callboard.demo.aggregator import Receipt, SensorReading, UseAggregator, topic_of
-from callboard.kernel.actors import Monitor
+from callboard.kernel.actors import Actor, ActorRef, Down, Monitor, handler
 
 #: What each node has a sensor for.
 SUBJECTS: Final = ("cpu", "memory", "disk", "network", "processes")

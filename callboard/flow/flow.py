@@ -7,11 +7,9 @@ future, so the same lines serve threads, asyncio, handlers of actors and simulat
 
 import asyncio
 import contextlib
-import importlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, Final, NoReturn, Self
 
 from callboard import locks
@@ -28,6 +26,7 @@ from callboard.kernel.reply import Future
 from callboard.node import Node
 from callboard.support import after_fork
 from callboard.support.items import Items
+from callboard.support.slots import DOORS
 from callboard.text import describe, said
 
 #: Seconds to reach a broker's node when a flow sets no limit.
@@ -42,14 +41,14 @@ def is_zeromq(address: object) -> bool:
     return isinstance(address, str) and address.startswith(_SCHEMES)
 
 
-def zeromq() -> ModuleType:
+def zeromq() -> Any:
     """Return the module of flows over ZeroMQ.
 
     Raises:
         FlowError: pyzmq is not installed.
     """
     try:
-        return importlib.import_module("callboard.flow.zeromq")
+        return DOORS.load("zeromq flows")
     except ImportError:
         msg = "flows over ZeroMQ need pyzmq; pip install 'callboard[zmq]'"
         raise errors.FlowError(msg) from None

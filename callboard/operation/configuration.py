@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, create_model
 
-from callboard import Limits
 from callboard.commitlog.folder import SERVED_NAME
 from callboard.configuration import reading
 from callboard.kernel.checks import check_name
 from callboard.kernel.shutdown import DRAIN_TIMEOUT
+from callboard.kernel.tls import Limits
 from callboard.kernel.topology import parse_node_address, parse_seed
 
 #: Environment variables and the keys they stand for; CALLBOARD_JOIN separates by commas.

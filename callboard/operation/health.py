@@ -22,7 +22,7 @@ from callboard.operation.metrics import node_metrics
 from callboard.pages import Page, PageServer, metrics_page, text_page
 
 if TYPE_CHECKING:
-    from callboard import Node
+    from callboard.node import Node
 
 #: Seconds in which the runner of a node that lives takes a turn: its watcher needs far less.
 LIVE_LIMIT: Final = 2.0

@@ -20,7 +20,7 @@ from callboard.kernel.topology import FIRST_ACTOR
 from callboard.support.release import RELEASE, build_id
 
 if TYPE_CHECKING:
-    from callboard import Node
+    from callboard.node import Node
 
 #: Actors with a depth of their own among the metrics: each is a time series to be stored.
 TOP: Final = 10

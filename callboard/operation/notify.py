@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from callboard import Node
+    from callboard.node import Node
 
 log = logging.getLogger("callboard.operation")
 

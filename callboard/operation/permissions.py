@@ -12,9 +12,8 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationInfo, create_model
 
-from callboard import Rights
 from callboard.configuration import reading
-from callboard.kernel.access import NAMED, TOPICS, Level, LinkAccess, Secrets
+from callboard.kernel.access import NAMED, TOPICS, Level, LinkAccess, Rights, Secrets
 from callboard.operation.configuration import InvalidConfiguration
 
 

@@ -12,7 +12,12 @@ def import_graph(files: Iterable[SourceFile]) -> dict[str, set[str]]:
     paths = {file.module: str(file.path) for file in files}
     graph: dict[str, set[str]] = {}
     for file in files:
-        targets = {_path_of(canonical(name), paths) for name in file.imported_names()}
+        targets: set[str | None] = set()
+        for name in map(canonical, file.imported_names()):
+            if name.endswith("."):
+                targets |= {path for module, path in paths.items() if module.startswith(name)}
+            else:
+                targets.add(_path_of(name, paths))
         graph[str(file.path)] = {path for path in targets if path and path != str(file.path)}
     return graph
 

@@ -9,10 +9,11 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from scripts.structure.circles import circles, import_graph
+from scripts.structure.figure import Figure
+from scripts.structure.kernel_imports import import_figures
 from scripts.structure.source import Function, SourceFile, canonical
 
 RUNTIME_INTERNALS: Final = ("runner", "cells", "spawn", "closed", "emit", "ref_to")
@@ -29,25 +30,6 @@ _SLEEP: Final = re.compile(r"(?<!self\.)(?<!actor\.)\bsleep\((?!0\))")
 is tested. Programs within strings count too, so this looks at text, not at the tree."""
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One measured figure.
-
-    Attributes:
-        name: its key in the limits file.
-        value: what was measured.
-        meaning: what it counts.
-        is_floor: whether the limit is the least it may be, not the most.
-        found: what was counted, a line each, the worst first.
-    """
-
-    name: str
-    value: float
-    meaning: str
-    is_floor: bool = False
-    found: Sequence[str] = field(default=(), repr=False)
-
-
 def measure(source: Sequence[SourceFile], tests: Sequence[SourceFile]) -> list[Figure]:
     """Return all figures of the source files and the test files of a checkout."""
     return [
@@ -62,6 +44,8 @@ def measure(source: Sequence[SourceFile], tests: Sequence[SourceFile]) -> list[F
             "lines without blank lines, comments and docstrings",
         ),
         *_circle_figures(source),
+        _string_imports(source),
+        *import_figures(source),
         _largest_folder(source),
         _longest_function(source),
         _documented(source),
@@ -142,6 +126,21 @@ def _circle_figures(source: Sequence[SourceFile]) -> Iterator[Figure]:
         "largest_circle",
         max(map(len, found), default=0),
         "files in the largest circle of imports",
+    )
+
+
+def _string_imports(source: Sequence[SourceFile]) -> Figure:
+    found = [
+        f"{file.path}: {name}"
+        for file in source
+        if file.path.name not in ("composition.py", "__init__.py")
+        for name in file.strings_imported()
+    ]
+    return Figure(
+        "string_imports",
+        len(found),
+        "modules of ours imported by a string outside composition.py and lazy __init__ files",
+        found=found,
     )
 
 

@@ -6,9 +6,6 @@
 - names that they import from the kernel;
 - attributes that they use of classes of the core or the kernel, and of modules of them that
   are imported as a whole. The types are mypy's, so this takes as long as a run of mypy.
-
-The facade (`__init__.py`, `node.py`, `errors.py`, `events.py`) is not a package. What stands in
-it are public names, which are counted by themselves: anybody's program may use them.
 """
 
 import argparse
@@ -24,66 +21,17 @@ from mypy import build, nodes, types
 from mypy.modulefinder import BuildSource
 from mypy.options import Options
 
-from scripts.structure.figures import Figure
-from scripts.structure.source import SourceFile, canonical, select_source, tracked_files
+from scripts.structure.figure import Figure
+from scripts.structure.kernel_imports import (
+    import_figures,
+    is_core,
+    is_kernel,
+    lines_of,
+    packages,
+)
+from scripts.structure.source import SourceFile, select_source, tracked_files
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-
-CORE: Final = ("actors", "basp", "proxies")
-"""The packages of the core."""
-
-KERNEL: Final = "callboard.kernel"
-"""The interface of the core."""
-
-FACADE: Final = ("callboard", "callboard.node", "callboard.errors", "callboard.events")
-"""Modules of public names, which users import."""
-
-
-def packages(source: Iterable[SourceFile]) -> list[SourceFile]:
-    """Return the files of the packages above the core."""
-    return [
-        file
-        for file in source
-        if file.room not in CORE and not is_kernel(file.module) and file.module not in FACADE
-    ]
-
-
-def is_core(module: str) -> bool:
-    """Return whether a module is one of the core."""
-    return canonical(module).partition(".")[0] in CORE
-
-
-def is_kernel(module: str) -> bool:
-    """Return whether a module is one of the kernel."""
-    return module == KERNEL or module.startswith(f"{KERNEL}.")
-
-
-def import_figures(source: Iterable[SourceFile]) -> Iterator[Figure]:
-    """Yield how many names the packages import from the core, and from how many modules."""
-    past, kernel = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
-    for file in packages(source):
-        for module, name in file.imports_from():
-            if is_core(module):
-                past[f"{canonical(module)}.{name}"].add(str(file.path))
-            elif is_kernel(module):
-                kernel[f"{module}.{name}"].add(str(file.path))
-    yield Figure(
-        "names_past_kernel",
-        len(past),
-        "names that packages import from the core past the kernel",
-        found=_lines(past),
-    )
-    yield Figure(
-        "modules_past_kernel",
-        len({name.rpartition(".")[0] for name in past}),
-        "modules of the core that packages import past the kernel",
-    )
-    yield Figure(
-        "kernel_names",
-        len(kernel),
-        "names that packages import from the kernel",
-        found=_lines(kernel),
-    )
 
 
 def attribute_figures(source: Iterable[SourceFile]) -> Iterator[Figure]:
@@ -93,7 +41,7 @@ def attribute_figures(source: Iterable[SourceFile]) -> Iterator[Figure]:
         "kernel_attributes",
         len(used),
         "attributes of the core's and the kernel's classes that packages use",
-        found=_lines(used),
+        found=lines_of(used),
     )
     classes = defaultdict[str, set[str]](set)
     for name in used:
@@ -106,10 +54,6 @@ def attribute_figures(source: Iterable[SourceFile]) -> Iterator[Figure]:
         "attributes of one class of the core or the kernel that packages use",
         found=[f"{len(names)} {owner}: {' '.join(sorted(names))}" for owner, names in most],
     )
-
-
-def _lines(users: dict[str, set[str]]) -> list[str]:
-    return [f"{name}: {' '.join(sorted(files))}" for name, files in sorted(users.items())]
 
 
 # -------------------------------------------------------------------------------- attributes

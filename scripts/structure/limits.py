@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from scripts.structure.figures import Figure
+from scripts.structure.figure import Figure
 
 LIMITS_FILE: Final = Path(__file__).with_name("limits.toml")
 

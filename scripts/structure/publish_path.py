@@ -30,7 +30,7 @@ from types import FrameType
 from typing import Any, Final, Self
 
 from callboard.mqtt import Router
-from scripts.structure.figures import Figure
+from scripts.structure.figure import Figure
 from scripts.structure.limits import Limits
 from scripts.structure.source import ROOMS
 

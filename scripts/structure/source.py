@@ -66,12 +66,35 @@ class SourceFile:
         return [node for node in self.nodes if isinstance(node, ast.ClassDef)]
 
     def imported_names(self) -> Iterator[str]:
-        """Yield the dotted name of all that the file imports, under TYPE_CHECKING too."""
+        """Yield the dotted name of all that the file imports, under TYPE_CHECKING too.
+
+        What it imports by a string counts as well.
+        """
+        yield from self.strings_imported()
         for node in self.nodes:
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
             elif isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
+
+    def strings_imported(self) -> Iterator[str]:
+        """Yield the names of modules of ours that are imported by a string.
+
+        In `composition.py` each string that is such a name is one: it fills slots with them. In
+        other files it is an argument of `import_module`; a name that is put together counts as
+        its constant start, which ends with a dot: all of that package may be meant.
+        """
+        fills = self.path.name == "composition.py"
+        for node in self.nodes:
+            if fills and isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found = node.value
+            elif isinstance(node, ast.Call) and _IMPORTS(ast.unparse(node.func)):
+                found = _start_of(node.args[0]) if node.args else ""
+                found = found.replace("__name__", self.module)
+            else:
+                continue
+            if _OURS(found):
+                yield found.replace(":", ".")
 
     def imports_from(self) -> Iterator[tuple[str, str]]:
         """Yield module and name of all that is imported; `*` for a module as a whole."""
@@ -80,6 +103,24 @@ class SourceFile:
                 yield from ((node.module, alias.name) for alias in node.names)
             elif isinstance(node, ast.Import):
                 yield from ((alias.name, "*") for alias in node.names)
+
+
+_IMPORTS: Final = re.compile(r"(importlib\.)?(import_module|__import__)").fullmatch
+
+_OURS: Final = re.compile(r"callboard(\.\w+)+\.?(:\w+)?").fullmatch
+
+
+def _start_of(name: ast.expr) -> str:
+    """Return the constant start of a text: all of it where nothing is put in."""
+    match name:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=[first, *rest]):
+            return _start_of(first) + (_start_of(rest[0]) if rest else "")
+        case ast.FormattedValue(value=ast.Name(id="__name__")):
+            return "__name__"
+        case _:
+            return ""
 
 
 def canonical(name: str) -> str:

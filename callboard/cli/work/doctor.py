@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 import callboard
-from callboard import Actor, CallboardError, Node, handler
 from callboard.cli.node import release_text
 from callboard.cli.options import AccessOptions, read_secret
 from callboard.cli.own_node import parse_listen
@@ -20,10 +19,12 @@ from callboard.cli.problem import one_line
 from callboard.commitlog import LogError, LogReader
 from callboard.commitlog.reader import list_logs
 from callboard.kernel.access import LinkAccess
-from callboard.kernel.errors import TlsError
+from callboard.kernel.actors import Actor, handler
+from callboard.kernel.errors import CallboardError, TlsError
 from callboard.kernel.tables import Describe, Inspect
 from callboard.kernel.tls import Tls, expiry_of
 from callboard.kernel.topology import DIRECTORY, INSPECTOR, parse_node_address
+from callboard.node import Node
 
 #: Our package; other distributions may install one of the same name over it.
 OURS: Final = "callboard"

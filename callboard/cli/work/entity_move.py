@@ -14,7 +14,7 @@ from callboard.kernel.tables import InspectCluster, NodeAnswer, ReadPart
 from callboard.kernel.topology import ENTITIES, INSPECTOR
 
 if TYPE_CHECKING:
-    from callboard import Node
+    from callboard.node import Node
 
 #: Seconds that a move may take, and between looks at it.
 MOVE_LIMIT: Final = 30.0

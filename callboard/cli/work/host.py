@@ -9,15 +9,18 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from callboard import Actor, CallboardError, Child, Limits, Node, Tls
 from callboard.cli.loading import find_class, load_app, set_up, spawnable_classes
 from callboard.cli.options import AccessOptions, JsonOptions, Proof, read_secrets
 from callboard.cli.output import say
 from callboard.cli.own_node import catch_signals, open_port, opening
 from callboard.cli.problem import FAILED, MISUSED, Problem, Problems, one_line
 from callboard.configuration.host_port import parse_host_port
+from callboard.kernel.actors import Actor, Child
+from callboard.kernel.errors import CallboardError
 from callboard.kernel.events import RestartsExhausted
 from callboard.kernel.tables import Drained
+from callboard.kernel.tls import Limits, Tls
+from callboard.node import Node
 from callboard.operation.configuration import (
     InvalidConfiguration,
     NodeConfiguration,

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from callboard import Node
 from callboard.cli.loading import load_app
 from callboard.cli.options import JsonOptions, read_secrets
 from callboard.cli.own_node import catch_signals, open_port
@@ -19,6 +18,7 @@ from callboard.mqtt import ListenerSettings, Router, RouterConfig
 from callboard.mqtt.service.hub_door import MqttDoor
 from callboard.mqtt.service.router import tune_collector
 from callboard.mqtt.wire.errors import ListenError, MqttError
+from callboard.node import Node
 from callboard.operation.logs import set_up_logging
 
 if TYPE_CHECKING:  # it loads pydantic, which a router without a file does not need

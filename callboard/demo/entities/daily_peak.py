@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from callboard import CallboardError, Entity, Future, Node, Query, event, handler, message
+from callboard.entity.entity import Entity, event
+from callboard.kernel.actors import Query, handler, message
+from callboard.kernel.errors import CallboardError
+from callboard.kernel.reply import Future
+from callboard.node import Node
 
 #: Who hosts them: the node that the story kills is one.
 HOSTS: Final = ("B", "C")

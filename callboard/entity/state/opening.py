@@ -1,6 +1,5 @@
 """A state and its leases by a URL: `sqlite:FILE` or `postgresql://…`; leases in etcd, too."""
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from callboard.lease.errors import StateUnavailable
 from callboard.lease.register import Leases
 from callboard.lease.sqlite import SqliteLeases
 from callboard.support.redaction import redacted
+from callboard.support.slots import BACKENDS
 
 _POSTGRESQL = ("postgresql://", "postgres://")
 _ETCD = ("etcd://", "etcds://")
@@ -25,7 +25,7 @@ def open_state(url: str, writer: str) -> EntityState:
         StorageError: the database cannot be opened, or must not be used.
     """
     if url.startswith(_POSTGRESQL):
-        opened: EntityState = _postgresql("entity.state").PostgresqlState(url, writer)
+        opened: EntityState = _backend("postgresql", "state")(url, writer)
         return opened
     return SqliteState(_file_of(url), writer)
 
@@ -39,7 +39,7 @@ def open_view(url: str, _writer: str = "") -> SqlView:
         StorageError: the database cannot be opened, or holds no state.
     """
     if url.startswith(_POSTGRESQL):
-        view: SqlView = _postgresql("entity.state").PostgresqlView(url)
+        view: SqlView = _backend("postgresql", "view")(url)
         return view
     return SqliteView(_file_of(url))
 
@@ -52,27 +52,22 @@ def open_leases(url: str, writer: str) -> Leases:
         StorageError: the database cannot be opened, or must not be used.
     """
     if url.startswith(_POSTGRESQL):
-        leases: Leases = _postgresql("lease").PostgresqlLeases(url)
+        leases: Leases = _backend("postgresql", "leases")(url)
         return leases
     if url.startswith(_ETCD):
-        register: Leases = _room("lease.etcd", "etcd").EtcdLeases(url)
+        register: Leases = _backend("etcd", "leases")(url)
         return register
     return SqliteLeases(Path(f"{_file_of(url)}-leases"), writer)
 
 
-def _postgresql(room: str) -> Any:
-    """Return the module of a room that uses PostgreSQL."""
-    return _room(f"{room}.postgresql", "postgresql")
-
-
-def _room(module: str, extra: str) -> Any:
-    """Return a module that needs an extra.
+def _backend(extra: str, kind: str) -> Any:
+    """Return the class of a backend that needs an extra.
 
     Raises:
         StateUnavailable: its package is not installed.
     """
     try:
-        return importlib.import_module(f"callboard.{module}")
+        return BACKENDS.load(f"{extra} {kind}")
     except ImportError as cause:
         msg = f"{extra}:// needs a package ({cause.name}): pip install 'callboard[{extra}]'"
         raise StateUnavailable(msg) from cause

@@ -6,14 +6,15 @@ micro-batch. The only thread that this starts is that of jemalloc, which goes th
 """
 
 import gc
-import importlib
 import os
+
+from callboard.support.slots import TASK_MODULES
 
 
 def main() -> None:
     """Import, then do what Spark's own daemon does."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it would start its threads when loaded
-    importlib.import_module("callboard.pipeline.spark.format")
+    TASK_MODULES.load("spark")
     from pyspark.daemon import manager
 
     gc.freeze()

@@ -4,7 +4,6 @@ Sources plan and sinks publish in processes beside the driver, which have no ses
 session leaves word for them in variables, which Spark hands to each process of Python.
 """
 
-import importlib
 import os
 import re
 import time
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.pipeline.errors import InvalidSetting, PipelineError
+from callboard.support.slots import TASK_MODULES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,7 +97,7 @@ def _try_executor(context: Any) -> None:
 
 def _import_ours(_: int) -> None:
     """Import what tasks need."""
-    importlib.import_module("callboard.pipeline.spark.format")
+    TASK_MODULES.load("spark")
 
 
 def _await_executors(count: Callable[[], int]) -> None:

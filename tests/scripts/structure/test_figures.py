@@ -39,6 +39,37 @@ def test_an_import_within_a_function_closes_a_circle():
     assert circles(import_graph(source)) == [["actors/a.py", "actors/b.py"]]
 
 
+def test_an_import_by_a_string_closes_a_circle():
+    source = [
+        file("callboard/store/a.py", "from callboard.zeek.b import B"),
+        file("callboard/zeek/b.py", "importlib.import_module(f'callboard.store.{name}')"),
+    ]
+    assert circles(import_graph(source)) == [["callboard/store/a.py", "callboard/zeek/b.py"]]
+    assert figure("string_imports", source).value == 1
+
+
+def test_what_composition_names_closes_a_circle():
+    source = [
+        file("callboard/composition.py", "slots.A.fill({'b': 'callboard.zeek.b:B'})"),
+        file("callboard/zeek/b.py", "from callboard import composition"),
+    ]
+    names = ["callboard/composition.py", "callboard/zeek/b.py"]
+    assert circles(import_graph(source)) == [names]
+    assert figure("string_imports", source).value == 0
+
+
+def test_names_of_the_core_are_to_come_from_the_kernel():
+    source = [
+        file("callboard/kernel/reply.py", "from callboard.actors.future import Future"),
+        file("callboard/store/a.py", "from callboard.kernel.reply import Future, Promise"),
+        file("callboard/zeek/b.py", "from callboard.actors.future import Future, waiting"),
+        file("callboard/node.py", "from callboard.proxies import node"),
+    ]
+    assert figure("names_past_kernel", source).value == 2
+    assert figure("modules_past_kernel", source).value == 1
+    assert figure("kernel_names", source).value == 2
+
+
 def test_both_names_of_a_package_mean_its_one_file():
     source = [
         file("actors/a.py", "from callboard.actors.b import B"),

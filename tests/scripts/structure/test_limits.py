@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.structure.figures import Figure
+from scripts.structure.figure import Figure
 from scripts.structure.limits import Limits
 
 TEXT = """\

@@ -1,0 +1,63 @@
+"""Which parts callboard is made of, by name: the one module that may name all of them.
+
+A package never imports what stands above it. Where it uses such a part all the same, or one
+that few programs need, it asks a slot of `callboard.support.slots`; here each slot is filled.
+Nothing is imported before it is asked for.
+"""
+
+from callboard.support import slots
+
+slots.COMMANDS.fill(
+    {
+        "node": "callboard.cli.node",
+        "cluster": "callboard.cli.cluster",
+        "actor": "callboard.cli.actor",
+        "topic": "callboard.cli.topic",
+        "entity": "callboard.cli.entity",
+        "flow": "callboard.cli.flow",
+        "gateway": "callboard.cli.gateway",
+        "log": "callboard.cli.log",
+        "store": "callboard.cli.store",
+        "mqtt": "callboard.cli.mqtt",
+        "pipeline": "callboard.cli.pipeline",
+        "zeek": "callboard.cli.zeek",
+        "compat": "callboard.cli.compat",
+    }
+)
+
+slots.WIRES.fill(
+    {
+        "zeek-1.4": "callboard.doors.broker_1_4:Broker14Peering",
+        "zeek-2": "callboard.doors.zeek_peering:ZeekPeering",
+    }
+)
+
+slots.DOORS.fill(
+    {
+        "websocket client": "callboard.doors.web_socket_peer:WebSocketPeer",
+        "websocket server": "callboard.doors.web_socket_server:WebSocketServer",
+        "zeromq flows": "callboard.flow.zeromq",
+    }
+)
+
+slots.BACKENDS.fill(
+    {
+        "postgresql state": "callboard.entity.state.postgresql:PostgresqlState",
+        "postgresql view": "callboard.entity.state.postgresql:PostgresqlView",
+        "postgresql leases": "callboard.lease.postgresql:PostgresqlLeases",
+        "etcd leases": "callboard.lease.etcd:EtcdLeases",
+    }
+)
+
+slots.NODE_PARTS.fill({"dashboard": "callboard.dashboard:DashboardServer"})
+
+slots.LOG_OPENERS.fill(
+    {
+        "basp": "callboard.serving.node_disk:NodeDisk",
+        "basp names": "callboard.serving.node_disk:names_at",
+    }
+)
+
+slots.OPENERS.fill({"convention": "callboard.convention.membership:Membership"})
+
+slots.TASK_MODULES.fill({"spark": "callboard.pipeline.spark.format"})

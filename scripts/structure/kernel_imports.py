@@ -1,0 +1,73 @@
+"""What the packages above the core import of it, by their syntax trees.
+
+The facade (`__init__.py`, `node.py`, `errors.py`, `events.py`) is not a package. What stands in
+it are public names: anybody's program may use them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from scripts.structure.figure import Figure
+from scripts.structure.source import SourceFile, canonical
+
+CORE: Final = ("actors", "basp", "proxies")
+"""The packages of the core."""
+
+KERNEL: Final = "callboard.kernel"
+"""The interface of the core."""
+
+FACADE: Final = ("callboard", "callboard.node", "callboard.errors", "callboard.events")
+"""Modules of public names, which users import."""
+
+
+def packages(source: Iterable[SourceFile]) -> list[SourceFile]:
+    """Return the files of the packages above the core."""
+    return [
+        file
+        for file in source
+        if file.room not in CORE and not is_kernel(file.module) and file.module not in FACADE
+    ]
+
+
+def is_core(module: str) -> bool:
+    """Return whether a module is one of the core."""
+    return canonical(module).partition(".")[0] in CORE
+
+
+def is_kernel(module: str) -> bool:
+    """Return whether a module is one of the kernel."""
+    return module == KERNEL or module.startswith(f"{KERNEL}.")
+
+
+def import_figures(source: Iterable[SourceFile]) -> Iterator[Figure]:
+    """Yield how many names the packages import from the core, and from how many modules."""
+    past, kernel = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for file in packages(source):
+        for module, name in file.imports_from():
+            if is_core(module):
+                past[f"{canonical(module)}.{name}"].add(str(file.path))
+            elif is_kernel(module):
+                kernel[f"{module}.{name}"].add(str(file.path))
+    yield Figure(
+        "names_past_kernel",
+        len(past),
+        "names that packages import from the core past the kernel",
+        found=lines_of(past),
+    )
+    yield Figure(
+        "modules_past_kernel",
+        len({name.rpartition(".")[0] for name in past}),
+        "modules of the core that packages import past the kernel",
+    )
+    yield Figure(
+        "kernel_names",
+        len(kernel),
+        "names that packages import from the kernel",
+        found=lines_of(kernel),
+    )
+
+
+def lines_of(users: dict[str, set[str]]) -> list[str]:
+    """Return a line for each name, with the files that use it."""
+    return [f"{name}: {' '.join(sorted(files))}" for name, files in sorted(users.items())]
