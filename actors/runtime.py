@@ -358,6 +358,10 @@ class Runtime:
         cell = self.contexts.get(number)
         return cell.ref if cell is not None else self.ended_ref(number)
 
+    def is_reachable(self, node: bytes) -> bool:
+        """Return whether a path leads to another node."""
+        return self.remote.is_reachable(node)
+
     @property
     def nobody(self) -> ActorRef[Any]:
         """The ref of no actor: the sender of an anonymous message, for Thespian's handlers."""

@@ -20,6 +20,7 @@ from callboard.actors.cell import ActorHost, Cell
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import NotSpawnable
 from callboard.actors.exit_reason import ExitReason
+from callboard.actors.node_context import NodeContext
 from callboard.actors.reference import Running, Sender
 from callboard.actors.runner.loop import current_task_cleared
 from callboard.actors.runner.runner import Runner
@@ -117,9 +118,11 @@ class SystemActor(Actor):
         return actor
 
     @property
-    def runtime(self) -> ActorHost:
-        """The runtime of the node that this actor lives on."""
-        return self._cell.runtime
+    def runtime(self) -> NodeContext:
+        """The node that this actor lives on, from inside."""
+        host: Any = self._cell.runtime
+        context: NodeContext = host
+        return context
 
     @property
     def is_told(self) -> bool:

@@ -23,6 +23,7 @@ from callboard.actors.actor import Actor
 from callboard.actors.closing import Closing, refuse_loop
 from callboard.actors.future import Future
 from callboard.actors.mailbox import options_of
+from callboard.actors.node_context import NodeContext
 from callboard.actors.reference import ActorRef, Down, checked_ref, current_cell
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runtime import SHUTDOWN_TIMEOUT, Runtime
@@ -156,6 +157,8 @@ class Node(Closing):
         self.runner = around.make_runner(name)
         self.runtime = Runtime(name, node_id, self.runner)
         self.runtime.plain = PlainActors({})
+        #: The same as packages that build on nodes see it.
+        self.context: NodeContext = self.runtime
         options = replace(
             _link_options(name, node_id, is_tool=is_tool),
             access=access,

@@ -887,14 +887,14 @@ class Endpoint(Closing):
         if wire == NATIVE:
             return self.hub.peer(where, limit)
         done: Future[bool] = self._peering(wire).peer(where, limit)
-        return self.node.runtime.shutdown.guard(done)
+        return self.node.context.shutdown.guard(done)
 
     def _unpeer(self, address: str, port: int) -> Future[bool]:
         where = checked_endpoint(address, port)
         for peering in self._peerings.values():
             done: Future[bool] | None = peering.unpeer(where)
             if done is not None:
-                return self.node.runtime.shutdown.guard(done)
+                return self.node.context.shutdown.guard(done)
         return self.hub.unpeer(where)
 
     def _until_known(self, whom: str, timeout: Seconds | None) -> Future[bool]:

@@ -43,7 +43,7 @@ class MetricExporter:
         self._topic = checked_topic(options.metrics_export_topic)
         self._interval = options.metrics_export_interval
         self._prefixes = options.metrics_export_prefixes or ("",)
-        self._runtime = hub.node.runtime
+        self._runtime = hub.node.context
         self._timer: Timer | None = None
         self._is_closed = False
         self._runtime.post(self._export)
@@ -77,7 +77,7 @@ class MetricImporter:
         #: Messages that were no metrics, or too many.
         self.refused = 0
         self._hub = hub
-        self._now = hub.node.runtime.now
+        self._now = hub.node.context.now
         self._kept: dict[str, tuple[float, list[Metric]]] = {}
         hub.add_receiver(self, topics)
         hub.metric_sources.append(self.metrics)

@@ -158,7 +158,7 @@ class Recording(Closing, RunReceiver):
 
     def _tell_missing(self, count: int) -> None:
         if count:
-            self._hub.node.runtime.report(NotRecorded(self._log.folder, count))
+            self._hub.node.context.report(NotRecorded(self._log.folder, count))
 
     # --- seeing ---
 
@@ -256,7 +256,7 @@ class Recording(Closing, RunReceiver):
             if not self._runs and not self._ended.is_set():
                 self._wake.wait(LOOK)
                 self._wake.clear()
-                if self._hub.node.runtime.is_closed:
+                if self._hub.node.context.is_closed:
                     self._ended.set()
         try:
             self._log.close()

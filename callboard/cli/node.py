@@ -359,7 +359,7 @@ def inspector(address: str, timeout: float, access: AccessOptions) -> "Iterator[
     from callboard.kernel.topology import INSPECTOR
 
     with access.open_node(NAME) as node:
-        yield node.runtime.ref_of(node.connect(address, timeout), INSPECTOR)
+        yield node.context.ref_of(node.connect(address, timeout), INSPECTOR)
 
 
 def in_tree(actors: "Sequence[ActorInfo]") -> "list[ActorInfo]":

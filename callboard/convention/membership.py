@@ -23,7 +23,7 @@ from typing import Any, Final
 from callboard.convention.messages import Create, Introduce, Join, Leave
 from callboard.kernel.actors import ActorRef, Down, ExitReason, handler
 from callboard.kernel.codec import DEFAULT_REGISTRY, PlainRegistry
-from callboard.kernel.context import Runtime, SystemActor
+from callboard.kernel.context import NodeContext, SystemActor
 from callboard.kernel.environment import (
     Creation,
     Neighbors,
@@ -283,9 +283,9 @@ class Membership:
         self.admins: dict[Endpoint, ActorRef[Any]] = {}
 
     @property
-    def runtime(self) -> Runtime:
+    def runtime(self) -> NodeContext:
         """The runtime that the system has to run on."""
-        return self._node.runtime
+        return self._node.context
 
     def start(self, system: SystemBase) -> None:
         """Let others join, and join with the leaders."""

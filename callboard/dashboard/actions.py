@@ -135,7 +135,7 @@ class Actions:
             raise
         finally:
             event = DashboardAction(who, name, target[:500], outcome[:500])
-            self._node.runtime.report(event)
+            self._node.context.report(event)
             said = (who, name, printable(target[:200]), printable(outcome[:200]))
             _AUDIT.info("dashboard: %s did %s to %s: %s", *said)
 

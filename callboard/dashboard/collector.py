@@ -321,7 +321,7 @@ class ClusterWatch:
         Raises:
             CallboardError: it does not answer, or may not.
         """
-        return await self.node.runtime.ref_of(node_id, INSPECTOR).ask(question, PATIENCE)
+        return await self.node.context.ref_of(node_id, INSPECTOR).ask(question, PATIENCE)
 
     async def _ask(self, member: Member) -> None:
         """Ask a node for its figures, and for what happened there."""

@@ -247,7 +247,7 @@ class WebSocketPeer(RunReceiver, Closing):
         self._waiting_size = 0
         self._is_closed = False
         self._settled: list[Future[None]] = []
-        self._runtime = hub.node.runtime
+        self._runtime = hub.node.context
         self._seen_at = self._runtime.now()
         self._certificates = None
         if self._uri.secure:

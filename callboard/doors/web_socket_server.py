@@ -194,7 +194,7 @@ class WebSocketServer(Closing):
         is_guarded = bool(tokens) or (tls is not None and tls.mutual)
         if not insecure:  # a certificate of the server alone keeps nobody out
             refuse_unguarded(address, is_guarded=is_guarded)
-        certificates = None if tls is None else Certificates(tls, node.runtime.report)
+        certificates = None if tls is None else Certificates(tls, node.context.report)
         self._foreign = node.overlay.foreign
         self._port = self._foreign.listen(
             self,

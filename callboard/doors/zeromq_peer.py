@@ -175,7 +175,7 @@ class ZeroMq(Closing):
         _check(endpoint, curve, member, queue, high_water)
         hub = endpoint.hub
         self._hub, self._runtime = hub, hub.runtime
-        self._runner = self._runtime.runner
+        self._runner = hub.node.runner
         self.brought = self.taken = self.unheard = 0
         self._unwritten = UnwrittenMessages(hub, _log)
         self.reason = ""

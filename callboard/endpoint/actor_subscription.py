@@ -404,7 +404,7 @@ def _kinds_of(function: Callable[..., Any], name: str) -> tuple[type, ...]:
 
 def _refuse(actor: Any, function: Callable[..., Any], found: TopicMessage) -> None:
     """Count a value that is not of the type which its handler takes."""
-    runtime, kind = actor.node.runtime, type(found.value).__qualname__
+    runtime, kind = actor.node.context, type(found.value).__qualname__
     runtime.counters.unexpected += 1
     runtime.report(Unexpected(actor.me, found))
     runtime.warn_once(

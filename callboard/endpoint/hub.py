@@ -156,7 +156,7 @@ class HubOptions:
 class Hub(SystemActor):
     """A node's way into topics: publishing, receivers, peers."""
 
-    #: Used by each publish and each run; why slots: see `Runtime`.
+    #: Used by each publish and each run; why slots: see `NodeContext`.
     __slots__ = (
         "_awaited", "_flush", "_hubs", "_now", "_post", "calm_from", "core", "core_lock",
         "_brought", "_room_lock", "foreign_sessions", "inputs", "is_congested", "is_poked",
@@ -266,7 +266,7 @@ class Hub(SystemActor):
         with _MAKING:
             hub = cls._made(node)
             if hub is None:
-                node.runtime.start_actor(cls, (options or HubOptions(),), number=CORE_ACTOR)
+                node.context.start_actor(cls, (options or HubOptions(),), number=CORE_ACTOR)
                 hub = cls._made(node)
                 assert hub is not None
             return hub
@@ -280,7 +280,7 @@ class Hub(SystemActor):
     @staticmethod
     def _made(node: Node) -> "Hub | None":
         """Return the hub that is there."""
-        context = node.runtime.contexts.get(CORE_ACTOR)
+        context = node.context.contexts.get(CORE_ACTOR)
         hub: Hub | None = None if context is None else context.actor
         return hub
 

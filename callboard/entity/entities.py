@@ -81,7 +81,7 @@ from callboard.kernel.codec import (
     RemoteProtocolError,
     RunsUserCode,
 )
-from callboard.kernel.context import Runtime, SystemActor, current_cell
+from callboard.kernel.context import NodeContext, SystemActor, current_cell
 from callboard.kernel.errors import NotPermitted, WrongValue, remote_error
 from callboard.kernel.events import NodeDown, NodeUp
 from callboard.kernel.reply import Future, Sender
@@ -351,7 +351,7 @@ class Entities:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: NodeContext,
         runner: Any,
         codec: PayloadCodec,
         overlay: Overlay,
@@ -686,7 +686,7 @@ class Entities:
         """Call back when all that other members passed on for some slots has come here."""
         nodes = {bytes.fromhex(node) for node in self._owned[name].table.nodes}
         nodes.discard(self.runtime.node_id)
-        reached = [node for node in nodes if self.runtime.remote.is_reachable(node)]
+        reached = [node for node in nodes if self.runtime.is_reachable(node)]
         self._sender(name).ask_markers(slots, reached, settled)
 
     def vote(self, name: str, writer: str) -> bool | None:
@@ -751,7 +751,7 @@ class Entities:
         nodes = {bytes.fromhex(node) for node in table.nodes}
         others = (nodes | self._askers.get(name, set())) - {self.runtime.node_id}
         for node in sorted(others):  # in an order that a simulation finds again
-            if self.runtime.remote.is_reachable(node):
+            if self.runtime.is_reachable(node):
                 self.runtime.ref_of(node, ENTITIES).tell(told)
 
     # --- messages ---

@@ -53,7 +53,7 @@ from callboard.histogram import Histogram
 from callboard.kernel.activation import DispatchTable, Envelope
 from callboard.kernel.actors import ActorRef, ExitReason
 from callboard.kernel.codec import RecordType
-from callboard.kernel.context import Runtime
+from callboard.kernel.context import NodeContext
 from callboard.kernel.reply import Sender
 from callboard.lease.errors import Fenced, StateCorrupt
 from callboard.reentry import HandOver
@@ -116,7 +116,7 @@ class EntityHost:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: NodeContext,
         form: EventForm,
         kind: EntityType,
         arguments: tuple[tuple[Any, ...], dict[str, Any]],

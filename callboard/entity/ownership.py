@@ -59,7 +59,7 @@ from callboard.entity.machine.ownership_machine import (
 )
 from callboard.entity.machine.table import SharedState, Table, TableMember
 from callboard.entity.state.interface import EntityState, Fence
-from callboard.kernel.context import Runtime
+from callboard.kernel.context import NodeContext
 from callboard.kernel.errors import WrongValue
 from callboard.kernel.reply import Future
 from callboard.lease.driver import LeaseDriver
@@ -160,7 +160,7 @@ class Ownership:
         host: EntityHost,
         leases: Any,
         lease: LeaseDriver,
-        runtime: Runtime,
+        runtime: NodeContext,
         hooks: OwnershipHooks,
     ) -> None:
         """Make one that is no member yet.
@@ -302,7 +302,7 @@ class Ownership:
         member = self.table.members.get(writer)
         node = b"" if member is None else bytes.fromhex(member.node)
         return bool(node) and not (
-            node == self._runtime.node_id or self._runtime.remote.is_reachable(node)
+            node == self._runtime.node_id or self._runtime.is_reachable(node)
         )
 
     def _vote(self, effects: list[BallotEffect]) -> None:

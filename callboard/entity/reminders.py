@@ -41,7 +41,7 @@ from callboard.entity.state.interface import (
 )
 from callboard.kernel.activation import Home
 from callboard.kernel.actors import ActorRef
-from callboard.kernel.context import Runtime
+from callboard.kernel.context import NodeContext
 
 #: Milliseconds ahead for which reminders are held in memory, and seconds between reads of them.
 WINDOW_MS: Final = 60_000
@@ -91,7 +91,7 @@ class ParkedReminder:
 class RemindedHost(Protocol):
     """The host of the entities, as their reminders use it."""
 
-    runtime: Runtime
+    runtime: NodeContext
     type: EntityType
     state: StateClient | None
     #: Guards what handlers on other threads touch as well.

@@ -36,7 +36,7 @@ from callboard.entity.messages import (
 from callboard.entity.reference import entity_text
 from callboard.kernel.activation import TAKES_NO_MORE, Envelope, Home
 from callboard.kernel.actors import ActorRef
-from callboard.kernel.context import Runtime
+from callboard.kernel.context import NodeContext
 from callboard.kernel.errors import (
     ActorDown,
     CallboardError,
@@ -175,7 +175,7 @@ class TypeSender:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: NodeContext,
         type_name: str,
         here: Callable[[Waiting], bool],
         others: Callable[[], Iterable[bytes]],
@@ -281,7 +281,7 @@ class TypeSender:
                 carrying is not None
                 and not (self._queues or self._marked or self._refusing or self._passing)
                 # What was gathered in this turn is not sent yet, so there is a path.
-                and (carrying.size > 0 or self._runtime.remote.is_reachable(carrying.node))
+                and (carrying.size > 0 or self._runtime.is_reachable(carrying.node))
             ):  # as nearly always: where the last one went, and nothing has changed
                 self._dispatch(waiting, carrying)
                 return
@@ -303,7 +303,9 @@ class TypeSender:
         """Fail an ask, or count a message, that was handed over and cannot be sent."""
         if sender is not None and sender.expects:
             sender.set_exception(error)
-        self._runtime.dead_letter(self._runtime.nobody, message, sender)
+        self._runtime.dead_letter(
+            self._runtime.ref_of(self._runtime.node_id, 0), message, sender
+        )
 
     def send_marker(self, slot: int, passed: Callable[[], object]) -> None:
         """Call back once all that this node has sent for a slot is with its owner."""
@@ -506,7 +508,7 @@ class TypeSender:
         slot = waiting.slot
         if node == self._runtime.node_id or not node:
             return self._here(waiting)
-        if not self._runtime.remote.is_reachable(node):
+        if not self._runtime.is_reachable(node):
             return False
         if not waiting.key:
             self._ask_marker(slot, node, partial(self._marker_came, waiting))
@@ -632,7 +634,7 @@ class TypeSender:
         nodes = {bytes.fromhex(node) for node in self.table.nodes} - self._hostless
         if self._runtime.node_id in nodes and self._is_host():
             return False
-        return not any(map(self._runtime.remote.is_reachable, nodes - {self._runtime.node_id}))
+        return not any(map(self._runtime.is_reachable, nodes - {self._runtime.node_id}))
 
     def _wait_again(self, waiting: Waiting) -> None:
         """Put a message that was refused where it was, before what was sent later."""
@@ -810,7 +812,9 @@ class TypeSender:
             found = next((each for each in line if each.sender is asker), None)
         if found is None:
             return None
-        self._runtime.dead_letter(self._runtime.nobody, found.message, asker)
+        self._runtime.dead_letter(
+            self._runtime.ref_of(self._runtime.node_id, 0), found.message, asker
+        )
         return _unavailable(self.type_name, key, _NO_OWNER)
 
     @property
@@ -836,5 +840,5 @@ class TypeSender:
         if sender is not None and sender.expects:
             told = error or _unavailable(self.type_name, waiting.key, why)
             self._lock.after(sender.set_exception, told)
-        nobody = self._runtime.nobody
+        nobody = self._runtime.ref_of(self._runtime.node_id, 0)
         self._lock.after(self._runtime.dead_letter, nobody, waiting.message, sender)

@@ -2,7 +2,7 @@
 
 from typing import Any, Final, Protocol
 
-from callboard.kernel.context import Runtime
+from callboard.kernel.context import NodeContext
 
 #: Seconds between looks whether they run, and the longest pause of one that cannot begin: each
 #: is twice the one before.
@@ -13,7 +13,7 @@ LONGEST_PAUSE: Final = 5.0
 class SingletonHost(Protocol):
     """The host of the entities, as their singletons use it."""
 
-    runtime: Runtime
+    runtime: NodeContext
     #: Guards what handlers on other threads touch as well.
     lock: Any
     is_closed: bool

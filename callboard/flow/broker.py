@@ -263,7 +263,7 @@ class FlowBroker(BrokerView):
         self._name = name
         self._ended = threading.Event()
         self.ref = node.spawn(FlowBrokerActor, factory, most_credit)
-        self._actor: FlowBrokerActor = node.runtime.contexts[self.ref.actor_id].actor
+        self._actor: FlowBrokerActor = node.context.contexts[self.ref.actor_id].actor
         self.table = self._actor.table
         self.ref.target.monitor(self, lambda _: self._ended.set())
         node.register(name, self.ref)

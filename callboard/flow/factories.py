@@ -173,7 +173,7 @@ class Spawn:
         if self._on is None:
             ref = self._node.spawn(self._handler, *self._args, **self._kwargs)
             return bot.hand_to(ref, then_stop=True)
-        spawn = self._node.runtime.spawn_elsewhere
+        spawn = self._node.context.spawn_elsewhere
         assert spawn is not None  # every node has it
         spawned = spawn(self._handler, self._args, self._kwargs, self._on)
         spawned.add_done_callback(lambda outcome: _give(bot, outcome))

@@ -96,9 +96,9 @@ class ActorLink:
         node = self.node
         self._target = broker.target
         cell = current_cell.get()
-        parent = cell.actor if cell is not None and cell.runtime is node.runtime else node
+        parent = cell.actor if cell is not None and cell.runtime.node is node else node
         self.port: ActorRef[FlowPort] = parent.spawn(FlowPort, broker, taker)
-        self._sender = node.runtime.contexts[self.port.actor_id]
+        self._sender = node.context.contexts[self.port.actor_id]
         self._lock = locks.lock("link of flows", 310)
         self._waiting: list[bytes] = []
 
@@ -110,7 +110,7 @@ class ActorLink:
         with self._lock:  # a run that is on its way is not overtaken
             if self._waiting:
                 self._waiting.append(data)
-            elif self.node.runtime.is_runner_thread():
+            elif self.node.context.is_runner_thread():
                 self._waiting.append(data)
                 self._sender.post(CallBack(self.flush), None)
             else:
@@ -125,11 +125,11 @@ class ActorLink:
 
     def now(self) -> float:
         """Return the node's time."""
-        return self.node.runtime.now()
+        return self.node.context.now()
 
     def set_deadline(self, future: Future[Any], seconds: float) -> None:
         """Let a future fail unless it is done by then."""
-        self.node.runtime.set_deadline(future, seconds)
+        self.node.context.set_deadline(future, seconds)
 
     def close(self) -> None:
         """Stop the port, and the node if it was made for this flow."""

@@ -302,7 +302,7 @@ class ModuleBroker:
         if not self._begin_removal(module):
             return False
         if current_cell.get() is not None:
-            self.node.runtime.call_later(timeout, self._end_removal, module)
+            self.node.context.call_later(timeout, self._end_removal, module)
             return True
         with contextlib.suppress(ResultTimeout):
             module.removed.result(timeout)

@@ -1,7 +1,7 @@
 """An actor and its node as code of callboard sees them: clock, timers, mail, children."""
 
+from callboard.actors.node_context import NodeContext
 from callboard.actors.reference import current_cell
-from callboard.actors.runtime import Runtime
 from callboard.actors.system_actor import ActorContext, CallBack, SystemActor, attached
 from callboard.proxies.node import Node
 
@@ -9,7 +9,7 @@ __all__ = [
     "ActorContext",
     "CallBack",
     "Node",
-    "Runtime",
+    "NodeContext",
     "SystemActor",
     "attached",
     "current_cell",

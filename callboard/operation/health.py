@@ -99,7 +99,7 @@ class HealthServer(PageServer):
     def _reason_not_ready(self) -> str:
         node = self._node
         self._has_joined = self._has_joined or bool(node.nodes()) or node.is_alone
-        if node.runtime.is_closed:
+        if node.context.is_closed:
             return "closed"
         if node.is_draining:
             return "draining"
@@ -124,5 +124,5 @@ def _page(word: str, problem: str) -> Page:
 def is_live(node: "Node", limit: float) -> bool:
     """Return whether a node's runner takes a turn within `limit` seconds; blocks until then."""
     turned = threading.Event()
-    node.runtime.post(turned.set)
-    return not node.runtime.is_closed and turned.wait(limit)
+    node.context.post(turned.set)
+    return not node.context.is_closed and turned.wait(limit)

@@ -59,7 +59,7 @@ class _Look:
         self.logs = node.served_logs()
         self.entities = node.entity_stats()
         self.accounts = list(node.accounts().values())
-        actors = list(node.runtime.contexts.values())
+        actors = list(node.context.contexts.values())
         waiting = [(each.depth, each) for each in actors if each.number >= FIRST_ACTOR]
         deepest = heapq.nlargest(top, waiting, lambda pair: pair[0])
         self.deepest = [pair for pair in deepest if pair[0]]

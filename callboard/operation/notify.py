@@ -49,7 +49,7 @@ class ServiceManager:
     def _keep_alive(self, node: "Node", interval: float) -> None:
         """Tell the service manager that the runner turns, again and again."""
         self._send("WATCHDOG=1")
-        node.runtime.call_later(interval, self._keep_alive, node, interval)
+        node.context.call_later(interval, self._keep_alive, node, interval)
 
     def stopping(self, timeout: float) -> None:
         """Say that the node drains, and how many seconds that may take."""

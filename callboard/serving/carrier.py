@@ -108,8 +108,8 @@ class AppendCarrier:
         self, node: Node, ref: ActorRef[Any], log: str, timeout: float, largest: int
     ) -> None:
         """Carry appends to an intake; in groups of up to so many bytes, 0 for none."""
-        self._runtime = node.runtime
-        self._now = node.runtime.now
+        self._runtime = node.context
+        self._now = node.context.now
         self._ref, self._log, self._timeout = ref, log, timeout
         self._largest = largest
         self._outbox: deque[Parcel] = deque()

@@ -171,7 +171,7 @@ class LogIntake(SystemActor):
         """
         peer = bytes(getattr(self.context.sender, "node", b""))
         rights = self._overlay.rights(peer)
-        if self.node.runtime.contexts.get(CORE_ACTOR) is None:
+        if self.node.context.contexts.get(CORE_ACTOR) is None:
             what = f"{self.node.name} has no endpoint: nothing can be published there"
             raise LogFailed(what)
         for topic in {row[0] for row in rows}:
@@ -182,7 +182,7 @@ class LogIntake(SystemActor):
 
     def publish(self, rows: list[Any]) -> None:
         """Publish records that are durable."""
-        core = self.node.runtime.contexts.get(CORE_ACTOR) if rows else None
+        core = self.node.context.contexts.get(CORE_ACTOR) if rows else None
         if core is not None:
             for topic, data, is_bytes, *_ in rows:
                 try:

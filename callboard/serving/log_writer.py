@@ -97,7 +97,7 @@ class _Intake(LogCaller):
 
     def intake(self, peer: bytes) -> ActorRef[Any]:
         """Return the intake of a node."""
-        return self._node.runtime.ref_of(peer, LOG_INTAKE)
+        return self._node.context.ref_of(peer, LOG_INTAKE)
 
     def wait(self, future: Future[int]) -> int:
         """Wait for a receipt."""
@@ -157,10 +157,10 @@ class LogWriter:
         self._why = ""
         largest = self._take_opening(self._caller.ask(self._question(0)))
         self._carrier = self._carrier_to(self._caller.peer, largest)
-        self._linker = self._node.runtime.start_actor(_Linker, (self,))
+        self._linker = self._node.context.start_actor(_Linker, (self,))
         closed = LogClosed(f"{self._node.name} was closed, and with it this writer")
         end = partial(self._fail, closed)
-        self._forget_end = self._node.runtime.shutdown.on(Phase.ENDED, end)
+        self._forget_end = self._node.context.shutdown.on(Phase.ENDED, end)
 
     @property
     def producer(self) -> str:
@@ -321,7 +321,7 @@ class LogWriter:
                     raise self._end
                 if number is not None:
                     number = self._numbering.number(number, len(rows))
-                now = self._node.runtime.now()
+                now = self._node.context.now()
                 deadline = now + self._timeout
                 waiting = WaitingAppend(rows, number, deadline, is_published=is_published)
                 waiting.on_done(self._make_room)
@@ -398,7 +398,7 @@ class LogWriter:
 
     def _late(self, waiting: WaitingAppend, why: str) -> None:
         """Give an append up whose time is over; others of its group are sent again."""
-        if self._node.runtime.now() >= waiting.until:
+        if self._node.context.now() >= waiting.until:
             self._give_up(waiting)
         self._lose(why)
 
@@ -530,7 +530,7 @@ class LogWriter:
     def _go_on(self) -> bool:
         """Return whether anything waits to be sent; what waited for too long fails."""
         with self._lock:
-            now = self._node.runtime.now()
+            now = self._node.context.now()
             for each in list(self._queue):
                 if not (each.done_ or each.is_over) and now >= each.until:
                     self._give_up(each)

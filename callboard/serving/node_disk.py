@@ -131,7 +131,7 @@ class LogCaller:
         """Put a question to the node that was linked last; None where none was."""
         if self._peer is None:
             return None
-        return self._node.runtime.ref_of(self._peer, LOG_SERVICE).ask(question, timeout)
+        return self._node.context.ref_of(self._peer, LOG_SERVICE).ask(question, timeout)
 
     def ask(self, question: Any) -> Any:
         """Return the answer; a question that finds nobody is put again.
@@ -143,7 +143,7 @@ class LogCaller:
 
     def finish(self, future: Future[Any] | None, question: Any) -> Any:
         """Return the answer to a question that was begun, or begin it."""
-        now = self._node.runtime.now
+        now = self._node.context.now
         deadline = now() + PATIENCE
         while True:
             try:
@@ -180,7 +180,7 @@ class LogCaller:
             return node.connect(self._address, timeout)
         node.runner.start()
         linking = node.aconnect(self._address, timeout)
-        return asyncio.run_coroutine_threadsafe(linking, node.runtime.loop).result()
+        return asyncio.run_coroutine_threadsafe(linking, node.context.loop).result()
 
     def _wait(self, future: Future[Any]) -> Any:
         """Wait for an answer: as for a disk, but in actors of the node that asks."""
@@ -189,7 +189,7 @@ class LogCaller:
     def _pause(self) -> None:
         """Let some time pass, that of the node."""
         over: Future[None] = Future()
-        self._node.runtime.call_later(_PAUSE, over.set_result, None)
+        self._node.context.call_later(_PAUSE, over.set_result, None)
         self._wait(over)
 
 

@@ -143,7 +143,7 @@ def _start(
     backend: StoreBackend | None,
 ) -> StoreActor:
     """Start the actor of a store."""
-    runtime = hub.node.runtime
+    runtime = hub.node.context
     ref = runtime.start_actor(StoreActor, (hub, name, make_machine, backend))
     actor: StoreActor = runtime.contexts[ref.actor_id].actor
     count_store(actor)

@@ -232,7 +232,7 @@ def check_peer(address: str, access: AccessOptions) -> Finding:
     try:
         with access.open_node("callboard doctor") as node:
             found = node.connect(address, PROBE_TIME)
-            directory = node.runtime.ref_of(found, DIRECTORY)
+            directory = node.context.ref_of(found, DIRECTORY)
             name = directory.ask(Describe(), timeout=PROBE_TIME).result()
             took = _timed(lambda: directory.ask(Describe(), timeout=PROBE_TIME).result())
     except (CallboardError, OSError) as error:
@@ -252,7 +252,7 @@ def check_seals(address: str, access: AccessOptions) -> Iterator[Finding]:
             if link.guard == "unsealed":
                 text = f"the link with {address} is not sealed: a relay could speak on it"
                 yield Finding("seal", "warn", text, step)
-            inspector = node.runtime.ref_of(peer, INSPECTOR)
+            inspector = node.context.ref_of(peer, INSPECTOR)
             told = inspector.ask(Inspect(0, accounts=True), timeout=PROBE_TIME).result()
     except (CallboardError, OSError):  # it may not be asked, or is of an older release
         return

@@ -109,7 +109,7 @@ def move_slots(address: str, wanted: Wanted, options: ClusterOptions) -> dict[st
         target = _target(hosts, name, wanted.to)
         order = MoveSlots(name, slots, "" if target is None else target.node)
         owner = next(iter(hosts))
-        told = node.runtime.ref_of(bytes.fromhex(owner.node), ENTITIES)
+        told = node.context.ref_of(bytes.fromhex(owner.node), ENTITIES)
         told.ask(order, timeout=options.timeout).result()
         if target is not None:
             _await_owner(node, peer, name, set(slots), target, options.timeout)
@@ -123,7 +123,7 @@ def move_slots(address: str, wanted: Wanted, options: ClusterOptions) -> dict[st
 
 def _hosts(node: "Node", peer: bytes, name: str, timeout: float) -> dict[TypeHost, set[int]]:
     """Return the nodes that host a type, with their slots."""
-    inspector: Any = node.runtime.ref_of(peer, INSPECTOR)
+    inspector: Any = node.context.ref_of(peer, INSPECTOR)
     order = InspectCluster(ReadPart("entities", limit=10_000), timeout)
     told = inspector.ask(order, timeout=timeout + 2.0).result()
     slots = inspector.ask(

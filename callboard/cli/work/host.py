@@ -81,7 +81,7 @@ def host(config: NodeConfiguration, options: AccessOptions) -> int:
                     limit = f"{config.drain_timeout:g} s at most"
                     say(f"{node.name} drains, {limit}; a second signal ends it at once")
                 node.drain(config.drain_timeout)
-            node.runtime.stopped.wait()  # somebody else may be closing it
+            node.context.stopped.wait()  # somebody else may be closing it
             report, step = ends.reports[0], "give it longer with --drain-timeout SECONDS"
             options.say({"drained": report}, f"{node.name} stops after {ending(report)}")
             ends.complain_of_failures()

@@ -138,7 +138,7 @@ class PeakWriter:
             return
         self._asking.add(key)
         asked = self._node.entity(DailyPeak, key).ask(Level(level), timeout=ASK_LIMIT)
-        asked.add_done_callback(partial(self._node.runtime.post, self._answered, key))
+        asked.add_done_callback(partial(self._node.context.post, self._answered, key))
 
     def _answered(self, key: str, answer: Future[float]) -> None:
         """Take the peak that the entity has; what failed is told with the next level."""

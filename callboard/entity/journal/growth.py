@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from callboard.entity.machine.table import Table
 from callboard.entity.messages import EntityTable, FollowJournal, JournalGrew
-from callboard.kernel.context import Runtime
+from callboard.kernel.context import NodeContext
 from callboard.kernel.reply import Future
 from callboard.kernel.topology import ENTITIES
 from callboard.lease.errors import StateCorrupt, StateVersion
@@ -29,7 +29,7 @@ NODES_LIMIT: Final = 1_000
 class JournalGrowth:
     """What a node knows of journals that grow. Everything happens on its thread."""
 
-    def __init__(self, runtime: Runtime, others: Callable[[], Any]) -> None:
+    def __init__(self, runtime: NodeContext, others: Callable[[], Any]) -> None:
         """Know nothing yet.
 
         Args:
@@ -125,5 +125,5 @@ class JournalGrowth:
         for node, until in list(nodes.items()):
             if until < now:
                 del nodes[node]
-            elif self._runtime.remote.is_reachable(node):
+            elif self._runtime.is_reachable(node):
                 self._runtime.ref_of(node, ENTITIES).tell(told)

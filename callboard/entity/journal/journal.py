@@ -17,7 +17,7 @@ from callboard.entity.ownership import called
 from callboard.entity.state.client import StateClient
 from callboard.entity.state.interface import EntityState, StoredEvent
 from callboard.kernel.checks import require
-from callboard.kernel.context import Runtime
+from callboard.kernel.context import NodeContext
 from callboard.kernel.errors import WouldDeadlock, WrongValue
 from callboard.kernel.reply import Future
 from callboard.kernel.twins import Closing, on_a_thread, refuse_loop
@@ -52,7 +52,7 @@ _READER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}", re.ASCII)
 class JournalHome(Protocol):
     """What a journal needs of its node."""
 
-    runtime: Runtime
+    runtime: NodeContext
     growth: JournalGrowth
 
     async def view(self, url: str) -> StateClient:

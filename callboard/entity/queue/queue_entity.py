@@ -295,7 +295,7 @@ class QueueEntity(Entity):
             node_id = bytes.fromhex(node)
         except ValueError:
             return False
-        return node_id == runtime.node_id or bool(runtime.remote.is_reachable(node_id))
+        return node_id == runtime.node_id or bool(runtime.is_reachable(node_id))
 
     # --- what follows each change ---
 

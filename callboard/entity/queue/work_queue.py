@@ -43,7 +43,7 @@ from callboard.kernel.checks import count as checked_count
 from callboard.kernel.checks import limit as checked_limit
 from callboard.kernel.checks import period as checked_period
 from callboard.kernel.checks import seconds as checked_seconds
-from callboard.kernel.context import Runtime, current_cell
+from callboard.kernel.context import NodeContext, current_cell
 from callboard.kernel.errors import (
     ActorDown,
     AskTimeout,
@@ -76,7 +76,7 @@ _AGAIN: Final = (EntityUnavailable, OutcomeUnknown, NodeUnreachable, ActorDown, 
 class QueueHome(Protocol):
     """The node of a queue, as the queue uses it."""
 
-    runtime: Runtime
+    runtime: NodeContext
     form: EventForm
 
 

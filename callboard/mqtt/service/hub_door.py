@@ -130,7 +130,7 @@ class MqttDoor(RunReceiver, Closing):
         if self._closed.is_set():
             return
         self._closed.set()
-        if self._outward and not self._hub.node.runtime.is_closed:
+        if self._outward and not self._hub.node.context.is_closed:
             self._hub.remove_receiver(self).result(START_TIMEOUT)
         self._link.close()
         self._thread.join(START_TIMEOUT)

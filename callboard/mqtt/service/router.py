@@ -328,7 +328,7 @@ class Router(Closing):
         link = LocalLink(self._mailbox, client_id, **options)
         # The router is an actor, and says nothing more when its node ends before it is closed.
         end, node = WeakMethod(link.node_ended), self._node.name
-        link.forget_end = self._node.runtime.shutdown.on(
+        link.forget_end = self._node.context.shutdown.on(
             Phase.ENDED, lambda: (found := end()) and found(node)
         )
         return link

@@ -507,7 +507,7 @@ class SteppedCluster(Cluster):
     def _cells(self) -> list[Cell]:
         """Return the actors of nodes that run."""
         running = [node for node in self.nodes if self.is_running(node)]
-        return [cell for node in running for cell in node.runtime.contexts.values()]
+        return [cell for node in running for cell in node.context.contexts.values()]
 
     def history(self) -> History:
         """Return an empty history whose times are those of the cluster."""
