@@ -27,7 +27,7 @@ from callboard.actors.mailbox import (
     check_options,
     options_of,
 )
-from callboard.actors.reference import ActorRef, Asker, checked_ref
+from callboard.actors.reference import ActorRef, Asker, checked_ref, current_cell
 from callboard.actors.seconds import period as checked_period
 from callboard.actors.seconds import seconds as checked
 from callboard.actors.thespian.shape import ThespianActor
@@ -78,12 +78,13 @@ class Actor(ThespianActor):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # Mixins may stand there too; actor classes were checked when they were made, and those
-        # of this room are the framework.
+        # of this room, and what calls itself so, are the framework.
         before_actor = [
             kind
             for kind in cls.__mro__[: cls.__mro__.index(Actor)]
             if (kind is cls or not issubclass(kind, Actor))
-            and not kind.__module__.startswith(("callboard.actors.", "callboard.entity."))
+            and not kind.__module__.startswith("callboard.actors.")
+            and not vars(kind).get("_is_framework", False)
         ]
         taken = sorted({name for kind in before_actor for name in RESERVED & vars(kind).keys()})
         if taken:
@@ -166,7 +167,8 @@ class Actor(ThespianActor):
                 if (trace := COMPANY.current()) is not None:
                     msg = Envelope(msg, trace)
                 post = targetAddr.target.post
-                if COMPANY.hold is not None and COMPANY.hold(post, msg, self._cell):
+                cell = current_cell.get()
+                if cell is not None and cell.outbox and cell.outbox(post, msg, self._cell):
                     return
             targetAddr.target.post(msg, self._cell)
         else:

@@ -308,8 +308,10 @@ class Cell:
 
     #: As the sender of a message, a cell sets no time.
     deadline: ClassVar[None] = None
-    #: Empty: this is not an entity.
-    entity_name: ClassVar[str] = ""
+    #: Empty: it stands in no chain of asks.
+    chain_name: ClassVar[str] = ""
+    #: None: what its handlers send goes at once.
+    outbox: ClassVar[Any] = None
 
     runtime: ActorHost
     runner: Runner

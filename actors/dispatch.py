@@ -69,7 +69,8 @@ def handler(
             the actor's `concurrent_limit` may be under way.
         cancellable: cancel this coroutine at its next await when the ask that it works on was
             cancelled or has taken too long; else it goes on, and its answer is dropped.
-        read_only: of an entity: it persists nothing, and what it raises changes nothing.
+        read_only: of an entity, or another class with `may_read_only`: it persists
+            nothing, and what it raises changes nothing.
     """
     given: object = function
     if given is not None and (isinstance(given, type) or not _is_method(given)):
@@ -381,7 +382,8 @@ def callable_methods(actor_class: type) -> frozenset[str]:
         module = ancestor.__module__
         if (
             ancestor is object
-            or module in ("callboard.actors.actor", "callboard.entity.entity")
+            or module == "callboard.actors.actor"
+            or vars(ancestor).get("_is_framework", False)
             or module.startswith("thespian.")
         ):
             continue

@@ -53,7 +53,8 @@ class Envelope:
     Attributes:
         deadline: when an ask's time is over, on the clock of the node's runner.
         key: names an ask that may come again; its answer is kept for that.
-        chain: the entities that wait for the answer of an ask, directly or by others.
+        chain: the actors with a name in chains that wait for the answer of an ask, directly or
+            by others.
     """
 
     message: Any
@@ -103,14 +104,14 @@ _CHAIN: Final[ContextVar[tuple[str, ...]]] = ContextVar("callboard_chain", defau
 class Company:
     """Whether any message of this process went in company: until then no code looks for it.
 
-    `used` becomes True with the first trace context, and the first ask that was given a time.
+    `used` becomes True with the first trace context, the first ask that was given a time, and
+    the first actor that has an outbox.
 
     Attributes:
         trace: the context that the running code belongs to.
         current: returns the context that goes with what the running code tells.
         looks: returns whether the running code has anything to do with a trace.
         spans: makes spans of asks and handlers; None unless a program wants them.
-        hold: takes what an entity emits before its events are durable; returns whether it did.
     """
 
     trace: ContextVar[TraceContext | None]
@@ -118,8 +119,7 @@ class Company:
     looks: Callable[[], object]
     used: bool = False
     spans: SpanMaker | None = None
-    hold: Callable[[Callable[..., Any], Any, Any], bool] | None = None
-    #: The entities that wait for the running code.
+    #: The actors with a `chain_name` that wait for the running code.
     chain: ContextVar[tuple[str, ...]] = _CHAIN
 
     def make_spans(

@@ -202,8 +202,16 @@ class Running(Teller, Awaited, Protocol):
         """The sender of the message that is handled."""
 
     @property
-    def entity_name(self) -> str:
-        """`TYPE/KEY` of an entity; empty for other actors."""
+    def chain_name(self) -> str:
+        """What names it in the chain of asks that wait for it; empty: it stands in none."""
+
+    @property
+    def outbox(self) -> "Callable[[Callable[..., Any], Any, Any], bool] | None":
+        """What withholds the sends of its running handler; None where they go at once.
+
+        It is called with what posts the message, the message and its sender, and returns
+        whether it has taken them.
+        """
 
     def refuse_wait(self, asked: object, /) -> bool:
         """Raise if waiting on this thread would never end; returns whether it may block.
@@ -421,7 +429,8 @@ class ActorRef(Callee[A_co], ActorAddress):
             if (trace := COMPANY.current()) is not None:
                 message = Envelope(message, trace)
             post = self.target.post if priority == "normal" else self.target.post_urgent
-            if COMPANY.hold is not None and COMPANY.hold(post, message, current_cell.get()):
+            cell = current_cell.get()
+            if cell is not None and cell.outbox and cell.outbox(post, message, cell):
                 return
         if priority == "normal":
             self.target.post(message, current_cell.get())
@@ -450,7 +459,8 @@ class ActorRef(Callee[A_co], ActorAddress):
             if (trace := COMPANY.current()) is not None:
                 message = Envelope(message, trace)
             post = self.target.post_urgent if priority == "high" else self.target.post
-            if COMPANY.hold is not None and COMPANY.hold(post, message, current_cell.get()):
+            cell = current_cell.get()
+            if cell is not None and cell.outbox and cell.outbox(post, message, cell):
                 return
         await self.target.apost(message, current_cell.get(), is_urgent=priority == "high")
 
@@ -517,7 +527,7 @@ class ActorRef(Callee[A_co], ActorAddress):
             is_limited = limit is not None and limit < deadline - LIMIT_MARGIN
             if (
                 is_limited
-                or (cell is not None and cell.entity_name)
+                or (cell is not None and cell.chain_name)
                 or COMPANY.looks() is not None
                 or COMPANY.chain.get()
             ):
@@ -559,7 +569,7 @@ class ActorRef(Callee[A_co], ActorAddress):
         if begun is not None:
             future.on_done(begun.end)
         chain, cell = COMPANY.chain.get(), current_cell.get()
-        name = "" if cell is None else cell.entity_name
+        name = "" if cell is None else cell.chain_name
         if name:
             chain = (*chain, name)
         if trace is not None or chain:
@@ -567,7 +577,7 @@ class ActorRef(Callee[A_co], ActorAddress):
             deadline = message.deadline if isinstance(message, Envelope) else future.deadline
             message = Envelope(plain, trace, deadline, chain=chain)
         post = self.target.post_urgent if priority == "high" else self.target.post
-        if not name or COMPANY.hold is None or not COMPANY.hold(post, message, future):
+        if cell is None or not cell.outbox or not cell.outbox(post, message, future):
             post(message, future)
         # Without a deadline it ends with the node at the latest.
         return future if future.deadline is not None else self.home.shutdown.guard(future)
@@ -595,13 +605,13 @@ class ActorRef(Callee[A_co], ActorAddress):
             limit = cell.sender.deadline
         target = self.target
         post = target.post_urgent if priority == "high" else target.post
-        if COMPANY.hold is not None:
-            post = functools.partial(_post_when_held, COMPANY.hold, post)
+        if COMPANY.used:
+            post = functools.partial(_post_when_held, post)
         plan = Retries(retries, backoff, checked_limit(timeout), limit)
         COMPANY.used = True
         begun = COMPANY.begin_ask(self, message)
         trace = COMPANY.current() if begun is None else begun.trace
-        future = RetriedAsk(self, message, trace, plan, post, waiting_entities())
+        future = RetriedAsk(self, message, trace, plan, post, waiting_actors())
         if begun is not None:
             future.on_done(begun.end)
         return future
@@ -669,17 +679,16 @@ class ActorRef(Callee[A_co], ActorAddress):
         raise TypeError(msg)
 
 
-def waiting_entities() -> tuple[str, ...]:
-    """Return the entities that wait for what the running code asks."""
+def waiting_actors() -> tuple[str, ...]:
+    """Return the named actors that wait for what the running code asks."""
     chain, cell = COMPANY.chain.get(), current_cell.get()
-    return (*chain, cell.entity_name) if cell is not None and cell.entity_name else chain
+    return (*chain, cell.chain_name) if cell is not None and cell.chain_name else chain
 
 
-def _post_when_held(
-    hold: Callable[..., bool], post: Callable[..., object], message: Any, sender: Sender | None
-) -> None:
-    """Post a message, or let it wait for what its entity has persisted."""
-    if not hold(post, message, sender):
+def _post_when_held(post: Callable[..., object], message: Any, sender: Sender | None) -> None:
+    """Post a message, or let it wait in the outbox of the handler that runs."""
+    cell = current_cell.get()
+    if cell is None or not cell.outbox or not cell.outbox(post, message, sender):
         post(message, sender)
 
 

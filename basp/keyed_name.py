@@ -1,4 +1,4 @@
-"""What names an entity in references: its type and its key.
+"""What names an actor by its kind and a key in references, as entities are.
 
 Both stand in addresses (`basp:///TYPE/KEY`), on the wire and in databases, so all who take them
 from elsewhere look with one function whether they can be meant.

@@ -41,7 +41,6 @@ from callboard.basp.cbor.writer import (
     encode_text,
     head,
 )
-from callboard.basp.entity_name import is_key, is_type_name
 from callboard.basp.errors import (
     MalformedPayload,
     NotSerializable,
@@ -49,6 +48,7 @@ from callboard.basp.errors import (
     RemoteProtocolError,
 )
 from callboard.basp.header import MAX_ACTOR
+from callboard.basp.keyed_name import is_key, is_type_name
 from callboard.basp.node_id import NODE_ID_SIZE
 from callboard.basp.options import (
     DEADLINE_MS,

@@ -509,7 +509,7 @@ class EntityCell(Cell):
             self.post(message)
 
     @property
-    def entity_name(self) -> str:  # type: ignore[override]  # each has its own
+    def chain_name(self) -> str:  # type: ignore[override]  # each has its own
         """What names it in the chain of an ask."""
         return f"{self.type.name}/{self.key}"
 
@@ -824,7 +824,7 @@ class EntityCell(Cell):
             else:
                 self.host.prove(self.slot, (go, fail))
 
-    def emit_message(self, post: Callable[..., Any], message: Any, sender: Any) -> bool:
+    def outbox(self, post: Callable[..., Any], message: Any, sender: Any) -> bool:
         """Let a message go when it may; returns False if that is now."""
         if not self.type_is_kept or (self.is_clean and self._broken is None):
             return False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from callboard import locks
-from callboard.entity.cell import EntityCell, HeldCarried
+from callboard.entity.cell import HeldCarried
 from callboard.entity.cycles import would_deadlock
 from callboard.entity.entity import (
     Entity,
@@ -81,7 +81,7 @@ from callboard.kernel.codec import (
     RemoteProtocolError,
     RunsUserCode,
 )
-from callboard.kernel.context import NodeContext, SystemActor, current_cell
+from callboard.kernel.context import NodeContext, SystemActor
 from callboard.kernel.errors import NotPermitted, WrongValue, remote_error
 from callboard.kernel.events import NodeDown, NodeUp
 from callboard.kernel.reply import Future, Sender
@@ -121,12 +121,6 @@ TYPES_LIMIT: Final = 1_000
 
 #: Opens state and leases of a URL for a writer: simulations have others.
 Opener = Callable[[str, str], Any]
-
-
-def _hold(post: Callable[..., Any], message: Any, sender: Sender | None) -> bool:
-    """Hold back what an entity emits until it may go; False if that is now."""
-    cell = current_cell.get()
-    return isinstance(cell, EntityCell) and cell.emit_message(post, message, sender)
 
 
 class _Teller:
@@ -407,7 +401,7 @@ class Entities:
         self._lock = locks.lock("entities of a node", 510)
         #: Names this life of the node in fences and in the table.
         self.writer = f"{runtime.node_id.hex()}-{runner.random.getrandbits(32):08x}"
-        COMPANY.hold, COMPANY.used = _hold, True
+        COMPANY.used = True  # its actors have outboxes
         overlay.add_part("entities", self._rows)
         overlay.add_part("entity_slots", self._slot_rows)
         overlay.add_part("entity_cells", self._cell_rows)

@@ -120,6 +120,8 @@ class Entity(Actor):
 
     #: Handlers of entities may be marked as such.
     may_read_only: ClassVar[bool] = True
+    #: The names that it defines are not its users'.
+    _is_framework: ClassVar[bool] = True
 
     #: This entity as the runtime sees it.
     context: Any

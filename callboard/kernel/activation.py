@@ -13,7 +13,7 @@ from callboard.actors.reference import Home, NoActor
 from callboard.actors.runner.slow_handlers import handler_frame
 from callboard.actors.signals import Resume, Stop, Urgent
 from callboard.actors.task import HandlerTask
-from callboard.basp.entity_name import (
+from callboard.basp.keyed_name import (
     KEY_LIMIT,
     QUEUE_PREFIX,
     TYPE_NAME_LIMIT,

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
-from callboard.basp.entity_name import QUEUE_PREFIX
+from callboard.basp.keyed_name import QUEUE_PREFIX
 from callboard.dataclass import dataclass
 
 #: The name of the actor of topics and stores; it looks at each value of a leaf itself.
