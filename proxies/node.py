@@ -23,7 +23,6 @@ from callboard.actors.actor import Actor
 from callboard.actors.closing import Closing, refuse_loop
 from callboard.actors.future import Future
 from callboard.actors.mailbox import options_of
-from callboard.actors.node_context import NodeContext
 from callboard.actors.reference import ActorRef, Down, checked_ref, current_cell
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runtime import SHUTDOWN_TIMEOUT, Runtime
@@ -31,6 +30,7 @@ from callboard.actors.seconds import seconds as checked
 from callboard.actors.supervision.child import Child, check_children
 from callboard.actors.supervision.rules import BACKOFF
 from callboard.actors.supervision.supervisor import Supervisor
+from callboard.actors.system_actor import NodeContext
 from callboard.actors.thespian import PlainActors
 from callboard.actors.waits.feed import Feed, Source
 from callboard.actors.waits.shutdown import STEP_SECONDS, CloseStep, Deadline, Phase

@@ -1,8 +1,13 @@
 """An actor and its node as code of callboard sees them: clock, timers, mail, children."""
 
-from callboard.actors.node_context import NodeContext
 from callboard.actors.reference import current_cell
-from callboard.actors.system_actor import ActorContext, CallBack, SystemActor, attached
+from callboard.actors.system_actor import (
+    ActorContext,
+    CallBack,
+    NodeContext,
+    SystemActor,
+    attached,
+)
 from callboard.proxies.node import Node
 
 __all__ = [
