@@ -29,12 +29,8 @@ from callboard.entity.journal.journal import Journal, checked_reader
 from callboard.entity.machine.ballot_machine import BALLOT_SECONDS
 from callboard.entity.machine.table import SLOTS, SharedState, Table, TableMember, slot_of
 from callboard.entity.messages import (
-    CARRIED_ASKED,
-    CARRIED_URGENT,
-    NO_DEADLINE,
     AskEntityTable,
     AskVote,
-    Carried,
     EntityMarker,
     EntityMessage,
     EntityMessages,
@@ -62,9 +58,13 @@ from callboard.entity.state.opening import open_leases, open_state, open_view
 from callboard.entity.unpersisted import is_wanted
 from callboard.kernel.access import NamedRight, Rights
 from callboard.kernel.activation import (
+    CARRIED_ASKED,
+    CARRIED_URGENT,
     CHAIN_LIMIT,
     KEY_LIMIT,
+    NO_DEADLINE,
     QUEUE_PREFIX,
+    Carried,
     Encoded,
     Envelope,
     Home,

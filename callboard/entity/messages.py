@@ -1,14 +1,11 @@
 """What nodes tell each other about entities."""
 
-from operator import itemgetter
-from struct import Struct
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from callboard.dataclass import dataclass
 from callboard.entity.errors import EntityUnavailable
-from callboard.kernel.activation import check_carrier
+from callboard.kernel.activation import Carried, read_asks
 from callboard.kernel.actors import ActorRef, errors_travel, frozen_message, message
-from callboard.kernel.codec import MalformedPayload
 from callboard.lease.errors import (
     DatabaseReplaced,
     OutcomeUnknown,
@@ -49,21 +46,6 @@ class EntityMessage:
     attempt: int = 0
 
 
-#: The head of a message that is carried, see `EntityMessages`.
-CARRIED_HEAD: Final = Struct(">IBIIIHH")
-_HEADS_IN: Final = CARRIED_HEAD.iter_unpack
-CARRIED_ASKED: Final = 1
-CARRIED_URGENT: Final = 2
-#: Of a message without an end of its time.
-NO_DEADLINE: Final = 0xFFFF_FFFF
-
-#: A message that is carried: the fields of its head but for the two lengths, its key, and the
-#: message as the payload that it would have alone.
-Carried = tuple[int, int, int, int, int, str, bytes]
-
-_message_id: Final = itemgetter(0)
-
-
 @frozen_message("callboard.EntityMessages")
 class EntityMessages:
     """To the owner of keys: the messages of one turn for entities of a type, in their order.
@@ -93,31 +75,7 @@ class EntityMessages:
             MalformedPayload: the columns do not fit together, they are too large, a key is no
                 text, or a message has no id.
         """
-        heads, keys, bodies = self.heads, self.keys, self.bodies
-        if {type(heads), type(keys), type(bodies)} != {bytes} or len(heads) % CARRIED_HEAD.size:
-            msg = "what carries messages has columns of another form"
-            raise MalformedPayload(msg)
-        check_carrier(len(heads) + len(keys) + len(bodies))
-        found: list[Carried] = []
-        at = start = 0
-        # As nearly always: then a part of the text is that of the bytes.
-        text = keys.decode() if keys.isascii() else None
-        try:
-            for ask, flags, attempt, teller, left, key_size, size in _HEADS_IN(heads):
-                key_end, end = start + key_size, at + size
-                key = keys[start:key_end].decode() if text is None else text[start:key_end]
-                found.append((ask, flags, attempt, teller, left, key, bodies[at:end]))
-                start, at = key_end, end
-        except UnicodeDecodeError:
-            msg = "what carries messages has a key that is no text"
-            raise MalformedPayload(msg) from None
-        if at != len(bodies) or start != len(keys):
-            msg = f"{len(found):,} messages are carried in columns of another size"
-            raise MalformedPayload(msg)
-        if not all(map(_message_id, found)):  # its answer would be one to no ask
-            msg = "what carries messages has one without an id"
-            raise MalformedPayload(msg)
-        return found
+        return read_asks(self.heads, self.keys, self.bodies)
 
 
 @frozen_message("callboard.EntityTable")

@@ -23,18 +23,18 @@ from typing import Any, ClassVar, Final, Literal
 
 from callboard import locks, reentry
 from callboard.dataclass import dataclass
-from callboard.entity.carrying import Carrying
 from callboard.entity.errors import EntityUnavailable
 from callboard.entity.machine.table import Table
 from callboard.entity.messages import (
     AskEntityTable,
     EntityMarker,
     EntityMessage,
+    EntityMessages,
     EntityTable,
     NotOwner,
 )
 from callboard.entity.reference import entity_text
-from callboard.kernel.activation import TAKES_NO_MORE, Envelope, Home
+from callboard.kernel.activation import TAKES_NO_MORE, AskBatch, Envelope, Home
 from callboard.kernel.actors import ActorRef
 from callboard.kernel.context import NodeContext
 from callboard.kernel.errors import (
@@ -219,9 +219,9 @@ class TypeSender:
         #: Nodes that have said, since the table was taken, that they host no such entities.
         self._hostless: set[bytes] = set()
         #: What gathers messages for nodes, while the table stays.
-        self._carrying: dict[bytes, Carrying] = {}
+        self._carrying: dict[bytes, AskBatch] = {}
         #: That of the node which owns a slot, and which the last message of it went to.
-        self._settled: dict[int, Carrying] = {}
+        self._settled: dict[int, AskBatch] = {}
         runtime.shutdown.on(Phase.ENDED, self._end)
 
     @property
@@ -523,7 +523,7 @@ class TypeSender:
         self._dispatch(waiting, carrying)
         return True
 
-    def _dispatch(self, waiting: Waiting, carrying: Carrying) -> None:
+    def _dispatch(self, waiting: Waiting, carrying: AskBatch) -> None:
         """Send a message to a node, with others of this turn if it may go with them."""
         sender, told_by = waiting.sender, None
         asker: Waiting | Future[Any] = waiting
@@ -569,10 +569,12 @@ class TypeSender:
         except Exception as error:  # noqa: BLE001 - it cannot travel: the sender's matter
             asker.set_exception(error)
 
-    def _carry(self, node: bytes) -> Carrying:
+    def _carry(self, node: bytes) -> AskBatch:
         """Return what gathers messages for a node."""
         ref = self._runtime.ref_of(node, ENTITIES)
-        made = self._carrying[node] = Carrying(self.type_name, node, ref)
+        made = self._carrying[node] = AskBatch(
+            partial(EntityMessages, self.type_name), node, ref
+        )
         return made
 
     def _told(self, waiting: Waiting, node: bytes, future: Future[Any]) -> None:

@@ -23,8 +23,15 @@ from callboard.basp.keyed_name import (
 from callboard.basp.options import CHAIN_LIMIT
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.messages import TAKES_NO_MORE, check_carrier
+from callboard.proxies.traffic.ask_batch import (
+    CARRIED_ASKED,
+    CARRIED_URGENT,
+    NO_DEADLINE,
+    AskBatch,
+    Carried,
+    read_asks,
+)
 from callboard.proxies.traffic.incoming import RemoteTeller
-from callboard.proxies.traffic.outgoing import Outgoing
 
 __all__ = [
     "CHAIN_LIMIT",
@@ -38,7 +45,12 @@ __all__ = [
     "Home",
     "KEY_LIMIT",
     "NoActor",
-    "Outgoing",
+    "AskBatch",
+    "CARRIED_ASKED",
+    "CARRIED_URGENT",
+    "Carried",
+    "NO_DEADLINE",
+    "read_asks",
     "Proxy",
     "QUEUE_PREFIX",
     "RemoteTeller",

@@ -1,43 +1,67 @@
-"""Messages of one turn to the entities of a type at one node: they go there together.
+"""Messages of one turn to keyed actors of a kind at one node: they go there together.
 
 What may go with others is a message alone, or with the time that its ask has left. Whatever
 else travels with a message (a trace, the chain of an ask, a key by which it may come again), a
-large one, and one that another entity told goes as an `EntityMessage`, behind those before it.
+large one, and one that another keyed actor told goes by itself, behind those before it.
+
+A batch is three columns: for each message a head of 21 bytes, its key, and the message as the
+payload that it would have alone. What it is sent as is for its users: a message with them.
 """
 
+from collections.abc import Callable
+from operator import itemgetter
+from struct import Struct
 from threading import get_ident
 from typing import Any, Final
 
-from callboard.entity.messages import (
-    CARRIED_ASKED,
-    CARRIED_HEAD,
-    CARRIED_URGENT,
-    NO_DEADLINE,
-    EntityMessages,
-)
-from callboard.kernel.activation import Envelope, Outgoing, Proxy
-from callboard.kernel.actors import ActorRef
-from callboard.kernel.codec import LocalProtocolError
+from callboard.actors.envelope import Envelope
+from callboard.actors.reference import ActorRef
+from callboard.basp.errors import LocalProtocolError, MalformedPayload
+from callboard.proxies.lifetime.proxy import Proxy
+from callboard.proxies.messages import check_carrier
+from callboard.proxies.traffic.outgoing import Outgoing
 
 #: Messages of a class that go alone behind a large one: such a one is serialized twice.
 ALONE: Final = 16
 
+#: The id of the ask; 1 if it was asked, and 2 more if it is urgent; the attempt; the number of
+#: the actor that told it, or 0; the milliseconds that are left for it; the bytes of its key,
+#: and those of the message.
+CARRIED_HEAD: Final = Struct(">IBIIIHH")
+_HEADS_IN: Final = CARRIED_HEAD.iter_unpack
+CARRIED_ASKED: Final = 1
+CARRIED_URGENT: Final = 2
+#: Milliseconds that stand for no limit.
+NO_DEADLINE: Final = 0xFFFF_FFFF
 
+#: A message that is carried: the fields of its head but for the two lengths, its key, and the
+#: message as the payload that it would have alone.
+Carried = tuple[int, int, int, int, int, str, bytes]
+
+_message_id: Final = itemgetter(0)
 _pack: Final = CARRIED_HEAD.pack
 _HEAD_SIZE: Final = CARRIED_HEAD.size
 
 
-class Carrying:
+class AskBatch:
     """Gathers messages of this node for another one."""
 
     __slots__ = (
-        "_bodies", "_encode", "_heads", "_ids", "_keys", "_large", "_outgoing", "_proxy",
-        "_runner", "_type_name", "early_at", "node", "ref", "size",
+        "_bodies", "_encode", "_heads", "_ids", "_keys", "_large", "_make", "_outgoing",
+        "_proxy", "_runner", "early_at", "node", "ref", "size",
     )  # fmt: skip
 
-    def __init__(self, type_name: str, node: bytes, ref: ActorRef[Any]) -> None:
-        """Make one; `ref` is that of the entities of the other node."""
-        self._type_name, self.node = type_name, node
+    def __init__(
+        self, make: Callable[[bytes, bytes, bytes], object], node: bytes, ref: ActorRef[Any]
+    ) -> None:
+        """Make an empty one.
+
+        Args:
+            make: makes the message that carries the columns: heads, keys and bodies.
+            node: the other node.
+            ref: of the actor there that takes such messages.
+        """
+        self._make, self.node = make, node
         self.ref, target = ref, ref.target  # held, so that its proxy stays
         self._proxy: Any = target
         found = target.outbound if isinstance(target, Proxy) else None
@@ -131,10 +155,43 @@ class Carrying:
         for at in range(0, len(ids), room):  # once, but for the end of an epoch
             part = slice(at, at + room)
             columns = [b"".join(column[part]) for column in gathered]
-            message = EntityMessages(self._type_name, *columns)
+            message = self._make(*columns)
             outgoing.send_carrier(self._proxy, message, ids[part])
 
 
 def _number_of(teller: ActorRef[Any]) -> int:
     """Return the number of an actor of this node; -1 for what has none, as an entity."""
     return teller.actor_id if teller.__class__ is ActorRef and teller.is_local else -1
+
+
+def read_asks(heads: bytes, keys: bytes, bodies: bytes) -> list[Carried]:
+    """Return the messages of a batch by its columns.
+
+    Raises:
+        MalformedPayload: the columns do not fit together, they are too large, a key is no
+            text, or a message has no id.
+    """
+    if {type(heads), type(keys), type(bodies)} != {bytes} or len(heads) % CARRIED_HEAD.size:
+        msg = "what carries messages has columns of another form"
+        raise MalformedPayload(msg)
+    check_carrier(len(heads) + len(keys) + len(bodies))
+    found: list[Carried] = []
+    at = start = 0
+    # As nearly always: then a part of the text is that of the bytes.
+    text = keys.decode() if keys.isascii() else None
+    try:
+        for ask, flags, attempt, teller, left, key_size, size in _HEADS_IN(heads):
+            key_end, end = start + key_size, at + size
+            key = keys[start:key_end].decode() if text is None else text[start:key_end]
+            found.append((ask, flags, attempt, teller, left, key, bodies[at:end]))
+            start, at = key_end, end
+    except UnicodeDecodeError:
+        msg = "what carries messages has a key that is no text"
+        raise MalformedPayload(msg) from None
+    if at != len(bodies) or start != len(keys):
+        msg = f"{len(found):,} messages are carried in columns of another size"
+        raise MalformedPayload(msg)
+    if not all(map(_message_id, found)):  # its answer would be one to no ask
+        msg = "what carries messages has one without an id"
+        raise MalformedPayload(msg)
+    return found

@@ -21,8 +21,6 @@ from callboard.basp.node_id import NodeId
 from callboard.entity.entity import Entity
 from callboard.entity.machine.table import Table, TableMember
 from callboard.entity.messages import (
-    CARRIED_HEAD,
-    NO_DEADLINE,
     AskEntityTable,
     EntityMarker,
     EntityMessage,
@@ -31,6 +29,7 @@ from callboard.entity.messages import (
     NotOwner,
 )
 from callboard.proxies.messages import ANSWER_HEAD, CarriedAnswers, Failure
+from callboard.proxies.traffic.ask_batch import CARRIED_HEAD, NO_DEADLINE
 from callboard.proxies.traffic.paths import describe_node
 from callboard.simulation.cluster import Cluster
 from tests.basp.wire import empty_lists, held_bytes

@@ -16,10 +16,11 @@ from callboard.basp.header import ENTITIES, SEQUENCE_COUNT
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.entity.machine.table import slot_of
-from callboard.entity.messages import CARRIED_HEAD, NO_DEADLINE, EntityMessages, MoveSlots
+from callboard.entity.messages import EntityMessages, MoveSlots
 from callboard.errors import ActorDown, AskTimeout, RemoteError
 from callboard.events import MessagesLost, NodeDown
 from callboard.proxies.messages import CARRIERS
+from callboard.proxies.traffic.ask_batch import CARRIED_HEAD, NO_DEADLINE
 from callboard.simulation import Cluster
 
 CODEC = PayloadCodec(DEFAULT_REGISTRY)

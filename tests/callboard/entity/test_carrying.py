@@ -17,7 +17,7 @@ from callboard.basp.header import ENTITIES
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.entity.machine.table import slot_of
-from callboard.entity.messages import CARRIED_HEAD, Carried, EntityMessages
+from callboard.entity.messages import EntityMessages
 from callboard.errors import AskTimeout, MessageTooLarge, NotSerializable, RemoteError
 from callboard.proxies.messages import (
     ANSWER_HEAD,
@@ -26,6 +26,7 @@ from callboard.proxies.messages import (
     CARRIERS,
     CarriedAnswers,
 )
+from callboard.proxies.traffic.ask_batch import CARRIED_HEAD, Carried
 from callboard.proxies.traffic.loads import Carrier
 from tests.polling import eventually
 
