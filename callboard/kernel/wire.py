@@ -1,4 +1,8 @@
-"""How a foreign protocol gets ports, dials and links on a node."""
+"""How a foreign protocol gets ports, dials and links on a node.
+
+`node.overlay.foreign` is the node's `ForeignWires`. A package gives it a `ForeignDoor`, whose
+machine for each connection is a `WireMachine`: bytes and the time go in, effects come out.
+"""
 
 from callboard.actors.runner.runner import ConnectionOwner, Runner
 from callboard.actors.runner.timers import Timer
@@ -6,28 +10,34 @@ from callboard.basp.foreign import FIRST_BYTES, OURS, Admitted, Arrived, wire_of
 from callboard.basp.link import Closed, Transmit
 from callboard.proxies.link.foreign import (
     ForeignDial,
+    ForeignDoor,
     ForeignLink,
     ForeignPeer,
     ForeignPort,
+    ForeignWires,
     Opening,
 )
+from callboard.proxies.link.stream import Machine as WireMachine
 from callboard.proxies.link.stream import Parting
 
 __all__ = [
+    "FIRST_BYTES",
+    "OURS",
     "Admitted",
     "Arrived",
     "Closed",
     "ConnectionOwner",
-    "FIRST_BYTES",
     "ForeignDial",
+    "ForeignDoor",
     "ForeignLink",
     "ForeignPeer",
     "ForeignPort",
-    "OURS",
+    "ForeignWires",
     "Opening",
     "Parting",
     "Runner",
     "Timer",
     "Transmit",
+    "WireMachine",
     "wire_of",
 ]
