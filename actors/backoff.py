@@ -3,7 +3,7 @@
 import random
 from typing import Final
 
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: Share of a pause that chance may add, so that not all return at once.
 JITTER: Final = 0.5

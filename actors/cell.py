@@ -85,8 +85,8 @@ from callboard.actors.signals import (
 )
 from callboard.actors.supervision.succession import Succession
 from callboard.actors.task import ConcurrentTask, HandlerTask
-from callboard.dataclass import dataclass
-from callboard.text import class_name, said
+from callboard.support.dataclass import dataclass
+from callboard.support.text import class_name, said
 
 #: Messages that one actor handles before the next one gets its turn.
 MESSAGES_A_TURN: Final = 128

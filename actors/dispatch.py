@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar, Union, overload
 from callboard.actors.envelope import COMPANY
 from callboard.actors.errors import InvalidHandler
 from callboard.actors.signals import RUNTIMES_OWN
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 F = TypeVar("F", bound=Callable[..., Any])
 

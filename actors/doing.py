@@ -8,7 +8,7 @@ from callboard.actors.cell import Cell
 from callboard.actors.future import Future, Pause
 from callboard.actors.runner.slow_handlers import handler_frame
 from callboard.actors.task import HandlerTask
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 Priority = Literal["normal", "high"]
 

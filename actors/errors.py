@@ -24,7 +24,7 @@ CallboardError                    everything a user of callboard has to catch
 └── InvalidSeconds                a time that is not a number of seconds    (ValueError)
 """
 
-from callboard.text import class_name, said, shown, trace_of
+from callboard.support.text import class_name, said, shown, trace_of
 
 
 class CallboardError(Exception):

@@ -4,7 +4,7 @@ from dataclasses import field
 from typing import Any
 
 from callboard.actors.reference import ActorRef
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from weakref import ref
 from callboard import locks
 from callboard.actors.errors import AskTimeout, ResultTimeout, WouldBlock, WouldDeadlock
 from callboard.actors.seconds import limit as checked_limit
-from callboard.dataclass import dataclass
-from callboard.reentry import PATIENCE
-from callboard.text import logged, shown
+from callboard.support.dataclass import dataclass
+from callboard.support.reentry import PATIENCE
+from callboard.support.text import logged, shown
 
 log = logging.getLogger("callboard.actors")
 

@@ -40,10 +40,10 @@ from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Down, Home, Running, Sender, current_cell
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.signals import ChildDown, Exit, LinkExit, Resume, Stop, Urgent
-from callboard.dataclass import dataclass
-from callboard.reentry import HandOver, nothing
-from callboard.seconds import check_numbers
-from callboard.text import shown
+from callboard.support.dataclass import dataclass
+from callboard.support.reentry import HandOver, nothing
+from callboard.support.seconds import check_numbers
+from callboard.support.text import shown
 
 log = logging.getLogger("callboard.actors")
 

@@ -34,9 +34,9 @@ from callboard.actors.errors import NoSuchMethod, WrongArgument, WrongValue
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.seconds import limit as checked_limit
-from callboard.dataclass import dataclass
-from callboard.seconds import LONGEST
-from callboard.text import shown
+from callboard.support.dataclass import dataclass
+from callboard.support.seconds import LONGEST
+from callboard.support.text import shown
 
 if TYPE_CHECKING:
 

@@ -50,7 +50,7 @@ from callboard.actors.seconds import seconds as checked
 from callboard.actors.supervision.succession import Succession
 from callboard.actors.waits.shutdown import Phase, Shutdown
 from callboard.support import after_fork
-from callboard.text import class_name, logged, shown
+from callboard.support.text import class_name, logged, shown
 
 log = logging.getLogger("callboard.actors")
 

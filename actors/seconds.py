@@ -1,11 +1,11 @@
-"""Times and numbers as arguments of callboard; on times see `callboard.seconds`."""
+"""Times and numbers as arguments of callboard; on times see `callboard.support.seconds`."""
 
 from functools import partial
 from typing import Final
 
 from callboard.actors.errors import InvalidSeconds, WrongArgument, WrongValue
-from callboard.seconds import LONGEST, checked_seconds
-from callboard.text import shown
+from callboard.support.seconds import LONGEST, checked_seconds
+from callboard.support.text import shown
 
 #: Return a time as 0 to `LONGEST` seconds, or raise `InvalidSeconds`.
 seconds: Final = partial(checked_seconds, refuse=InvalidSeconds)

@@ -5,7 +5,7 @@ from typing import Final
 from callboard.actors.envelope import Envelope
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import Call, Ended
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 
 class Exit(Ended):

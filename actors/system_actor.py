@@ -30,7 +30,7 @@ from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
 from callboard.actors.supervision.succession import Succession
 from callboard.actors.waits.shutdown import Shutdown
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 A = TypeVar("A", bound=Actor)
 C = TypeVar("C", bound=Cell)

@@ -16,7 +16,7 @@ from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Asker, Sender
 from callboard.actors.runner.loop import current_task_set
 from callboard.actors.runner.runner import Runner
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 
 class TaskOwner(Protocol):

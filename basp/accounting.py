@@ -44,7 +44,7 @@ from callboard.basp.header import (
 )
 from callboard.basp.node_id import NodeId, node_id_text
 from callboard.basp.routing.path_order import FAR_EPOCHS
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: Epochs whose messages may be under way at once. Half of the numbers, so that one is used
 #: again only long after its last message.

@@ -98,7 +98,7 @@ from callboard.basp.frame import DEFAULT_PAYLOAD_LIMIT, Frame, pack_frame, repac
 from callboard.basp.header import MAX_ACTOR, Operation, check_header
 from callboard.basp.node_id import NO_NODE, NODE_ID_SIZE, NodeId, node_id_text
 from callboard.basp.seal import never
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: 2: dispatches carry a sequence number, delivery reports what was given up.
 VERSION: Final = 0x43420002

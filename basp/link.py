@@ -51,7 +51,7 @@ from callboard.basp.handshake import (
 from callboard.basp.header import Operation, check_header
 from callboard.basp.node_id import NO_NODE, NodeId, node_id_text
 from callboard.basp.seal import Opener, Sealer
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: Seconds for which bytes of an unfinished batch count as life: they prove nothing yet.
 BATCH_SECONDS: Final = 10.0

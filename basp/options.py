@@ -32,7 +32,7 @@ from callboard.basp.cbor import tags
 from callboard.basp.cbor.collisions import TEXTS
 from callboard.basp.cbor.plain import is_natural
 from callboard.basp.errors import MalformedPayload
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 DEADLINE_MS: Final = 1
 TRACE_CONTEXT: Final = 2

@@ -29,9 +29,9 @@ from callboard.basp.cbor.writer import (
     head,
     too_deep,
 )
-from callboard.dataclass import awaited_fields
 from callboard.support.construction import Restoring, constructor_of, runs_code_of_users
-from callboard.text import describe
+from callboard.support.dataclass import awaited_fields
+from callboard.support.text import describe
 
 #: A type name travels with every message of its type; 255 characters hide no abuse.
 NAME_LIMIT: Final = 255

@@ -14,7 +14,7 @@ import zmq
 from benchmarks.log_append import check
 from benchmarks.measure import Measure, Subject
 from callboard.commitlog import LogReader
-from callboard.doors.zeek_logger import ZeekLogger
+from callboard.zeek.doors.zeek_logger import ZeekLogger
 from callboard.zeek.log_write import LogField, LogType, encode_log_write
 
 RECORDS = 200_000

@@ -21,10 +21,10 @@ import zmq
 from benchmarks.measure import Measure, Subject
 from benchmarks.ours import LIMIT, Clock, Taken
 from callboard import Actor, Endpoint, handler
-from callboard.doors.zeromq_peer import ZeroMq
 from callboard.model.data import Data
 from callboard.model.scalar import Count
 from callboard.zeek import zeek_event, zeek_events
+from callboard.zeek.doors.zeromq_peer import ZeroMq
 from callboard.zeek.value import value_to_bytes
 
 TOPIC = "zeek.cluster.worker"

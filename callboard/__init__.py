@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from callboard.entity.queue.work_queue import QueueJob as QueueJob
     from callboard.entity.queue.work_queue import WorkQueue as WorkQueue
     from callboard.entity.reminders import ParkedReminder as ParkedReminder
+    from callboard.log_service.log_writer import LogWriter as LogWriter
     from callboard.node import Node as Node
     from callboard.proxies.errors import LinkError as LinkError
     from callboard.proxies.errors import LinkFull as LinkFull
@@ -74,7 +75,6 @@ if TYPE_CHECKING:
     from callboard.proxies.stats import NodeStats as NodeStats
     from callboard.proxies.workers.pool import Worker as Worker
     from callboard.proxies.workers.pool import WorkerPool as WorkerPool
-    from callboard.serving.log_writer import LogWriter as LogWriter
 
 # A name is imported when it is first used, so that who needs one room pays for no other: Spark
 # executors read logs without actors. A test holds this equal to the imports above.
@@ -113,7 +113,7 @@ _HOMES: Final = {
         "callboard.proxies.stats": "AccountInfo LinkInfo NodeStats",
         "callboard.proxies.link.tls": "Tls",
         "callboard.proxies.workers.pool": "Worker WorkerPool",
-        "callboard.serving.log_writer": "LogWriter",
+        "callboard.log_service.log_writer": "LogWriter",
     }.items()
     for name in names.split()
 }

@@ -27,15 +27,15 @@ slots.COMMANDS.fill(
 
 slots.WIRES.fill(
     {
-        "zeek-1.4": "callboard.doors.broker_1_4:Broker14Peering",
-        "zeek-2": "callboard.doors.zeek_peering:ZeekPeering",
+        "zeek-1.4": "callboard.zeek.doors.broker_1_4:Broker14Peering",
+        "zeek-2": "callboard.zeek.doors.zeek_peering:ZeekPeering",
     }
 )
 
 slots.DOORS.fill(
     {
-        "websocket client": "callboard.doors.web_socket_peer:WebSocketPeer",
-        "websocket server": "callboard.doors.web_socket_server:WebSocketServer",
+        "websocket client": "callboard.zeek.doors.web_socket_peer:WebSocketPeer",
+        "websocket server": "callboard.zeek.doors.web_socket_server:WebSocketServer",
         "zeromq flows": "callboard.flow.zeromq",
     }
 )
@@ -53,8 +53,8 @@ slots.NODE_PARTS.fill({"dashboard": "callboard.dashboard:DashboardServer"})
 
 slots.LOG_OPENERS.fill(
     {
-        "basp": "callboard.serving.node_disk:NodeDisk",
-        "basp names": "callboard.serving.node_disk:names_at",
+        "basp": "callboard.log_service.node_disk:NodeDisk",
+        "basp names": "callboard.log_service.node_disk:names_at",
     }
 )
 

@@ -14,8 +14,8 @@ from dataclasses import field
 from operator import attrgetter
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from callboard.dataclass import dataclass
-from callboard.histogram import Histogram
+from callboard.support.dataclass import dataclass
+from callboard.support.histogram import Histogram
 
 #: How the text is labelled when it is offered over HTTP.
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

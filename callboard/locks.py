@@ -2,7 +2,8 @@
 
 Every lock that guards data is made here, by `lock`, `condition` or `collecting_lock`. In
 production it is the interpreter's own `RLock`: it costs as much as a `Lock`, and it knows its
-owner. The owner is what tells a call that it runs inside another one (see `callboard.reentry`).
+owner. The owner is what tells a call that it runs inside another one: see
+`callboard.support.reentry`.
 
 Three rules hold for all of them:
 

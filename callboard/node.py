@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from callboard.entity.journal.journal import Journal
     from callboard.entity.queue.work_queue import WorkQueue
     from callboard.entity.reminders import ParkedReminder
-    from callboard.serving.flight_process import FlightProcess
-    from callboard.serving.log_service import ServedLog
+    from callboard.log_service.flight_process import FlightProcess
+    from callboard.log_service.log_service import ServedLog
 
 __all__ = ["Node"]
 
@@ -452,14 +452,14 @@ class Node(node.Node):
         """Start the actors that every node has, and who serves logs."""
         self._logs: dict[str, Any] = {}
         if logs is not None:  # a node that serves none loads no logs
-            from callboard.serving.log_service import checked_logs
+            from callboard.log_service.log_service import checked_logs
 
             self._logs = checked_logs(logs)
         super()._start_parts(limits, logs)
         self._broker.outgoing.codec.names_to_ref = self._entity_named
         if self._logs:
-            from callboard.serving.intake import LogIntake
-            from callboard.serving.log_service import LogService
+            from callboard.log_service.intake import LogIntake
+            from callboard.log_service.log_service import LogService
 
             parts = (self._logs, self.overlay, limits.payload)
             self.runtime.start_actor(LogService, parts, number=LOG_SERVICE)
@@ -488,8 +488,8 @@ class Node(node.Node):
             msg = f"the logs are served at {self._flight.address} already"
             raise WrongValue(msg)
         access = self._connector.options.access
-        from callboard.serving.flight_process import FlightProcess
-        from callboard.serving.log_service import real_folders
+        from callboard.log_service.flight_process import FlightProcess
+        from callboard.log_service.log_service import real_folders
 
         self._flight = FlightProcess(real_folders(self._logs), listen, access, tls)
         return self._flight.address

@@ -14,7 +14,7 @@ from callboard.figures import CONTENT_TYPE, Metric, exposition
 from callboard.kernel.twins import Closing
 from callboard.support.host_guard import HostGuard, Refusal
 from callboard.support.json_form import json_of
-from callboard.text import logged, printable
+from callboard.support.text import logged, printable
 
 if TYPE_CHECKING:
     from callboard.web import WebServer

@@ -31,7 +31,7 @@ from callboard.kernel.context import current_cell
 from callboard.kernel.errors import CallboardError
 from callboard.kernel.reply import Future
 from callboard.kernel.tracing import COMPANY, Begun, TraceContext
-from callboard.text import said
+from callboard.support.text import said
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider

@@ -24,7 +24,7 @@ from callboard import locks
 from callboard.kernel.tls import source_of
 from callboard.support import after_fork
 from callboard.support.host_guard import Asking, HostGuard, Refusal
-from callboard.text import logged
+from callboard.support.text import logged
 
 _log = logging.getLogger("callboard")
 

@@ -14,8 +14,8 @@ from callboard.actors.dispatch import DispatchTable, HandlerEntry
 from callboard.actors.envelope import Envelope
 from callboard.actors.reference import Query
 from callboard.actors.runtime import Runtime
-from callboard.dataclass import dataclass
 from callboard.proxies.messages import frozen_message
+from callboard.support.dataclass import dataclass
 
 #: Messages of one actor that are kept, the latest; seconds that a trace lasts at most.
 KEPT: Final = 500

@@ -22,7 +22,7 @@ from typing import Final
 
 from callboard.actors.errors import InvalidAddress, require
 from callboard.basp.node_id import NODE_ID_SIZE, NodeId
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 _ADDRESS: Final = re.compile(
     r"(?:(?:basp://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5})|basp://"

@@ -26,10 +26,10 @@ from callboard.actors.events import (
 )
 from callboard.actors.reference import ActorRef, Down, Sender
 from callboard.actors.runtime import Runtime
-from callboard.dataclass import dataclass
 from callboard.proxies.events import MessagesLost, NodeDown
 from callboard.proxies.messages import frozen_message
-from callboard.text import class_name, sendable
+from callboard.support.dataclass import dataclass
+from callboard.support.text import class_name, sendable
 
 #: Events, rows of losses, failures, restarts and ended actors that are kept, the latest.
 EVENTS: Final = 1_000

@@ -25,11 +25,11 @@ from typing import Final
 from callboard.actors.reference import current_cell
 from callboard.actors.runtime import Runtime
 from callboard.actors.waits.shutdown import Deadline
-from callboard.dataclass import dataclass
 from callboard.proxies.broker import Broker
 from callboard.proxies.messages import Drained
 from callboard.proxies.names.directory import Names
 from callboard.proxies.workers.pool import WorkerPool
+from callboard.support.dataclass import dataclass
 
 #: Seconds in which asks of other nodes are still taken: callers that had just found a name.
 #: For as long they are refused at least.

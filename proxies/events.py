@@ -2,7 +2,7 @@
 
 from dataclasses import field
 
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.handshake import FIRST_RELEASE
 from callboard.basp.header import FIRST_ACTOR, INSPECTOR, NODE_ACTOR
-from callboard.parts import PROCESS_PARTS, Row, RowWindow, cut_sorted, in_order, key_of
 from callboard.proxies.actor_trace import ActorTracePage, ActorTraces, TraceActor
 from callboard.proxies.broker import Broker
 from callboard.proxies.chronicle import (
@@ -42,8 +41,9 @@ from callboard.proxies.names.directory import Names
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.row_cache import RowCache
 from callboard.proxies.stats import AccountInfo, LinkInfo, ReachableNode
+from callboard.support.parts import PROCESS_PARTS, Row, RowWindow, cut_sorted, in_order, key_of
 from callboard.support.release import RELEASE, build_id
-from callboard.text import sendable
+from callboard.support.text import sendable
 
 #: Actors in one answer at most, about a megabyte: those with most to do.
 ROWS: Final = 10_000
@@ -284,7 +284,7 @@ class ReadPart(Query[PartRows]):
     Attributes:
         part: its name; a node that has no such part has no rows.
         which: of which one, such as the name of a store.
-        search: as of `callboard.parts.RowWindow`; so are those that follow.
+        search: as of `callboard.support.parts.RowWindow`; so are those that follow.
         keys: tell by what all rows are sorted.
     """
 

@@ -20,7 +20,6 @@ from callboard.basp.errors import BaspError, MalformedPayload, PayloadTooHeavy
 from callboard.basp.errors import DuplicateMessageType as BaspDuplicate
 from callboard.basp.errors import NotSerializable as BaspNotSerializable
 from callboard.basp.registry import DEFAULT_REGISTRY, NAME_LIMIT
-from callboard.dataclass import dataclass
 from callboard.proxies.errors import (
     DuplicateMessageType,
     MessageTooLarge,
@@ -29,7 +28,8 @@ from callboard.proxies.errors import (
     NotSerializable,
     UnknownMessageType,
 )
-from callboard.text import TEXT_LIMIT, said, shown
+from callboard.support.dataclass import dataclass
+from callboard.support.text import TEXT_LIMIT, said, shown
 
 T = TypeVar("T", bound=type)
 

@@ -74,7 +74,7 @@ from callboard.proxies.traffic.paths import describe_node
 from callboard.proxies.workers.class_source import refuse_while_loading, source_of
 from callboard.proxies.workers.pool import Worker, WorkerPool
 from callboard.support.release import RELEASE, build_id
-from callboard.text import shown
+from callboard.support.text import shown
 
 A = TypeVar("A", bound=Actor)
 P = ParamSpec("P")

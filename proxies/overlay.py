@@ -8,8 +8,6 @@ from callboard import locks
 from callboard.actors.future import Future
 from callboard.actors.runtime import Runtime
 from callboard.basp.node_id import NodeId
-from callboard.dataclass import dataclass
-from callboard.parts import Source
 from callboard.proxies.address import Endpoint
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.connector import Connector
@@ -17,6 +15,8 @@ from callboard.proxies.link.dialer import Dial
 from callboard.proxies.link.foreign import ForeignWires
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.route_table import RouteTable
+from callboard.support.dataclass import dataclass
+from callboard.support.parts import Source
 
 
 class LinkLoad(NamedTuple):

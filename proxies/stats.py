@@ -2,8 +2,8 @@
 
 from dataclasses import field
 
-from callboard.dataclass import dataclass
-from callboard.histogram import Histogram
+from callboard.support.dataclass import dataclass
+from callboard.support.histogram import Histogram
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from callboard.actors.runner.collector import relax
 from callboard.actors.runner.runner import Runner
 from callboard.basp.node_id import NodeId, make_node_id
 from callboard.basp.registry import DEFAULT_REGISTRY, MessageRegistry
-from callboard.dataclass import dataclass
 from callboard.proxies.link.network import MachineNetwork, Network
+from callboard.support.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

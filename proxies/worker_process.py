@@ -31,7 +31,7 @@ from callboard.proxies.events import LinkUp
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.node import Node
 from callboard.proxies.workers.class_source import ClassSource, load_class
-from callboard.text import describe
+from callboard.support.text import describe
 
 #: Seconds after which the process ends even if a handler does not return.
 LAST_SECONDS: Final = 2.0

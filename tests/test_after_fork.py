@@ -245,7 +245,7 @@ def make_flows(folder: Path, stack: ExitStack) -> Made:
 
 def make_zeromq(folder: Path, stack: ExitStack) -> Made:
     pytest.importorskip("zmq")
-    from callboard.doors.zeek_logger import ZeekLogger
+    from callboard.zeek.doors.zeek_logger import ZeekLogger
 
     broker = FlowBroker.bind("tcp://127.0.0.1:0", lambda _: None)
     stack.callback(broker.close)

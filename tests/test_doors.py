@@ -25,8 +25,6 @@ from callboard.basp.handshake import LinkConfig
 from callboard.basp.header import HEADER
 from callboard.broker import Configuration
 from callboard.dashboard import DashboardServer
-from callboard.doors import broker_peering
-from callboard.doors.web_socket_server import WebSocketLimits
 from callboard.gateway.modules.http import HttpModule
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.port.limits import NetworkLimits
@@ -36,6 +34,8 @@ from callboard.mqtt.wire.packet import V4, Connect
 from callboard.operation.health import HealthServer
 from callboard.pages import PageServer, text_page
 from callboard.proxies.link import connector, tls_socket
+from callboard.zeek.doors import broker_peering
+from callboard.zeek.doors.web_socket_server import WebSocketLimits
 from tests.polling import eventually
 from tests.proxies.papers import Papers
 
@@ -242,7 +242,7 @@ OPENERS = {
     "callboard/demo/page.py": "hands its socket to a dashboard's process",
     "callboard/cli/work/log_server.py": "sees whether a port is free, and closes it",
     "callboard/commitlog/remote/guard.py": "cuts connections of Flight, which has own bounds",
-    "callboard/doors/zeromq_socket.py": "ZeroMQ: its own bounds; a public one needs keys",
+    "callboard/zeek/doors/zeromq_socket.py": "ZeroMQ: its own bounds; a public one needs keys",
     "callboard/flow/zeromq.py": "ZeroMQ: its own bounds; a public one has to be wanted",
     "callboard/gateway/outprocess.py": "channels with processes of the gateway's own",
     "callboard/gateway/outprocess_host.py": "the other ends of these",

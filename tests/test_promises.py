@@ -13,7 +13,7 @@ from callboard.endpoint.machine import filter_exchange, leaf
 from callboard.model import encoding
 from callboard.proxies.link import stream, tls_socket
 from callboard.proxies.traffic import doubts
-from callboard.seconds import LONGEST
+from callboard.support.seconds import LONGEST
 from tests.fuzz.__main__ import run
 from tests.fuzz.targets import TARGETS
 

@@ -40,12 +40,12 @@ from callboard.broker.publisher import Publisher
 from callboard.broker.subscriber import StatusSubscriber, Subscriber
 from callboard.commitlog.following.follower import Follower
 from callboard.commitlog.following.named import NamedReader
-from callboard.dataclass import dataclass
 from callboard.flow.flow import Flow
 from callboard.gateway import Gateway
 from callboard.mqtt.service.router import Router
 from callboard.mqtt.wire.errors import LinkClosed
 from callboard.store.store import Store, StoreProxy
+from callboard.support.dataclass import dataclass
 from tests.sources import mentioning
 
 #: Seconds from the close of a node within which every wait has to end. Most end in
@@ -213,8 +213,8 @@ NO_WAIT = {
     "Journal.aclose": _CLOSES,
     "Journal.adone": "Node._start, as Journal.anext_page",
     "Journal.ato_log": "iterates the journal on a thread, as Journal.anext_page",
-    "LogWriter.aappend": "has a time of its own; see tests/callboard/serving",
-    "LogWriter.append_soon": "has a time of its own; see tests/callboard/serving",
+    "LogWriter.aappend": "has a time of its own; see tests/callboard/log_service",
+    "LogWriter.append_soon": "has a time of its own; see tests/callboard/log_service",
     "LogWriter.relink": "called by the linker of the writer, an actor",
     "WorkerPool.aclose": _CLOSES,
     "WorkerPool.adrain": _CLOSES,

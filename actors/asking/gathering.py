@@ -13,7 +13,7 @@ from callboard.actors.future import Future, refuse_endless_wait
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.seconds import limit as checked_limit
 from callboard.support.items import Items
-from callboard.text import shown
+from callboard.support.text import shown
 
 #: What can be waited for.
 AnyFuture = Future[Any] | concurrent.futures.Future[Any]

@@ -17,8 +17,8 @@ from callboard.actors.future import AskList, Future
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.seconds import period as checked_period
 from callboard.actors.waits.shutdown import Phase, Shutdown
-from callboard.dataclass import dataclass
-from callboard.seconds import LARGEST
+from callboard.support.dataclass import dataclass
+from callboard.support.seconds import LARGEST
 
 #: Seconds before the first repeat, and before a later one at most.
 FIRST_PAUSE: Final = 0.1

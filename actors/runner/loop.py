@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from callboard.actors.reference import current_cell
 from callboard.actors.runner.timers import Timer
-from callboard.text import said
+from callboard.support.text import said
 
 _HANDLES_A_TURN = 100  # callbacks run in one turn before actors get theirs
 _LAST_ROUNDS = 100  # turns for cancelled tasks at the end: one that resists must not hold it up

@@ -36,7 +36,7 @@ from callboard.actors.runner.slow_handlers import Stuck, TimeSheet
 from callboard.actors.runner.timers import Timer, Timers
 from callboard.actors.runner.watcher import WATCHER
 from callboard.support import after_fork
-from callboard.text import logged, shown
+from callboard.support.text import logged, shown
 
 log = logging.getLogger("callboard.runner")
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
-from callboard.histogram import Histogram
+from callboard.support.histogram import Histogram
 
 #: Looks after which one more ask is timed, and one more message followed.
 EVERY: Final = 20

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, Final
 
 from callboard import locks
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: Seconds that a handler may hold a thread before it is told.
 SLOW_AFTER: Final = 1.0

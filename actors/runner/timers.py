@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from callboard import locks
 from callboard.actors.seconds import seconds
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: Cancelled timers that are worth making the heap again.
 COMPACT_FROM: Final = 64

@@ -8,7 +8,7 @@ from callboard.actors.errors import InvalidSeconds, WrongArgument, WrongValue, r
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.mailbox import options_of
 from callboard.actors.seconds import limit
-from callboard.text import shown
+from callboard.support.text import shown
 
 Restart = Literal["permanent", "transient", "temporary"]
 

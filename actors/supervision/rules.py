@@ -26,7 +26,7 @@ from callboard.actors.errors import WrongValue, require
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.seconds import seconds
 from callboard.actors.supervision.child import Child
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 STRATEGIES: Final = ("one_for_one", "one_for_all", "rest_for_one")
 

@@ -21,8 +21,8 @@ from callboard.actors.signals import ChildDown, Exit, Restarted, Stop
 from callboard.actors.supervision.child import Child, check_children
 from callboard.actors.supervision.rules import BACKOFF, Phase, Slot, Supervision
 from callboard.actors.system_actor import CallBack
-from callboard.dataclass import dataclass
-from callboard.text import describe
+from callboard.support.dataclass import dataclass
+from callboard.support.text import describe
 
 log = logging.getLogger("callboard.actors")
 

@@ -22,8 +22,8 @@ from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Call, Down, NoActor, Sender, Watcher
 from callboard.actors.runtime import Runtime
 from callboard.actors.signals import LinkExit, Stop, Urgent
-from callboard.dataclass import dataclass
-from callboard.text import logged, shown, trace_of
+from callboard.support.dataclass import dataclass
+from callboard.support.text import logged, shown, trace_of
 
 log = logging.getLogger("callboard.thespian")
 

@@ -16,8 +16,8 @@ from callboard.actors.reference import ActorRef, Down
 from callboard.actors.thespian.cell import Creation, FailedChild, PlainCell
 from callboard.actors.thespian.neighbors import Neighbors
 from callboard.actors.thespian.sources import Sources
-from callboard.dataclass import dataclass
-from callboard.text import logged, said, shown
+from callboard.support.dataclass import dataclass
+from callboard.support.text import logged, said, shown
 
 log = logging.getLogger("callboard.thespian")
 

@@ -13,7 +13,7 @@ from callboard import locks
 from callboard.actors.reference import ActorRef, Teller
 from callboard.actors.runtime import Runtime
 from callboard.actors.thespian.cell import Creation
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 log = logging.getLogger("callboard.thespian")
 

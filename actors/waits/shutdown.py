@@ -39,8 +39,8 @@ from weakref import ref as weak
 
 from callboard.actors.errors import NodeClosed
 from callboard.actors.future import Future
-from callboard.dataclass import dataclass
-from callboard.text import logged
+from callboard.support.dataclass import dataclass
+from callboard.support.text import logged
 
 _log: Final = logging.getLogger("callboard.actors")
 

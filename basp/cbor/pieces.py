@@ -27,7 +27,7 @@ import cbor2
 from callboard.basp.cbor import tags
 from callboard.basp.cbor.collisions import TEXTS
 from callboard.basp.errors import MalformedPayload, PayloadTooHeavy
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: Makes the reader of a stream of small items, with so many levels inside each other.
 OpenReader = Callable[[io.BytesIO, int], cbor2.CBORDecoder]

@@ -24,7 +24,7 @@ from callboard.basp.cbor import tags
 from callboard.basp.cbor.collisions import SAME_HASH_LIMIT, check_hashes
 from callboard.basp.cbor.pieces import PieceReader, reserve
 from callboard.basp.errors import MalformedPayload, RemoteProtocolError
-from callboard.text import describe
+from callboard.support.text import describe
 
 #: Makes a value of a tag's content; also told whether a map key is being read. What it raises
 #: becomes a `RemoteProtocolError`.

@@ -51,7 +51,7 @@ from callboard.basp.routing.update import (
     write_rest,
     write_vector,
 )
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: What the name of a tool begins with on the wire. Nodes of the release before take it for no
 #: name, and ask the tool.

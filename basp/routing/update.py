@@ -33,7 +33,7 @@ from callboard.basp.cbor.plain import (
 )
 from callboard.basp.errors import MalformedPayload
 from callboard.basp.node_id import NO_NODE, NODE_ID_SIZE, NodeId, node_id_text
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: Nodes on a path, the first and last included. Longer paths would cost more in
 #: forwarding than any cluster of people's making needs.

@@ -11,10 +11,10 @@ copied when they become data, and when they are taken out of it.
 from collections import abc
 from typing import Any, overload
 
-from callboard.keywords import also_named
 from callboard.model import data as model
 from callboard.model.data import Data as AnyData
 from callboard.model.data import order_key
+from callboard.support.keywords import also_named
 
 
 class Vector(abc.MutableSequence[AnyData]):

@@ -53,7 +53,6 @@ from callboard.kernel.tls import Tls, refuse_unguarded
 from callboard.kernel.topology import checked_endpoint
 from callboard.kernel.twins import Closing, on_a_thread, refuse_loop
 from callboard.kernel.wire import ForeignPeer
-from callboard.keywords import also_named
 from callboard.model.errors import InvalidData, InvalidOption
 from callboard.node import Node
 from callboard.store import Backend as StoreBackend
@@ -66,13 +65,14 @@ from callboard.store import (
     attach_master,
 )
 from callboard.support import after_fork
+from callboard.support.keywords import also_named
 from callboard.support.redaction import redacted
 from callboard.support.slots import DOORS, WIRES
 
 if TYPE_CHECKING:
-    from callboard.doors.web_socket_peer import WebSocketPeer
-    from callboard.doors.web_socket_server import WebSocketLimits
     from callboard.entity.journal.journal import Journal
+    from callboard.zeek.doors.web_socket_peer import WebSocketPeer
+    from callboard.zeek.doors.web_socket_server import WebSocketLimits
 
 log = logging.getLogger("callboard.broker")
 

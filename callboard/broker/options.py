@@ -17,7 +17,7 @@ from callboard.broker.conf import parse_conf
 from callboard.endpoint.machine.peer_buffer import OverflowPolicy
 from callboard.model.errors import InvalidData, InvalidOption
 from callboard.model.timespan import Timespan
-from callboard.named_file import read_named
+from callboard.support.named_file import read_named
 
 log = logging.getLogger("callboard.broker")
 

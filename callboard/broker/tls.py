@@ -10,9 +10,9 @@ import ssl
 from typing import Final
 
 from callboard.broker.options import Configuration
-from callboard.dataclass import dataclass
 from callboard.kernel.errors import TlsError
 from callboard.kernel.tls import load_lists, never_resume
+from callboard.support.dataclass import dataclass
 
 #: Elliptic Diffie-Hellman without certificates, the suite that Broker uses; TLS 1.3 has none.
 _ANONYMOUS: Final = "AECDH-AES256-SHA:@SECLEVEL=0"

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from callboard.channel import message
 from callboard.channel.producer import HEARTBEAT_INTERVAL, NACK_LIMIT, TIMEOUT
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 P = TypeVar("P")
 

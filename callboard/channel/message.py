@@ -7,7 +7,7 @@ may lose, double, delay and reorder all of these; no message depends on an earli
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 P = TypeVar("P")
 

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Final, Generic, Protocol, TypeVar
 
 from callboard.channel import message
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 H = TypeVar("H", bound=Hashable)
 P = TypeVar("P")

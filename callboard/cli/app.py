@@ -16,7 +16,7 @@ from callboard.cli.options import AccessOptions, JsonOptions, command, flag, opt
 from callboard.cli.output import say
 from callboard.cli.own_node import DashboardOptions
 from callboard.cli.problem import FAILED, MISUSED, Problem, explain, one_line
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 from callboard.support.release import RELEASE, build_id
 from callboard.support.slots import COMMANDS
 

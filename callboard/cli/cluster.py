@@ -11,7 +11,7 @@ from callboard.cli.options import AccessOptions, command, noun, option
 from callboard.cli.output import age_text, columns
 from callboard.cli.problem import Misuse, Problem
 from callboard.cli.work.actor_table import LISTED, loss_table, page, table_of_nodes
-from callboard.parts import found_rows
+from callboard.support.parts import found_rows
 
 if TYPE_CHECKING:
     from callboard.kernel.tables import ActorInfo, ClusterInspection

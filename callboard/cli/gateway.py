@@ -11,7 +11,7 @@ from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import columns, say, to_json
 from callboard.cli.own_node import catch_signals
 from callboard.cli.problem import FAILED, MISUSED, Misuse, Problem, Problems
-from callboard.named_file import read_named
+from callboard.support.named_file import read_named
 
 if TYPE_CHECKING:
     from callboard.gateway import Gateway, Message, ModuleStatus

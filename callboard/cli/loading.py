@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from callboard.cli.problem import Misuse, Problem
-from callboard.text import describe
+from callboard.support.text import describe
 
 if TYPE_CHECKING:
     from callboard.kernel.actors import Actor

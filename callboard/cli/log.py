@@ -40,7 +40,7 @@ from callboard.commitlog.reader import is_archive, list_logs
 from callboard.commitlog.verify import verify as verify_log
 from callboard.pipeline.errors import PipelineError
 from callboard.support.json_form import json_of
-from callboard.text import printable
+from callboard.support.text import printable
 
 #: The table that is the log which the command names.
 LOG: Final = "log"

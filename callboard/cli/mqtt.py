@@ -16,7 +16,7 @@ from callboard.cli.options import JsonOptions, LookOptions, command, flag, noun,
 from callboard.cli.output import columns, say, to_json
 from callboard.cli.problem import Misuse, Problem
 from callboard.support.redaction import redacted
-from callboard.text import printable
+from callboard.support.text import printable
 
 #: Seconds that the console has to answer.
 PATIENCE: Final = 5.0

@@ -26,7 +26,7 @@ from callboard.cli.options import (
 from callboard.cli.output import age_text, columns, say, to_json
 from callboard.cli.problem import one_line
 from callboard.cli.work.actor_table import LISTED, RATED, loss_table, table
-from callboard.parts import event_row
+from callboard.support.parts import event_row
 
 if TYPE_CHECKING:
     from callboard.kernel.actors import ActorRef

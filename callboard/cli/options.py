@@ -22,9 +22,9 @@ from typer.core import TyperCommand
 
 from callboard.cli.output import say, to_json
 from callboard.cli.problem import Misuse
-from callboard.dataclass import dataclass
-from callboard.named_file import read_named
-from callboard.text import printable
+from callboard.support.dataclass import dataclass
+from callboard.support.named_file import read_named
+from callboard.support.text import printable
 
 if TYPE_CHECKING:
     from callboard.kernel.tls import Tls

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from callboard.support.nesting import parse_json
-from callboard.text import printable
+from callboard.support.text import printable
 
 
 def say(text: object = "", *, err: bool = False) -> None:

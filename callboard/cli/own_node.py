@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from callboard.cli.options import AccessOptions, flag, option
 from callboard.cli.problem import FAILED, Misuse, Problem
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 if TYPE_CHECKING:
     from callboard.endpoint.hub import Hub

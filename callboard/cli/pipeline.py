@@ -47,7 +47,7 @@ from callboard.pipeline.progress import Handed, Progress, StatusFile, listener, 
 from callboard.pipeline.queries import Query, Settings, seconds_of
 from callboard.pipeline.state import Detection
 from callboard.support.private_file import make_folder, open_private
-from callboard.text import printable
+from callboard.support.text import printable
 
 if TYPE_CHECKING:
     from callboard.endpoint.hub import Hub

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from callboard.support.redaction import redacted
-from callboard.text import printable
+from callboard.support.text import printable
 
 FAILED: Final = 1
 MISUSED: Final = 2

@@ -121,7 +121,7 @@ def _opened_web_socket(hub: Any, url: str, options: ConnectOptions) -> Any:
     from callboard.kernel.tls import Tls
 
     try:
-        from callboard.doors.web_socket_peer import WebSocketPeer
+        from callboard.zeek.doors.web_socket_peer import WebSocketPeer
     except ImportError as error:
         why = f"this needs a package ({error.name})"
         raise Problem(why=why, step="pip install 'callboard[websocket]'") from error
@@ -143,8 +143,8 @@ def _opened_zeromq(hub: Any, url: str, options: ConnectOptions) -> Any:
     from callboard.broker import Endpoint
 
     try:
-        from callboard.doors.zeromq_peer import ZeroMq, addresses_of
-        from callboard.doors.zeromq_socket import Curve
+        from callboard.zeek.doors.zeromq_peer import ZeroMq, addresses_of
+        from callboard.zeek.doors.zeromq_socket import Curve
     except ImportError as error:
         why = f"this needs a package ({error.name})"
         raise Problem(why=why, step="pip install 'callboard[zmq]'") from error

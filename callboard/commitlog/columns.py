@@ -14,7 +14,7 @@ from cbor2 import CBOREncodeError, CBORError, dumps, loads
 from callboard.commitlog.errors import InvalidRecord
 from callboard.commitlog.record import decode_value
 from callboard.support.nesting import NestedTooDeep, check_all_levels, to_cbor
-from callboard.text import shown
+from callboard.support.text import shown
 
 T = TypeVar("T")
 Key = str | bytes | None

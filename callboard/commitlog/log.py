@@ -42,11 +42,11 @@ from callboard.commitlog.recovery import LogRecovery
 from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.sealed import Sealing
 from callboard.commitlog.writer import Claimed, Grouping, Writer
-from callboard.parts import PROCESS_PARTS, Row
-from callboard.seconds import checked_seconds
 from callboard.support import after_fork
+from callboard.support.parts import PROCESS_PARTS, Row
 from callboard.support.private_file import check_mode
-from callboard.text import shown
+from callboard.support.seconds import checked_seconds
+from callboard.support.text import shown
 
 Sync = Literal["none", "group", "each"]
 

@@ -17,7 +17,7 @@ from callboard.commitlog.disk import is_readable
 from callboard.commitlog.folder import CUT, TEMPORARY, Folder, Mark, copy_bytes, read_mark
 from callboard.commitlog.integrity import Scan, find_intact
 from callboard.commitlog.segment import SegmentIndex
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

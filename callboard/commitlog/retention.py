@@ -6,8 +6,8 @@ from typing import Final
 
 from callboard.commitlog.errors import InvalidOption
 from callboard.commitlog.segment import SegmentInfo
-from callboard.dataclass import dataclass
-from callboard.seconds import LARGEST, check_numbers
+from callboard.support.dataclass import dataclass
+from callboard.support.seconds import LARGEST, check_numbers
 
 DEFAULT_SEGMENT_BYTES: Final = 64 << 20
 #: Segments that a limit is spread over, so that about a tenth of it goes at a time.

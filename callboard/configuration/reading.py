@@ -25,10 +25,10 @@ from pydantic import (
 )
 
 from callboard.configuration.host_port import parse_host_port, parse_listen
-from callboard.named_file import read_named
-from callboard.seconds import LARGEST
+from callboard.support.named_file import read_named
 from callboard.support.redaction import HIDDEN, hidden, is_secret, redacted
-from callboard.text import TEXT_LIMIT, shown
+from callboard.support.seconds import LARGEST
+from callboard.support.text import TEXT_LIMIT, shown
 
 #: Bytes of a configuration file: parsers need several times that in memory.
 FILE_LIMIT: Final = 16 * 1024 * 1024

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
 from callboard.kernel.codec import DEFAULT_REGISTRY
 from callboard.kernel.errors import CallboardError, NotPermitted
 from callboard.kernel.twins import on_a_thread
 from callboard.node import Node
 from callboard.store import attach_clone
-from callboard.text import printable, shown
+from callboard.support.dataclass import dataclass
+from callboard.support.text import printable, shown
 
 _AUDIT: Final = logging.getLogger("callboard.audit")
 

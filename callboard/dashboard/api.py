@@ -11,7 +11,6 @@ from typing import Any, Final
 from pydantic import BaseModel, TypeAdapter
 
 from callboard.dashboard.collector import ClusterWatch
-from callboard.dataclass import dataclass
 from callboard.kernel.errors import CallboardError
 from callboard.kernel.tables import (
     ActorInfo,
@@ -21,7 +20,8 @@ from callboard.kernel.tables import (
     TraceActor,
     TracedMessage,
 )
-from callboard.parts import LOOKED_AT, RowWindow, found_rows
+from callboard.support.dataclass import dataclass
+from callboard.support.parts import LOOKED_AT, RowWindow, found_rows
 
 #: Rows of one answer at most: what a page shows, and a file that is saved.
 ROWS: Final = 5_000
@@ -212,7 +212,7 @@ async def _events(collector: ClusterWatch, asked: Asked) -> Answer:
 
 
 def part(name: str, text: str, *, which: Parameter | None = None, sort: str = "") -> View:
-    """Return the view of a part of the nodes: see `callboard.parts`."""
+    """Return the view of a part of the nodes: see `callboard.support.parts`."""
 
     async def answer(collector: ClusterWatch, asked: Asked) -> Answer:
         where = {"which": asked.get("which", ""), "node": asked["node"]}

@@ -18,7 +18,7 @@ from callboard.dashboard.guard import BODY_LIMIT, Application, Guard, GuardedApp
 from callboard.dashboard.streams import STREAMS, Streams
 from callboard.kernel.errors import CallboardError
 from callboard.node import Node
-from callboard.text import logged, printable
+from callboard.support.text import logged, printable
 
 if TYPE_CHECKING:
     from starlette.requests import Request

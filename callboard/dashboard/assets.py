@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from callboard.dashboard.guard import HEADERS
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 _FILES: Final = Path(__file__).parent / "files"
 

@@ -20,7 +20,6 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
-from callboard.dataclass import dataclass
 from callboard.kernel.actors import Query
 from callboard.kernel.errors import CallboardError
 from callboard.kernel.events import LinkDown, LinkUp, NodeDown, NodeUp
@@ -34,7 +33,8 @@ from callboard.kernel.tables import (
 )
 from callboard.kernel.topology import INSPECTOR
 from callboard.node import Node
-from callboard.parts import Key, Row, RowWindow, event_row, key_of, share, slices_fit
+from callboard.support.dataclass import dataclass
+from callboard.support.parts import Key, Row, RowWindow, event_row, key_of, share, slices_fit
 
 #: Seconds between two rounds of questions; and the shortest time between two of them.
 INTERVAL: Final = 1.0

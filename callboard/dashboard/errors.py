@@ -3,7 +3,7 @@
 from typing import Final
 
 from callboard.kernel.errors import CallboardError
-from callboard.text import printable, said
+from callboard.support.text import printable, said
 
 
 class DashboardError(CallboardError):

@@ -16,7 +16,7 @@ from dataclasses import field
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 from callboard.support.host_guard import Asking, HostGuard
 
 #: Bytes of the body of an action, and of the headers of any request.

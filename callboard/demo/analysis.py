@@ -17,7 +17,7 @@ from callboard.commitlog import LogError, LogReader, Record
 from callboard.commitlog.disk import open_plain
 from callboard.demo.line import start_child
 from callboard.demo.story import ANALYSIS, DemoOptions
-from callboard.text import printable
+from callboard.support.text import printable
 
 #: Variable of the environment that `make run` sets to "awaited" while it fetches Spark.
 AWAITED: Final = "CALLBOARD_SPARK"

@@ -23,7 +23,7 @@ from callboard.demo.page import DemoPage
 from callboard.demo.scene import Event, Scene
 from callboard.demo.screen import DemoScreen, Keyboard, KeyCommand, KeyParser, PlainScreen
 from callboard.demo.story import Blow, DemoOptions, Timeline
-from callboard.text import printable
+from callboard.support.text import printable
 
 
 def process_start_ns() -> int:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TextIO
 
 from callboard.demo.line import LINKS, NAMES
 from callboard.demo.scene import Event, Scene
-from callboard.text import printable
+from callboard.support.text import printable
 
 
 class DemoScreen(Protocol):

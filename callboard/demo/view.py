@@ -16,7 +16,7 @@ from callboard.demo.line import LINKS, NAMES
 from callboard.demo.scene import Event, NodeState, NodeView, Scene, Tone
 from callboard.demo.screen import event_line
 from callboard.demo.sensor import SUBJECTS
-from callboard.text import printable
+from callboard.support.text import printable
 
 #: Seconds between two pictures.
 DRAW_INTERVAL: Final = 0.125

@@ -31,7 +31,7 @@ from callboard.kernel.context import CallBack
 from callboard.kernel.events import Unexpected
 from callboard.kernel.twins import Closing
 from callboard.model.data import thawed
-from callboard.text import describe
+from callboard.support.text import describe
 
 _LOG: Final = logging.getLogger("callboard.endpoint")
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from callboard.dataclass import dataclass
 from callboard.kernel.actors import ActorRef
+from callboard.support.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

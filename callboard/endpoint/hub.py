@@ -29,7 +29,6 @@ from weakref import WeakSet
 import cbor2
 
 from callboard import locks
-from callboard.dataclass import dataclass
 from callboard.endpoint.events import Undelivered
 from callboard.endpoint.machine.catch_up import ANSWER_SECONDS
 from callboard.endpoint.machine.core import DEFAULT_TTL, Core
@@ -81,9 +80,10 @@ from callboard.kernel.reply import Future
 from callboard.kernel.topology import CORE_ACTOR, DIRECTORY, Dial, Lookup
 from callboard.model.errors import MalformedMessage
 from callboard.node import Node
-from callboard.parts import Row
-from callboard.seconds import check_numbers
 from callboard.support import after_fork
+from callboard.support.dataclass import dataclass
+from callboard.support.parts import Row
+from callboard.support.seconds import check_numbers
 
 _LOG: Final = logging.getLogger("callboard.endpoint")
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any, Final
 
-from callboard.dataclass import dataclass
 from callboard.endpoint.machine.core import Core
+from callboard.support.dataclass import dataclass
 
 #: Seconds in which changes are collected: filters change in bursts.
 WISHES_PAUSE: Final = 0.02

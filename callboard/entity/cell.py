@@ -24,7 +24,6 @@ from functools import partial
 from typing import Any, Final, Literal
 from weakref import ref as weak
 
-from callboard.dataclass import dataclass
 from callboard.entity.entity import Entity
 from callboard.entity.errors import EntityUnavailable, NotPersistable
 from callboard.entity.form import IMMUTABLE, OTHER_RELEASE
@@ -55,7 +54,8 @@ from callboard.kernel.errors import MessageTooLarge
 from callboard.kernel.events import SlowHandler
 from callboard.kernel.reply import Future, Sender
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
-from callboard.text import class_name, said
+from callboard.support.dataclass import dataclass
+from callboard.support.text import class_name, said
 
 #: As `NewEvent`, in half of the time: each event is made so.
 _new_event: Final[Callable[[tuple[str, int, str, int, str]], NewEvent]] = partial(

@@ -102,8 +102,8 @@ from callboard.lease.machine.lease_machine import (
     LeaseKilled,
     LeaseMachine,
 )
-from callboard.parts import Row
-from callboard.text import class_name, said, shown
+from callboard.support.parts import Row
+from callboard.support.text import class_name, said, shown
 
 if TYPE_CHECKING:
     from callboard.entity.queue.work_queue import WorkQueue

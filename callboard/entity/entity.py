@@ -32,7 +32,7 @@ from callboard.kernel.errors import (
     WrongArgument,
     WrongValue,
 )
-from callboard.text import shown
+from callboard.support.text import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 

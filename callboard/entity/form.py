@@ -15,7 +15,6 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from callboard.dataclass import dataclass
 from callboard.kernel.codec import (
     BaspError,
     MessageRefused,
@@ -29,7 +28,8 @@ from callboard.kernel.codec import (
 from callboard.kernel.codec import NotSerializable as CannotTravel
 from callboard.kernel.errors import NotSerializable
 from callboard.lease.errors import StateCorrupt, StateVersion
-from callboard.text import shown
+from callboard.support.dataclass import dataclass
+from callboard.support.text import shown
 
 V = TypeVar("V")
 

@@ -10,7 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from callboard import locks, reentry
+from callboard import locks
 from callboard.entity.applying import apply_all, public_state, restore
 from callboard.entity.cell import (
     Emission,
@@ -49,15 +49,16 @@ from callboard.entity.state.interface import (
     check_numbers,
 )
 from callboard.entity.unpersisted import checking
-from callboard.histogram import Histogram
 from callboard.kernel.activation import DispatchTable, Envelope
 from callboard.kernel.actors import ActorRef, ExitReason
 from callboard.kernel.codec import RecordType
 from callboard.kernel.context import NodeContext
 from callboard.kernel.reply import Sender
 from callboard.lease.errors import Fenced, StateCorrupt
-from callboard.reentry import HandOver
-from callboard.text import said
+from callboard.support import reentry
+from callboard.support.histogram import Histogram
+from callboard.support.reentry import HandOver
+from callboard.support.text import said
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

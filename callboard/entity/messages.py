@@ -2,7 +2,6 @@
 
 from typing import Any, ClassVar
 
-from callboard.dataclass import dataclass
 from callboard.entity.errors import EntityUnavailable
 from callboard.kernel.activation import Carried, read_asks
 from callboard.kernel.actors import ActorRef, errors_travel, frozen_message, message
@@ -15,6 +14,7 @@ from callboard.lease.errors import (
     ValueRefused,
     WrongState,
 )
+from callboard.support.dataclass import dataclass
 
 errors_travel(
     EntityUnavailable,

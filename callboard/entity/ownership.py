@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from callboard.dataclass import dataclass
 from callboard.entity.host import EntityHost
 from callboard.entity.machine.ballot_machine import (
     BallotEffect,
@@ -65,6 +64,7 @@ from callboard.kernel.reply import Future
 from callboard.lease.driver import LeaseDriver
 from callboard.lease.errors import OutcomeUnknown, StorageError, WrongState
 from callboard.lease.register import Leases, LeaseValue, Versioned
+from callboard.support.dataclass import dataclass
 
 T = TypeVar("T")
 

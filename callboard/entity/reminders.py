@@ -29,7 +29,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
-from callboard.dataclass import dataclass
 from callboard.entity.entity import EntityType
 from callboard.entity.machine.table import slot_of
 from callboard.entity.state.client import StateClient
@@ -42,6 +41,7 @@ from callboard.entity.state.interface import (
 from callboard.kernel.activation import Home
 from callboard.kernel.actors import ActorRef
 from callboard.kernel.context import NodeContext
+from callboard.support.dataclass import dataclass
 
 #: Milliseconds ahead for which reminders are held in memory, and seconds between reads of them.
 WINDOW_MS: Final = 60_000

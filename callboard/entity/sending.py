@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Final, Literal
 
-from callboard import locks, reentry
-from callboard.dataclass import dataclass
+from callboard import locks
 from callboard.entity.errors import EntityUnavailable
 from callboard.entity.machine.table import Table
 from callboard.entity.messages import (
@@ -48,7 +47,9 @@ from callboard.kernel.reply import Future, Sender, due_of
 from callboard.kernel.shutdown import Phase
 from callboard.kernel.topology import ENTITIES
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
-from callboard.reentry import HandOver
+from callboard.support import reentry
+from callboard.support.dataclass import dataclass
+from callboard.support.reentry import HandOver
 
 #: Messages that wait for the owner of a slot, and seconds that one which was told does.
 WAITING_LIMIT: Final = 1_000

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
-from callboard.dataclass import dataclass
 from callboard.flow.errors import FactoryDeadlock, FlowRefused
 from callboard.flow.protocol.message import Message
 from callboard.flow.protocol.rules import Rule
@@ -20,7 +19,8 @@ from callboard.kernel.actors import Actor, ActorRef, Group, frozen_message
 from callboard.kernel.errors import NoMembers
 from callboard.kernel.reply import Future
 from callboard.node import Node
-from callboard.text import describe, said
+from callboard.support.dataclass import dataclass
+from callboard.support.text import describe, said
 
 _log = logging.getLogger("callboard.flow")
 

@@ -24,8 +24,8 @@ from callboard.flow.protocol.message import Message, object_text
 from callboard.flow.protocol.rules import Rule, fill_pattern, invalid_rule
 from callboard.kernel.actors import Actor, ActorRef
 from callboard.kernel.errors import RemoteError
-from callboard.named_file import read_named
 from callboard.node import Node
+from callboard.support.named_file import read_named
 
 _DIRECTIONS: Final = {"w": "inject", "r": "extract"}
 _KEYS: Final = frozenset({"rule", "rw", "filepat", "attr"})

@@ -27,7 +27,7 @@ from callboard.node import Node
 from callboard.support import after_fork
 from callboard.support.items import Items
 from callboard.support.slots import DOORS
-from callboard.text import describe, said
+from callboard.support.text import describe, said
 
 #: Seconds to reach a broker's node when a flow sets no limit.
 CONNECT_TIME: Final = 10.0

@@ -10,7 +10,7 @@ from callboard.flow.protocol.machine import FlowMachine
 from callboard.flow.protocol.message import Message
 from callboard.kernel.actors import Actor, handler
 from callboard.kernel.errors import AskTimeout
-from callboard.text import said
+from callboard.support.text import said
 
 
 class FlowHandler(Actor):

@@ -43,7 +43,7 @@ from callboard.kernel.reply import Future
 from callboard.kernel.twins import on_a_thread, refuse_loop
 from callboard.node import Node
 from callboard.support import after_fork
-from callboard.text import describe, said
+from callboard.support.text import describe, said
 
 #: As the source of a link: every other module.
 ANY: Final = "*"

@@ -37,7 +37,7 @@ from callboard.gateway.modules import READY_MADE
 from callboard.gateway.outprocess import OutProcess, ProcessEntrypoint
 from callboard.gateway.remote import read_place
 from callboard.kernel.queue import Mailbox
-from callboard.text import describe, logged
+from callboard.support.text import describe, logged
 
 #: What may wait on disk before a module that has a store, unless its queue says otherwise.
 STORED: Final = Mailbox(limit=100_000, bytes=256 << 20)

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args
 
 from callboard import locks
 from callboard.gateway.handle import DeadLetter, ModuleCounters
-from callboard.text import logged
+from callboard.support.text import logged
 
 _log = logging.getLogger("callboard.gateway")
 

@@ -15,7 +15,7 @@ from callboard.gateway.wire.message import Message
 from callboard.kernel.actors import ActorRef, Restart
 from callboard.kernel.queue import Mailbox
 from callboard.kernel.reply import Future
-from callboard.text import describe
+from callboard.support.text import describe
 
 _log = logging.getLogger("callboard.gateway")
 

@@ -22,7 +22,7 @@ from callboard.gateway.wire.message import Message
 from callboard.kernel.actors import ExitReason, Reminder, handler
 from callboard.kernel.backoff import Backoff
 from callboard.kernel.context import CallBack
-from callboard.text import describe
+from callboard.support.text import describe
 
 _log = logging.getLogger("callboard.gateway")
 

@@ -24,7 +24,7 @@ from callboard.kernel.actors import ActorRef, Reminder, handler
 from callboard.kernel.checks import require
 from callboard.kernel.context import CallBack, SystemActor
 from callboard.kernel.errors import WrongArgument
-from callboard.text import describe, logged
+from callboard.support.text import describe, logged
 
 _log = logging.getLogger("callboard.gateway")
 

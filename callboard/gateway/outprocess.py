@@ -29,8 +29,8 @@ from callboard.gateway import errors
 from callboard.gateway.module import Module
 from callboard.gateway.wire import control
 from callboard.gateway.wire.message import Message
-from callboard.seconds import LONGEST
 from callboard.support import after_fork
+from callboard.support.seconds import LONGEST
 
 if TYPE_CHECKING:
     import pynng

@@ -23,7 +23,7 @@ from callboard.kernel.actors import ActorRef, Down, frozen_message, handler
 from callboard.kernel.errors import CallboardError, MailboxFull
 from callboard.kernel.topology import parse_node_address
 from callboard.node import Node
-from callboard.text import describe
+from callboard.support.text import describe
 
 _log = logging.getLogger("callboard.gateway")
 

@@ -22,7 +22,7 @@ from callboard.commitlog import CommitLog, LogError
 from callboard.gateway.errors import ModuleFailed
 from callboard.gateway.inbox import FAILED, Inbox
 from callboard.support import after_fork
-from callboard.text import describe
+from callboard.support.text import describe
 
 _log = logging.getLogger("callboard.gateway")
 

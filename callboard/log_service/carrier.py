@@ -19,7 +19,7 @@ from callboard.kernel.actors import ActorRef
 from callboard.kernel.context import Node
 from callboard.kernel.errors import CallboardError, LinkFull
 from callboard.kernel.reply import Future
-from callboard.serving.append import (
+from callboard.log_service.append import (
     AppendedRow,
     AppendToLog,
     ProducerAppend,

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from callboard.dataclass import dataclass
-from callboard.serving.messages import AwaitLogGrowth, ReadLogFile
+from callboard.log_service.messages import AwaitLogGrowth, ReadLogFile
+from callboard.support.dataclass import dataclass
 
 #: Reads of one peer that may wait, some 300 B each: 128 readers that read ahead.
 READS_PER_PEER: Final = 1_024

@@ -80,7 +80,7 @@ class FlightProcess:
         """Start a child; returns its port."""
         location = f"{self._scheme}://{self._host}:{port}"
         child = subprocess.Popen(
-            [sys.executable, "-m", "callboard.serving.flight_process"],
+            [sys.executable, "-m", "callboard.log_service.flight_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -174,7 +174,7 @@ def _papers_of(tls: Tls | None) -> dict[str, str | None]:
 
 def _serve(order: Mapping[str, Any]) -> None:
     """Serve what an order says until the standard input ends or the parent is another."""
-    from callboard.serving.log_door import LogDoor
+    from callboard.log_service.log_door import LogDoor
 
     keys = order["keys"]
 

@@ -22,7 +22,7 @@ from callboard.kernel.context import CallBack, SystemActor
 from callboard.kernel.errors import CallboardError, NotPermitted, NotRegistered, WrongArgument
 from callboard.kernel.reply import Promise
 from callboard.kernel.topology import CORE_ACTOR, Overlay
-from callboard.serving.append import (
+from callboard.log_service.append import (
     GROUP_BYTES,
     AppendGroup,
     AppendToLog,
@@ -33,7 +33,7 @@ from callboard.serving.append import (
     columns_of,
     refusal_of,
 )
-from callboard.serving.log_service import Served
+from callboard.log_service.log_service import Served
 
 _log = logging.getLogger("callboard.serving")
 #: What topics of callboard itself hold, which leaves do not publish.

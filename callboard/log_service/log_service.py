@@ -25,7 +25,7 @@ from callboard.kernel.errors import (
 )
 from callboard.kernel.reply import Promise
 from callboard.kernel.topology import Overlay
-from callboard.serving.desk import (
+from callboard.log_service.desk import (
     TAKEN_WITHIN,
     Fetch,
     LogDesk,
@@ -34,7 +34,7 @@ from callboard.serving.desk import (
     ServedReader,
     Tell,
 )
-from callboard.serving.messages import (
+from callboard.log_service.messages import (
     PIECE,
     AwaitLogGrowth,
     FileBytes,

@@ -3,10 +3,10 @@
     append() ──rows──> queue ──ask──> the node's intake ──offset, durable──> append() returns
 
 Records are sent as they come, up to `WINDOW` of them before the first is answered, together
-with those of other writers on this node (`callboard.serving.carrier`). They stay in the queue
-until then, in the order of their numbers. When the link is lost, an actor of the node that
-asks links again, tells the log the producer's epoch, and sends what is in the queue once more:
-the log knows by number what it has taken.
+with those of other writers on this node (`callboard.log_service.carrier`). They stay in the
+queue until then, in the order of their numbers. When the link is lost, an actor of the node
+that asks links again, tells the log the producer's epoch, and sends what is in the queue once
+more: the log knows by number what it has taken.
 """
 
 import asyncio
@@ -54,11 +54,11 @@ from callboard.kernel.errors import (
 from callboard.kernel.reply import Future
 from callboard.kernel.shutdown import Phase
 from callboard.kernel.topology import LOG_INTAKE
-from callboard.seconds import checked_seconds
-from callboard.serving.append import AppendedRow, OpenLogProducer, ProducerAppend, error_of
-from callboard.serving.carrier import AppendCarrier, Parcel, WaitingAppend, carrier_of
-from callboard.serving.node_disk import LogCaller
+from callboard.log_service.append import AppendedRow, OpenLogProducer, ProducerAppend, error_of
+from callboard.log_service.carrier import AppendCarrier, Parcel, WaitingAppend, carrier_of
+from callboard.log_service.node_disk import LogCaller
 from callboard.support import after_fork
+from callboard.support.seconds import checked_seconds
 
 #: Appends that may wait for their receipts before further ones wait to be sent.
 WINDOW: Final = 64

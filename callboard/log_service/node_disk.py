@@ -39,8 +39,8 @@ from callboard.kernel.errors import (
 from callboard.kernel.reply import Future
 from callboard.kernel.tls import Tls
 from callboard.kernel.topology import LOG_SERVICE, parse_node_address
-from callboard.serving.desk import WAIT_SECONDS
-from callboard.serving.messages import (
+from callboard.log_service.desk import WAIT_SECONDS
+from callboard.log_service.messages import (
     PIECE,
     AwaitLogGrowth,
     FileBytes,

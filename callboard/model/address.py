@@ -10,9 +10,9 @@ import re
 from enum import IntEnum
 from typing import ClassVar, Final, Self
 
-from callboard.keywords import also_named
 from callboard.model.errors import DataOverflow, InvalidData
 from callboard.model.scalar import Scalar, whole_number
+from callboard.support.keywords import also_named
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network

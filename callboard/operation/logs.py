@@ -12,7 +12,7 @@ from callboard.kernel.context import current_cell
 from callboard.kernel.tracing import traceparent
 from callboard.support.json_form import json_of
 from callboard.support.redaction import redacted
-from callboard.text import printable
+from callboard.support.text import printable
 
 #: What `callboard node run` writes.
 FORMAT: Final = (

@@ -7,7 +7,7 @@ is known by its key and its value, so the values of a key differ.
 from collections.abc import Hashable, Iterable, Iterator
 
 from callboard.simulation.history import History, HistoryViolation, Operation, draw, identity
-from callboard.text import shown
+from callboard.support.text import shown
 
 
 class MessageLost(HistoryViolation):

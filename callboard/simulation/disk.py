@@ -20,7 +20,7 @@ from typing import Final
 
 from callboard.commitlog.disk import check_rename
 from callboard.commitlog.errors import FolderInPlace
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: Bytes that a disk writes whole or not at all.
 SECTOR: Final = 512

@@ -21,7 +21,6 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Final
 
-from callboard.dataclass import dataclass
 from callboard.kernel.errors import CallboardError
 from callboard.node import Node
 from callboard.simulation.cluster import Cluster, Machine
@@ -29,6 +28,7 @@ from callboard.simulation.databases.model_database import LATENCY
 from callboard.simulation.network import DELAY
 from callboard.simulation.programs.host import SimulatedHost
 from callboard.simulation.runner import runner_of
+from callboard.support.dataclass import dataclass
 
 #: What a fault may wait for: its first machine sends bytes, changes its disk, comes to a mark
 #: (`reachable`, or `sometimes` with a condition that holds), or has started again.

@@ -15,12 +15,12 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, Literal, Protocol, TypeVar
 
-from callboard.dataclass import dataclass
 from callboard.kernel.actors import ActorRef
 from callboard.kernel.errors import CallboardError
 from callboard.kernel.reply import Future
 from callboard.store.store import Store
-from callboard.text import shown
+from callboard.support.dataclass import dataclass
+from callboard.support.text import shown
 
 #: How an operation ended: it is `open` while nothing is known, for ever if nothing ever is.
 Outcome = Literal["open", "answered", "failed", "unknown"]

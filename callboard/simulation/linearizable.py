@@ -27,7 +27,7 @@ from typing import Any, Final
 from callboard.kernel.errors import CallboardError
 from callboard.simulation.history import History, HistoryViolation, Operation, draw, identity
 from callboard.simulation.models import NEVER, Model, agrees
-from callboard.text import shown
+from callboard.support.text import shown
 
 #: Steps of a model after which a search for one key gives up: a minute or so.
 STEP_LIMIT: Final = 20_000_000

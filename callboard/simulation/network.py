@@ -19,9 +19,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from callboard.dataclass import dataclass
 from callboard.simulation.clock import Clock
 from callboard.simulation.trace import EventTrace
+from callboard.support.dataclass import dataclass
 
 #: Bytes that may be under way or unread in one direction of a connection.
 WINDOW: Final = 256 * 1024

@@ -14,8 +14,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
-from callboard.dataclass import dataclass
 from callboard.kernel.actors import ActorRef
+from callboard.support.dataclass import dataclass
 
 #: Events that are kept, the first ones: some 50 MB. Later ones count for the checksum only.
 EVENT_LIMIT: Final = 200_000

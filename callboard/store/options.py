@@ -3,9 +3,9 @@
 from dataclasses import fields
 from typing import Final
 
-from callboard.dataclass import dataclass
 from callboard.kernel.checks import seconds
-from callboard.seconds import check_numbers
+from callboard.support.dataclass import dataclass
+from callboard.support.seconds import check_numbers
 
 #: Commands that are acknowledged at once; fewer are at the next tick, or when asked for.
 ACK_AFTER: Final = 64

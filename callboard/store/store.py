@@ -17,7 +17,6 @@ from callboard.kernel.context import current_cell
 from callboard.kernel.errors import NodeClosed, ResultTimeout, WouldBlock
 from callboard.kernel.reply import Future
 from callboard.kernel.twins import Closing
-from callboard.keywords import also_named
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
 from callboard.model.timespan import Timespan
@@ -38,6 +37,7 @@ from callboard.store.machine.stored import (
 )
 from callboard.store.store_actor import StoreActor
 from callboard.support.items import Items
+from callboard.support.keywords import also_named
 
 #: Seconds that `await_idle` waits.
 AWAIT_IDLE_TIMEOUT: Final = 15.0

@@ -21,7 +21,6 @@ from typing import Any, Final, TypeVar
 from weakref import ref as weak
 
 from callboard import locks
-from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, PeerEvent, RefusedThere, RunReceiver
 from callboard.endpoint.machine.run import PackedType
@@ -61,6 +60,7 @@ from callboard.store.machine.step import (
     StoreInput,
 )
 from callboard.support import after_fork
+from callboard.support.dataclass import dataclass
 
 _LOG: Final = logging.getLogger("callboard.store")
 

@@ -9,10 +9,10 @@ from callboard.commitlog import json_text
 from callboard.endpoint.hub import Hub
 from callboard.figures import Figure, Labels, Metric, metrics_of
 from callboard.kernel.access import Rights
-from callboard.parts import Row
 from callboard.store.errors import StoreClosed
 from callboard.store.machine.stored import key_of, python_of
 from callboard.store.store_actor import StoreActor
+from callboard.support.parts import Row
 
 Stores = dict[Labels, list[StoreActor]]
 

@@ -16,7 +16,7 @@ from enum import Enum, Flag
 from types import FunctionType
 from typing import Any, Final
 
-from callboard.dataclass import awaited_fields
+from callboard.support.dataclass import awaited_fields
 
 _log: Final = logging.getLogger("callboard.messages")
 

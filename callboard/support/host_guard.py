@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: An entry of `hosts` that stands for every name.
 ANY_HOST: Final = "*"

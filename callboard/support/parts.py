@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 Row = dict[str, Any]
 

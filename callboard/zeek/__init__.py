@@ -27,7 +27,7 @@ def __getattr__(name: str) -> Any:
         what = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(what)
     try:
-        return getattr(import_module(f"callboard.doors.{_ABOVE[name]}"), name)
+        return getattr(import_module(f"callboard.zeek.doors.{_ABOVE[name]}"), name)
     except ImportError as cause:
         msg = f"ZeroMQ needs a package ({cause.name}): pip install 'callboard[zmq]'"
         raise InvalidOption(msg) from cause

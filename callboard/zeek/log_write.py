@@ -38,8 +38,8 @@ from cbor2 import dumps
 from callboard.commitlog.batch import MAX_RECORD
 from callboard.commitlog.columns import Cbor
 from callboard.commitlog.fields.declared import DeclaredField
-from callboard.dataclass import dataclass
 from callboard.model.errors import InvalidData
+from callboard.support.dataclass import dataclass
 
 _U32: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")

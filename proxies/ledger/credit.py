@@ -19,7 +19,7 @@ stops nobody, who has nothing left gets one message all the same.
 
 from typing import Final
 
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: Sightings from here on tell that who announces knows of credit. An earlier release takes them
 #: as they are: all numbers of a node are above, or none.

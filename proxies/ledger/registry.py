@@ -21,8 +21,8 @@ from dataclasses import field
 from typing import Final
 
 from callboard.actors.exit_reason import ExitReason
-from callboard.dataclass import dataclass
 from callboard.proxies.link.limits import PROXIES
+from callboard.support.dataclass import dataclass
 
 #: Why an actor ended, and the text of the error.
 Ending = tuple[ExitReason, str]

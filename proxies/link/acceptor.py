@@ -13,13 +13,13 @@ from dataclasses import field
 from typing import Any, Final, Generic, TypeVar
 
 from callboard.actors.runner.runner import Runner
-from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.events import ConnectionsRefused, LinkRefused
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.limits import Gate
 from callboard.proxies.link.stream import Stream
 from callboard.proxies.link.tls_socket import FIRST_WORD_LIMIT, Handshake, TlsSocket
+from callboard.support.dataclass import dataclass
 
 _log = logging.getLogger("callboard.links")
 

@@ -32,7 +32,6 @@ from callboard.basp.link import (
     Wake,
 )
 from callboard.basp.node_id import NodeId, node_id_text
-from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.events import LinkRefused
 from callboard.proxies.link.acceptor import REFUSAL_INTERVAL, Acceptor
@@ -44,6 +43,7 @@ from callboard.proxies.link.stream import Parting, Turns
 from callboard.proxies.link.tls_socket import TlsSocket
 from callboard.proxies.link.wire import CLOSING, Wire, Wiring
 from callboard.proxies.rights.permissions import OPEN, LinkAccess, Permissions, Standing
+from callboard.support.dataclass import dataclass
 
 _log = logging.getLogger("callboard.links")
 

@@ -21,7 +21,6 @@ from callboard.basp.errors import AuthenticationFailed, ConnectedToItself, LinkL
 from callboard.basp.handshake import PeerIdentity, Published
 from callboard.basp.link import Closed, LinkPairs
 from callboard.basp.node_id import NodeId
-from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.errors import LinkError, TlsError
 from callboard.proxies.link.attempt import Attempt, Obstacle
@@ -29,6 +28,7 @@ from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.network import Network
 from callboard.proxies.link.tls_socket import TlsSocket
 from callboard.proxies.link.wire import Wire
+from callboard.support.dataclass import dataclass
 
 LAST_RETRY: Final = 2.0
 

@@ -22,11 +22,11 @@ from callboard.actors.errors import CallboardError, InvalidAddress, NodeUnreacha
 from callboard.actors.future import Future
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
-from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint, NodeSource, endpoint_text, parse_node_address
 from callboard.proxies.events import AddressesChanged, LookUpFailed
 from callboard.proxies.link.dialer import LAST_RETRY, Dial, Dialer
 from callboard.proxies.link.network import Network
+from callboard.support.dataclass import dataclass
 
 _log = logging.getLogger("callboard.links")
 

@@ -24,7 +24,6 @@ from callboard.actors.runner.timers import Timer
 from callboard.basp.errors import AlreadyLinked, BaspError, LinkLost
 from callboard.basp.foreign import Admitted, Arrived
 from callboard.basp.link import Closed, Transmit
-from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint, is_path, place_text
 from callboard.proxies.errors import LinkError, TlsError
 from callboard.proxies.events import ForeignDialFailed, ForeignLinkDown, ForeignLinkUp
@@ -37,6 +36,7 @@ from callboard.proxies.link.network import Network
 from callboard.proxies.link.ports import bind, refuse_unguarded
 from callboard.proxies.link.stream import READ_SIZE, WAITING_LIMIT, Machine, Stream
 from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT, TlsSocket
+from callboard.support.dataclass import dataclass
 
 _log = logging.getLogger("callboard.links")
 

@@ -9,8 +9,8 @@ from typing import Final
 from callboard.actors.token_bucket import TrafficLimit
 from callboard.basp.frame import DEFAULT_PAYLOAD_LIMIT
 from callboard.basp.header import HEADER
-from callboard.dataclass import dataclass
-from callboard.seconds import check_numbers
+from callboard.support.dataclass import dataclass
+from callboard.support.seconds import check_numbers
 
 #: A link needs some of them for heartbeats and routes.
 LEAST_BYTES_PER_SECOND: Final = 1_024

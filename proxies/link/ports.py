@@ -9,7 +9,6 @@ from typing import Any, Final
 from callboard.actors.errors import InvalidAddress, WrongArgument, require
 from callboard.actors.reference import ActorRef
 from callboard.actors.runner.runner import Runner
-from callboard.dataclass import dataclass
 from callboard.proxies.address import (
     UNIX,
     Endpoint,
@@ -23,6 +22,7 @@ from callboard.proxies.link.connector import Connector
 from callboard.proxies.link.discovery import is_of_this_machine
 from callboard.proxies.link.network import Network
 from callboard.proxies.rights.permissions import LinkAccess
+from callboard.support.dataclass import dataclass
 
 _ANY_HOST: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared with, not bound to
 _LOCALHOST: Final = frozenset({"127.0.0.1", "::1"})

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import repeat
 from typing import Any, Final
 
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: One certificate: the issuer's name and the serial number.
 CertificateId = tuple[bytes, bytes]

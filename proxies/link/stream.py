@@ -20,11 +20,11 @@ from callboard.actors.runner.contention import CONTENTION
 from callboard.actors.runner.runner import ConnectionOwner, Runner
 from callboard.actors.runner.timers import Timer
 from callboard.basp.seal import CONTENT_LIMIT, OVERHEAD, Sealer
-from callboard.dataclass import dataclass
 from callboard.proxies.errors import LinkFull
 from callboard.proxies.link.limits import Throttle
 from callboard.proxies.link.tls_socket import TlsSocket
-from callboard.text import describe
+from callboard.support.dataclass import dataclass
+from callboard.support.text import describe
 
 F = TypeVar("F")
 E = TypeVar("E")

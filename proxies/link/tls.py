@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from callboard.dataclass import dataclass
-from callboard.named_file import read_named
 from callboard.proxies.errors import TlsError
+from callboard.support.dataclass import dataclass
+from callboard.support.named_file import read_named
 
 FilePath = str | os.PathLike[str]
 

@@ -20,7 +20,7 @@ from callboard.actors.runner.runner import ConnectionOwner, Runner
 from callboard.basp.foreign import FIRST_BYTES, OURS, wire_of
 from callboard.proxies.link.certificates import Certificates, Secured
 from callboard.proxies.link.tls import explain
-from callboard.text import describe
+from callboard.support.text import describe
 
 #: Bytes that are encrypted at once: four records, which bounds what waits in memory twice.
 CHUNK: Final = 65536

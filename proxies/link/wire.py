@@ -9,11 +9,11 @@ from callboard.basp.frame import RawFrame
 from callboard.basp.link import Effect, Link
 from callboard.basp.node_id import NodeId
 from callboard.basp.seal import Sealer
-from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint
 from callboard.proxies.link.limits import Limits, Throttle
 from callboard.proxies.link.stream import READ_SIZE, Stream, Turns
 from callboard.proxies.link.tls_socket import TlsSocket
+from callboard.support.dataclass import dataclass
 
 #: The reason of a node that ends its links because its program closes it.
 CLOSING: Final = "the node is closing"

@@ -7,9 +7,9 @@ from callboard import locks
 from callboard.actors.dispatch import handler
 from callboard.actors.reference import ActorRef, Down, checked_ref
 from callboard.actors.system_actor import SystemActor
-from callboard.dataclass import dataclass
 from callboard.proxies.address import check_name
 from callboard.proxies.messages import ABILITIES, Describe, HoldersChanged, Lookup, WatchName
+from callboard.support.dataclass import dataclass
 
 #: Why names are gone for other nodes while their node drains.
 DRAINING: Final = "draining"

@@ -21,11 +21,11 @@ from callboard.actors.reference import (
 )
 from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import count as checked_count
-from callboard.dataclass import dataclass
 from callboard.proxies.errors import NoMembers
 from callboard.proxies.names.directory import Names
 from callboard.proxies.names.hash_ring import HashRing, key_bytes
 from callboard.proxies.names.watch import NameAdded, NameChange, watch_name
+from callboard.support.dataclass import dataclass
 
 A = TypeVar("A")
 R = TypeVar("R")

@@ -17,7 +17,6 @@ from callboard.actors.runtime import Runtime
 from callboard.basp.handshake import Published
 from callboard.basp.header import DIRECTORY, SPAWN_SERVER
 from callboard.basp.node_id import NodeId
-from callboard.dataclass import dataclass
 from callboard.proxies.address import (
     Endpoint,
     check_node_id,
@@ -32,6 +31,7 @@ from callboard.proxies.messages import Lookup, Spawn
 from callboard.proxies.names.directory import Names
 from callboard.proxies.rights.rights import OWN
 from callboard.proxies.route_table import RouteTable
+from callboard.support.dataclass import dataclass
 
 T = TypeVar("T")
 

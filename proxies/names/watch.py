@@ -14,9 +14,9 @@ from callboard.actors.reference import ActorRef
 from callboard.actors.runtime import Runtime
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.header import DIRECTORY
-from callboard.dataclass import dataclass
 from callboard.proxies.events import NodeDown, NodeUp
 from callboard.proxies.messages import HoldersChanged, WatchName
+from callboard.support.dataclass import dataclass
 
 #: Seconds after which a watcher tells every directory again that it is there.
 REFRESH: Final = 5.0

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from callboard.actors.token_bucket import TokenBucket
-from callboard.dataclass import dataclass
 from callboard.proxies.events import PermissionRefused
-from callboard.text import printable
+from callboard.support.dataclass import dataclass
+from callboard.support.text import printable
 
 #: Seconds between two events: a peer that asks in vain without end must not fill a log.
 INTERVAL: Final = 1.0

@@ -48,10 +48,10 @@ from callboard.basp.header import (
     count_of,
 )
 from callboard.basp.payload import LargePayload
-from callboard.dataclass import dataclass
 from callboard.proxies import messages
 from callboard.proxies.rights.permissions import Standing
 from callboard.proxies.rights.rights import OWN, NamedRight, may_look_up
+from callboard.support.dataclass import dataclass
 
 #: Actors that one leaf may have been given, and that it may watch: some 300 B each. The oldest
 #: given are forgotten, further ones cannot be watched.

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from callboard.actors.errors import require
 from callboard.basp.handshake import SECRET_LIMIT
-from callboard.dataclass import dataclass
 from callboard.proxies.rights.rights import Rights
+from callboard.support.dataclass import dataclass
 
 Secret = str | bytes
 #: One secret, or several while one takes the place of another: the first is proved first.

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
 from callboard.basp.keyed_name import QUEUE_PREFIX
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: The name of the actor of topics and stores; it looks at each value of a leaf itself.
 CORE_NAME: Final = "callboard.core"

@@ -12,7 +12,7 @@ from typing import Final
 from callboard.actors.token_bucket import TokenBucket
 from callboard.proxies.address import endpoint_text
 from callboard.proxies.link.wire import CLOSING, Wire
-from callboard.text import printable
+from callboard.support.text import printable
 
 #: Lines in a second in the long run, and at once.
 LINES_PER_SECOND: Final = 10.0

@@ -26,12 +26,12 @@ from callboard.actors.runtime import Runtime
 from callboard.basp.frame import RawFrame, repack_frame
 from callboard.basp.header import NODE_ACTOR, Operation
 from callboard.basp.routing.path_order import PathOrder
-from callboard.dataclass import dataclass
 from callboard.proxies.events import FramesRefused
 from callboard.proxies.link.wire import Wire
 from callboard.proxies.messages import Doubtful
 from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
 from callboard.proxies.traffic.outgoing import Outgoing
+from callboard.support.dataclass import dataclass
 
 #: Bytes of memory that the doubtful frames of one link may take; more are refused at once.
 DOUBTED_LIMIT: Final = 4 * 1024 * 1024

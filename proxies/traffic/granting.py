@@ -14,11 +14,11 @@ from callboard.actors.runtime import Runtime
 from callboard.basp.accounting import CREDIT_LINES, CreditLine, write_credit
 from callboard.basp.frame import pack_frame
 from callboard.basp.header import NODE_ACTOR, Operation
-from callboard.dataclass import dataclass
 from callboard.proxies.ledger.credit import KNOWS_CREDIT, NO_BOUND, Grants
 from callboard.proxies.ledger.registry import HolderRegistry
 from callboard.proxies.messages import AskCredit
 from callboard.proxies.route_table import RouteTable
+from callboard.support.dataclass import dataclass
 
 
 class Hosting:

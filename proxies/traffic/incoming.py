@@ -46,7 +46,6 @@ from callboard.basp.header import (
 from callboard.basp.node_id import NodeId
 from callboard.basp.payload import LargePayload
 from callboard.basp.routing.path_order import PathOrder
-from callboard.dataclass import dataclass
 from callboard.proxies.errors import NotPermitted
 from callboard.proxies.events import MessagesLost
 from callboard.proxies.lifetime.lifetimes import Lifetimes
@@ -71,7 +70,8 @@ from callboard.proxies.traffic.large import LargeMessages, Reading
 from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.pacing import Pacing
 from callboard.proxies.traffic.paths import Paths
-from callboard.text import describe
+from callboard.support.dataclass import dataclass
+from callboard.support.text import describe
 
 #: Values that always travel, and never are too large.
 SCALARS: Final = frozenset({int, bool, float, type(None)})

@@ -19,8 +19,8 @@ from callboard.basp.errors import RemoteProtocolError
 from callboard.basp.frame import RawFrame
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.routing.path_order import PathOrder
-from callboard.dataclass import dataclass
 from callboard.proxies.link.wire import Wire
+from callboard.support.dataclass import dataclass
 
 #: Seconds of reading between two turns of others.
 SLICE: Final = 0.002

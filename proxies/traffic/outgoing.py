@@ -13,7 +13,7 @@ from operator import attrgetter
 from threading import get_ident
 from typing import Any, Final
 
-from callboard import locks, reentry
+from callboard import locks
 from callboard.actors.envelope import (
     COMPANY,
     Envelope,
@@ -43,7 +43,6 @@ from callboard.basp.header import (
 from callboard.basp.options import DEADLINE_MS, DispatchOptions, read_options
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import MessageRegistry
-from callboard.dataclass import dataclass
 from callboard.proxies.errors import LinkFull, MessageTooLarge, NotSerializable
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.stream import WAITING_LIMIT
@@ -60,7 +59,9 @@ from callboard.proxies.messages import (
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.traffic.loads import FIRST_LOAD, LEAST_LIMIT, AnswerLoad, Carrier, Load
 from callboard.proxies.traffic.unrouted import Unrouted
-from callboard.reentry import HandOver
+from callboard.support import reentry
+from callboard.support.dataclass import dataclass
+from callboard.support.reentry import HandOver
 
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
 

@@ -26,7 +26,6 @@ from callboard.basp.accounting import CreditLine
 from callboard.basp.control import pack_announce
 from callboard.basp.header import FIRST_ACTOR
 from callboard.basp.node_id import NodeId
-from callboard.dataclass import dataclass
 from callboard.proxies.errors import LinkFull
 from callboard.proxies.events import MessagesLost
 from callboard.proxies.ledger.credit import NO_BOUND, Credit
@@ -37,6 +36,7 @@ from callboard.proxies.messages import AskCredit
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.unrouted import Unrouted
+from callboard.support.dataclass import dataclass
 
 #: Bytes of memory that messages of threads may take while nobody knows whether there are
 #: bounds: some 1,000 small ones.

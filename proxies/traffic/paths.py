@@ -21,7 +21,6 @@ from callboard.basp.node_id import NodeId
 from callboard.basp.routing.path_order import pack_path_end
 from callboard.basp.routing.router import PORTION, Changes
 from callboard.basp.routing.update import LARGE_UPDATE, Update, read_parts
-from callboard.dataclass import dataclass
 from callboard.proxies.events import LinkDown, LinkUp, MessagesLost, NodeDown, NodeUp, PathMoved
 from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.wire import CLOSING, Wire
@@ -33,6 +32,7 @@ from callboard.proxies.traffic.gates import Gatekeeper
 from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.pacing import Pacing
 from callboard.proxies.traffic.unrouted import DIAL_TIMEOUT, Unrouted
+from callboard.support.dataclass import dataclass
 
 #: Ends of old paths told again with each change: one may be lost with the next path.
 PATH_ENDS: Final = 8

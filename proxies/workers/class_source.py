@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from callboard.actors.errors import NotSpawnable
 from callboard.actors.reference import current_cell
 from callboard.proxies.errors import WorkerFailed
-from callboard.text import describe
+from callboard.support.text import describe
 
 #: What a program lacks whose classes are loaded in workers.
 MAIN_GUARD: Final = 'put what the program does under if __name__ == "__main__":'

@@ -23,14 +23,14 @@ from callboard.actors.errors import NodeClosed, NotSpawnable, WrongValue
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
 from callboard.basp.header import INSPECTOR, SPAWN_SERVER
-from callboard.dataclass import dataclass
 from callboard.proxies.broker import Broker
 from callboard.proxies.errors import WorkerFailed
 from callboard.proxies.events import LinkUp, NodeDown, WorkerEnded, WorkerStarted
 from callboard.proxies.messages import Drained, DrainNode, Spawn
 from callboard.proxies.workers.class_source import ClassSource, source_of
 from callboard.support.after_fork import own_socket
-from callboard.text import said
+from callboard.support.dataclass import dataclass
+from callboard.support.text import said
 
 A = TypeVar("A", bound=Actor)
 P = ParamSpec("P")

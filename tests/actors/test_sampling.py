@@ -5,7 +5,7 @@ from typing import Any
 
 from callboard import Node
 from callboard.actors.runner.sampling import EVERY, Sampler
-from callboard.histogram import Histogram
+from callboard.support.histogram import Histogram
 from tests.actors.sample import Echo
 from tests.polling import eventually
 

@@ -24,7 +24,7 @@ SIGNALS = {
     "actors/runner/runner.py": 2,
     "callboard/broker/store_file.py": 1,
     "callboard/endpoint/message_queue.py": 1,
-    "callboard/serving/log_writer.py": 1,
+    "callboard/log_service/log_writer.py": 1,
 }
 
 #: Links to packages that stand beside callboard.

@@ -15,8 +15,8 @@ from callboard.mqtt.access.auth import Security
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.router.limits import Limits as MqttLimits
 from callboard.proxies.link.limits import Limits
-from callboard.seconds import LARGEST
 from callboard.store.options import CloneOptions, StoreOptions
+from callboard.support.seconds import LARGEST
 
 SETTINGS = [
     Mailbox,

@@ -12,7 +12,7 @@ import pytest
 
 from callboard.commitlog import LogReader, ReceiptUnknown
 from callboard.commitlog.verify import verify
-from callboard.serving.log_writer import LogWriter
+from callboard.log_service.log_writer import LogWriter
 from tests.faults import KILLS
 
 ROOT = Path(__file__).parents[2]

@@ -21,13 +21,8 @@ from callboard.entity.queue import messages as jobs
 from callboard.flow.factories import Serve
 from callboard.flow.file_service import Append, Fetched, FetchRecords
 from callboard.gateway.remote import PublishRun, ReceiveRun, StartAgent, StopAgent
-from callboard.mqtt.service import claims as mqtt
-from callboard.mqtt.service import cluster
-from callboard.proxies import actor_trace, chronicle, inspection, messages
-from callboard.proxies.messages import Drained
-from callboard.proxies.stats import LinkInfo, ReachableNode
-from callboard.serving import messages as logs
-from callboard.serving.append import (
+from callboard.log_service import messages as logs
+from callboard.log_service.append import (
     AppendedRow,
     AppendToLog,
     OpenLogProducer,
@@ -35,6 +30,11 @@ from callboard.serving.append import (
     group_of,
     pack_append,
 )
+from callboard.mqtt.service import claims as mqtt
+from callboard.mqtt.service import cluster
+from callboard.proxies import actor_trace, chronicle, inspection, messages
+from callboard.proxies.messages import Drained
+from callboard.proxies.stats import LinkInfo, ReachableNode
 from callboard.simulation.processes import NodeCall
 from tests.golden.sample import Sample
 

@@ -16,8 +16,6 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from callboard import Node
-from callboard.doors.web_socket_peer import WebSocketPeer
-from callboard.doors.web_socket_server import WebSocketServer
 from callboard.endpoint.hub import Hub, HubOptions
 from callboard.endpoint.machine.topic import shortest
 from callboard.simulation import (
@@ -35,6 +33,8 @@ from callboard.simulation import (
     sometimes,
     swarm,
 )
+from callboard.zeek.doors.web_socket_peer import WebSocketPeer
+from callboard.zeek.doors.web_socket_server import WebSocketServer
 from tests.simulation.logged import logged_errors
 from tests.simulation.rules import Violation
 

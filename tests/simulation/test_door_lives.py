@@ -2,10 +2,10 @@
 
 import pytest
 
-from callboard.doors.web_socket_peer import FilterPlan, WebSocketPeer
 from callboard.endpoint.door_claim import DoorClaim, DoorState
 from callboard.endpoint.hub import Hub
 from callboard.simulation import cluster_test
+from callboard.zeek.doors.web_socket_peer import FilterPlan, WebSocketPeer
 from tests.simulation.door_life import FAULTS, DoorLife, live_doors
 from tests.simulation.rules import Violation
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from callboard.cli.output import age_text, columns
-from callboard.text import printable
+from callboard.support.text import printable
 
 if TYPE_CHECKING:
     from callboard.kernel.tables import ActorInfo, ActorPage, LossInfo

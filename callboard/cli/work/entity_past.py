@@ -13,7 +13,7 @@ from callboard.entity.form import EventForm
 from callboard.entity.journal.entry import raw_event
 from callboard.entity.state.interface import PAGE, EntitySnapshot, PastEvent, StoredEvent
 from callboard.kernel.codec import DEFAULT_REGISTRY, PayloadCodec
-from callboard.text import class_name, said
+from callboard.support.text import class_name, said
 
 if TYPE_CHECKING:
     from types import ModuleType

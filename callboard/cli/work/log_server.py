@@ -52,7 +52,7 @@ def serve_logs(
     """
     load_flight()
     from callboard.commitlog.remote.server import names_of
-    from callboard.serving.log_door import LogDoor
+    from callboard.log_service.log_door import LogDoor
 
     try:
         (host, port), logs = parse_host_port(listen), names_of(folders)

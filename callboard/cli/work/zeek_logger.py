@@ -13,7 +13,7 @@ from callboard.cli.own_node import catch_signals, opening, parse_listen
 from callboard.cli.problem import FAILED, Misuse, Problem, explained
 from callboard.cli.topic import parse_retention
 from callboard.commitlog.errors import LogError
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: Seconds between two looks whether a signal came, or enough records.
 _LOOK: Final = 0.05
@@ -62,7 +62,7 @@ def run_logger(folder: Path, options: LoggerOptions) -> int:
     from callboard.model.errors import EndpointError
 
     try:
-        from callboard.doors.zeek_logger import ZeekLogger
+        from callboard.zeek.doors.zeek_logger import ZeekLogger
     except ImportError as error:
         why = f"this needs a package ({error.name})"
         raise Problem(why=why, step="pip install 'callboard[zmq]'") from error

@@ -24,7 +24,7 @@ from cbor2 import CBORDecodeError, loads
 
 from callboard.commitlog.fields.declared import FIELD, DeclaredField, arrow_fields
 from callboard.commitlog.record import NO_REFERENCES
-from callboard.text import shown
+from callboard.support.text import shown
 
 #: The field of a payload that is no map and no list.
 WHOLE: Final = "value"

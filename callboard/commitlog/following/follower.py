@@ -11,8 +11,8 @@ from weakref import WeakValueDictionary
 
 from callboard import locks
 from callboard.commitlog.record import Cursor, Record, Run
-from callboard.seconds import checked_seconds
 from callboard.support.items import Items
+from callboard.support.seconds import checked_seconds
 
 
 class Growth:

@@ -29,8 +29,8 @@ from callboard.commitlog.objects.store import FileSystemObjects, Objects, object
 from callboard.commitlog.retention import Retention
 from callboard.commitlog.segment import STEP, LogSegmentTable
 from callboard.commitlog.writer import Background
-from callboard.dataclass import dataclass
 from callboard.figures import PROCESS_SOURCES, Figure, Metric, figures_of, metrics_of
+from callboard.support.dataclass import dataclass
 from callboard.support.redaction import redacted
 
 IDENTITY: Final = "identity"

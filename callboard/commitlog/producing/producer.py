@@ -23,7 +23,7 @@ from callboard.commitlog.errors import (
 )
 from callboard.commitlog.producing.table import Claim, ProducerOpening, checksum_of, forgotten
 from callboard.support import after_fork
-from callboard.text import shown
+from callboard.support.text import shown
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/-]{0,127}", re.ASCII)
 #: The largest number, as offsets are.

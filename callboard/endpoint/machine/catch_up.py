@@ -25,10 +25,10 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from callboard.dataclass import dataclass
 from callboard.endpoint.machine.effect import Item, TransmitRun
 from callboard.endpoint.machine.run import PackedType, pack_runs
 from callboard.endpoint.machine.topic import RESERVED
+from callboard.support.dataclass import dataclass
 
 #: Seconds for which a published value is kept: a path may break while filters are exchanged.
 KEEP_SECONDS: Final = 10.0

@@ -27,7 +27,6 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
 
-from callboard.dataclass import dataclass
 from callboard.endpoint.machine.catch_up import (
     REACH_AGE,
     SUBSCRIPTION_AGE,
@@ -77,6 +76,7 @@ from callboard.endpoint.machine.status import SC
 from callboard.endpoint.machine.subscriptions import SubscriptionTable
 from callboard.endpoint.machine.topic import is_local, is_reserved, shortest
 from callboard.model.errors import MalformedMessage
+from callboard.support.dataclass import dataclass
 
 #: Links that a message may cross: Broker's own limit since 2.0.
 DEFAULT_TTL: Final = 16

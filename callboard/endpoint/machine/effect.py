@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple, Protocol
 
-from callboard.dataclass import dataclass
 from callboard.endpoint.machine.filter_exchange import FilterChange
 from callboard.endpoint.machine.run import PackedType
 from callboard.endpoint.machine.status import EC, SC
+from callboard.support.dataclass import dataclass
 
 #: A message that entered: its topic, and `topic, content` encoded.
 Pair = tuple[str, bytes]

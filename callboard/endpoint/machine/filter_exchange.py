@@ -18,8 +18,8 @@ Updates to one endpoint keep their order, as all messages of a pair do.
 from dataclasses import field
 from typing import Any, Final, NamedTuple
 
-from callboard.dataclass import dataclass
 from callboard.model.errors import MalformedMessage
+from callboard.support.dataclass import dataclass
 
 #: Topics in one update: with topics of 60 bytes it stays below the 256 KiB of a chunk.
 PART_SIZE: Final = 4096

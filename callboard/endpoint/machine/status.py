@@ -11,7 +11,7 @@ from enum import Enum, IntEnum, IntFlag
 from typing import Final, Generic, Self, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 
 class _Code(IntEnum):

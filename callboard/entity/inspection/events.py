@@ -1,6 +1,6 @@
 """What a node tells about its entities, as it happens."""
 
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

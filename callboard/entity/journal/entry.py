@@ -3,13 +3,13 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from callboard.dataclass import dataclass
 from callboard.entity.entity import Entity, EntityType
 from callboard.entity.form import EventForm
 from callboard.entity.state.interface import StoredEvent
 from callboard.lease.errors import StateCorrupt, StateVersion
+from callboard.support.dataclass import dataclass
 from callboard.support.nesting import parse_json
-from callboard.text import class_name, said
+from callboard.support.text import class_name, said
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 

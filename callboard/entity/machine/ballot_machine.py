@@ -13,7 +13,7 @@ reach again, or after `BALLOT_SECONDS`. So no vote is older than its ballot.
 from collections.abc import Collection, Hashable, Mapping
 from typing import Final, NamedTuple
 
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: Seconds after which a ballot is over: what was seen in it is no longer so.
 BALLOT_SECONDS: Final = 1.0

@@ -32,8 +32,8 @@ from dataclasses import field
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from callboard.dataclass import dataclass
 from callboard.entity.state.interface import JobState, JobStatus, RowChanges, StoredJob
+from callboard.support.dataclass import dataclass
 
 #: Jobs that are held in memory at most, ready and delayed, and bytes of all jobs there.
 HELD_LIMIT: Final = 4096

@@ -28,7 +28,6 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Literal
 
-from callboard.dataclass import dataclass
 from callboard.entity.machine.table import (
     DRAINING,
     NOBODY,
@@ -38,6 +37,7 @@ from callboard.entity.machine.table import (
     TableMember,
 )
 from callboard.entity.state.interface import Fence
+from callboard.support.dataclass import dataclass
 
 #: Slots that are given away at once, at most. Entities of slots that go together may wait for
 #: one another, as messages for them are held: after such a move it is one slot at a time.

@@ -13,9 +13,9 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from callboard.dataclass import dataclass
 from callboard.kernel.topology import NODE_ID_SIZE
 from callboard.lease.errors import StateCorrupt, StateVersion
+from callboard.support.dataclass import dataclass
 from callboard.support.nesting import parse_json
 
 #: Slots of a type; for ever, as keys are stored with their slots' fences.

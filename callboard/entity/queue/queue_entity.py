@@ -12,7 +12,6 @@ from collections import Counter
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from callboard.dataclass import dataclass
 from callboard.entity.entity import Entity, checked_key
 from callboard.entity.errors import EntityUnavailable, QueueFull
 from callboard.entity.machine.job_queue import (
@@ -46,8 +45,9 @@ from callboard.kernel.activation import QUEUE_PREFIX, TYPE_NAME_LIMIT, is_type_n
 from callboard.kernel.actors import handler
 from callboard.kernel.errors import WrongValue
 from callboard.kernel.reply import Future
-from callboard.seconds import LONGEST
-from callboard.text import printable, shown
+from callboard.support.dataclass import dataclass
+from callboard.support.seconds import LONGEST
+from callboard.support.text import printable, shown
 
 #: Seconds between looks whether the nodes of takers are there.
 LOOK: Final = 0.5

@@ -16,7 +16,6 @@ from typing import Any, Final, Protocol
 from weakref import ref as weak
 
 from callboard import locks
-from callboard.dataclass import dataclass
 from callboard.entity.cell import EntityCell
 from callboard.entity.errors import EntityUnavailable, JobLost, QueueFull
 from callboard.entity.form import EventForm
@@ -54,6 +53,7 @@ from callboard.kernel.errors import (
 from callboard.kernel.reply import Future, OwnedFuture
 from callboard.kernel.shutdown import Phase
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
+from callboard.support.dataclass import dataclass
 
 #: Bytes of a job's value as JSON: what is larger belongs elsewhere, and its name here.
 JOB_LIMIT: Final = 1 << 20

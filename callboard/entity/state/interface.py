@@ -15,8 +15,8 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from callboard.dataclass import dataclass
 from callboard.lease.errors import StateCorrupt, StateVersion
+from callboard.support.dataclass import dataclass
 
 #: A slot: the name of the type, and the slot's number.
 Slot = tuple[str, int]

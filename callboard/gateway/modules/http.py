@@ -16,10 +16,10 @@ from callboard.gateway.errors import GatewayError
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
 from callboard.kernel.errors import MailboxFull
-from callboard.seconds import LONGEST
 from callboard.support.host_guard import HostGuard, Refusal
 from callboard.support.redaction import redacted
-from callboard.text import describe
+from callboard.support.seconds import LONGEST
+from callboard.support.text import describe
 from callboard.web import WebHandler, WebServer
 
 _log = logging.getLogger("callboard.gateway")

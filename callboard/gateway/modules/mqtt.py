@@ -12,7 +12,7 @@ from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.modules.record import filled
 from callboard.gateway.wire.message import Message
 from callboard.kernel.errors import MailboxFull
-from callboard.seconds import LONGEST
+from callboard.support.seconds import LONGEST
 
 #: Seconds that a message waits for a connection which broke.
 PATIENCE: Final = 2.0

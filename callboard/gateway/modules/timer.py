@@ -7,7 +7,7 @@ from pydantic import Field
 
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.kernel.actors import Reminder
-from callboard.seconds import LONGEST
+from callboard.support.seconds import LONGEST
 
 
 class TimerArguments(ModuleArguments):

@@ -21,8 +21,8 @@ A value that is no longer there is a kill, too: what it said last is not known.
 
 from typing import Final
 
-from callboard.dataclass import dataclass
 from callboard.lease.register import LeaseValue, Versioned
+from callboard.support.dataclass import dataclass
 
 #: What the text of a lease says.
 HELD: Final = "held"

@@ -16,7 +16,6 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.access.admission import call_function
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.mqtt.wire.topic import (
@@ -25,6 +24,7 @@ from callboard.mqtt.wire.topic import (
     matches,
     split_share,
 )
+from callboard.support.dataclass import dataclass
 
 EVERYBODY: Final = "*"
 _VERBS: Final = ("publish", "subscribe")

@@ -11,11 +11,11 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.router.link import Access
 from callboard.mqtt.wire.packet import Connect
 from callboard.mqtt.wire.reason_code import ReasonCode
-from callboard.text import logged
+from callboard.support.dataclass import dataclass
+from callboard.support.text import logged
 
 T = TypeVar("T")
 _log: Final = logging.getLogger("callboard.mqtt")

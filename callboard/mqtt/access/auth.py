@@ -15,7 +15,6 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Any, Final
 
-from callboard.dataclass import dataclass
 from callboard.kernel.queue import TokenBucket
 from callboard.mqtt.access import admission
 from callboard.mqtt.access.acl import (
@@ -32,7 +31,8 @@ from callboard.mqtt.access.scrypt import PasswordHash, hash_password
 from callboard.mqtt.router.link import Access
 from callboard.mqtt.wire.packet import Connect
 from callboard.mqtt.wire.reason_code import ReasonCode
-from callboard.seconds import check_numbers
+from callboard.support.dataclass import dataclass
+from callboard.support.seconds import check_numbers
 
 #: Clients whose password is waiting to be checked; further ones are refused as *server busy*.
 MOST_WAITING: Final = 1_000

@@ -27,7 +27,6 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.access.admission import await_answer, call_function
 from callboard.mqtt.wire.codec import decode_packet, encode
 from callboard.mqtt.wire.errors import ProtocolViolation
@@ -35,6 +34,7 @@ from callboard.mqtt.wire.framing import packet_end
 from callboard.mqtt.wire.packet import V5, Auth, Disconnect
 from callboard.mqtt.wire.properties import NO_PROPERTIES, Properties
 from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.support.dataclass import dataclass
 
 _WHAT: Final = "the authentication method"
 

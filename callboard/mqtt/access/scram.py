@@ -22,9 +22,9 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Final
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.access.authentication import Challenge, Proved, Step
 from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.support.dataclass import dataclass
 
 #: The name of the method.
 SCRAM: Final = "SCRAM-SHA-256"

@@ -11,7 +11,7 @@ import secrets
 from dataclasses import field, replace
 from typing import Final
 
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: Scrypt's N: 16 MiB and some 40 ms for each attempt.
 COST: Final = 1 << 14

@@ -13,7 +13,7 @@ The connections of full readers are read on: their acknowledgements are what hel
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from callboard.dataclass import dataclass
+from callboard.support.dataclass import dataclass
 
 #: Seconds over which holding up is counted, and for which a slow reader is passed over.
 WINDOW: Final = 10.0

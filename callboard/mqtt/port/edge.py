@@ -7,7 +7,6 @@ from dataclasses import InitVar
 from functools import partial
 from typing import Final
 
-from callboard.dataclass import dataclass
 from callboard.kernel.tls import is_loopback
 from callboard.kernel.wire import Runner
 from callboard.mqtt.access.acl import Ruled
@@ -19,6 +18,7 @@ from callboard.mqtt.port.remote_link import Door
 from callboard.mqtt.router.link import Mailbox
 from callboard.mqtt.wire.errors import ListenError
 from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.support.dataclass import dataclass
 from callboard.support.redaction import redacted
 
 #: Seconds between two looks at the silence of all connections.

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.access.acl import Client, SubscribeHook
 from callboard.mqtt.access.admission import call_function
 from callboard.mqtt.port.remote_link import RemoteLink
@@ -29,6 +28,7 @@ from callboard.mqtt.wire.framing import split_packets
 from callboard.mqtt.wire.packet import V5, PacketType, PubAck, PubComp, Publish, PubRec
 from callboard.mqtt.wire.properties import NO_PROPERTIES
 from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.support.dataclass import dataclass
 
 MessageHook = Callable[[Client, Message], Message | bool | None]
 

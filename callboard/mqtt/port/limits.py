@@ -3,11 +3,11 @@
 from collections import Counter
 from dataclasses import field
 
-from callboard.dataclass import dataclass
 from callboard.kernel.checks import seconds
 from callboard.mqtt.wire.framing import PACKET_SIZE, PACKETS_PER_READ
 from callboard.mqtt.wire.reason_code import ReasonCode, reason_text
-from callboard.seconds import check_numbers
+from callboard.support.dataclass import dataclass
+from callboard.support.seconds import check_numbers
 
 
 @dataclass(frozen=True, slots=True)

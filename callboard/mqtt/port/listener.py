@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from callboard.dataclass import dataclass
 from callboard.kernel.tls import HANDSHAKE_LIMIT, Certificates, Tls
 from callboard.kernel.wire import Runner
 from callboard.mqtt.port.remote_link import Door
@@ -24,6 +23,7 @@ from callboard.mqtt.port.socket_stream import SocketServer
 from callboard.mqtt.port.stream import Entrance, TransportStream
 from callboard.mqtt.wire.errors import ListenError
 from callboard.support.after_fork import own_listener
+from callboard.support.dataclass import dataclass
 from callboard.support.host_guard import ANY_HOST, HostGuard
 from callboard.support.redaction import redacted
 

@@ -13,7 +13,6 @@ from math import inf
 from operator import attrgetter
 from typing import Final, Protocol
 
-from callboard.dataclass import dataclass
 from callboard.kernel.events import CertificatesRefused
 from callboard.kernel.queue import TokenBucket, TrafficLimit
 from callboard.kernel.tls import source_of
@@ -39,6 +38,7 @@ from callboard.mqtt.wire.errors import RemoteMqttError
 from callboard.mqtt.wire.framing import SHORT, Deframer, body_start, packet_end
 from callboard.mqtt.wire.packet import V4, V5, Connect, PacketType
 from callboard.mqtt.wire.reason_code import DISCONNECT_CODES, ReasonCode, reason_text
+from callboard.support.dataclass import dataclass
 
 
 class ClientState(enum.Enum):

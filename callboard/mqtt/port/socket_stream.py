@@ -14,11 +14,11 @@ from dataclasses import InitVar, field
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Final
 
-from callboard.dataclass import dataclass
 from callboard.kernel.wire import ConnectionOwner, Parting, Runner
 from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.remote_link import Door, RemoteLink
 from callboard.mqtt.port.stream import MOST_ARRIVED, WRITE_BUFFER, Entrance, host_of
+from callboard.support.dataclass import dataclass
 
 #: Bytes of one read. Larger ones cost a mapping of memory each, and the rest is read anyway,
 #: as the socket stays ready.

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import Final
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.router.datalog import Segment
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects
@@ -30,6 +29,7 @@ from callboard.mqtt.router.session import (
 )
 from callboard.mqtt.wire.framing import packet_end
 from callboard.mqtt.wire.packet import PacketType
+from callboard.support.dataclass import dataclass
 
 #: What waits of a held client before its wire is read no more.
 HELD_BYTES: Final = 256 * 1024

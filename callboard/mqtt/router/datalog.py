@@ -16,8 +16,8 @@ from dataclasses import field
 from operator import add, attrgetter
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.router.message import Run
+from callboard.support.dataclass import dataclass
 
 #: A reader of a log, which may wait there.
 R = TypeVar("R")

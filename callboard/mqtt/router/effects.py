@@ -5,12 +5,12 @@ Records, notifications, alerts and fetches are carried out in this order.
 
 from dataclasses import field
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.router.datalog import CursorJump, Segment
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.link import Link, Notification
 from callboard.mqtt.router.record import JournalRecord
 from callboard.mqtt.router.session import FilterLog
+from callboard.support.dataclass import dataclass
 
 
 @dataclass(slots=True)

@@ -13,7 +13,6 @@ from struct import Struct
 from typing import Final
 
 import callboard.mqtt.wire.packet as wire
-from callboard.dataclass import dataclass
 from callboard.mqtt.router.brake import Brakes
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects
@@ -28,6 +27,7 @@ from callboard.mqtt.wire.errors import ProtocolViolation, RemoteMqttError
 from callboard.mqtt.wire.packet import V4, V5, Packet
 from callboard.mqtt.wire.properties import NO_PROPERTIES
 from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.support.dataclass import dataclass
 
 _ACKS: Final = Cause.ACKS  # an attribute of an `Enum` costs three times a global
 

@@ -2,10 +2,10 @@
 
 from enum import Enum
 
-from callboard.dataclass import dataclass
 from callboard.kernel.checks import seconds
 from callboard.mqtt.router.datalog import SEGMENT_BYTES, SEGMENT_COUNT
-from callboard.seconds import check_numbers
+from callboard.support.dataclass import dataclass
+from callboard.support.seconds import check_numbers
 
 #: Seconds.
 DAY = 86_400.0

@@ -23,10 +23,10 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, field
 from typing import Final, NamedTuple, Protocol
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.wire.packet import Auth, Connect
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.support import after_fork
+from callboard.support.dataclass import dataclass
 
 
 class Unschedule:

@@ -48,7 +48,6 @@ from operator import attrgetter
 from typing import Any, ClassVar, Final, Self, dataclass_transform
 
 from callboard.commitlog import LogCorrupt
-from callboard.dataclass import dataclass
 from callboard.mqtt.router.datalog import Shelf
 from callboard.mqtt.router.message import Run
 from callboard.mqtt.router.session import SessionSubscription
@@ -58,6 +57,7 @@ from callboard.mqtt.wire.field import Reader
 from callboard.mqtt.wire.packet import Will
 from callboard.mqtt.wire.properties import Place, read_properties, write_properties
 from callboard.mqtt.wire.topic import split_share
+from callboard.support.dataclass import dataclass
 
 #: A kind and fields, which CBOR can hold.
 Written = tuple[str, Sequence[Any]]

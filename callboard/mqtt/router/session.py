@@ -27,7 +27,6 @@ from dataclasses import field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.router.datalog import DataLog
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.link import Access, Link, Notification
@@ -40,6 +39,7 @@ from callboard.mqtt.wire.packet import V4, V5, Packet, Subscription
 from callboard.mqtt.wire.properties import NO_PROPERTIES
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.mqtt.wire.topic import weight_of_way
+from callboard.support.dataclass import dataclass
 
 #: Topics of one client for which an answer is kept, and the bytes of the longest of them.
 MOST_ANSWERS = 1_000

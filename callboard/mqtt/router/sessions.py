@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 from typing import Final
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.router import record
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects
@@ -36,6 +35,7 @@ from callboard.mqtt.wire.packet import Connect as ConnectPacket
 from callboard.mqtt.wire.properties import NO_PROPERTIES, Properties
 from callboard.mqtt.wire.reason_code import DISCONNECT_CODES, ReasonCode
 from callboard.mqtt.wire.topic import is_valid_topic
+from callboard.support.dataclass import dataclass
 
 #: A name of its own, as each client that comes has it.
 _CAUGHT_UP: Final = Status.CAUGHT_UP

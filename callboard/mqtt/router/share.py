@@ -8,10 +8,10 @@ from collections import deque
 from dataclasses import field
 from typing import Protocol
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.router.limits import ShareStrategy
 from callboard.mqtt.router.message import Run
 from callboard.mqtt.router.session import DataRequest, Session, Status
+from callboard.support.dataclass import dataclass
 
 _ABLE = (Status.READY, Status.CAUGHT_UP)
 

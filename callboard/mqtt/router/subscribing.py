@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.router.datalog import DataLog
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects
@@ -23,6 +22,7 @@ from callboard.mqtt.wire.packet import SubAck, Subscribe, Subscription, UnsubAck
 from callboard.mqtt.wire.properties import NO_PROPERTIES
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.mqtt.wire.topic import is_valid_filter, split_share, weight_of_way
+from callboard.support.dataclass import dataclass
 
 #: The only refusal that MQTT 3.1.1 has in a SUBACK.
 REFUSED_V4 = 0x80

@@ -9,9 +9,9 @@ PUBCOMP, both in the order of sending. When the connection ends, messages in fli
 from dataclasses import field
 from typing import Final, NamedTuple
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.router.message import Run
 from callboard.mqtt.wire.errors import ProtocolViolation
+from callboard.support.dataclass import dataclass
 
 LAST_ID = 65_535
 

@@ -18,7 +18,6 @@ from dataclasses import field, replace
 from typing import Final, Literal
 
 import callboard.mqtt.wire.packet as packets
-from callboard.dataclass import dataclass
 from callboard.kernel.backoff import Backoff
 from callboard.kernel.errors import TlsError
 from callboard.kernel.tls import LOOK_INTERVAL, Certificates, Tls
@@ -33,6 +32,7 @@ from callboard.mqtt.wire.properties import NO_PROPERTIES, Properties
 from callboard.mqtt.wire.reason_code import reason_text
 from callboard.mqtt.wire.topic import matches, overlap
 from callboard.support import after_fork
+from callboard.support.dataclass import dataclass
 from callboard.support.redaction import redacted
 
 _log: Final = logging.getLogger(__name__)

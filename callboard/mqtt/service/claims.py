@@ -33,7 +33,6 @@ from dataclasses import field
 from typing import Final
 
 from callboard.commitlog import LogCorrupt
-from callboard.dataclass import dataclass
 from callboard.kernel.actors import frozen_message, message
 from callboard.mqtt.access.admission import Admission
 from callboard.mqtt.journal.handover import Handover
@@ -42,6 +41,7 @@ from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.record import EncodedRecords
 from callboard.mqtt.router.session import Offer, Session
 from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.support.dataclass import dataclass
 
 
 @frozen_message("callboard.mqtt.ClaimSession")

@@ -16,7 +16,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import field
 from typing import Any, Final, get_args, get_type_hints
 
-from callboard.dataclass import dataclass
 from callboard.kernel.actors import ActorRef, Group, frozen_message
 from callboard.kernel.errors import ActorDown, CallboardError
 from callboard.mqtt.access.admission import Admission, Admitter, OnAdmission, Peer
@@ -30,7 +29,8 @@ from callboard.mqtt.wire.field import Reader, write_variable
 from callboard.mqtt.wire.packet import Connect
 from callboard.mqtt.wire.properties import Place, read_properties
 from callboard.mqtt.wire.topic import is_valid_topic
-from callboard.text import shown
+from callboard.support.dataclass import dataclass
+from callboard.support.text import shown
 
 _log: Final = logging.getLogger("callboard.mqtt")
 

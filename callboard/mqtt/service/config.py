@@ -6,7 +6,6 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
-from callboard.dataclass import dataclass
 from callboard.kernel.checks import require, seconds
 from callboard.mqtt.access.auth import AuthenticationMethod, Authenticator, Security
 from callboard.mqtt.port.hooks import Hooks
@@ -16,6 +15,7 @@ from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.service.bridge import BridgeSettings
 from callboard.mqtt.service.claims import SessionPolicy
 from callboard.mqtt.service.rules import Rule
+from callboard.support.dataclass import dataclass
 
 #: Connections beside those of clients: those that did not send a CONNECT yet, or are leaving.
 WAITING: Final = 1_000

@@ -9,7 +9,6 @@ from dataclasses import InitVar
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NamedTuple
 
-from callboard.dataclass import dataclass
 from callboard.figures import (
     PROCESS_SOURCES,
     Figure,
@@ -26,6 +25,7 @@ from callboard.mqtt.router.link import Mailbox
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import LinkClosed
+from callboard.support.dataclass import dataclass
 
 CLIENT_ID: Final = "$sys"
 #: What no topic may hold that is published.

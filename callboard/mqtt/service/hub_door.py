@@ -21,7 +21,6 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Final, Literal, get_args
 
-from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, RunReceiver
 from callboard.kernel.twins import Closing
@@ -35,6 +34,7 @@ from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import LinkClosed
 from callboard.mqtt.wire.topic import is_valid_topic
 from callboard.node import Node
+from callboard.support.dataclass import dataclass
 from callboard.support.json_form import json_of
 from callboard.support.nesting import parse_json
 

@@ -50,7 +50,7 @@ from callboard.mqtt.wire.errors import ListenError, RouterClosed
 from callboard.mqtt.wire.packet import V4, V5, Publish
 from callboard.node import Node
 from callboard.pages import PageServer
-from callboard.parts import Row
+from callboard.support.parts import Row
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from callboard.mqtt.service.claims import Answer, Claims, Order, Stamps
 from callboard.mqtt.service.config import RouterConfig
 from callboard.mqtt.wire.errors import JournalFailed
 from callboard.mqtt.wire.reason_code import ReasonCode
-from callboard.text import logged
+from callboard.support.text import logged
 
 _log = logging.getLogger("callboard.mqtt")
 

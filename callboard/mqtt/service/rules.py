@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.router.link import Mailbox
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import InvalidPacket, LinkClosed
 from callboard.mqtt.wire.topic import check_filter, matches
-from callboard.text import logged
+from callboard.support.dataclass import dataclass
+from callboard.support.text import logged
 
 _log: Final = logging.getLogger(__name__)
 CLIENT_ID: Final = "$rules"

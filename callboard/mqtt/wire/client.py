@@ -10,12 +10,12 @@ from itertools import cycle
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import callboard.mqtt.wire.packet as packets
-from callboard.dataclass import dataclass
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.errors import LinkClosed
 from callboard.mqtt.wire.packet import V5, Packet, Publish
 from callboard.mqtt.wire.properties import Properties
 from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.support.dataclass import dataclass
 
 T = TypeVar("T")
 _LAST_ID: Final = 65_535

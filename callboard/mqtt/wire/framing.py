@@ -7,9 +7,9 @@ variable byte integer (section 2.1 of both standards).
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.wire.errors import MalformedPacket, ProtocolViolation, RemoteMqttError
 from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.support.dataclass import dataclass
 
 #: Bytes of one packet, header included.
 PACKET_SIZE: Final = 1 << 20

@@ -7,8 +7,8 @@ knows has its default. The field `version` of a CONNECT is the version of the wh
 import enum
 from dataclasses import field
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.wire.properties import Properties
+from callboard.support.dataclass import dataclass
 
 #: Protocol level of MQTT 3.1.1.
 V4 = 4

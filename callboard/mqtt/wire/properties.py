@@ -11,7 +11,6 @@ from dataclasses import field, fields
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from callboard.dataclass import dataclass
 from callboard.mqtt.wire.errors import InvalidPacket, MalformedPacket, ProtocolViolation
 from callboard.mqtt.wire.field import (
     Reader,
@@ -21,6 +20,7 @@ from callboard.mqtt.wire.field import (
     write_variable,
 )
 from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.support.dataclass import dataclass
 
 
 class Place(enum.IntFlag):

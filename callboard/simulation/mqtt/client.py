@@ -12,7 +12,6 @@ from dataclasses import field, replace
 from typing import Any, Final
 
 import callboard.mqtt.wire.packet as packets
-from callboard.dataclass import dataclass
 from callboard.kernel.backoff import Backoff
 from callboard.kernel.reply import Future
 from callboard.mqtt.wire.client import ClientProtocol, Message, Settled
@@ -27,6 +26,7 @@ from callboard.node import Node
 from callboard.simulation.history import History, Operation
 from callboard.simulation.mqtt.port import SimulatedStream
 from callboard.simulation.runner import runner_of
+from callboard.support.dataclass import dataclass
 
 #: The port of a router, unless a client is told another one.
 PORT: Final = 1883

@@ -18,7 +18,6 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
-from callboard.dataclass import dataclass
 from callboard.kernel.activation import Cell
 from callboard.kernel.actors import Reminder
 from callboard.kernel.environment import (
@@ -41,7 +40,8 @@ from callboard.simulation.history import History
 from callboard.simulation.network import SimulatedNetwork, SimulatedSocket
 from callboard.simulation.runner import SimulatedRunner, TimeStandsStill, runner_of
 from callboard.simulation.schedules.states import Fingerprint, Situation
-from callboard.text import shown
+from callboard.support.dataclass import dataclass
+from callboard.support.text import shown
 
 #: The step in which time passes until a timer is due.
 TIME: Final = "time"

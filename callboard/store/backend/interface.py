@@ -6,11 +6,11 @@ from dataclasses import field, fields
 from enum import Enum
 from typing import Any, Literal, Protocol
 
-from callboard.dataclass import dataclass
 from callboard.store.errors import BackendFailure
 from callboard.store.machine.command import Who
 from callboard.store.machine.step import Persist, Row, WriterRow
 from callboard.store.machine.stored import Token
+from callboard.support.dataclass import dataclass
 
 
 class Backend(Enum):

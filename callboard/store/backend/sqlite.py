@@ -39,7 +39,6 @@ from cbor2 import CBORError
 
 from callboard import locks
 from callboard.commitlog.disk import check_plain, open_plain
-from callboard.dataclass import dataclass
 from callboard.model.errors import EndpointError, InvalidData
 from callboard.model.scalar import Enum
 from callboard.store.backend.interface import Contents
@@ -48,6 +47,7 @@ from callboard.store.machine.command import Who
 from callboard.store.machine.step import ERASED, Persist, Row, WriterRow
 from callboard.store.machine.stored import Token, checked_stored, checked_token
 from callboard.support import after_fork
+from callboard.support.dataclass import dataclass
 from callboard.support.file_place import FilePlaces, replaced
 from callboard.support.private_file import make_private_file
 

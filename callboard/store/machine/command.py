@@ -54,12 +54,12 @@ from callboard.channel.message import (
     Nack,
     RetransmitFailed,
 )
-from callboard.dataclass import dataclass
 from callboard.kernel.codec import is_natural
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
 from callboard.store.machine.snapshot import SnapshotChunk
 from callboard.store.machine.stored import checked_stored, checked_token
+from callboard.support.dataclass import dataclass
 
 
 class Command:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Final
 
-from callboard.dataclass import dataclass
 from callboard.store.machine.stored import Stored, Token
+from callboard.support.dataclass import dataclass
 
 #: Bytes of one chunk; a single larger value makes a chunk of its own.
 CHUNK_SIZE: Final = 256 * 1024

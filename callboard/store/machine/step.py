@@ -4,10 +4,10 @@ from dataclasses import field
 from enum import Enum, auto
 from typing import Any, Final
 
-from callboard.dataclass import dataclass
 from callboard.store.machine.change import Change
 from callboard.store.machine.command import CommandRun, EntityId, Who
 from callboard.store.machine.stored import Stored, Token
+from callboard.support.dataclass import dataclass
 
 
 class Occasion(Enum):

@@ -19,7 +19,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from callboard.doors.broker_peering import PAUSE, BrokerNeighbor, BrokerPeering
 from callboard.endpoint.door_claim import DoorClaim
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.peer_buffer import OverflowPolicy
@@ -43,6 +42,7 @@ from callboard.zeek.broker_1_4 import (
     RoomAgain,
 )
 from callboard.zeek.caf import CafNode
+from callboard.zeek.doors.broker_peering import PAUSE, BrokerNeighbor, BrokerPeering
 from callboard.zeek.node_message import DataRun, data_message_bytes
 from callboard.zeek.transcoder import broker_from_cbor
 

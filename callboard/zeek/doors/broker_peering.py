@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from callboard.doors.unwritten import UnwrittenMessages
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import DoorReceiver, Item, Pair
 from callboard.endpoint.machine.run import content_of
@@ -16,6 +15,7 @@ from callboard.kernel.twins import Closing
 from callboard.kernel.wire import ForeignDial, ForeignLink, ForeignPort
 from callboard.model.encoding import python_to_cbor
 from callboard.model.errors import EndpointError
+from callboard.zeek.doors.unwritten import UnwrittenMessages
 from callboard.zeek.transcoder import broker_from_cbor
 
 _log: Final = logging.getLogger("callboard.zeek")

@@ -22,8 +22,6 @@ from typing import Any, Final, NamedTuple
 
 import cbor2
 
-from callboard.dataclass import dataclass
-from callboard.doors.unwritten import UnwrittenMessages
 from callboard.endpoint.door_claim import DoorClaim, DoorState
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, Pair, RunReceiver
@@ -36,7 +34,9 @@ from callboard.kernel.topology import Endpoint
 from callboard.kernel.twins import Closing
 from callboard.kernel.wire import ForeignDial, ForeignLink, Opening
 from callboard.model.errors import EndpointError
+from callboard.support.dataclass import dataclass
 from callboard.support.redaction import redacted
+from callboard.zeek.doors.unwritten import UnwrittenMessages
 from callboard.zeek.json_message import content_to_json
 from callboard.zeek.web_socket import (
     ErrorFrame,

@@ -12,8 +12,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from callboard.dataclass import dataclass
-from callboard.doors.unwritten import UnwrittenMessages
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import DoorReceiver, Item
 from callboard.endpoint.machine.topic import is_reserved
@@ -24,8 +22,10 @@ from callboard.kernel.topology import Endpoint, endpoint_text
 from callboard.kernel.twins import Closing
 from callboard.kernel.wire import ForeignLink, Opening
 from callboard.model.errors import EndpointError, InvalidOption
-from callboard.seconds import check_numbers
+from callboard.support.dataclass import dataclass
 from callboard.support.host_guard import ANY_HOST, HostGuard
+from callboard.support.seconds import check_numbers
+from callboard.zeek.doors.unwritten import UnwrittenMessages
 from callboard.zeek.json_message import message_to_json
 from callboard.zeek.web_socket import Admission, ZeekServerSession
 

@@ -29,20 +29,20 @@ from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.columns import Cbor
 from callboard.commitlog.errors import InvalidOption, InvalidRecord
 from callboard.commitlog.folder import FileLock
-from callboard.dataclass import dataclass
-from callboard.doors.zeromq_socket import (
+from callboard.figures import PROCESS_SOURCES, Figure, Metric, by_label, figures_of, metrics_of
+from callboard.kernel.wire import Runner
+from callboard.model.errors import InvalidData
+from callboard.support import after_fork
+from callboard.support.dataclass import dataclass
+from callboard.support.private_file import make_folder
+from callboard.support.text import printable
+from callboard.zeek.doors.zeromq_socket import (
     HIGH_WATER,
     CurveServer,
     LoopSocket,
     SocketChange,
     ZeroMqSockets,
 )
-from callboard.figures import PROCESS_SOURCES, Figure, Metric, by_label, figures_of, metrics_of
-from callboard.kernel.wire import Runner
-from callboard.model.errors import InvalidData
-from callboard.support import after_fork
-from callboard.support.private_file import make_folder
-from callboard.text import printable
 from callboard.zeek.log_write import LogHeader, LogWriteDecoder
 
 #: Where a logger listens: beside the ports 5555 and 5556 of Zeek's manager.

@@ -16,7 +16,6 @@ import logging
 from functools import partial
 from typing import Any, Final
 
-from callboard.doors.broker_peering import PAUSE, BrokerNeighbor, BrokerPeering
 from callboard.endpoint.door_claim import DoorClaim
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.peer_buffer import OverflowPolicy
@@ -29,6 +28,7 @@ from callboard.kernel.topology import Endpoint
 from callboard.kernel.wire import ForeignDial, ForeignLink, Opening
 from callboard.model.encoding import python_to_cbor
 from callboard.model.errors import EndpointError
+from callboard.zeek.doors.broker_peering import PAUSE, BrokerNeighbor, BrokerPeering
 from callboard.zeek.peering import (
     LEAVE_LIMIT,
     NOBODY,

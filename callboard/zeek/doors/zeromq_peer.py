@@ -24,14 +24,6 @@ from urllib.parse import urlsplit
 
 import zmq
 
-from callboard.doors.unwritten import UnwrittenMessages
-from callboard.doors.zeromq_socket import (
-    HIGH_WATER,
-    LINGER_MS,
-    Curve,
-    SocketChange,
-    ZeroMqSockets,
-)
 from callboard.endpoint.door_claim import DoorClaim, DoorState
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Pair
@@ -47,6 +39,14 @@ from callboard.kernel.twins import Closing
 from callboard.kernel.wire import ForeignPeer
 from callboard.model.errors import EndpointError, InvalidOption
 from callboard.support.redaction import redacted
+from callboard.zeek.doors.unwritten import UnwrittenMessages
+from callboard.zeek.doors.zeromq_socket import (
+    HIGH_WATER,
+    LINGER_MS,
+    Curve,
+    SocketChange,
+    ZeroMqSockets,
+)
 from callboard.zeek.zeromq import BINARY, PARTS, ZeroMqNode
 
 _log: Final = logging.getLogger("callboard.zeek")

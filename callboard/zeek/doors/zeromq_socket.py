@@ -25,12 +25,12 @@ from typing import Any, Final, NamedTuple, Self
 import zmq
 from zmq.utils.z85 import decode
 
-from callboard.dataclass import dataclass
 from callboard.kernel.errors import PortUnavailable, PublicAddress
 from callboard.kernel.tls import is_loopback
 from callboard.kernel.wire import Runner, Timer
 from callboard.model.errors import InvalidOption
 from callboard.support import after_fork
+from callboard.support.dataclass import dataclass
 
 #: Frames, and bytes, that are read before others have their turn.
 FRAMES_A_TURN: Final = 400

@@ -171,8 +171,8 @@ def shown(port):
 def test_a_renewed_certificate_is_shown_and_readers_go_on(folder, tmp_path, caplog):
     import trustme
 
+    from callboard.log_service.log_door import LogDoor
     from callboard.proxies.link.tls import Tls
-    from callboard.serving.log_door import LogDoor
 
     papers = trustme.CA()
     papers.cert_pem.write_to_path(tmp_path / "authority.pem")

@@ -6,9 +6,9 @@ import pytest
 
 from callboard import Endpoint
 from callboard.cli import main
-from tests.callboard.doors.clusters import Manager
-from tests.callboard.doors.clusters import Zeek as Node
-from tests.callboard.doors.zeeks import Zeek
+from tests.callboard.zeek.doors.clusters import Manager
+from tests.callboard.zeek.doors.clusters import Zeek as Node
+from tests.callboard.zeek.doors.zeeks import Zeek
 from tests.polling import eventually
 
 

@@ -9,7 +9,7 @@ import zmq
 
 from callboard.cli import main
 from callboard.commitlog import LogReader
-from callboard.doors.zeek_logger import ZeekLogger
+from callboard.zeek.doors.zeek_logger import ZeekLogger
 from callboard.zeek.log_write import LogField, LogType, encode_log_write
 from tests.callboard.cli.process import start_command
 from tests.polling import eventually

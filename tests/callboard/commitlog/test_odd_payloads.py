@@ -11,7 +11,7 @@ from callboard.cli.app import main
 from callboard.commitlog import CommitLog, InvalidRecord, LogCorrupt
 from callboard.commitlog.columns import Cbor
 from callboard.commitlog.json_text import payload_json, to_json
-from callboard.serving.append import columns_of
+from callboard.log_service.append import columns_of
 
 #: Forty lists, each of which has the one before twice: 445 bytes that stand for 2 to the 40th.
 DOUBLINGS = b"\x98\x29\xd8\x1c\x80" + b"".join(

@@ -7,9 +7,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.commitlog.folder import LAST_OFFSET
-from callboard.serving import desk as desks
-from callboard.serving import messages
-from callboard.serving.desk import Fetch, LogDesk, LogPlace, Refuse, Tell
+from callboard.log_service import desk as desks
+from callboard.log_service import messages
+from callboard.log_service.desk import Fetch, LogDesk, LogPlace, Refuse, Tell
 
 FILE = "00000000000000000000.log"
 CODEC = PayloadCodec(DEFAULT_REGISTRY)

@@ -10,10 +10,10 @@ from callboard import Node, Rights, errors
 from callboard.basp.header import LOG_SERVICE
 from callboard.commitlog import CommitLog, LogFailed, LogReader, Retention
 from callboard.commitlog.verify import verify
+from callboard.log_service import desk, log_service, node_disk
+from callboard.log_service.messages import AwaitLogGrowth, ListLogFiles, ListLogs, ReadLogFile
 from callboard.operation.metrics import node_metrics
 from callboard.proxies.events import PermissionRefused
-from callboard.serving import desk, log_service, node_disk
-from callboard.serving.messages import AwaitLogGrowth, ListLogFiles, ListLogs, ReadLogFile
 from tests.polling import eventually
 from tests.proxies.papers import Papers
 

@@ -18,9 +18,7 @@ from callboard.commitlog import (
     ReceiptUnknown,
     WrongNumber,
 )
-from callboard.proxies.errors import LinkFull
-from callboard.proxies.events import PermissionRefused
-from callboard.serving.append import (
+from callboard.log_service.append import (
     GROUP_BYTES,
     AppendedRow,
     AppendGroup,
@@ -30,9 +28,11 @@ from callboard.serving.append import (
     group_of,
     pack_append,
 )
-from callboard.serving.carrier import AppendCarrier
-from callboard.serving.intake import LogIntake
-from callboard.serving.log_writer import LogWriter
+from callboard.log_service.carrier import AppendCarrier
+from callboard.log_service.intake import LogIntake
+from callboard.log_service.log_writer import LogWriter
+from callboard.proxies.errors import LinkFull
+from callboard.proxies.events import PermissionRefused
 from callboard.simulation import SimulatedDisk
 from tests.polling import eventually
 

@@ -12,7 +12,7 @@ import pytest
 from callboard.actors.errors import CallboardError
 from callboard.commitlog import CommitLog, LogError, LogFailed, ProducerFenced, ReceiptUnknown
 from callboard.commitlog.producing.table import ProducerTable
-from callboard.serving.log_writer import LogWriter
+from callboard.log_service.log_writer import LogWriter
 from callboard.simulation import SimulatedDisk
 from callboard.simulation.cluster import Cluster
 

@@ -15,10 +15,10 @@ from callboard.basp import MessageRegistry, PayloadCodec
 from callboard.basp.errors import MessageRefused
 from callboard.basp.payload import read_flat_record
 from callboard.basp.registry import RecordType
-from callboard.dataclass import dataclass as lazy_dataclass
 from callboard.entity.form import EventForm
 from callboard.model.scalar import Count
 from callboard.support.construction import Restoring, constructor_of, has_own_code
+from callboard.support.dataclass import dataclass as lazy_dataclass
 from callboard.zeek.event import from_value, zeek_event
 from tests.sources import mentioning
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import pytest
 
-from callboard.dataclass import awaited_fields
-from callboard.dataclass import dataclass as late_dataclass
+from callboard.support.dataclass import awaited_fields
+from callboard.support.dataclass import dataclass as late_dataclass
 
 OPTIONS = [
     dict(zip(("frozen", "slots", "eq", "repr", "kw_only"), values, strict=True))

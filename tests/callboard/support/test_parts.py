@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.parts import RowWindow, cut, key_of, share, slices_fit
+from callboard.support.parts import RowWindow, cut, key_of, share, slices_fit
 
 ROWS = [{"name": "b", "size": 2}, {"name": "A", "size": 10}, {"name": "c", "size": None}]
 

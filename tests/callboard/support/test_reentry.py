@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from callboard import Node, locks, reentry
+from callboard import Node, locks
 from callboard.actors import closing
 from callboard.actors.errors import WouldDeadlock
 from callboard.actors.future import Future
 from callboard.actors.runner.timers import Timers
+from callboard.support import reentry
 
 PROGRAM = Path(__file__).with_name("reentrant.py")
 

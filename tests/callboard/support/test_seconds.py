@@ -21,8 +21,8 @@ from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.router.limits import Limits as RouterLimits
 from callboard.mqtt.service.config import RouterConfig
 from callboard.proxies.messages import DrainNode
-from callboard.seconds import LONGEST, checked_seconds
 from callboard.store.options import CloneOptions, StoreOptions
+from callboard.support.seconds import LONGEST, checked_seconds
 from tests.polling import eventually
 
 #: No times at all.

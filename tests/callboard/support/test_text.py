@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.text import (
+from callboard.support.text import (
     TEXT_LIMIT,
     describe,
     logged,

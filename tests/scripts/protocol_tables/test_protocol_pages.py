@@ -22,7 +22,7 @@ NO_LAYOUT = {
     "callboard.commitlog.batch:_CHECKED": "a part of _HEADER",
     "callboard.commitlog.batch:_START": "a part of _HEADER",
     "callboard.commitlog.folder:_FACTS": "a part of _MARK",
-    "callboard.doors.zeromq_socket:_EVENT": "of libzmq, in the process",
+    "callboard.zeek.doors.zeromq_socket:_EVENT": "of libzmq, in the process",
     "callboard.zeek.json_message:_pack_real": "a head of CBOR",
     "callboard.zeek.transcoder:_PORT_FIELDS": "the same as in zeek.value",
     "callboard.zeek.transcoder:_pack_tagged": "a head of CBOR",

@@ -4,8 +4,8 @@ import pytest
 
 from callboard import Endpoint
 from callboard.broker import SC, BrokerOptions, Configuration, Count, PeerStatus
-from callboard.doors import broker_1_4
 from callboard.model.errors import InvalidOption
+from callboard.zeek.doors import broker_1_4
 from tests.polling import eventually
 
 WAIT = 10.0

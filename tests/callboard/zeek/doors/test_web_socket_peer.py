@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from callboard import Endpoint
 from callboard.actors.errors import NodeUnreachable
-from callboard.doors.web_socket_peer import CONNECTION_LIMIT, FilterPlan
 from callboard.endpoint.machine.topic import shortest
 from callboard.model.errors import InvalidOption
 from callboard.proxies.errors import LinkError
+from callboard.zeek.doors.web_socket_peer import CONNECTION_LIMIT, FilterPlan
 from callboard.zeek.json_message import message_to_json
-from tests.callboard.doors.zeeks import Zeek
+from tests.callboard.zeek.doors.zeeks import Zeek
 from tests.polling import eventually
 from tests.proxies.papers import Papers
 
@@ -133,7 +133,7 @@ def test_what_is_published_while_no_zeek_is_there_waits_for_it(zeek, endpoint):
 
 
 def test_what_waits_for_a_zeek_is_bounded_by_its_size(endpoint, monkeypatch):
-    monkeypatch.setattr("callboard.doors.web_socket_peer.QUEUE_SIZE", 1_000_000)
+    monkeypatch.setattr("callboard.zeek.doors.web_socket_peer.QUEUE_SIZE", 1_000_000)
     peer = endpoint.connect_web_socket("ws://127.0.0.1:1", timeout=None)
     for _ in range(15):
         endpoint.publish("/large", "x" * 100_000)

@@ -15,11 +15,11 @@ from websockets.uri import parse_uri
 
 from callboard import Endpoint, Rights
 from callboard.broker import zeek
-from callboard.doors import web_socket_server
-from callboard.doors.web_socket_server import WebSocketLimits
 from callboard.model.errors import InvalidOption
 from callboard.model.scalar import Count
 from callboard.proxies.errors import PublicAddress
+from callboard.zeek.doors import web_socket_server
+from callboard.zeek.doors.web_socket_server import WebSocketLimits
 from callboard.zeek.json_message import message_to_json
 from tests.callboard.zeek.conversation import frames
 from tests.polling import eventually

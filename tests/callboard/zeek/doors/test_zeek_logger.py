@@ -7,12 +7,12 @@ import pytest
 import zmq
 
 from callboard.commitlog import CommitLog, LogError, LogFailed, LogLocked, LogReader, Retention
-from callboard.doors import zeek_logger
-from callboard.doors.zeek_logger import ZeekLogger
-from callboard.doors.zeromq_socket import Curve, CurveServer
 from callboard.figures import PROCESS_SOURCES
 from callboard.model.errors import InvalidOption
 from callboard.proxies.errors import PortUnavailable, PublicAddress
+from callboard.zeek.doors import zeek_logger
+from callboard.zeek.doors.zeek_logger import ZeekLogger
+from callboard.zeek.doors.zeromq_socket import Curve, CurveServer
 from callboard.zeek.log_write import LogField, LogType, encode_log_write
 from tests.polling import eventually
 

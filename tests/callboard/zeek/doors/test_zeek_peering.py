@@ -8,12 +8,12 @@ import pytest
 
 import callboard.broker as broker
 from callboard import Endpoint
-from callboard.doors import zeek_peering
 from callboard.model.encoding import python_to_cbor
 from callboard.model.errors import InvalidOption
+from callboard.zeek.doors import zeek_peering
 from callboard.zeek.peering import NOBODY, PeeringFrame, message_frame
 from callboard.zeek.transcoder import broker_from_cbor
-from tests.callboard.doors.zeek_peers import ZeekPeer
+from tests.callboard.zeek.doors.zeek_peers import ZeekPeer
 from tests.callboard.zeek.peering_ends import frames_of, recording
 from tests.polling import eventually
 from tests.proxies.papers import Papers

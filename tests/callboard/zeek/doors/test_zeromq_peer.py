@@ -9,16 +9,16 @@ import callboard.zeek
 from callboard import Endpoint, Node
 from callboard.actors.errors import NodeClosed, WrongArgument
 from callboard.broker import SC, Count
-from callboard.doors import zeromq_peer
-from callboard.doors.zeromq_peer import ZeroMq, peer_key
 from callboard.endpoint.door_claim import DoorState
 from callboard.endpoint.monitoring import metrics_page, status_of
 from callboard.model.data import Data
 from callboard.model.errors import DoorTaken, InvalidOption, UnsupportedData
 from callboard.zeek import Curve
+from callboard.zeek.doors import zeromq_peer
+from callboard.zeek.doors.zeromq_peer import ZeroMq, peer_key
 from callboard.zeek.value import value_to_bytes
 from callboard.zeek.zeromq import BackendHello, ClusterHello
-from tests.callboard.doors.clusters import Manager, Zeek
+from tests.callboard.zeek.doors.clusters import Manager, Zeek
 from tests.polling import eventually
 
 WAIT = 10.0

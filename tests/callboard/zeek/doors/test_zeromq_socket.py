@@ -4,9 +4,9 @@ import pytest
 import zmq
 
 from callboard import Node
-from callboard.doors.zeromq_socket import FRAMES_A_TURN, Curve, CurveServer, ZeroMqSockets
 from callboard.model.errors import InvalidOption
 from callboard.proxies.errors import PortUnavailable, PublicAddress
+from callboard.zeek.doors.zeromq_socket import FRAMES_A_TURN, Curve, CurveServer, ZeroMqSockets
 from tests.polling import eventually
 
 PUBLIC, SECRET = (key.decode() for key in zmq.curve_keypair())
