@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.callboard.reentrant import SENDS
+from tests.callboard.support.reentrant import SENDS
 
 #: How often faults are done; these take hours, so they are left out of a usual run.
 ROUNDS = int(os.environ.get("CALLBOARD_ROUNDS", "1"))

@@ -131,13 +131,12 @@ SERVERS = {
     "callboard/cli/work/zeek_logger.py": "pages: /metrics alone",
     "callboard/gateway/modules/http.py": "gateway",
     "callboard/dashboard/server.py": "dashboard",
-    "callboard/node.py": "dashboard",
     "callboard/dashboard/port.py": "dashboard",
     "callboard/cli/work/window.py": "dashboard",
     "callboard/demo/page.py": "dashboard",
     "callboard/mqtt/port/websocket.py": "mqtt",
     "callboard/zeek/web_socket.py": "zeek",
-    "callboard/broker/endpoint.py": "zeek",
+    "callboard/composition.py": "zeek and dashboard",
 }
 #: Names of classes that serve HTTP, of libraries and our own.
 _SERVING = {
@@ -361,6 +360,8 @@ def _makes_or_derives(module):
             names.update(*map(_parts, node.bases)) if node.bases else None
         elif isinstance(node, ast.Import):
             names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.add(node.value.partition(":")[2])  # a part that composition.py names
     return names
 
 

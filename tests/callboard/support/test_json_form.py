@@ -142,7 +142,7 @@ OWN_VALUES = {
     "gateway/wire/message.py", "lease/etcd.py", "support/json_form.py",
     "pipeline/process/worker_python.py",
     "pipeline/progress.py", "pipeline/spark/journal.py", "pipeline/spark/options.py",
-    "serving/flight_process.py", "simulation/processes.py",
+    "log_service/flight_process.py", "simulation/processes.py",
     "simulation/schedules/schedule_test.py", "simulation/trace.py", "worker_process.py",
     "workers/pool.py", "zeek/web_socket.py",
 }  # fmt: skip

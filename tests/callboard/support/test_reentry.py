@@ -200,7 +200,7 @@ def test_finalizers_of_garbage_and_signal_handlers_may_send():
 
 
 def test_a_logging_handler_may_ship_records_to_a_remote_actor_from_a_finalizer():
-    from tests.callboard.reentrant import Sink
+    from tests.callboard.support.reentrant import Sink
 
     got, far, near = [], Node("far"), Node("near")
     far.listen("127.0.0.1", 0)
@@ -234,6 +234,6 @@ def test_a_logging_handler_may_ship_records_to_a_remote_actor_from_a_finalizer()
 
 
 def _number():
-    from tests.callboard.reentrant import Number
+    from tests.callboard.support.reentrant import Number
 
     return Number("last", 1)
