@@ -25,6 +25,7 @@ from typing import Any, Final, Literal
 from weakref import ref as weak
 
 from callboard.actors import errors
+from callboard.actors.asking.reply import Reply
 from callboard.actors.cell import Cell
 from callboard.actors.envelope import Envelope, accompanied
 from callboard.actors.events import SlowHandler
@@ -107,7 +108,7 @@ def _nothing(_: BaseException) -> None:
     """A message that is not sent: nobody was told of it."""
 
 
-class HeldSender:
+class HeldSender(Reply):
     """The sender of a message to an entity: what answers it waits for the state."""
 
     __slots__ = ("_answer", "cell", "_sends", "batch", "inner")
@@ -125,16 +126,16 @@ class HeldSender:
         self.batch = 0
 
     @property
-    def only_counts(self) -> bool:
-        """Whether nobody waits for an answer."""
+    def wants_reply(self) -> bool:
+        """Whether a caller waits for the outcome."""
         inner = self.inner
-        return inner is None or not inner.expects or getattr(inner, "only_counts", False)
+        return inner is not None and inner.expects and inner.wants_reply
 
     @property
-    def done_(self) -> bool:
+    def is_done(self) -> bool:
         """Whether the ask is over."""
         inner = self.inner
-        return inner is None or not inner.expects or getattr(inner, "done_", False)
+        return inner is None or not inner.expects or inner.is_done
 
     @property
     def deadline(self) -> float | None:
@@ -149,13 +150,12 @@ class HeldSender:
     @property
     def origin(self) -> object:
         """What names the ask to those that give it up."""
-        return getattr(self.inner, "origin", self.inner)
+        return None if self.inner is None else self.inner.origin
 
     @property
     def node(self) -> bytes:
         """The node that asks; empty for this one."""
-        found: bytes = getattr(self.inner, "node", b"")
-        return found
+        return b"" if self.inner is None else self.inner.node
 
     def set_result(self, value: Any) -> bool:
         """End the stretch; the answer leaves when it may."""
@@ -163,7 +163,7 @@ class HeldSender:
         if inner is None or not inner.expects:
             cell.close_stretch()
             return True
-        if cell.type_is_kept and not getattr(inner, "done_", False):
+        if cell.type_is_kept and not inner.is_done:
             if self._answer is not _NONE:  # the first one counts
                 cell.close_stretch()
                 return True
@@ -185,14 +185,14 @@ class HeldSender:
         Raises:
             NotSerializable: it holds something that cannot travel.
         """
-        encoded = getattr(inner, "encoded", None)
-        if encoded is not None and not isinstance(value, ActorRef):
+        if not isinstance(value, ActorRef):
             try:
-                self._sends = encoded(value)
+                self._sends = inner.encoded(value)
             except MessageTooLarge:
                 pass  # which the asker is told once the state may be shown
             else:
-                return
+                if self._sends is not None:
+                    return
         self._answer = self.cell.host.form.copy(value)
 
     def leave(self) -> None:
@@ -235,15 +235,15 @@ class HeldSender:
         """Let an error leave that shows nothing of the state."""
         self._refuse(error)
 
-    def owed(self) -> None:
+    def mark_handled(self) -> None:
         """Take note that the message was handled."""
         if self.inner is not None and self.inner.expects:
-            self.inner.owed()
+            self.inner.mark_handled()
 
     def reference(self, runtime: Home) -> ActorRef[Any] | None:
         """Return what `self.sender` is."""
         inner = self.inner
-        if inner is not None and inner.expects and not self.only_counts:
+        if inner is not None and inner.expects and self.wants_reply:
             return runtime.reply_ref(self)
         return None if inner is None else inner.reference(runtime)
 
@@ -259,7 +259,7 @@ class HeldCarried(HeldSender):
     #: The asker that a message alone has, once it was made.
     _asker: Any
 
-    only_counts: Final = False  # it was asked
+    wants_reply: Final = True
 
     deadline: float | None
     expects: Literal[True]
@@ -276,14 +276,14 @@ class HeldCarried(HeldSender):
         asker = self._asker
         if asker is None:
             asker = self._asker = self._carrier.carried(self._message_id)
-            asker.done_ = self._has_left
+            asker.is_done = self._has_left
         asker.deadline = self.deadline
         return asker
 
     @property
-    def done_(self) -> bool:
+    def is_done(self) -> bool:
         """Whether the ask is over."""
-        return self._has_left or (self._asker is not None and self._asker.done_)
+        return self._has_left or (self._asker is not None and self._asker.is_done)
 
     @property
     def node(self) -> bytes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from callboard import locks
+from callboard.actors.asking.reply import MessageSender
 from callboard.actors.dispatch import handler
 from callboard.actors.envelope import COMPANY, Encoded, Envelope
 from callboard.actors.errors import WrongValue, remote_error, require
@@ -121,7 +122,7 @@ def _hold(post: Callable[..., Any], message: Any, sender: Sender | None) -> bool
     return isinstance(cell, EntityCell) and cell.emit_message(post, message, sender)
 
 
-class _Teller:
+class _Teller(MessageSender):
     """An actor elsewhere that told an entity something."""
 
     __slots__ = ("_ref",)
@@ -170,7 +171,7 @@ class EntityServer(SystemActor):
         """Give a message to its entity, or say who is not the owner."""
         cell: Any = self.context
         entities, key, asker = self._entities, msg.key, cell.sender
-        is_leaf = entities.overlay.rights(getattr(asker, "node", b"")) is not None
+        is_leaf = entities.overlay.rights(cell.sender_node) is not None
         # What lives here has a name and a key that can be meant.
         if is_leaf or not entities.has_active(msg.type_name, key):
             if self._refuses(msg.type_name, ("entities",)):
@@ -184,7 +185,7 @@ class EntityServer(SystemActor):
                 return None
             # Not kept as a promise: who handles it answers, also when this actor has ended.
             cell.promised = asker
-            asker.owed()
+            asker.mark_handled()
         trace, chain = COMPANY.current(), COMPANY.chain.get()
         message = Envelope(msg.message, trace, chain=chain) if trace or chain else msg.message
         sender: Any = asker
@@ -195,7 +196,7 @@ class EntityServer(SystemActor):
             refusal = entities.bring(arrived)
         else:
             attempt = msg.attempt if type(msg.attempt) is int else 0
-            refusal = entities.deliver(arrived, getattr(asker, "node", b""), attempt)
+            refusal = entities.deliver(arrived, cell.sender_node, attempt)
         if refusal is not None and is_asked:
             asker.set_result(refusal)
         return refusal
@@ -223,7 +224,7 @@ class EntityServer(SystemActor):
             self._refuse(MalformedPayload(text))
             return
         cell.promised = carrier  # each message has an answer of its own
-        carrier.owed()
+        carrier.mark_handled()
         take, now = self._entities.carried(msg.type_name, carrier, cell), cell.runner.now()
         for carried in messages:
             left, deadline = carried[4], None
@@ -314,7 +315,7 @@ class EntityServer(SystemActor):
 
     def _peer(self) -> bytes:
         """Return the node of the sender."""
-        return bytes(getattr(self.context.sender, "node", b""))
+        return self.context.sender_node
 
     def _refuses(self, type_name: object, rights: Sequence[NamedRight]) -> bool:
         """Return whether a type cannot be meant, or its sender has none of some rights.
@@ -937,7 +938,7 @@ class Entities:
     def _send_back(self, name: str, sender: Any) -> bool:
         """Tell a node that asked that this one is no owner; False if it was none that asked."""
         is_asked = sender is not None and sender.expects
-        if not is_asked or not getattr(sender, "node", b"") or _only_counts(sender):
+        if not is_asked or not sender.node or not sender.wants_reply:
             return False
         sender.set_result(NotOwner(self.table(name)))
         return True
@@ -959,7 +960,7 @@ class Entities:
         host = self._hosts.get(name)
         if host is None:
             return None
-        node = getattr(asker, "node", b"")
+        node = b"" if asker is None else asker.node
         if node:
             self._askers.setdefault(name, set()).add(node)
         owned = self._owned.get(name)
@@ -1279,11 +1280,6 @@ class Entities:
             for client in opened.values():
                 client.close()
             opened.clear()
-
-
-def _only_counts(sender: Any) -> bool:
-    """Return whether a sender on another node told something and did not ask."""
-    return bool(getattr(sender, "only_counts", False))
 
 
 def _may_look(permits: Rights | None, type_name: str) -> bool:

@@ -29,6 +29,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
+from callboard.actors.asking.reply import Reply
 from callboard.actors.reference import ActorRef, Home
 from callboard.actors.runtime import Runtime
 from callboard.dataclass import dataclass
@@ -117,7 +118,7 @@ class _Armed:
     is_suspect: bool = False
 
 
-class ReminderTicket:
+class ReminderTicket(Reply):
     """The asker of a reminder's handler."""
 
     __slots__ = ("_armed", "_reminders", "deadline", "expects")
@@ -125,7 +126,7 @@ class ReminderTicket:
     expects: Literal[True]
 
     #: Nobody waits for an answer, so there is none to copy or to owe.
-    only_counts: Final = True
+    wants_reply: Final = False
 
     def __init__(self, reminders: "Reminders", armed: _Armed) -> None:
         self.expects = True
@@ -156,7 +157,7 @@ class ReminderTicket:
         self._reminders.failed(self._armed, error)
         return True
 
-    def owed(self) -> None:
+    def mark_handled(self) -> None:
         """Do nothing: it is handled when its commit is through."""
 
     def reference(self, _: Home) -> ActorRef[Any] | None:

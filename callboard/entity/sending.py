@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from callboard import locks, reentry
 from callboard.actors.asking.overdue import due_of
+from callboard.actors.asking.reply import Reply
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, CallboardError, NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
@@ -78,7 +79,7 @@ def _unavailable(type_name: str, key: str, why: str) -> EntityUnavailable:
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class Waiting(Reply):
     """A message on its way to an entity.
 
     Where it goes to an owner, who may be another one by then, it stands for the asker. It has
@@ -109,22 +110,25 @@ class Waiting:
     is_answered: bool = False
 
     @property
+    def sent_id(self) -> int:
+        """The message id under which the ask left this node; 0 if it did not."""
+        return self.message_id
+
+    @property
     def is_asked(self) -> bool:
         """Whether it was asked, and not told, maybe by an actor on another node."""
         sender = self.sender
-        return (
-            sender is not None and sender.expects and not getattr(sender, "only_counts", False)
-        )
+        return sender is not None and sender.expects and sender.wants_reply
 
     @property
     def is_over(self) -> bool:
         """Whether nobody waits for its answer any more."""
-        return self.is_asked and bool(getattr(self.sender, "done_", False))
+        return self.is_asked and self.sender is not None and self.sender.is_done
 
     @property
-    def done_(self) -> bool:
+    def is_done(self) -> bool:
         """Whether there was an answer, or nobody waits for one."""
-        return self.is_answered or bool(getattr(self.sender, "done_", False))
+        return self.is_answered or (self.sender is not None and self.sender.is_done)
 
     def set_result(self, value: Any) -> bool:
         """Answer, unless the message was refused."""
@@ -146,7 +150,7 @@ class Waiting:
         self.sending.done(self, self.node, None, error, has_left=self.message_id != 0)
         return True
 
-    def owed(self) -> None:
+    def mark_handled(self) -> None:
         """The answer will come later: nothing to note here."""
 
     def reference(self, runtime: Home) -> ActorRef[Any]:
@@ -574,7 +578,7 @@ class TypeSender:
         """Take the outcome of what was told."""
         error = future.exception()
         value = None if error is not None else future.result()
-        self.done(waiting, node, value, error, has_left=getattr(future, "message_id", 0) != 0)
+        self.done(waiting, node, value, error, has_left=future.sent_id != 0)
 
     def done(
         self,
