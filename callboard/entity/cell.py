@@ -820,14 +820,41 @@ class EntityCell(Cell):
 
     def emit_message(self, post: Callable[..., Any], message: Any, sender: Any) -> bool:
         """Let a message go when it may; returns False if that is now."""
-        if not self.type_is_kept or (self.is_clean and self._broken is None):
+        if not self.type_is_kept:
             return False
+        host = self.host
+        if host.handed or host.is_inside():  # between what is withheld and what is not
+            self._emit_later(post, message, sender)
+            return True
+        return self._emit(post, message, sender)
+
+    def _emit_later(self, post: Callable[..., Any], message: Any, sender: Any) -> None:
+        """Hand a message over that is sent inside a call of the host, or behind such ones."""
+        copied = self._copied(message)
+
+        def emit() -> None:
+            if not self._emit(post, copied, sender):
+                post(copied, sender)
+
+        def refuse(error: BaseException) -> None:
+            if sender is not None and sender.expects:
+                sender.set_exception(error)
+            self.host.runtime.dead_letter(self.ref, copied, sender)
+
+        self.host.hand_over.add(emit, refuse)
+
+    def _copied(self, message: Any) -> Any:
+        """Return a copy of a message, which its sender may change before it goes."""
         copy = self.host.form.copy
         if type(message) is Envelope:
-            plain = copy(message.message)
-            copied: Any = replace(message, message=plain)
-        else:
-            copied = copy(message)
+            return replace(message, message=copy(message.message))
+        return copy(message)
+
+    def _emit(self, post: Callable[..., Any], message: Any, sender: Any) -> bool:
+        """Let a message go when it may; returns False if that is now."""
+        if self.is_clean and self._broken is None:
+            return False
+        copied = self._copied(message)
         fail = sender.set_exception if sender is not None and sender.expects else _nothing
         with self.host.lock:
             if self._broken is not None:

@@ -56,6 +56,8 @@ class Spool:
         #: The inboxes that have it; the last one takes the frames.
         self.owners: list[SpooledInbox] = []
         self._lock = locks.lock("spool of a gateway", 250)
+        #: Tells whether this thread is in a call of the spool.
+        self.is_inside = locks.owner_test(self._lock)
         self._log = CommitLog(folder, segment_bytes=SEGMENT)
         self._file = os.open(folder / POSITION, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         said = os.pread(self._file, 20, 0)
@@ -171,7 +173,7 @@ class SpooledInbox(Inbox):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.room = 0  # `put` looks closer at each frame
+        self.room = self._usual_room = 0  # `put` looks closer at each frame
         folder = self.folder.resolve()
         with _LOCK:
             spool = _OPEN.get(folder)
@@ -188,6 +190,8 @@ class SpooledInbox(Inbox):
             _OPEN[folder] = spool
         self.spool = spool
         self.items: Any = spool
+        is_inside = self._is_inside
+        self._is_inside = lambda: is_inside() or spool.is_inside()
 
     @property
     def is_taker(self) -> bool:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from callboard import locks
+from callboard import locks, reentry
 from callboard.commitlog.batch import MAX_BATCH_RECORDS, MAX_RECORD
 from callboard.commitlog.columns import (
     Columns,
@@ -18,6 +18,7 @@ from callboard.commitlog.columns import (
 from callboard.commitlog.errors import (
     InvalidOption,
     InvalidRecord,
+    LogInUse,
     ProducerForgotten,
     require_kind,
 )
@@ -241,7 +242,8 @@ class Producer:
             what = f"payloads of {size:,} bytes exceed the limit of {MAX_RECORD:,}; split them"
             raise InvalidRecord(what)
         count, checksum = len(columns.payloads), checksum_of(columns)
-        with self._lock:
+        reentry.enter(self._lock, "append()", LogInUse)
+        try:
             try:
                 offset = self._take(columns, given, count, checksum)
             except ProducerForgotten:
@@ -250,6 +252,8 @@ class Producer:
                 self._numbering.opened(self.log.open_producer(self.name))
                 # It was silent for long; what has no number yet is not a retry.
                 offset = self._take(columns, None, count, checksum)
+        finally:
+            self._lock.release()
         self.log.flush()
         return offset
 
