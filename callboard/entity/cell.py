@@ -904,6 +904,10 @@ class EntityCell(Cell):
         """End a stretch: what it persisted is committed as soon as that can be."""
         if not self._has_written and self._next is None:
             return
+        every = self.type.snapshot_every
+        is_due = bool(self._events and every and self._since >= every)
+        # Without the lock: it runs code of users, and only this thread changes the state.
+        snapshot = self.host.snapshot(self) if is_due and self._broken is None else None
         with self.host.lock:
             events, saved, rows = self._events, self._saved, self._rows
             self._events, self._saved, self._rows = [], None, None
@@ -923,15 +927,14 @@ class EntityCell(Cell):
                     batch.rows = rows
                 batch.emissions += emitted
                 batch.snapshot = saved or batch.snapshot
-                every = self.type.snapshot_every
-                if events and every and self._since >= every:
+                if is_due:
                     self._since = 0
-                    batch.snapshot = self.host.snapshot(self)
+                    batch.snapshot = snapshot
             if self._next is not None and self._in_flight is None:
                 self._commit()
 
     def write_snapshot(self, events: int) -> None:
-        """Write a snapshot if there were so many events since the last one; needs the lock.
+        """Write a snapshot if there were so many events since the last one; on the runner.
 
         Not while a handler runs, or waits: the state may be half of what it will be. And not
         before a tenth of the events are there that the class has between snapshots.
@@ -942,11 +945,12 @@ class EntityCell(Cell):
         if not (is_between and has_many) or self._broken is not None:
             return
         self._since = 0
-        snapshot = self.host.snapshot(self)
+        snapshot = self.host.snapshot(self)  # without the lock: it runs code of users
         if snapshot is not None:
-            self._open_batch().snapshot = snapshot
-            if self._in_flight is None:
-                self._commit()
+            with self.host.lock:
+                self._open_batch().snapshot = snapshot
+                if self._in_flight is None:
+                    self._commit()
 
     def _commit(self) -> None:
         """Hand over what waits; needs the lock."""

@@ -451,8 +451,9 @@ class EntityHost:
     def shorten_replay(self, slots: "Sequence[int]") -> None:
         """Write snapshots of entities that move: the new owner has fewer events to replay."""
         with self.lock:
-            for cell in self._cells_of(slots):
-                cell.write_snapshot(EVENTS_TO_MOVE)
+            cells = self._cells_of(slots)
+        for cell in cells:
+            cell.write_snapshot(EVENTS_TO_MOVE)
 
     def stop_slots(self, slots: "Sequence[int]", done: Callable[[], object]) -> None:
         """Take no message for slots, and put their entities away; calls back after that."""

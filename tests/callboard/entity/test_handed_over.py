@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from callboard import Actor, Entity, Node, event, handler, message
+from callboard import Actor, Entity, Node, event, handler, locks, message
 from callboard.entity.cell import EntityCell, HeldCarried
 from callboard.entity.host import EntityHost
 from callboard.entity.machine.table import slot_of
@@ -143,3 +143,46 @@ def test_what_a_finalizer_sends_at_the_end_of_a_handler_does_not_overtake_its_me
     assert sent, "the end of a handler opens a batch"
     first = got.index("from a finalizer 1")
     assert got[:first] == ["in the handler", "behind the event"]
+
+
+class Written(Entity):
+    """Its state tells whether a lock is held while it is written."""
+
+    name = "handed-tests.Written"
+    snapshot_version = 1
+    snapshot_every = 2
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    @handler
+    def on_step(self, msg: Step) -> int:
+        self.persist(Kept(msg.number))
+        return self.total
+
+    @event
+    def on_kept(self, kept: Kept) -> None:
+        self.total += kept.number
+
+
+def test_the_state_of_an_entity_is_written_without_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[bool] = []
+    snapshot = EntityHost.snapshot
+
+    def write(host: EntityHost, cell: EntityCell) -> Any:
+        held.append(locks.holds_any())
+        return snapshot(host, cell)
+
+    monkeypatch.setattr(EntityHost, "snapshot", write)
+    with Node("here") as node:
+        node.host(Written, state=f"sqlite:{tmp_path}/state.db")
+        ref = node.entity(Written, "one")
+        for number in range(1, 6):
+            ref.ask(Step(number)).result(20)
+        host = node._entities._hosts[Written.name]
+        node.runtime.post(host.shorten_replay, [slot_of("one")])
+        assert ref.ask(Step(0)).result(20) == 15
+    assert held, "a snapshot is due after two events"
+    assert not any(held)
