@@ -90,6 +90,7 @@ class Writer:
         self._compress = None if compression is None else compressor(compression)
         self._sync_lock = locks.lock("syncing of a log", 610)
         self._lock = locks.lock("writing of a log", 611)
+        self._is_inside = locks.owner_test(self._lock)
         self._trouble: OSError | None = None
         self._is_closed = False
         self._copied = copied
@@ -154,7 +155,9 @@ class Writer:
         now = self._clock()
         if self._is_full(now):
             self._begin_segment(now)
-        reentry.enter(self._lock, "an append", LogInUse)
+        # Two calls into C, as nearly always; `enter` alone would do the same.
+        if self._is_inside() or not self._lock.acquire(False):  # noqa: FBT003
+            reentry.enter(self._lock, "an append", LogInUse)
         try:
             self._check()
             if not 0 <= now - self._checked_at < _CHECK_NS:

@@ -105,8 +105,6 @@ class Inbox:
         if self.handed or self._is_inside():
             self._put_later(frame)
             return
-        if self.room != self._usual_room:
-            self._open_room()
         if not self._take(frame):
             self._overflow(frame, timeout)
         if not self.is_poked:
@@ -131,6 +129,8 @@ class Inbox:
         self._hand_over.add(partial(self._put_late, frame), refuse)
         self.room = 0  # behind the queue's growth: from here on, all look closer
         self._hand_over.carry_out()  # unless it is inside
+        if not self.handed and not self._is_inside():  # it was carried out before `room` was 0
+            self._open_room()
 
     def _put_late(self, frame: bytes) -> None:
         """Append a frame that was handed over, or lose it as the policy says."""
