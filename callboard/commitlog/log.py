@@ -253,7 +253,7 @@ class CommitLog(LogReader):
     def _append(self, runs: list[Columns]) -> int:
         """Append runs, wake followers, and sync as the log was told to."""
         if self._sync == "each":  # an append that cannot be synced must not be there
-            self._writer.refuse_inside("an append")
+            self.refuse_inside("an append")
         first = self._writer.append(runs)
         if self.growth.is_awaited:
             self.growth.tell()
@@ -411,6 +411,14 @@ class CommitLog(LogReader):
         with suppress(LogError):
             self._writer.trim(None)
 
+    def refuse_inside(self, call: str) -> None:
+        """Raise if this thread is in another call of the log, as a finalizer may be.
+
+        Raises:
+            LogInUse: it is; nothing was done.
+        """
+        self._writer.refuse_inside(call)
+
     @property
     def holds_lock(self) -> bool:
         """Whether this object holds the writer's lock, so that no other writes its folder."""
@@ -431,7 +439,7 @@ class CommitLog(LogReader):
         """
         if after_fork.is_copy(self):
             return
-        self._writer.refuse_inside("close()")  # the thread that syncs may wait for this one
+        self.refuse_inside("close()")  # the thread that syncs may wait for this one
         if self._grouping is not None:
             self._grouping.end()
         if self._sealing is not None:

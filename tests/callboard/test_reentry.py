@@ -216,7 +216,7 @@ def test_garbage_and_signal_handlers_may_send(way):
     [
         ("log", "append", "append", 20),
         ("log", "append_batch", "flush", 30),
-        ("log", "produce", "append", 30),
+        ("log", "produce", "produce", 15),
         ("log", "append", "close", 20),
         ("each", "append", "append", 30),
         ("mqtt", "publish", "publish", 10),

@@ -56,6 +56,9 @@ class ProducerLog(Protocol):
     def flush(self) -> None:
         """Make durable what was appended before."""
 
+    def refuse_inside(self, call: str) -> None:
+        """Raise `LogInUse` if this thread is in another call of the log."""
+
 
 class Numbering:
     """Which number comes next, and whether a number that was given may be appended.
@@ -242,6 +245,7 @@ class Producer:
             what = f"payloads of {size:,} bytes exceed the limit of {MAX_RECORD:,}; split them"
             raise InvalidRecord(what)
         count, checksum = len(columns.payloads), checksum_of(columns)
+        self.log.refuse_inside("append()")  # what cannot be synced must not be there
         reentry.enter(self._lock, "append()", LogInUse)
         try:
             try:
