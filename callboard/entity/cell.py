@@ -820,14 +820,41 @@ class EntityCell(Cell):
 
     def emit_message(self, post: Callable[..., Any], message: Any, sender: Any) -> bool:
         """Let a message go when it may; returns False if that is now."""
-        if not self.type_is_kept or (self.is_clean and self._broken is None):
+        if not self.type_is_kept:
             return False
+        host = self.host
+        if host.handed or host.is_inside():  # between what is withheld and what is not
+            self._emit_later(post, message, sender)
+            return True
+        return self._emit(post, message, sender)
+
+    def _emit_later(self, post: Callable[..., Any], message: Any, sender: Any) -> None:
+        """Hand a message over that is sent inside a call of the host, or behind such ones."""
+        copied = self._copied(message)
+
+        def emit() -> None:
+            if not self._emit(post, copied, sender):
+                post(copied, sender)
+
+        def refuse(error: BaseException) -> None:
+            if sender is not None and sender.expects:
+                sender.set_exception(error)
+            self.host.runtime.dead_letter(self.ref, copied, sender)
+
+        self.host.hand_over.add(emit, refuse)
+
+    def _copied(self, message: Any) -> Any:
+        """Return a copy of a message, which its sender may change before it goes."""
         copy = self.host.form.copy
         if type(message) is Envelope:
-            plain = copy(message.message)
-            copied: Any = replace(message, message=plain)
-        else:
-            copied = copy(message)
+            return replace(message, message=copy(message.message))
+        return copy(message)
+
+    def _emit(self, post: Callable[..., Any], message: Any, sender: Any) -> bool:
+        """Let a message go when it may; returns False if that is now."""
+        if self.is_clean and self._broken is None:
+            return False
+        copied = self._copied(message)
         fail = sender.set_exception if sender is not None and sender.expects else _nothing
         with self.host.lock:
             if self._broken is not None:
@@ -877,6 +904,10 @@ class EntityCell(Cell):
         """End a stretch: what it persisted is committed as soon as that can be."""
         if not self._has_written and self._next is None:
             return
+        every = self.type.snapshot_every
+        is_due = bool(self._events and every and self._since >= every)
+        # Without the lock: it runs code of users, and only this thread changes the state.
+        snapshot = self.host.snapshot(self) if is_due and self._broken is None else None
         with self.host.lock:
             events, saved, rows = self._events, self._saved, self._rows
             self._events, self._saved, self._rows = [], None, None
@@ -896,15 +927,14 @@ class EntityCell(Cell):
                     batch.rows = rows
                 batch.emissions += emitted
                 batch.snapshot = saved or batch.snapshot
-                every = self.type.snapshot_every
-                if events and every and self._since >= every:
+                if is_due:
                     self._since = 0
-                    batch.snapshot = self.host.snapshot(self)
+                    batch.snapshot = snapshot
             if self._next is not None and self._in_flight is None:
                 self._commit()
 
     def write_snapshot(self, events: int) -> None:
-        """Write a snapshot if there were so many events since the last one; needs the lock.
+        """Write a snapshot if there were so many events since the last one; on the runner.
 
         Not while a handler runs, or waits: the state may be half of what it will be. And not
         before a tenth of the events are there that the class has between snapshots.
@@ -915,11 +945,12 @@ class EntityCell(Cell):
         if not (is_between and has_many) or self._broken is not None:
             return
         self._since = 0
-        snapshot = self.host.snapshot(self)
+        snapshot = self.host.snapshot(self)  # without the lock: it runs code of users
         if snapshot is not None:
-            self._open_batch().snapshot = snapshot
-            if self._in_flight is None:
-                self._commit()
+            with self.host.lock:
+                self._open_batch().snapshot = snapshot
+                if self._in_flight is None:
+                    self._commit()
 
     def _commit(self) -> None:
         """Hand over what waits; needs the lock."""

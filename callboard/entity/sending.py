@@ -197,7 +197,7 @@ class TypeSender:
         self.lock = self._lock = locks.collecting_lock("messages to entities", 520)
         self._guard = self._lock.guard
         self._is_inside = locks.owner_test(self._guard)
-        self._hand_over = HandOver(self._guard, runtime.post)
+        self._hand_over = HandOver(self._guard, runtime.post, runtime.counters)
         #: What was handed over, and goes before anything else does.
         self._handed = self._hand_over.calls
         self._queues: dict[int, deque[Waiting]] = {}

@@ -96,7 +96,7 @@ class Outgoing:
         self._node_id = routes.node_id
         self.lock = self._lock = routes.lock
         self._is_inside = locks.owner_test(routes.lock)
-        self._hand_over = HandOver(routes.lock, self._runtime.post)
+        self._hand_over = HandOver(routes.lock, self._runtime.post, self._runtime.counters)
         #: What was handed over, and goes before anything else does.
         self._handed = self._hand_over.calls
         self._next_hops = routes.router.next_hops
@@ -254,11 +254,6 @@ class Outgoing:
     def carry_out(self) -> None:
         """Send what was handed over by calls inside others."""
         self._hand_over.carry_out()
-
-    @property
-    def handed_over(self) -> int:
-        """How many sends were handed over, as they were made inside other calls."""
-        return self._hand_over.handed
 
     def stand_behind(self, proxy: Proxy, command: object) -> bool:
         """Let a command wait behind the messages that wait; False if there are none."""
