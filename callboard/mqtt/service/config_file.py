@@ -335,6 +335,7 @@ class NodeTable(reading.Table):
     listen: reading.HostPort | None = None
     secret_file: str | None = None
     allow_unsealed: bool = False
+    encrypt: bool = False
 
 
 class ConfigTable(reading.Table):
