@@ -10,7 +10,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from callboard import Node
-from callboard.actors.errors import CallboardError
+from callboard.actors.errors import CallboardError, WrongValue
 from callboard.cli.loading import load_app
 from callboard.cli.options import JsonOptions, read_secrets
 from callboard.cli.own_node import catch_signals, open_port
@@ -20,6 +20,7 @@ from callboard.mqtt.service.hub_door import MqttDoor
 from callboard.mqtt.service.router import tune_collector
 from callboard.mqtt.wire.errors import ListenError, MqttError
 from callboard.operation.logs import set_up_logging
+from callboard.proxies.errors import TlsError
 
 if TYPE_CHECKING:  # it loads pydantic, which a router without a file does not need
     from callboard.mqtt.service import config_file
@@ -140,7 +141,13 @@ def _node(table: "config_file.ConfigTable", folder: Path) -> Node:
             join=settings.join,
             secret=read_secrets(path) or None,
             allow_unsealed=settings.allow_unsealed,
+            encrypt=settings.encrypt,
         )
+    except (TlsError, WrongValue) as error:
+        step = (
+            "encrypt = true needs a secret_file, and Python 3.13; else leave it out of [node]"
+        )
+        raise Problem(why=str(error).partition(";")[0], step=step) from error
     except CallboardError as error:
         raise Problem(why=str(error), step="correct [node] join") from error
     if settings.listen is not None:
