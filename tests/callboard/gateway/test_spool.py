@@ -349,3 +349,15 @@ def test_a_record_that_is_no_frame_is_left_out_and_not_tried_again(tmp_path, cap
     spool.close()
     assert len(Spool(tmp_path)) == 0
     assert "is of type dict" in caplog.text
+
+
+def test_the_size_of_a_spool_is_that_of_what_waits(tmp_path):
+    spool = Spool(tmp_path / "spool")
+    for size in (30, 50, 70):
+        spool.append(bytes(size))
+
+    spool.popleft()
+    left = spool.size
+    spool.close()
+
+    assert (left, Spool(tmp_path / "spool").size) == (120, 120)
