@@ -50,6 +50,7 @@ from callboard.actors.asking.overdue import (
     due_of,
     has_given_up,
 )
+from callboard.actors.asking.reply import MessageSender
 from callboard.actors.dispatch import (
     DispatchTable,
     HandlerEntry,
@@ -303,7 +304,7 @@ class Reminder:
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
-class Cell:
+class Cell(MessageSender):
     """The runtime's side of one actor."""
 
     #: As the sender of a message, a cell sets no time.
@@ -356,6 +357,11 @@ class Cell:
     #: As the sender of a message, a cell wants no outcome. In a slot: an attribute of the class
     #: would cost five times as much to read.
     expects: Literal[False] = False
+
+    @property
+    def sender_node(self) -> bytes:
+        """The id of the node that the handled message came from; empty for this one."""
+        return b"" if self.sender is None else self.sender.node
 
     @property
     def ref(self) -> ActorRef[Any]:
@@ -989,13 +995,13 @@ class Cell:
         elif not isinstance(message, ChildDown):
             self.runtime.counters.unexpected += 1
             self.runtime.report(Unexpected(self.ref, message))
-            if sender is None or not sender.expects or _only_counts(sender):
+            if sender is None or not sender.expects or not sender.wants_reply:
                 self.runtime.warn_once((type(self.actor), type(message)), text)
 
     def promise(self) -> Asker | None:
         """Keep the current message unanswered when its handler returns; return its asker."""
         sender = self.sender
-        if sender is None or not sender.expects or _only_counts(sender):
+        if sender is None or not sender.expects or not sender.wants_reply:
             return None
         self.promised = sender
         self.owe(sender)
@@ -1027,7 +1033,7 @@ class Cell:
         """Look for an asker that has gone: a handler stops, and a message is not handled."""
 
         def is_it(sender: Any) -> bool:
-            return sender is asker or getattr(sender, "origin", None) == asker
+            return sender is not None and sender.origin == asker
 
         tasks = [] if self.task is None else [self.task]
         for task in [*tasks, *(self.aside.tasks if self.aside is not None else ())]:
@@ -1050,18 +1056,18 @@ class Cell:
     @property
     def owed_answers(self) -> int:
         """Askers that a handler left without an answer, and that still wait."""
-        return sum(not _wants_no_answer(asker) for asker, _ in self._promises or ())
+        return sum(not asker.is_done for asker, _ in self._promises or ())
 
     def owe(self, sender: Asker) -> None:
         """Remember an asker that is not answered yet, so that it fails if the actor ends."""
-        sender.owed()
-        if _wants_no_answer(sender):
+        sender.mark_handled()
+        if sender.is_done:
             return
         promises = self._promises
         if promises is None:
             promises = self._promises = _Promises()
         elif len(promises) >= promises.look_at:
-            promises[:] = [entry for entry in promises if not _wants_no_answer(entry[0])]
+            promises[:] = [entry for entry in promises if not entry[0].is_done]
             promises.look_at = max(PROMISES_LOOKED_AT, 2 * len(promises))
         due = due_of(sender, self.runner.now())
         promises.append((sender, due))
@@ -1083,7 +1089,7 @@ class Cell:
         kept = [
             entry
             for entry in promises[:count]
-            if not (_wants_no_answer(entry[0]) or has_given_up(*entry, now, is_reachable))
+            if not (entry[0].is_done or has_given_up(*entry, now, is_reachable))
         ]
         promises[:count] = kept
         promises.is_timed = any(due < math.inf for _, due in promises)
@@ -1418,13 +1424,3 @@ class _Promises(list[tuple[Asker, float]]):
         self.look_at = PROMISES_LOOKED_AT
         #: Whether a look is planned for askers of other nodes.
         self.is_timed = False
-
-
-def _wants_no_answer(sender: Asker) -> bool:
-    """Return whether an ask is over, or its asker is owed nothing."""
-    return bool(getattr(sender, "done_", False))
-
-
-def _only_counts(sender: Asker) -> bool:
-    """Return whether it is a tell from another node: it is counted, and no asker waits."""
-    return bool(getattr(sender, "only_counts", False))

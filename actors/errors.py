@@ -24,11 +24,9 @@ CallboardError                    everything a user of callboard has to catch
 └── InvalidSeconds                a time that is not a number of seconds    (ValueError)
 """
 
+from callboard.base_error import CallboardError as CallboardError
+from callboard.support.reentry import WouldDeadlock as WouldDeadlock
 from callboard.support.text import class_name, said, shown, trace_of
-
-
-class CallboardError(Exception):
-    """Root of everything that callboard raises at its users."""
 
 
 class ActorDown(CallboardError):
@@ -87,10 +85,6 @@ def remote_error(error: BaseException) -> RemoteError:
 
 class WouldBlock(CallboardError, RuntimeError):
     """A blocking call on the thread of a running event loop; use its awaitable twin."""
-
-
-class WouldDeadlock(CallboardError, RuntimeError):
-    """A wait inside a handler that could never end; await the future instead."""
 
 
 class ReservedName(CallboardError, TypeError):

@@ -131,4 +131,5 @@ class Counters:
     refused_spawns: int = 0
     restarts: int = 0
     exhausted: int = 0
+    handed_over: int = 0
     ends: dict[str, int] = field(default_factory=dict)

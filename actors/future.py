@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar, runtime_chec
 from weakref import ref
 
 from callboard import locks
+from callboard.actors.asking.reply import Reply
 from callboard.actors.errors import AskTimeout, ResultTimeout, WouldBlock, WouldDeadlock
 from callboard.actors.seconds import limit as checked_limit
 from callboard.support.dataclass import dataclass
@@ -65,7 +66,7 @@ class GuardedLoop(Protocol):
         """Raise if a wait would never end; returns whether the thread may block."""
 
 
-class Future(Generic[T]):
+class Future(Reply, Generic[T]):
     """The outcome of `ask`, `call` or `monitor`, now or later."""
 
     __slots__ = (
@@ -77,7 +78,7 @@ class Future(Generic[T]):
         "_value",
         "asked",
         "deadline",
-        "done_",
+        "is_done",
         "expects",
         "message_id",
         "timeout",
@@ -85,6 +86,11 @@ class Future(Generic[T]):
 
     #: As the sender of a message, a future wants the answer.
     expects: Literal[True]
+
+    #: Whether there is an outcome.
+    is_done: bool
+    #: The message id under which the ask left this node; unset until it does.
+    message_id: int
 
     #: Seconds that the ask was given; set together with `deadline`.
     timeout: float
@@ -96,7 +102,7 @@ class Future(Generic[T]):
     def __init__(self, asked: object = None, deadline: float | None = None) -> None:
         """Make a pending future; `asked` is the ref whose answer it stands for."""
         self.asked = asked
-        self.done_ = False
+        self.is_done = False
         self.expects = True
         self.deadline = deadline
         self._callbacks: list[Callable[[Future[T]], object]] | None = None
@@ -114,13 +120,21 @@ class Future(Generic[T]):
     def _asyncio_future_blocking(self, value: bool) -> None:
         self._blocking = value
 
+    @property
+    def sent_id(self) -> int:
+        """The message id under which the ask left this node; 0 if it did not."""
+        try:
+            return self.message_id
+        except AttributeError:  # setting it in each future would cost every ask
+            return 0
+
     def done(self) -> bool:
         """Return whether there is a result, an error, or a cancellation."""
-        return self.done_
+        return self.is_done
 
     def cancelled(self) -> bool:
         """Return whether `cancel` came before an answer."""
-        return isinstance(self._error, asyncio.CancelledError) if self.done_ else False
+        return isinstance(self._error, asyncio.CancelledError) if self.is_done else False
 
     def cancel(self, msg: object = None) -> bool:
         """Give the ask up; returns False when it was done.
@@ -144,11 +158,11 @@ class Future(Generic[T]):
 
     def set_result(self, value: T) -> bool:
         """Store the answer and wake the waiters; False (and no effect) when there was one."""
-        if self.done_:
+        if self.is_done:
             return False
         self._value = value
         self._error = None
-        self.done_ = True
+        self.is_done = True
         if self._task is not None:
             self._task.wake(self)
         if self._callbacks is not None:
@@ -157,10 +171,10 @@ class Future(Generic[T]):
 
     def set_exception(self, error: BaseException) -> bool:
         """Store an error as the outcome; False (and no effect) when there was an outcome."""
-        if self.done_:
+        if self.is_done:
             return False
         self._error = error
-        self.done_ = True
+        self.is_done = True
         if self._task is not None:
             self._task.wake(self)
         if self._callbacks is not None:
@@ -177,7 +191,7 @@ class Future(Generic[T]):
             ResultTimeout: it is not done, or not in time.
             CancelledError: it was cancelled, as `result` raises it.
         """
-        if not self.done_:
+        if not self.is_done:
             if timeout == 0.0:
                 msg = "the future is not done; wait with .result(timeout) or await it"
                 raise ResultTimeout(msg)
@@ -201,7 +215,7 @@ class Future(Generic[T]):
             CancelledError: it was cancelled; that of `concurrent.futures`, or asyncio's in a
                 coroutine.
         """
-        if not self.done_:
+        if not self.is_done:
             self._wait(timeout)
         if self._error is not None:
             if isinstance(self._error, asyncio.CancelledError):
@@ -267,7 +281,7 @@ class Future(Generic[T]):
         return asyncio.get_running_loop()
 
     def __await__(self) -> Generator[Any, None, T]:
-        if not self.done_:
+        if not self.is_done:
             self._blocking = True  # as asyncio's tasks want it
             try:
                 yield self
@@ -279,12 +293,12 @@ class Future(Generic[T]):
 
     def __repr__(self) -> str:
         state = "pending"
-        if self.done_:
+        if self.is_done:
             state = shown(self._value if self._error is None else self._error)
         what = "" if self.asked is None else f" of {self.asked}"
         return f"<Future{what}: {state}>"
 
-    def owed(self) -> None:
+    def mark_handled(self) -> None:
         """The answer will come later: nothing to note here."""
 
     def reference(self, runtime: ReplyAddresses[R_co]) -> R_co:
@@ -306,7 +320,7 @@ class Future(Generic[T]):
         """Register the handler that awaits this future (one at a time; more use callbacks)."""
         if self._task is None:
             self._task = task
-            if self.done_:
+            if self.is_done:
                 task.wake(self)
         else:
             self.on_done(task.wake)
@@ -318,7 +332,7 @@ class Future(Generic[T]):
                 self._callbacks = [callback]
             else:
                 self._callbacks.append(callback)
-        if self.done_:
+        if self.is_done:
             self._run_callbacks()
 
     def _run_callbacks(self) -> None:
@@ -367,7 +381,7 @@ class Future(Generic[T]):
         self.remove_done_callback(wake)
         if own:
             self.expire()
-        elif not self.done_:
+        elif not self.is_done:
             msg = f"no answer from {self.asked} within {timeout:g} s; the ask goes on"
             raise ResultTimeout(msg)
 
@@ -398,7 +412,7 @@ class Pause(Future[None]):
 
     def __del__(self) -> None:
         """Look whether somebody waited, or gave it up."""
-        if not self.done_ and self._callbacks is None and self._task is None:
+        if not self.is_done and self._callbacks is None and self._task is None:
             self._unawaited()
 
 

@@ -41,7 +41,7 @@ from callboard.actors.reference import ActorRef, Down, Home, Running, Sender, cu
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.signals import ChildDown, Exit, LinkExit, Resume, Stop, Urgent
 from callboard.support.dataclass import dataclass
-from callboard.support.reentry import HandOver, nothing
+from callboard.support.reentry import HandOver, TooManyCalls
 from callboard.support.seconds import check_numbers
 from callboard.support.text import shown
 
@@ -284,6 +284,9 @@ class MailboxHost(Home, Protocol):
     def report(self, event: object, /) -> None:
         """Hand an event to all subscribers."""
 
+    def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None, /) -> None:
+        """Count a message that no handler will take."""
+
     def post(self, callback: Callable[..., object], /, *args: Any) -> None:
         """Call `callback(*args)` soon on the node's thread; from any thread."""
 
@@ -370,16 +373,30 @@ class BoundedMailbox(deque[Item]):
 
     def _append_later(self, item: Item) -> None:
         """Append a message that is sent inside a call of this mailbox, or behind such ones."""
-        made = HandOver(self._lock, self._cell.runtime.post)
+        runtime = self._cell.runtime
+        made = HandOver(self._lock, runtime.post, runtime.counters)
         # One step: a call inside this one may make it, too.
         hand_over: HandOver = self.__dict__.setdefault("_hand_over", made)
-        hand_over.add(partial(self._append_late, item), nothing)  # a full mailbox counts it
+        hand_over.add(partial(self._append_late, item), partial(self._refuse_late, item))
         hand_over.carry_out()  # unless it is inside
 
     def _append_late(self, item: Item) -> None:
         """Append a message that was handed over."""
         self._append(item)
         self._cell.schedule()
+
+    def _refuse_late(self, item: Item, error: BaseException) -> None:
+        """Count a message that was not handed over; one that did not fit is counted already."""
+        if isinstance(error, TooManyCalls):
+            # On the node's thread: this one is inside a call of the mailbox.
+            self._cell.runtime.post(self._lose_late, item, errors.MailboxFull(str(error)))
+
+    def _lose_late(self, item: Item, error: errors.MailboxFull) -> None:
+        """Count a message that was not handed over as a dead letter, and fail its ask."""
+        message, sender = item
+        if sender is not None and sender.expects:
+            sender.set_exception(error)
+        self._cell.runtime.dead_letter(self._cell.ref, message, sender)
 
     def _append(self, item: Item) -> None:
         """Take a message, or do with it what the policy says."""

@@ -128,7 +128,37 @@ class Home(RetryHost, Protocol):
         """Count an answer that no asker takes."""
 
 
-class Teller(Protocol):
+class AnySender(Protocol):
+    """What all senders have; see `callboard.actors.asking.reply`."""
+
+    @property
+    def node(self) -> bytes:
+        """The id of the node that the message came from; empty for this one."""
+
+    @property
+    def sent_id(self) -> int:
+        """The message id under which the ask left this node; 0 if it did not."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the ask has an outcome."""
+
+    @property
+    def wants_reply(self) -> bool:
+        """Whether a caller waits for the outcome."""
+
+    @property
+    def origin(self) -> object:
+        """The key under which the caller gives the ask up."""
+
+    def encoded(self, value: Any, /) -> Callable[[], object] | None:
+        """Serialize an answer as it is now, and return what sends it."""
+
+    def reference(self, runtime: Home, /) -> "ActorRef[Any] | None":
+        """Return what `self.sender` is while the message is handled."""
+
+
+class Teller(AnySender, Protocol):
     """The sender of a message that wants no answer: an actor's cell, or what stands for one."""
 
     @property
@@ -147,11 +177,8 @@ class Teller(Protocol):
     def number(self) -> int:
         """Its number there, under which it can be reached."""
 
-    def reference(self, runtime: Home, /) -> "ActorRef[Any] | None":
-        """Return what `self.sender` is while the message is handled."""
 
-
-class Asker(Protocol):
+class Asker(AnySender, Protocol):
     """The sender that wants an outcome: an ask's future, or a remote asker's double."""
 
     @property
@@ -168,11 +195,8 @@ class Asker(Protocol):
     def set_exception(self, error: BaseException, /) -> bool:
         """Take the error instead of an answer; False when there was one."""
 
-    def owed(self) -> None:
+    def mark_handled(self) -> None:
         """Take note that the message was handled; the answer may come later."""
-
-    def reference(self, runtime: Home, /) -> "ActorRef[Any] | None":
-        """Return what `self.sender` is while the message is handled."""
 
 
 #: Where a message came from; None stands for an anonymous one.

@@ -164,6 +164,10 @@ class ActorContext(Running, Protocol):
     def depth(self) -> int:
         """Messages that wait in the mailbox."""
 
+    @property
+    def sender_node(self) -> bytes:
+        """The id of the node that the handled message came from; empty for this one."""
+
     def post(self, message: Any, sender: Sender | None = None) -> None:
         """Append a message to the actor's mailbox; from any thread, never blocks."""
 

@@ -314,7 +314,12 @@ class Link:
         if opener is None:
             self.heard_at = now
         else:
-            data = self._open(opener, data, now)
+            opened = opener.open(data)
+            if opened and type(opened) is bytes:  # whole batches: the most frequent case
+                self._opened_at = self.heard_at = now
+                data = opened
+            else:
+                data = self._take_opened(opened, now, was_read=bool(data))
             if not data or opener.error is not None:
                 return [], self._take_broken(data, now, opener.error)
         if not self.is_confirmed:
@@ -336,17 +341,16 @@ class Link:
         Then the next read begins with a batch, and a flood comes batch by batch.
         """
         missing = 0 if self._opener is None else self._opener.missing
-        return min(missing, most) or most
+        return missing if 0 < missing < most else most
 
-    def _open(self, opener: Opener, data: bytes, now: float) -> Any:
-        """Open the batches of a read; those of the peer alone are signs of its life."""
-        opened = opener.open(data)
+    def _take_opened(self, opened: bytes | memoryview, now: float, *, was_read: bool) -> Any:
+        """Take what the batches of a read held; they alone are signs of the peer's life."""
         if opened:
             self._opened_at = now
         if type(opened) is memoryview and len(opened) > self._reader.missing:
             opened = bytes(opened)  # it begins a frame
         # Without data the driver has not read for a while: that is no silence of the peer.
-        if not data or now < self._opened_at + BATCH_SECONDS:
+        if not was_read or now < self._opened_at + BATCH_SECONDS:
             self.heard_at = now
         return opened
 

@@ -251,6 +251,14 @@ class LargePayload(Exception):  # it tells the caller what to do, nothing is wro
     """A payload takes long to read: `PayloadCodec.decode_in_pieces` does it bit by bit."""
 
 
+class StandIn:
+    """What is in the place of a value that was not made."""
+
+    def __init__(self, name: str) -> None:
+        """Stand for a value of a type, by its name."""
+        self.name = name
+
+
 class PayloadCodec:
     """Encode and decode messages with one registry.
 
@@ -325,6 +333,18 @@ class PayloadCodec:
         read = registry.reader(self._note_dropped, runs_code=False)
         careful._reader = self._make_reader(read)  # noqa: SLF001  # one of its own class
         careful._flat, careful._coded = registry.plain_flat, registry.coded  # noqa: SLF001
+        return careful
+
+    def with_stand_ins(self) -> "PayloadCodec":
+        """Return a codec that shares all with this one, and reads no code of users.
+
+        A `StandIn` is in the place of each value whose class has functions of users: who looks
+        at the rest of a message needs no turn of an actor.
+        """
+        careful = self.without_user_code()
+        read = self.registry.reader(self._note_dropped, runs_code=False, stand_in=StandIn)
+        careful._reader = self._make_reader(read)  # noqa: SLF001  # one of its own class
+        careful._coded = _NO_TYPES  # noqa: SLF001
         return careful
 
     def _find_encoder(self, table: EncoderTable, cls: type) -> Encoder | None:

@@ -121,7 +121,7 @@ class Sealer:
         size = len(content)
         header = _pack(size, self._counter)
         if size <= SHORT:
-            batch = b"".join((header, content))
+            batch = header + content
             mac = self._start_short()
             mac.update(batch)
             batch += mac.digest()
@@ -144,7 +144,7 @@ class Opener:
     before it is still returned, and every later byte is ignored.
     """
 
-    __slots__ = ("_counter", "_mac", "_pending", "_start_short", "_wanted", "error")
+    __slots__ = ("_counter", "_mac", "_pending", "_start_short", "_wanted", "error", "missing")
 
     def __init__(self, key: bytes, is_contended: Callable[[], bool] = never) -> None:
         """Begin a direction; the arguments are those of :class:`Sealer`.
@@ -159,6 +159,9 @@ class Opener:
         #: An unfinished batch, and how many bytes are needed before it is looked at again.
         self._pending = bytearray()
         self._wanted = 0
+        #: Bytes until the unfinished batch can be looked at again; 0 where there is none. Not a
+        #: property: it is read before each read of a link.
+        self.missing = 0
         #: Why the stream cannot be read any more; None while it can.
         self.error: BrokenSeal | None = None
 
@@ -170,10 +173,12 @@ class Opener:
         """
         if self._pending:
             self._pending += data
-            if len(self._pending) < self._wanted:
+            self.missing = self._wanted - len(self._pending)
+            if self.missing > 0:
                 return b""
             data = bytes(self._pending)
             self._pending.clear()
+            self.missing = 0
         size = len(data)
         if OVERHEAD < size <= SHORT + OVERHEAD:  # one small batch: an ask or an answer, alone
             length, counter = _unpack(data)
@@ -199,6 +204,7 @@ class Opener:
             end = start + self._wanted
             if end > size or self._wanted == BATCH_HEADER_SIZE:
                 self._pending += view[start:]
+                self.missing = self._wanted - len(self._pending)
                 break
             body = end - MAC_SIZE
             if not _equal(self._mac_of(view[start:body]), view[body:end]):
@@ -233,12 +239,8 @@ class Opener:
     def discard(self) -> None:
         """Free an unfinished batch; nothing is opened from here on."""
         self._pending.clear()
+        self.missing = 0
         self.error = self.error or BrokenSeal("a part of what came was lost on this node")
-
-    @property
-    def missing(self) -> int:
-        """Bytes until the unfinished batch can be looked at again; 0 where there is none."""
-        return self._wanted - len(self._pending) if self._pending else 0
 
     @property
     def held(self) -> int:

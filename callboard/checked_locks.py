@@ -30,6 +30,9 @@ class _Held(threading.local):
 
 _held: Final = _Held()
 
+#: Seconds below which a wait for a lock stops nobody, in whichever order it is taken.
+_MOMENT: Final = 1.0
+
 #: What was broken since the last test, with its stack.
 _misuses: Final[list[str]] = []
 
@@ -60,7 +63,7 @@ class CheckedLock:
                 raise error
         elif (
             blocking
-            and timeout < 0  # what waits for a moment only stops nobody
+            and not 0 <= timeout < _MOMENT
             and held
             and max(each.rank for each in held) >= self.rank
         ):

@@ -56,6 +56,7 @@ class NodeOptions(TypedDict, total=False):
     permissions: Mapping[str, Rights] | None
     allow_unsealed: bool
     tls: TlsSource | ssl.SSLContext | None
+    encrypt: bool
     limits: Limits | None
     is_tool: bool
     surroundings: Surroundings | None

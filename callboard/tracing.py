@@ -165,9 +165,8 @@ class _Spans:
             "callboard.node": runtime.name,
             "callboard.node.id": runtime.node_id.hex(),
         }
-        node = getattr(sender, "node", None)
-        if isinstance(node, bytes):
-            attributes["callboard.sender.node.id"] = node.hex()
+        if sender is not None and sender.node:
+            attributes["callboard.sender.node.id"] = sender.node.hex()
         kinds = self._api.SpanKind
         with self._tracer.start_as_current_span(
             f"{actor}.{name}",

@@ -287,8 +287,8 @@ class RecentPast:
         """Return who sent a message: the class of an actor here, or another node."""
         if isinstance(sender, Cell):
             return "" if sender.actor is None else type(sender.actor).__qualname__
-        node = getattr(sender, "node", None)
-        if not isinstance(node, bytes):
+        node: bytes = b"" if sender is None else sender.node
+        if not node:
             return ""
         return f"node {self._node_names.get(node) or node.hex()}"
 

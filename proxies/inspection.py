@@ -562,7 +562,7 @@ class Inspector(SystemActor):
     async def read_part(self, question: ReadPart) -> PartRows:
         """Tell rows of a part of the node: what the rooms above have registered."""
         overlay, part = self.node.overlay, str(question.part)
-        permits = overlay.rights(getattr(self.context.sender, "node", b""))
+        permits = overlay.rights(self.context.sender_node)
         window = RowWindow(
             str(question.search)[:PATTERN],
             str(question.sort),
@@ -607,7 +607,7 @@ class Inspector(SystemActor):
             timeout = min(seconds(order.timeout), LONGEST_WAIT)
         except InvalidSeconds as error:
             return ClusterInspection([replace(own, error=str(error))])
-        rights = self.node.overlay.rights(getattr(self.context.sender, "node", b""))
+        rights = self.node.overlay.rights(self.context.sender_node)
         asked = [
             (other, self.runtime.ref_of(other.node_id, INSPECTOR).ask(question, timeout))
             for other in self.node.nodes()

@@ -57,6 +57,7 @@ from callboard.proxies.link.connector import LinkOptions
 from callboard.proxies.link.discovery import Discovery, KnownSource
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.ports import Ports
+from callboard.proxies.link.secret_tls import Encryption, SecretTls
 from callboard.proxies.link.wire import Wire
 from callboard.proxies.looks import Looks
 from callboard.proxies.messages import DRAIN_TIMEOUT, Drained, Spawn
@@ -106,6 +107,7 @@ class Node(Closing):
         permissions: Mapping[str, Rights] | None = None,
         allow_unsealed: bool = False,
         tls: TlsSource | ssl.SSLContext | None = None,
+        encrypt: bool = False,
         limits: Limits | None = None,
         is_tool: bool = False,
         serve_logs: Mapping[str, Any] | None = None,
@@ -131,6 +133,8 @@ class Node(Closing):
                 seal the link with it: for the days of an upgrade.
             tls: encrypts the links that this node makes, and those of its ports unless
                 `listen` says otherwise; peers have to use TLS as well.
+            encrypt: encrypts the same links without certificates, by TLS with the secret as its
+                key; peers have to do so as well. Needs Python 3.13.
             limits: what the node takes from others.
             is_tool: this node looks and asks, as commands do: others do not count it as a
                 member, and tell nobody that it comes and goes.
@@ -140,15 +144,15 @@ class Node(Closing):
 
         Raises:
             InvalidAddress: an address in `join` has another form than `basp://HOST:PORT`.
-            TlsError: a file of `tls` is missing or unusable.
+            TlsError: a file of `tls` is missing or unusable, or this Python cannot `encrypt`.
             TypeError: `join` is a string, or `secrets` or `permissions` are not such maps.
             ValueError: a secret is empty or there twice, or the name has characters that
-                cannot be printed.
+                cannot be printed; or `encrypt` goes without a secret, or beside `tls`.
         """
         _check_arguments(name, join, spawnable or {}, limits)
         seeds = [parse_seed(address) for address in join]
         access = LinkAccess.of(secret, secrets, permissions, allow_unsealed=allow_unsealed)
-        self._certificates = certificates = Certificates.of_dials(tls)
+        self._encryption = encryption = self._encryption_of(tls, access, encrypt=encrypt)
         around = surroundings or real_surroundings()
         node_id = around.make_node_id()
         name = name or f"node-{node_id.hex()[:6]}"
@@ -162,7 +166,7 @@ class Node(Closing):
         options = replace(
             _link_options(name, node_id, is_tool=is_tool),
             access=access,
-            tls=certificates,
+            tls=encryption,
             limits=limits or Limits(),
         )
         self._closed = False
@@ -193,6 +197,28 @@ class Node(Closing):
         self._start_parts(limits or Limits(), serve_logs)
         self._discovery = self._discover(around, seeds)
         self._register_end()
+
+    def _encryption_of(
+        self, tls: TlsSource | ssl.SSLContext | None, access: LinkAccess, *, encrypt: bool
+    ) -> Encryption | None:
+        """Return what encrypts the links that this node makes, and those of its ports."""
+        if not encrypt:
+            return Certificates.of_dials(tls)
+        return self._secret_tls(tls, access)
+
+    def _secret_tls(
+        self, tls: TlsSource | ssl.SSLContext | None, access: LinkAccess
+    ) -> SecretTls:
+        """Return TLS with the secrets of this node, or of one port, as its keys."""
+        if tls is not None:
+            msg = "tls=… and encrypt=True are two ways to encrypt a link; choose one"
+            raise errors.WrongValue(msg)
+        if not access.keys:
+            msg = "encrypt=True needs a secret, which is the key of TLS; pass secret=… as well"
+            raise errors.WrongValue(msg)
+        if access.has_own_keys:
+            return SecretTls(lambda: access.keys)
+        return SecretTls(lambda: self._connector.options.access.keys)
 
     def _discover(
         self, around: Surroundings, seeds: Sequence[Endpoint | NodeSource]
@@ -521,6 +547,7 @@ class Node(Closing):
         secrets: Mapping[str, Secrets] | None = None,
         permissions: Mapping[str, Rights] | None = None,
         allow_unsealed: bool | None = None,
+        encrypt: bool | None = None,
         insecure: bool = False,
     ) -> int:
         """Accept links on a port; returns the port (0 picks a free one).
@@ -537,12 +564,15 @@ class Node(Closing):
             permissions: what peers of this port may do; default is the node's.
             allow_unsealed: let nodes of release 0.1 in, whose links are not sealed; default is
                 the node's.
+            encrypt: encrypts the links of this port with the secret as the key of TLS; default
+                is the node's, unless `tls` is given.
             insecure: allow a public address that nothing guards.
 
         Raises:
             PublicAddress: other machines can reach the port, and nothing guards it.
-            TlsError: a file of `tls` is missing or unusable.
-            ValueError: the port number is invalid.
+            TlsError: a file of `tls` is missing or unusable, or this Python cannot `encrypt`.
+            ValueError: the port number is invalid; or `encrypt` goes without a secret, or
+                beside `tls`.
             PortUnavailable: the address is not ours or the port is taken.
         """
         self._refuse_closed()
@@ -556,11 +586,26 @@ class Node(Closing):
             access = replace(access, permissions=given.permissions)
         if allow_unsealed is not None:
             access = replace(access, allow_unsealed=allow_unsealed)
-        report = self.runtime.report
-        chosen = self._certificates if tls is None else Certificates(tls, report)
+        chosen = self._port_encryption(tls, access, encrypt=encrypt)
         return self._ports.open(
             address, port, published=publish, access=access, tls=chosen, insecure=insecure
         )
+
+    def _port_encryption(
+        self,
+        tls: TlsSource | ssl.SSLContext | None,
+        access: LinkAccess,
+        *,
+        encrypt: bool | None,
+    ) -> Encryption | None:
+        """Return what encrypts the links of a port."""
+        of_node = self._encryption
+        is_by_secret = isinstance(of_node, SecretTls) and tls is None
+        if is_by_secret if encrypt is None else encrypt:
+            return self._secret_tls(tls, access)
+        if tls is not None:
+            return Certificates(tls, self.runtime.report)
+        return of_node if isinstance(of_node, Certificates) else None
 
     def change_secrets(
         self, secret: Secrets | None = None, secrets: Mapping[str, Secrets] | None = None

@@ -94,6 +94,8 @@ class NodeStats:
             in the long run. Detached actors are not sampled: their threads are theirs.
         restarts: children that supervisors started again.
         exhausted: supervisors that gave up.
+        handed_over: sends from inside other calls of this node, as finalizers and signal
+            handlers make them, which were carried out when those had left.
         ask_seconds: what asks of this node took, of samples; as it is at any time.
         waiting_seconds: how long messages waited in mailboxes, of samples.
         mailbox_messages: waiting in all mailboxes at this moment.
@@ -127,5 +129,6 @@ class NodeStats:
     not_permitted: int = 0
     restarts: int = 0
     exhausted: int = 0
+    handed_over: int = 0
     ask_seconds: Histogram = field(default_factory=Histogram, compare=False, repr=False)
     waiting_seconds: Histogram = field(default_factory=Histogram, compare=False, repr=False)

@@ -70,7 +70,7 @@ class _Gathered(Future[list[Any]]):
             self.set_exception(error)
         for _ in range(self._parts.count(part)):
             self._waiting.pop()  # each takes its own away, so the last one sees none left
-        if not self._waiting and not self.done_:
+        if not self._waiting and not self.is_done:
             self.set_result([_error_of(each) or each.result() for each in self._parts])
 
 
@@ -268,9 +268,9 @@ class Answers(Generic[R]):
     def __iter__(self) -> Iterator[R]:
         try:
             while self._fill():
-                if not self._window[0].done_:
+                if not self._window[0].is_done:
                     _sleep_until(self._arrivals.next(), None)
-                while self._window and self._window[0].done_:
+                while self._window and self._window[0].is_done:
                     yield self._window.popleft().result()
         finally:
             self._cancel()
@@ -280,7 +280,7 @@ class Answers(Generic[R]):
 
     async def _next(self) -> R:
         while self._fill():
-            if self._window[0].done_:
+            if self._window[0].is_done:
                 return self._next_answer()
             await self._arrivals.next()
         raise StopAsyncIteration

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from callboard import locks
 from callboard.actors.asking.overdue import MARGIN_SECONDS
+from callboard.actors.asking.reply import Reply
 from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull
 from callboard.actors.mailbox import size_of
 from callboard.actors.reference import ActorRef, Asker, Home
@@ -36,12 +37,13 @@ _NOT_KEPT: Final = (ActorDown, AskTimeout, MailboxFull)
 Place = tuple[int, bytes, bytes]
 
 
-class KeptAnswer:
+class KeptAnswer(Reply):
     """The asker in the name of all that ask with one key."""
 
-    __slots__ = ("_askers", "_keeper", "_outcome", "deadline", "done_", "place", "size")
+    __slots__ = ("_askers", "_keeper", "_outcome", "deadline", "is_done", "place", "size")
 
     expects: Final = True
+    is_done: bool
 
     def __init__(
         self, keeper: "KeptAnswers", place: Place, asker: Asker, deadline: float | None
@@ -51,7 +53,7 @@ class KeptAnswer:
         self._outcome: tuple[Any, BaseException | None] | None = None
         self.place = place
         self.deadline = deadline
-        self.done_ = False
+        self.is_done = False
         #: Bytes, as estimated.
         self.size = 0
 
@@ -62,12 +64,12 @@ class KeptAnswer:
             if outcome is None:
                 self._askers.append(asker)
         if outcome is None:
-            asker.owed()
+            asker.mark_handled()
         else:
             _give(asker, *outcome)
 
     @property
-    def asking_node(self) -> bytes:
+    def node(self) -> bytes:
         """The node that asks; empty for this one."""
         return self.place[1]
 
@@ -83,10 +85,10 @@ class KeptAnswer:
         """Give the error to all that wait; keep it if the message was handled."""
         return self._settle(None, error)
 
-    def owed(self) -> None:
+    def mark_handled(self) -> None:
         """The message was handled; the answer may come later."""
         for asker in list(self._askers):
-            asker.owed()
+            asker.mark_handled()
 
     def reference(self, runtime: Home) -> ActorRef[Any]:
         """Return a one-shot address that answers the ask."""
@@ -99,9 +101,9 @@ class KeptAnswer:
         size = KEPT_OVERHEAD + size_of(value)
         is_handled = not getattr(outcome, "nothing_happened", False)
         with self._keeper.lock:
-            if self.done_:
+            if self.is_done:
                 return False
-            self.done_ = True
+            self.is_done = True
             self._outcome = value, error
             askers, self._askers = self._askers, deque()
             self.size = size
@@ -144,7 +146,7 @@ class KeptAnswers:
             asker: who sent the message.
             deadline: when its time is over.
         """
-        place = number, getattr(asker, "node", b""), key
+        place = number, asker.node, key
         with self.lock:
             found = self._answers.get(place)
             if found is None:
@@ -158,8 +160,8 @@ class KeptAnswers:
 
     def repeats(self, number: int, key: bytes, asker: Asker) -> bool:
         """Answer a message to an actor that has ended, if the answer is there."""
-        found = self._answers.get((number, getattr(asker, "node", b""), key))
-        if found is None or not found.done_:
+        found = self._answers.get((number, asker.node, key))
+        if found is None or not found.is_done:
             return False
         found.join(asker)
         return True
@@ -210,7 +212,7 @@ class KeptAnswers:
             limited = [
                 (answer, answer.deadline)
                 for answer in self._answers.values()
-                if answer.deadline is not None and not answer.done_
+                if answer.deadline is not None and not answer.is_done
             ]
             over = [answer for answer, end in limited if end + MARGIN_SECONDS <= now]
             for answer in over:

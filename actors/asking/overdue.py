@@ -58,5 +58,5 @@ def has_given_up(
 
 def _node_of(asker: Any) -> bytes:
     """Return the node that an asker is on; empty for this one."""
-    node: bytes = getattr(asker, "node", b"") or getattr(asker, "asking_node", b"")
+    node: bytes = asker.node
     return node

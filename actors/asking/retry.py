@@ -156,7 +156,7 @@ class RetriedAsk(Future[Any]):
 
     def _again(self) -> None:
         """Send the message once more; on the node's thread."""
-        if not self.done_:
+        if not self.is_done:
             try:
                 self._try()
             except CallboardError as error:
@@ -164,7 +164,7 @@ class RetriedAsk(Future[Any]):
 
     def _answered(self, attempt: Future[Any]) -> None:
         """Take the outcome of an attempt: it is that of the ask, or there is another one."""
-        if self.done_ or attempt.cancelled():
+        if self.is_done or attempt.cancelled():
             return
         error = attempt.exception()
         if error is None:

@@ -47,16 +47,16 @@ class Deadlines:
     def sweep(self, now: float) -> float:
         """Fail what is overdue; returns when to come again, infinity while nothing waits."""
         fresh, heap = self.fresh, self.heap
-        while fresh and fresh[0].done_:
+        while fresh and fresh[0].is_done:
             fresh.popleft()
         if fresh and (now >= self._next_sweep or len(fresh) >= SWEEP_SIZE):
             self._next_sweep = now + SWEEP_INTERVAL
             self._place_fresh()
-        while heap and heap[0][2].done_:
+        while heap and heap[0][2].is_done:
             heapq.heappop(heap)
         until = heap[0][0] if heap else math.inf
         for line in self.lines:
-            while line and line[0][2].done_:
+            while line and line[0][2].is_done:
                 line.popleft()
             if not line:
                 self.lines = [each for each in self.lines if each is not line]
@@ -72,7 +72,7 @@ class Deadlines:
         for _ in range(len(self.fresh)):
             future = take()
             deadline = future.deadline
-            if future.done_ or deadline is None:
+            if future.is_done or deadline is None:
                 continue
             entry = (deadline, next(self._numbers), future)
             for line in lines:
@@ -89,9 +89,9 @@ class Deadlines:
 
     def _compact(self) -> None:
         """Forget all asks that are answered, wherever they stand."""
-        kept = [deque(each for each in line if not each[2].done_) for line in self.lines]
+        kept = [deque(each for each in line if not each[2].is_done) for line in self.lines]
         self.lines = [line for line in kept if line]
-        self.heap[:] = [entry for entry in self.heap if not entry[2].done_]
+        self.heap[:] = [entry for entry in self.heap if not entry[2].is_done]
         heapq.heapify(self.heap)
         self._compact_at = max(1024, 2 * (len(self.heap) + sum(map(len, self.lines))))
 
@@ -102,7 +102,7 @@ class Deadlines:
             if first is None or (self.heap and self.heap[0] < first):
                 first = self.heap[0]
             deadline, _, future = first
-            if deadline > now and not future.done_:
+            if deadline > now and not future.is_done:
                 return deadline
             if self.heap and self.heap[0] is first:
                 heapq.heappop(self.heap)
@@ -111,14 +111,14 @@ class Deadlines:
                     if line[0] is first:
                         line.popleft()
                 self.lines = [line for line in self.lines if line]
-            if not future.done_:
+            if not future.is_done:
                 future.expire()
         return math.inf
 
     def unanswered(self) -> list[Future[Any]]:
         """Return the asks that have no outcome yet."""
         asks = [*self.fresh, *(entry[2] for entry in itertools.chain(*self.lines, self.heap))]
-        return [future for future in asks if not future.done_]
+        return [future for future in asks if not future.is_done]
 
     def close(self) -> None:
         """Fail what still waits: the node is closing."""

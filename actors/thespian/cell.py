@@ -169,7 +169,7 @@ class PlainCell(Cell):
                 asker.target.post(self.status(), self)
         else:
             self._receive(message, sender)
-            if sender is not None and sender.expects and not getattr(sender, "done_", False):
+            if sender is not None and sender.expects and not sender.is_done:
                 self.owe(sender)  # it answers with a send, if it does before it ends
 
     def status(self) -> Any:

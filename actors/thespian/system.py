@@ -21,6 +21,7 @@ from thespian.system.messages.status import Thespian_ActorStatus, Thespian_Syste
 from thespian.system.timing import ExpirationTimer
 from thespian.system.utilis import withPossibleInitArgs
 
+from callboard.actors.asking.reply import Reply
 from callboard.actors.cell import Cell
 from callboard.actors.dispatch import NO_HANDLERS
 from callboard.actors.envelope import Envelope
@@ -187,14 +188,14 @@ def open_endpoint(runtime: Runtime, receive: Receiver) -> Endpoint:
     return runtime.place(lambda number: Endpoint(runtime, number, receive))
 
 
-class External:
+class External(Reply):
     """A place outside the system that sends and receives; it has an address like an actor.
 
     It is the sender of an `ask`: what a `@handler` returns answers it as an ordinary message.
     """
 
     expects: Final[Literal[True]] = True  # noqa: PYI064  # the type tells it from a cell
-    done_: Final = True  # nothing is owed to it when an actor ends
+    is_done: Final = True  # nothing is owed to it when an actor ends
     deadline: Final = None
 
     def __init__(self, runtime: Runtime) -> None:
@@ -219,7 +220,7 @@ class External:
         """Thespian's `ask` learns nothing of errors: it runs out of time."""
         return True
 
-    def owed(self) -> None:
+    def mark_handled(self) -> None:
         """Answers come as ordinary messages."""
 
     def reference(self, _: object) -> ActorRef[Any]:

@@ -47,20 +47,20 @@ class OwnedFuture(Future[T]):
     def set_result(self, value: T) -> bool:
         """Store the value; False (and no effect) when there was an outcome."""
         with _LOCK:
-            if self.done_:
+            if self.is_done:
                 return False
             self._value, self._error = value, None
-            self._holds = self.done_ = True
+            self._holds = self.is_done = True
         self._wake_waiters()
         return True
 
     def set_exception(self, error: BaseException) -> bool:
         """Store an error as the outcome; False (and no effect) when there was an outcome."""
         with _LOCK:
-            if self.done_:
+            if self.is_done:
                 return False
             self._error = error
-            self.done_ = True
+            self.is_done = True
         self._wake_waiters()
         return True
 
@@ -75,7 +75,7 @@ class OwnedFuture(Future[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the value, fetch and return it, or raise the error."""
-        if not self.done_:
+        if not self.is_done:
             self._wait(timeout)
         self._fetch()
         return super().result(timeout)

@@ -120,6 +120,7 @@ class Endpoint(Closing):
         secrets: Mapping[str, Secrets] | None = None,
         permissions: Mapping[str, Rights] | None = None,
         allow_unsealed: bool = False,
+        encrypt: bool = False,
     ) -> None:
         """Make an endpoint.
 
@@ -127,11 +128,13 @@ class Endpoint(Closing):
             configuration: options and files of TLS.
             node: an existing node to put topics on; by default the endpoint has its own.
                 TLS, secrets and permissions are then those of the node.
-            secret: shared secret that all peers prove; this one and the next three are only for
-                an endpoint with its own node.
+            secret: shared secret that all peers prove; this one and those below are only for an
+                endpoint with its own node.
             secrets: secrets by the names of those who prove them.
             permissions: what peers may do, by patterns of their names; see `Node`.
             allow_unsealed: link also with nodes of release 0.1, which do not seal; see `Node`.
+            encrypt: encrypt links with the secret as the key of TLS, see `Node`; then the files
+                of the configuration are not used for links.
 
         Raises:
             TypeError: secrets or permissions are no such maps.
@@ -157,13 +160,14 @@ class Endpoint(Closing):
         self._own_tls = None
         errors.require(isinstance(node, Node | None), "Endpoint(node=…) takes a Node", node)
         if node is None:
-            self._own_tls = BrokerTls.of(self.configuration)
+            self._own_tls = None if encrypt else BrokerTls.of(self.configuration)
             node = Node(
                 tls=self._own_tls,
                 secret=secret,
                 secrets=secrets,
                 permissions=permissions,
                 allow_unsealed=allow_unsealed,
+                encrypt=encrypt,
             )
         self.node = node
         hub_options = HubOptions(

@@ -60,18 +60,28 @@ class FlowOptions(AccessOptions):
             Problem: the broker refuses or ends it.
         """
         from callboard.flow import Flow, FlowEnded, FlowError
+        from callboard.node import Node
 
         proof = self.proof()
+        node = Node(
+            NAME,
+            secret=proof.secret,
+            tls=proof.tls,
+            allow_unsealed=proof.allow_unsealed,
+            encrypt=proof.encrypt,
+        )
         try:
-            with Flow.connect(
-                address,
-                direction,
-                self.credit,
-                self.timeout,
-                attributes=attributes,
-                secret=proof.secret,
-                tls=proof.tls,
-            ) as flow:
+            with (
+                node,
+                Flow.connect(
+                    address,
+                    direction,
+                    self.credit,
+                    self.timeout,
+                    attributes=attributes,
+                    node=node,
+                ) as flow,
+            ):
                 yield flow
         except FlowEnded as error:
             raise Problem(why=str(error), step="see the log of the broker") from None

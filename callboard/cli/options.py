@@ -206,6 +206,7 @@ class Proof:
     secret: list[str] | None = field(default=None, repr=False)
     tls: "Tls | None" = None
     allow_unsealed: bool = False
+    encrypt: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +234,10 @@ class AccessOptions(JsonOptions):
     allow_unsealed: bool = flag(
         "Link with nodes of release 0.1 too, whose links are not sealed.", "--allow-unsealed"
     )
+    encrypt: bool = flag(
+        "Encrypt links with the shared secret as the key of TLS; needs Python 3.13.",
+        "--encrypt",
+    )
 
     def proof(self) -> Proof:
         """Read what the options and the environment name.
@@ -241,7 +246,7 @@ class AccessOptions(JsonOptions):
             Problem: a file is missing or empty.
         """
         secrets, tls = read_secrets(self.secret_file), read_tls(self.tls)
-        return Proof(secrets or None, tls, self.allow_unsealed)
+        return Proof(secrets or None, tls, self.allow_unsealed, self.encrypt)
 
     def open_node(self, name: str) -> "Node":
         """Make the short-lived node with which a command talks to one that runs: a tool.
@@ -260,10 +265,12 @@ class AccessOptions(JsonOptions):
             secret=proof.secret,
             tls=proof.tls,
             allow_unsealed=proof.allow_unsealed,
+            encrypt=proof.encrypt,
             is_tool=True,
         )
         encrypting = BrokerTls.of(Configuration())
-        if proof.tls is None and encrypting is not None:  # endpoints speak it by default
+        is_plain = proof.tls is None and not proof.encrypt
+        if is_plain and encrypting is not None:  # endpoints speak it by default
             node.overlay.find_out_tls(encrypting.for_dialing())
         return node
 

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -17,6 +17,7 @@ from callboard.support.dataclass import dataclass
 if TYPE_CHECKING:
     from callboard.endpoint.hub import Hub
     from callboard.node import Node
+    from callboard.pages import Page, PageServer
 
 #: What the node of commands about topics calls itself.
 TOPIC_NODE: Final = "callboard topic"
@@ -169,6 +170,33 @@ class DashboardOptions(AccessOptions):
     insecure: bool = flag("Listen on a public address without TLS.", "--insecure")
     timeout: float = option(10.0, "Seconds to reach each node.", min=0.001)
     as_json: bool = flag("Print the link as JSON.", "--json")
+
+
+METRICS_HOST: Final = "A name by which --metrics is reached; repeatable."
+
+
+def open_metrics(
+    listen: str, hosts: Sequence[str] | None, page: "Callable[[], Page]"
+) -> "PageServer":
+    """Serve `/metrics` of a command that has no node for it.
+
+    Args:
+        listen: where, as `HOST:PORT`.
+        hosts: names by which it is reached, beside those of every page.
+        page: makes the page.
+
+    Raises:
+        Problem: the port cannot be opened.
+    """
+    from callboard.pages import PageServer
+
+    with opening(listen, what="serve metrics at", option="--metrics"):
+        return PageServer(
+            {"/metrics": page},
+            *parse_listen(listen),
+            hosts=tuple(hosts or ()),
+            option="--metrics-host",
+        )
 
 
 def confirm(hub: "Hub") -> None:

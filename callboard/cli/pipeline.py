@@ -30,9 +30,10 @@ from callboard.cli.options import (
 from callboard.cli.output import say, to_json
 from callboard.cli.own_node import (
     CONFIRM_LIMIT,
+    METRICS_HOST,
     JoinOptions,
     catch_signals,
-    opening,
+    open_metrics,
     parse_listen,
 )
 from callboard.cli.problem import FAILED, MISUSED, Problem, one_line, problem_of
@@ -51,7 +52,7 @@ from callboard.support.text import printable
 
 if TYPE_CHECKING:
     from callboard.endpoint.hub import Hub
-    from callboard.pages import PageServer
+    from callboard.pages import Page, PageServer
     from callboard.pipeline.bridge import Bridge
 
 #: Seconds between two looks whether a query has ended.
@@ -235,6 +236,7 @@ class StreamOptions(QueryOptions, JoinOptions):
     )
     name: str = option("", "What this run is called; default: as the query.", **RUNS)
     metrics: str = option("", "Serve /metrics for monitoring.", metavar="HOST:PORT", **RUNS)
+    metrics_host: list[str] | None = option(None, METRICS_HOST, metavar="NAME", **RUNS)
     peer: list[str] | None = option(
         None,
         "Publish results and progress there; repeatable.",
@@ -507,7 +509,7 @@ def _run_stream(job: Job, options: StreamOptions) -> int:
         )
         stack.callback(watch.close)
         if options.metrics:
-            stack.callback(_serve_metrics(options.metrics, status).close)
+            stack.callback(_serve_metrics(options, status).close)
         show = _shows(options)
         stack.callback(show, None)
 
@@ -681,13 +683,14 @@ def _handed_of(bridge: "Bridge", job: Job) -> Handed:
     )
 
 
-def _serve_metrics(address: str, status: StatusFile) -> "PageServer":
+def _serve_metrics(options: StreamOptions, status: StatusFile) -> "PageServer":
     """Open the page with the figures of a query."""
-    from callboard.pages import PageServer, metrics_page
+    from callboard.pages import metrics_page
 
-    pages = {"/metrics": lambda: metrics_page(query_metrics(status.status))}
-    with opening(address, what="serve metrics on", option="--metrics"):
-        server = PageServer(pages, *parse_listen(address))
+    def page() -> "Page":
+        return metrics_page(query_metrics(status.status))
+
+    server = open_metrics(options.metrics, options.metrics_host, page)
     say(f"metrics on {server.url}/metrics", err=True)
     return server
 

@@ -73,7 +73,7 @@ def one_record(
     is_bytes = isinstance(payload, _BINARY) and type(payload) is not Cbor
     data = bytes(payload) if is_bytes else encode_value(payload)
     if key is None and not headers:
-        names = plain_names(topic, sender)
+        names = _names_of_all(topic, sender)
     else:
         names = encode_names([topic], [key], [headers], [sender])
     return Columns((data,), is_bytes, b"", names, None, None, None, None)
@@ -83,10 +83,13 @@ def rows_of(column: Any, count: int) -> Sequence[Any]:
     """Return what was given for a column as a list: one value for all, or one for each.
 
     Raises:
-        InvalidRecord: a list has another length.
+        InvalidRecord: a list has another length, or it is no list.
     """
     if column is None or isinstance(column, _SINGLE):
         return [column]
+    if not hasattr(column, "__len__") or not hasattr(column, "__getitem__"):
+        what = f"{shown(column):.80} is no topic, key, headers or sender, nor a list of them"
+        raise InvalidRecord(what)
     _check_length(column, count)
     return column  # type: ignore[no-any-return]
 
@@ -108,7 +111,7 @@ def many_records(
     data, all_bytes, kinds = encode_payloads(payloads)
     is_alike = len(topics) == len(keys) == len(headers) == len(senders) == 1
     if is_alike and keys[0] is None and headers[0] is None:
-        names = plain_names(topics[0], senders[0])
+        names = _names_of_all(topics[0], senders[0])
         return Columns(data, all_bytes, kinds, names, times, None, None, None)
     topic_names, topic_column = interned(topics, count)
     key_names, key_column = interned(keys, count)
@@ -143,12 +146,20 @@ def encode_payloads(payloads: Sequence[Any]) -> tuple[Sequence[bytes], bool, Kin
 
 
 def interned(values: Sequence[T], count: int) -> tuple[list[T], list[int] | None]:
-    """Return the distinct values, and for each record the number of its own."""
+    """Return the distinct values, and for each record the number of its own.
+
+    Raises:
+        InvalidRecord: a value is none that a column has.
+    """
     if len(values) == 1:
         return list(values), None
     _check_length(values, count)
     numbers: dict[T, int] = {}
-    column = [numbers.setdefault(value, len(numbers)) for value in values]
+    try:
+        column = [numbers.setdefault(value, len(numbers)) for value in values]
+    except TypeError:
+        what = f"{shown(values):.80}: not all of them are topics, keys or senders"
+        raise InvalidRecord(what) from None
     return list(numbers), column if len(numbers) > 1 else None
 
 
@@ -253,6 +264,18 @@ def _headers(headers: Any) -> Mapping[str, str]:
 
 
 # --- names ---
+
+
+def _names_of_all(topic: Any, sender: Any) -> bytes:
+    """Return the encoded names of records that have a topic, a sender and nothing else.
+
+    Raises:
+        InvalidRecord: one of them is no text.
+    """
+    try:
+        return plain_names(topic, sender)
+    except TypeError:  # it cannot be looked up in a cache, as a dict
+        return encode_names([topic], [None], [NO_HEADERS], [sender])
 
 
 @lru_cache(1024)

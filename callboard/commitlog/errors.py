@@ -17,11 +17,14 @@
     │   ├── ProducerForgotten   the log does not know it (any more)
     │   ├── WrongNumber         (ValueError) a number leaves a gap, or is that of another record
     │   └── ReceiptUnknown      (TimeoutError) whether they were taken is not known yet
+    ├── LogInUse        (WouldDeadlock) the call runs inside another one of the same log
     └── ExtraMissing    (ImportError) an optional package is not installed
 
-The log imports nothing of callboard, so that programs without actors can read it; therefore
-these have a root of their own.
+The log imports no actors, so that programs without these can read it; therefore its errors have
+a root of their own.
 """
+
+from callboard.support.reentry import WouldDeadlock
 
 
 class LogError(Exception):
@@ -48,6 +51,13 @@ class LogCorrupt(LogError):
         super().__init__(what)
         self.offset = offset
         self.next_offset = next_offset
+
+
+class LogInUse(LogError, WouldDeadlock):
+    """A finalizer, signal or logging handler used the log that its thread is writing to.
+
+    Nothing was done. It cannot wait for the call that it interrupts; use a queue or a thread.
+    """
 
 
 class LogFailed(LogError, OSError):

@@ -20,6 +20,7 @@ from callboard.commitlog.disk import Disk, DiskFile, open_plain, read_through
 from callboard.commitlog.errors import LogFailed, LogLocked
 from callboard.support import after_fork
 from callboard.support.file_place import identity_of, is_at
+from callboard.support.private_file import lock_mode_in
 
 SEGMENT: Final = ".log"
 INDEX: Final = ".index"
@@ -322,6 +323,9 @@ class FileLock:
         """
         self.path = str(Path(folder) / name)
         self._descriptor = open_plain(self.path, os.O_RDWR | os.O_CREAT)
+        if not os.fstat(self._descriptor).st_size:  # it was just made
+            with suppress(OSError):  # another user made it
+                os.fchmod(self._descriptor, lock_mode_in(self.path))
         deadline, holder = time.monotonic() + COPY_SECONDS, ""
         while not (is_locked := self._try()):
             holder = os.pread(self._descriptor, 20, 0).decode(errors="replace").strip()

@@ -2,6 +2,7 @@
 
 import time as clocks
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -53,6 +54,9 @@ Sync = Literal["none", "group", "each"]
 
 #: The logs that this process writes, for those who look at its nodes.
 _WRITTEN: "Final[WeakSet[CommitLog]]" = WeakSet()
+#: What has a length, and is no list of payloads.
+_NO_LISTS: Final = (str, bytes, bytearray, Mapping, AbstractSet)
+
 _LOCK: Final = locks.lock("written logs", 601)
 
 
@@ -197,6 +201,8 @@ class CommitLog(LogReader):
         Raises:
             InvalidRecord: it cannot be stored.
             LogFailed: the disk refuses; nothing was appended, or with "each", not durably.
+            LogInUse: called inside another call of this log, as finalizers and signal handlers
+                may be; nothing was appended.
             LogClosed: the log was closed.
         """
         columns = one_record(topic, payload, key, headers, sender)
@@ -227,7 +233,7 @@ class CommitLog(LogReader):
             LogFailed: as for `append`.
             LogClosed: the log was closed.
         """
-        if isinstance(payloads, str | bytes | bytearray) or not hasattr(payloads, "__len__"):
+        if isinstance(payloads, _NO_LISTS) or not hasattr(payloads, "__len__"):
             given = f"{shown(payloads):.50}"
             what = f"append_batch takes a list of payloads, not {given}; one: append()"
             raise InvalidRecord(what)
@@ -246,6 +252,8 @@ class CommitLog(LogReader):
 
     def _append(self, runs: list[Columns]) -> int:
         """Append runs, wake followers, and sync as the log was told to."""
+        if self._sync == "each":  # an append that cannot be synced must not be there
+            self.refuse_inside("an append")
         first = self._writer.append(runs)
         if self.growth.is_awaited:
             self.growth.tell()
@@ -403,6 +411,14 @@ class CommitLog(LogReader):
         with suppress(LogError):
             self._writer.trim(None)
 
+    def refuse_inside(self, call: str) -> None:
+        """Raise if this thread is in another call of the log, as a finalizer may be.
+
+        Raises:
+            LogInUse: it is; nothing was done.
+        """
+        self._writer.refuse_inside(call)
+
     @property
     def holds_lock(self) -> bool:
         """Whether this object holds the writer's lock, so that no other writes its folder."""
@@ -419,9 +435,11 @@ class CommitLog(LogReader):
 
         Raises:
             LogFailed: the disk refuses; what is durable is unknown.
+            LogInUse: called in a finalizer or signal handler inside another call of the log.
         """
         if after_fork.is_copy(self):
             return
+        self.refuse_inside("close()")  # the thread that syncs may wait for this one
         if self._grouping is not None:
             self._grouping.end()
         if self._sealing is not None:

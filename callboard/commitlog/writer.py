@@ -19,6 +19,7 @@ from callboard.commitlog.errors import (
     LogClosed,
     LogError,
     LogFailed,
+    LogInUse,
     LogReplaced,
     ProducerError,
 )
@@ -39,6 +40,7 @@ from callboard.commitlog.producing.table import Claim, ProducerEntry, ProducerOp
 from callboard.commitlog.recovery import LogRecovery, recover
 from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.segment import LogSegment, LogSegmentTable
+from callboard.support import reentry
 from callboard.support.file_place import CHECK_SECONDS, replaced
 
 _NO_LIMIT: Final = 1 << 62
@@ -89,6 +91,7 @@ class Writer:
         self._compress = None if compression is None else compressor(compression)
         self._sync_lock = locks.lock("syncing of a log", 610)
         self._lock = locks.lock("writing of a log", 611)
+        self._is_inside = locks.owner_test(self._lock)
         self._trouble: OSError | None = None
         self._is_closed = False
         self._copied = copied
@@ -122,7 +125,8 @@ class Writer:
         self.durable = self._index.end
         self._first_time = self._index.latest if self._index.size else 0
         self._marks.add(Mark(self._active.base, self._index.size, self.durable))
-        self._trim_or_tell()
+        if text := self._trimmed():
+            _log.warning("%s", text)
 
     @property
     def end(self) -> int:
@@ -146,12 +150,16 @@ class Writer:
 
         Raises:
             LogFailed: the disk refuses; nothing was appended.
+            LogInUse: this thread is in another call of this writer; nothing was appended.
             LogClosed: the log was closed.
         """
         now = self._clock()
         if self._is_full(now):
             self._begin_segment(now)
-        with self._lock:
+        # Two calls into C, as nearly always; `enter` alone would do the same.
+        if self._is_inside() or not self._lock.acquire(False):  # noqa: FBT003
+            reentry.enter(self._lock, "an append", LogInUse)
+        try:
             self._check()
             if not 0 <= now - self._checked_at < _CHECK_NS:
                 self._check_places(now)
@@ -168,6 +176,8 @@ class Writer:
                 covers.append((base, end, len(data), latest))
                 note = b""
             self._write(parts, covers, now)
+        finally:
+            self._lock.release()
         return first
 
     def take(self, claimed: Sequence[Claimed]) -> list[int | LogError]:
@@ -182,11 +192,14 @@ class Writer:
             try:
                 if self._is_full(now):
                     self._begin_segment(now)
-                with self._lock:
+                reentry.enter(self._lock, "an append", LogInUse)
+                try:
                     self._check()
                     if not 0 <= now - self._checked_at < _CHECK_NS:
                         self._check_places(now)
                     told += self._take(claimed[len(told) :], now)
+                finally:
+                    self._lock.release()
             except LogError as error:
                 told += [error] * (len(claimed) - len(told))
         return told
@@ -249,24 +262,55 @@ class Writer:
             LogFailed: the disk has failed before.
             LogClosed: the log was closed.
             ProducerFenced: its epoch is not the latest.
+            LogInUse: this thread is in another call of this writer.
         """
-        with self._lock:
+        reentry.enter(self._lock, "open_producer()", LogInUse)
+        try:
             self._check()
             now = self._clock()
             if epoch:
                 return self.producers.resume(name, epoch, now)
             return self.producers.open(name, now)
+        finally:
+            self._lock.release()
 
-    def sync(self) -> None:
+    def refuse_inside(self, call: str) -> None:
+        """Raise if this thread is in another call of this writer, before anything is done.
+
+        Raises:
+            LogInUse: it is, as in a finalizer; what it calls would wait for itself.
+        """
+        if locks.is_owned(self._lock) or locks.is_owned(self._sync_lock):
+            reentry.refuse_inside(call, LogInUse)
+
+    @contextmanager
+    def _syncing(self, call: str, longest: float = reentry.LONGEST) -> Iterator[None]:
+        """Hold the lock of syncing, which is taken before that of writing.
+
+        Raises:
+            LogInUse: this thread is in another call of this writer.
+        """
+        self.refuse_inside(call)
+        reentry.enter(self._sync_lock, call, LogInUse, longest)
+        try:
+            yield
+        finally:
+            self._sync_lock.release()
+
+    def sync(self, longest: float = reentry.LONGEST) -> None:
         """Make durable what was appended before; several threads share one sync.
+
+        Args:
+            longest: seconds to wait for the sync of another thread; -1 for no limit.
 
         Raises:
             LogFailed: the disk refuses; what is durable is unknown until a new opening.
             LogReplaced: a file of the log was removed or replaced.
+            LogInUse: this thread is in another call of this writer.
             LogClosed: the log was closed.
         """
         target = self.end
-        with self._sync_lock:
+        with self._syncing("a sync", longest):
             with self._lock:
                 self._check()
                 self._check_places(self._checked_at)
@@ -284,7 +328,7 @@ class Writer:
 
     def trim(self, before: int | None) -> int:
         """Remove segments that retention or an offset ends; returns the new start."""
-        with self._sync_lock:
+        with self._syncing("trim()"):
             return self._trim(before)
 
     def _trim(self, before: int | None) -> int:
@@ -310,12 +354,13 @@ class Writer:
                 raise LogFailed(what) from error
         return self.table.segments[0].base
 
-    def _trim_or_tell(self) -> None:
-        """Remove what retention ends; what cannot be removed keeps nobody from appending."""
+    def _trimmed(self) -> str:
+        """Remove what retention ends; returns why not, which keeps nobody from appending."""
         try:
             self._trim(None)
         except LogFailed as error:
-            _log.warning("%s", error)
+            return str(error)
+        return ""
 
     def close(self) -> None:
         """Make all durable and close the files; a second call does nothing.
@@ -352,7 +397,8 @@ class Writer:
 
     def _begin_segment(self, now: int) -> None:
         """Seal the active segment and begin the next one."""
-        with self._sync_lock:
+        untrimmed = ""
+        with self._syncing("an append"):
             with self._lock:
                 self._check()
                 if not self._is_full(now):
@@ -368,7 +414,9 @@ class Writer:
                 self._file, self._active = file, LogSegment(index.end, is_covered=True)
                 self._index = self._active.index
                 self.table.segments = [*self.table.segments, self._active]
-            self._trim_or_tell()
+            untrimmed = self._trimmed()
+        if untrimmed:  # without the lock: a logging handler may append here
+            _log.warning("%s", untrimmed)
         for tell in self.on_sealed:
             tell()
 
@@ -509,7 +557,7 @@ class Grouping(Background):
     def work(self) -> bool:
         """Sync; after a failure, appends and flushes of this log raise."""
         try:
-            self._writer.sync()
+            self._writer.sync(-1)
         except LogError as error:
             _log.error("%s", error)
             return False

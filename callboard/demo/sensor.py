@@ -244,7 +244,7 @@ class Sensor(Actor):
             note(
                 "answered",
                 host=host,
-                message_id=getattr(future, "message_id", 0),  # a local ask has none
+                message_id=future.sent_id,
                 number=reading.number,
                 sent_ns=sent_ns,
                 handled_ns=receipt.handled_ns,

@@ -60,6 +60,7 @@ from callboard.kernel.actors import ActorRef, Down, handler
 from callboard.kernel.checks import seconds
 from callboard.kernel.context import CallBack, SystemActor
 from callboard.kernel.errors import (
+    ActorDown,
     LinkError,
     NotPermitted,
     ResultTimeout,
@@ -159,7 +160,8 @@ class Hub(SystemActor):
     #: Used by each publish and each run; why slots: see `NodeContext`.
     __slots__ = (
         "_awaited", "_flush", "_hubs", "_now", "_post", "calm_from", "core", "core_lock",
-        "_brought", "_room_lock", "foreign_sessions", "inputs", "is_congested", "is_poked",
+        "_brought", "_down", "_orders", "_room_lock",
+        "foreign_sessions", "inputs", "is_congested", "is_poked",
     )  # fmt: skip
 
     def __init__(self, options: HubOptions) -> None:
@@ -217,6 +219,9 @@ class Hub(SystemActor):
         self._removed: set[bytes] = set()
         #: Conditions that are waited for, and what is True when they are.
         self._awaited: list[tuple[Condition, Future[bool]]] = []
+        #: What threads wait for, and the end of this actor once something is.
+        self._orders: set[Future[bool]] = set()
+        self._down: Future[Down] | None = None
         #: Nodes whose directory did not answer.
         self._unanswered: list[bytes] = []
         self._wishes = Wishes(self.core, lambda pause, act: self.after(pause, CallBack(act)))
@@ -705,8 +710,23 @@ class Hub(SystemActor):
     def _begin(self, order: Callable[..., object], *args: Any) -> Future[bool]:
         """Let the hub carry out an order in a turn, which gets the future of its outcome."""
         done: Future[bool] = Future()
+        self._orders.add(done)
+        done.on_done(lambda _: self._orders.discard(done))
         self.call_soon(order, *args, done)
+        if self._down is None:  # once for all: those that are told of an end are not forgotten
+            self._down = self.node.monitor(self.me)
+            self._down.on_done(self._fail_orders)
+        elif self._down.done():
+            self._fail_orders(self._down)
         return self.runtime.shutdown.guard(done)
+
+    def _fail_orders(self, ended: Future[Down]) -> None:
+        """Fail the orders that an actor which has ended will never carry out."""
+        if ended.exception() is not None:
+            return  # the node was closed, which all of them are told
+        reason = str(ended.result().reason)
+        for done in list(self._orders):
+            done.set_exception(ActorDown(f"the topics of {self.name} have ended", reason))
 
     def flushed(self, timeout: float) -> None:
         """Wait until the core has taken everything that was published before."""

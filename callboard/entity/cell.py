@@ -52,7 +52,7 @@ from callboard.kernel.actors import ActorRef, ExitReason
 from callboard.kernel.context import current_cell
 from callboard.kernel.errors import MessageTooLarge
 from callboard.kernel.events import SlowHandler
-from callboard.kernel.reply import Future, Sender
+from callboard.kernel.reply import Future, Reply, Sender
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
 from callboard.support.dataclass import dataclass
 from callboard.support.text import class_name, said
@@ -113,7 +113,7 @@ def _nothing(_: BaseException) -> None:
     """A message that is not sent: nobody was told of it."""
 
 
-class HeldSender:
+class HeldSender(Reply):
     """The sender of a message to an entity: what answers it waits for the state."""
 
     __slots__ = ("_answer", "cell", "_sends", "batch", "inner")
@@ -131,16 +131,16 @@ class HeldSender:
         self.batch = 0
 
     @property
-    def only_counts(self) -> bool:
-        """Whether nobody waits for an answer."""
+    def wants_reply(self) -> bool:
+        """Whether a caller waits for the outcome."""
         inner = self.inner
-        return inner is None or not inner.expects or getattr(inner, "only_counts", False)
+        return inner is not None and inner.expects and inner.wants_reply
 
     @property
-    def done_(self) -> bool:
+    def is_done(self) -> bool:
         """Whether the ask is over."""
         inner = self.inner
-        return inner is None or not inner.expects or getattr(inner, "done_", False)
+        return inner is None or not inner.expects or inner.is_done
 
     @property
     def deadline(self) -> float | None:
@@ -155,13 +155,12 @@ class HeldSender:
     @property
     def origin(self) -> object:
         """What names the ask to those that give it up."""
-        return getattr(self.inner, "origin", self.inner)
+        return None if self.inner is None else self.inner.origin
 
     @property
     def node(self) -> bytes:
         """The node that asks; empty for this one."""
-        found: bytes = getattr(self.inner, "node", b"")
-        return found
+        return b"" if self.inner is None else self.inner.node
 
     def set_result(self, value: Any) -> bool:
         """End the stretch; the answer leaves when it may."""
@@ -169,7 +168,7 @@ class HeldSender:
         if inner is None or not inner.expects:
             cell.close_stretch()
             return True
-        if cell.type_is_kept and not getattr(inner, "done_", False):
+        if cell.type_is_kept and not inner.is_done:
             if self._answer is not _NONE:  # the first one counts
                 cell.close_stretch()
                 return True
@@ -191,14 +190,14 @@ class HeldSender:
         Raises:
             NotSerializable: it holds something that cannot travel.
         """
-        encoded = getattr(inner, "encoded", None)
-        if encoded is not None and not isinstance(value, ActorRef):
+        if not isinstance(value, ActorRef):
             try:
-                self._sends = encoded(value)
+                self._sends = inner.encoded(value)
             except MessageTooLarge:
                 pass  # which the asker is told once the state may be shown
             else:
-                return
+                if self._sends is not None:
+                    return
         self._answer = self.cell.host.form.copy(value)
 
     def leave(self) -> None:
@@ -241,15 +240,15 @@ class HeldSender:
         """Let an error leave that shows nothing of the state."""
         self._refuse(error)
 
-    def owed(self) -> None:
+    def mark_handled(self) -> None:
         """Take note that the message was handled."""
         if self.inner is not None and self.inner.expects:
-            self.inner.owed()
+            self.inner.mark_handled()
 
     def reference(self, runtime: Home) -> ActorRef[Any] | None:
         """Return what `self.sender` is."""
         inner = self.inner
-        if inner is not None and inner.expects and not self.only_counts:
+        if inner is not None and inner.expects and self.wants_reply:
             return runtime.reply_ref(self)
         return None if inner is None else inner.reference(runtime)
 
@@ -265,7 +264,7 @@ class HeldCarried(HeldSender):
     #: The asker that a message alone has, once it was made.
     _asker: Any
 
-    only_counts: Final = False  # it was asked
+    wants_reply: Final = True
 
     deadline: float | None
     expects: Literal[True]
@@ -282,14 +281,14 @@ class HeldCarried(HeldSender):
         asker = self._asker
         if asker is None:
             asker = self._asker = self._carrier.carried(self._message_id)
-            asker.done_ = self._has_left
+            asker.is_done = self._has_left
         asker.deadline = self.deadline
         return asker
 
     @property
-    def done_(self) -> bool:
+    def is_done(self) -> bool:
         """Whether the ask is over."""
-        return self._has_left or (self._asker is not None and self._asker.done_)
+        return self._has_left or (self._asker is not None and self._asker.is_done)
 
     @property
     def node(self) -> bytes:
@@ -826,14 +825,41 @@ class EntityCell(Cell):
 
     def outbox(self, post: Callable[..., Any], message: Any, sender: Any) -> bool:
         """Let a message go when it may; returns False if that is now."""
-        if not self.type_is_kept or (self.is_clean and self._broken is None):
+        if not self.type_is_kept:
             return False
+        host = self.host
+        if host.handed or host.is_inside():  # between what is withheld and what is not
+            self._emit_later(post, message, sender)
+            return True
+        return self._emit(post, message, sender)
+
+    def _emit_later(self, post: Callable[..., Any], message: Any, sender: Any) -> None:
+        """Hand a message over that is sent inside a call of the host, or behind such ones."""
+        copied = self._copied(message)
+
+        def emit() -> None:
+            if not self._emit(post, copied, sender):
+                post(copied, sender)
+
+        def refuse(error: BaseException) -> None:
+            if sender is not None and sender.expects:
+                sender.set_exception(error)
+            self.host.runtime.dead_letter(self.ref, copied, sender)
+
+        self.host.hand_over.add(emit, refuse)
+
+    def _copied(self, message: Any) -> Any:
+        """Return a copy of a message, which its sender may change before it goes."""
         copy = self.host.form.copy
         if type(message) is Envelope:
-            plain = copy(message.message)
-            copied: Any = replace(message, message=plain)
-        else:
-            copied = copy(message)
+            return replace(message, message=copy(message.message))
+        return copy(message)
+
+    def _emit(self, post: Callable[..., Any], message: Any, sender: Any) -> bool:
+        """Let a message go when it may; returns False if that is now."""
+        if self.is_clean and self._broken is None:
+            return False
+        copied = self._copied(message)
         fail = sender.set_exception if sender is not None and sender.expects else _nothing
         with self.host.lock:
             if self._broken is not None:
@@ -883,6 +909,10 @@ class EntityCell(Cell):
         """End a stretch: what it persisted is committed as soon as that can be."""
         if not self._has_written and self._next is None:
             return
+        every = self.type.snapshot_every
+        is_due = bool(self._events and every and self._since >= every)
+        # Without the lock: it runs code of users, and only this thread changes the state.
+        snapshot = self.host.snapshot(self) if is_due and self._broken is None else None
         with self.host.lock:
             events, saved, rows = self._events, self._saved, self._rows
             self._events, self._saved, self._rows = [], None, None
@@ -902,15 +932,14 @@ class EntityCell(Cell):
                     batch.rows = rows
                 batch.emissions += emitted
                 batch.snapshot = saved or batch.snapshot
-                every = self.type.snapshot_every
-                if events and every and self._since >= every:
+                if is_due:
                     self._since = 0
-                    batch.snapshot = self.host.snapshot(self)
+                    batch.snapshot = snapshot
             if self._next is not None and self._in_flight is None:
                 self._commit()
 
     def write_snapshot(self, events: int) -> None:
-        """Write a snapshot if there were so many events since the last one; needs the lock.
+        """Write a snapshot if there were so many events since the last one; on the runner.
 
         Not while a handler runs, or waits: the state may be half of what it will be. And not
         before a tenth of the events are there that the class has between snapshots.
@@ -921,11 +950,12 @@ class EntityCell(Cell):
         if not (is_between and has_many) or self._broken is not None:
             return
         self._since = 0
-        snapshot = self.host.snapshot(self)
+        snapshot = self.host.snapshot(self)  # without the lock: it runs code of users
         if snapshot is not None:
-            self._open_batch().snapshot = snapshot
-            if self._in_flight is None:
-                self._commit()
+            with self.host.lock:
+                self._open_batch().snapshot = snapshot
+                if self._in_flight is None:
+                    self._commit()
 
     def _commit(self) -> None:
         """Hand over what waits; needs the lock."""

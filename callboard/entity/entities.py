@@ -84,7 +84,7 @@ from callboard.kernel.codec import (
 from callboard.kernel.context import NodeContext, SystemActor
 from callboard.kernel.errors import NotPermitted, WrongValue, remote_error
 from callboard.kernel.events import NodeDown, NodeUp
-from callboard.kernel.reply import Future, Sender
+from callboard.kernel.reply import Future, MessageSender, Sender
 from callboard.kernel.shutdown import Deadline
 from callboard.kernel.topology import ENTITIES, Overlay
 from callboard.kernel.tracing import COMPANY
@@ -123,7 +123,7 @@ TYPES_LIMIT: Final = 1_000
 Opener = Callable[[str, str], Any]
 
 
-class _Teller:
+class _Teller(MessageSender):
     """An actor elsewhere that told an entity something."""
 
     __slots__ = ("_ref",)
@@ -172,7 +172,7 @@ class EntityServer(SystemActor):
         """Give a message to its entity, or say who is not the owner."""
         cell: Any = self.context
         entities, key, asker = self._entities, msg.key, cell.sender
-        is_leaf = entities.overlay.rights(getattr(asker, "node", b"")) is not None
+        is_leaf = entities.overlay.rights(cell.sender_node) is not None
         # What lives here has a name and a key that can be meant.
         if is_leaf or not entities.has_active(msg.type_name, key):
             if self._refuses(msg.type_name, ("entities",)):
@@ -186,7 +186,7 @@ class EntityServer(SystemActor):
                 return None
             # Not kept as a promise: who handles it answers, also when this actor has ended.
             cell.promised = asker
-            asker.owed()
+            asker.mark_handled()
         trace, chain = COMPANY.current(), COMPANY.chain.get()
         message = Envelope(msg.message, trace, chain=chain) if trace or chain else msg.message
         sender: Any = asker
@@ -197,7 +197,7 @@ class EntityServer(SystemActor):
             refusal = entities.bring(arrived)
         else:
             attempt = msg.attempt if type(msg.attempt) is int else 0
-            refusal = entities.deliver(arrived, getattr(asker, "node", b""), attempt)
+            refusal = entities.deliver(arrived, cell.sender_node, attempt)
         if refusal is not None and is_asked:
             asker.set_result(refusal)
         return refusal
@@ -225,7 +225,7 @@ class EntityServer(SystemActor):
             self._refuse(MalformedPayload(text))
             return
         cell.promised = carrier  # each message has an answer of its own
-        carrier.owed()
+        carrier.mark_handled()
         take, now = self._entities.carried(msg.type_name, carrier, cell), cell.runner.now()
         for carried in messages:
             left, deadline = carried[4], None
@@ -316,7 +316,7 @@ class EntityServer(SystemActor):
 
     def _peer(self) -> bytes:
         """Return the node of the sender."""
-        return bytes(getattr(self.context.sender, "node", b""))
+        return self.context.sender_node
 
     def _refuses(self, type_name: object, rights: Sequence[NamedRight]) -> bool:
         """Return whether a type cannot be meant, or its sender has none of some rights.
@@ -939,7 +939,7 @@ class Entities:
     def _send_back(self, name: str, sender: Any) -> bool:
         """Tell a node that asked that this one is no owner; False if it was none that asked."""
         is_asked = sender is not None and sender.expects
-        if not is_asked or not getattr(sender, "node", b"") or _only_counts(sender):
+        if not is_asked or not sender.node or not sender.wants_reply:
             return False
         sender.set_result(NotOwner(self.table(name)))
         return True
@@ -961,7 +961,7 @@ class Entities:
         host = self._hosts.get(name)
         if host is None:
             return None
-        node = getattr(asker, "node", b"")
+        node = b"" if asker is None else asker.node
         if node:
             self._askers.setdefault(name, set()).add(node)
         owned = self._owned.get(name)
@@ -1281,11 +1281,6 @@ class Entities:
             for client in opened.values():
                 client.close()
             opened.clear()
-
-
-def _only_counts(sender: Any) -> bool:
-    """Return whether a sender on another node told something and did not ask."""
-    return bool(getattr(sender, "only_counts", False))
 
 
 def _may_look(permits: Rights | None, type_name: str) -> bool:

@@ -142,9 +142,9 @@ class EntityHost:
         self.table = _table_of(kind.cls, form if is_checked else None)
         self._lock = locks.collecting_lock("host of entities", 530)
         self.lock = self._lock.guard
-        self._is_inside = locks.owner_test(self.lock)
-        self._hand_over = HandOver(self.lock, runtime.post)
-        self._handed = self._hand_over.calls
+        self.is_inside = locks.owner_test(self.lock)
+        self.hand_over = HandOver(self.lock, runtime.post, runtime.counters)
+        self.handed = self.hand_over.calls
         #: The activations, by key.
         self.cells: dict[str, EntityCell] = {}
         #: How many there are in each slot.
@@ -237,12 +237,12 @@ class EntityHost:
             return self._take(key, message, sender, is_urgent=is_urgent)
         lock = self.lock
         if (
-            self._handed or self._is_inside() or not (lock.acquire(False) or reentry.wait(lock))  # noqa: FBT003
+            self.handed or self.is_inside() or not (lock.acquire(False) or reentry.wait(lock))  # noqa: FBT003
         ):
             if not self.serves(slot_of(key)):
                 return False
             give = partial(self._give_late, key, message, sender, is_urgent=is_urgent)
-            self._hand_over.add(give, lambda _: self.refuse(key, message, sender))
+            self.hand_over.add(give, lambda _: self.refuse(key, message, sender))
             return True
         try:
             return self._take(key, message, sender, is_urgent=is_urgent)
@@ -277,7 +277,7 @@ class EntityHost:
         """
         if message.__class__ is Envelope or self.is_leased is not None or self.is_closed:
             return False
-        if self._handed:  # an earlier message of this entity may be among them
+        if self.handed:  # an earlier message of this entity may be among them
             return False
         lock = self.lock
         lock.acquire()  # in half of the time that `with` takes: each message comes here
@@ -451,8 +451,9 @@ class EntityHost:
     def shorten_replay(self, slots: "Sequence[int]") -> None:
         """Write snapshots of entities that move: the new owner has fewer events to replay."""
         with self.lock:
-            for cell in self._cells_of(slots):
-                cell.write_snapshot(EVENTS_TO_MOVE)
+            cells = self._cells_of(slots)
+        for cell in cells:
+            cell.write_snapshot(EVENTS_TO_MOVE)
 
     def stop_slots(self, slots: "Sequence[int]", done: Callable[[], object]) -> None:
         """Take no message for slots, and put their entities away; calls back after that."""
@@ -534,9 +535,9 @@ class EntityHost:
         Returns:
             False if this node does not serve the slot: nothing will happen.
         """
-        if self._handed and self.serves(slot):  # messages before it were handed over
+        if self.handed and self.serves(slot):  # messages before it were handed over
             late = partial(self._take_marker_late, slot, passed)
-            self._hand_over.add(late, reentry.nothing)
+            self.hand_over.add(late, reentry.nothing)
             return True
         return self._take_marker(slot, passed)
 

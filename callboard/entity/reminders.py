@@ -41,6 +41,7 @@ from callboard.entity.state.interface import (
 from callboard.kernel.activation import Home
 from callboard.kernel.actors import ActorRef
 from callboard.kernel.context import NodeContext
+from callboard.kernel.reply import Reply
 from callboard.support.dataclass import dataclass
 
 #: Milliseconds ahead for which reminders are held in memory, and seconds between reads of them.
@@ -118,7 +119,7 @@ class _Armed:
     is_suspect: bool = False
 
 
-class ReminderTicket:
+class ReminderTicket(Reply):
     """The asker of a reminder's handler."""
 
     __slots__ = ("_armed", "_reminders", "deadline", "expects")
@@ -126,7 +127,7 @@ class ReminderTicket:
     expects: Literal[True]
 
     #: Nobody waits for an answer, so there is none to copy or to owe.
-    only_counts: Final = True
+    wants_reply: Final = False
 
     def __init__(self, reminders: "Reminders", armed: _Armed) -> None:
         self.expects = True
@@ -157,7 +158,7 @@ class ReminderTicket:
         self._reminders.failed(self._armed, error)
         return True
 
-    def owed(self) -> None:
+    def mark_handled(self) -> None:
         """Do nothing: it is handled when its commit is through."""
 
     def reference(self, _: Home) -> ActorRef[Any] | None:

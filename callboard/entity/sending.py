@@ -43,7 +43,7 @@ from callboard.kernel.errors import (
     NodeUnreachable,
     NotPermitted,
 )
-from callboard.kernel.reply import Future, Sender, due_of
+from callboard.kernel.reply import Future, Reply, Sender, due_of
 from callboard.kernel.shutdown import Phase
 from callboard.kernel.topology import ENTITIES
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
@@ -82,7 +82,7 @@ def _unavailable(type_name: str, key: str, why: str) -> EntityUnavailable:
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class Waiting(Reply):
     """A message on its way to an entity.
 
     Where it goes to an owner, who may be another one by then, it stands for the asker. It has
@@ -113,22 +113,25 @@ class Waiting:
     is_answered: bool = False
 
     @property
+    def sent_id(self) -> int:
+        """The message id under which the ask left this node; 0 if it did not."""
+        return self.message_id
+
+    @property
     def is_asked(self) -> bool:
         """Whether it was asked, and not told, maybe by an actor on another node."""
         sender = self.sender
-        return (
-            sender is not None and sender.expects and not getattr(sender, "only_counts", False)
-        )
+        return sender is not None and sender.expects and sender.wants_reply
 
     @property
     def is_over(self) -> bool:
         """Whether nobody waits for its answer any more."""
-        return self.is_asked and bool(getattr(self.sender, "done_", False))
+        return self.is_asked and self.sender is not None and self.sender.is_done
 
     @property
-    def done_(self) -> bool:
+    def is_done(self) -> bool:
         """Whether there was an answer, or nobody waits for one."""
-        return self.is_answered or bool(getattr(self.sender, "done_", False))
+        return self.is_answered or (self.sender is not None and self.sender.is_done)
 
     def set_result(self, value: Any) -> bool:
         """Answer, unless the message was refused."""
@@ -150,7 +153,7 @@ class Waiting:
         self.sending.done(self, self.node, None, error, has_left=self.message_id != 0)
         return True
 
-    def owed(self) -> None:
+    def mark_handled(self) -> None:
         """The answer will come later: nothing to note here."""
 
     def reference(self, runtime: Home) -> ActorRef[Any]:
@@ -197,7 +200,7 @@ class TypeSender:
         self.lock = self._lock = locks.collecting_lock("messages to entities", 520)
         self._guard = self._lock.guard
         self._is_inside = locks.owner_test(self._guard)
-        self._hand_over = HandOver(self._guard, runtime.post)
+        self._hand_over = HandOver(self._guard, runtime.post, runtime.counters)
         #: What was handed over, and goes before anything else does.
         self._handed = self._hand_over.calls
         self._queues: dict[int, deque[Waiting]] = {}
@@ -582,7 +585,7 @@ class TypeSender:
         """Take the outcome of what was told."""
         error = future.exception()
         value = None if error is not None else future.result()
-        self.done(waiting, node, value, error, has_left=getattr(future, "message_id", 0) != 0)
+        self.done(waiting, node, value, error, has_left=future.sent_id != 0)
 
     def done(
         self,

@@ -24,7 +24,7 @@ from callboard.kernel.checks import limit
 from callboard.kernel.errors import AskTimeout, CallboardError
 from callboard.kernel.reply import Future
 from callboard.node import Node
-from callboard.support import after_fork
+from callboard.support import after_fork, reentry
 from callboard.support.items import Items
 from callboard.support.slots import DOORS
 from callboard.support.text import describe, said
@@ -201,7 +201,7 @@ class Flow:
 
     def refuse(self, reason: str, attributes: Mapping[str, Any] | None = None) -> None:
         """Answer the client's BOT with EOT instead of `open`: it gets the reason."""
-        with self._lock:
+        with self._entered("refuse()"):
             self._send(self._machine.refuse(reason, attributes))
 
     # --- giving ---
@@ -218,6 +218,7 @@ class Flow:
             FlowEnded: the other side ended the flow.
             FlowAborted: the other side ended with a reason or is lost.
             FlowTimeout: no credit came in time.
+            WouldDeadlock: called inside another call of this flow, by a finalizer for instance.
         """
         frames = as_frames(payload)
         if not self._try_put(frames, attributes):
@@ -235,13 +236,16 @@ class Flow:
         if not machine.is_giver:
             msg = "put() on a taker; this side injects, use get()"
             raise TypeError(msg)
-        with self._lock:
+        reentry.enter(self._lock, "put()")
+        try:
             if machine.state is not FlowState.FLOWING or self._error is not None:
                 self._raise_end()
             if machine.credit < 1:
                 return False
             self._send(machine.put(frames, attributes))
             return True
+        finally:
+            self._lock.release()
 
     # --- taking ---
 
@@ -268,7 +272,8 @@ class Flow:
         if machine.is_giver:
             msg = "get() on a giver; this side extracts, use put()"
             raise TypeError(msg)
-        with self._lock:
+        reentry.enter(self._lock, "get()")
+        try:
             if self._inbox:
                 dat = self._inbox.popleft()
                 machine.taken()
@@ -278,6 +283,8 @@ class Flow:
             if machine.state is not FlowState.FLOWING or self._error is not None:
                 self._raise_end()
             return None
+        finally:
+            self._lock.release()
 
     def __iter__(self) -> Iterator[Dat]:
         with contextlib.suppress(errors.FlowEnded):
@@ -312,7 +319,7 @@ class Flow:
 
     def _send_eot(self, reason: str, attributes: Mapping[str, Any]) -> None:
         """Send EOT, unless this side has sent it."""
-        with self._lock:
+        with self._entered("the end of a flow"):
             if self._machine.state not in (FlowState.ACKFIN, FlowState.FIN):
                 about = {**attributes, "reason": reason} if reason else attributes
                 self._send(self._machine.end(about))
@@ -377,7 +384,7 @@ class Flow:
 
     def _give_up(self, reason: str) -> None:
         """Tell the other side that this one fails, and do not wait for its echo."""
-        with self._lock:
+        with self._entered("the end of a flow"):
             machine = self._machine
             if machine.state in (FlowState.BOTSEND, FlowState.FLOWING, FlowState.FINACK):
                 self._send(machine.end({"reason": reason}))
@@ -467,6 +474,19 @@ class Flow:
             msg = "the flow has no link; use Flow.connect or a FlowHandler"
             raise errors.LocalFlowError(msg)
         self._link.send(data)
+
+    @contextlib.contextmanager
+    def _entered(self, call: str) -> Iterator[None]:
+        """Hold the lock in a call of the program that has to answer.
+
+        Raises:
+            WouldDeadlock: this thread is in another call of this flow.
+        """
+        reentry.enter(self._lock, call)
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _check(self) -> None:
         """Raise what has ended the flow."""

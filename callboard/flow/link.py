@@ -1,5 +1,6 @@
 """The link of a flow with its broker, over actors on any nodes."""
 
+from collections import deque
 from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any, Final, Protocol
 
@@ -9,6 +10,7 @@ from callboard.kernel.actors import ActorRef, Down, handler
 from callboard.kernel.context import CallBack, SystemActor, current_cell
 from callboard.kernel.reply import Future
 from callboard.node import Node
+from callboard.support import reentry
 
 #: The name of the node that a flow makes for itself.
 NAME: Final = "callboard flow"
@@ -100,28 +102,56 @@ class ActorLink:
         self.port: ActorRef[FlowPort] = parent.spawn(FlowPort, broker, taker)
         self._sender = node.context.contexts[self.port.actor_id]
         self._lock = locks.lock("link of flows", 310)
-        self._waiting: list[bytes] = []
+        self._waiting: deque[bytes] = deque()
+        #: Whether the port is about to send what waits.
+        self._is_posted = False
 
     def send(self, data: bytes) -> None:
         """Send a message, with the port as its sender.
 
         What handlers send in one turn goes as one run: each run costs as much as a message.
+        What is sent inside another call of the link waits for that turn, too.
         """
-        with self._lock:  # a run that is on its way is not overtaken
+        is_later = self._waiting or self.node.context.is_runner_thread()
+        if is_later or not reentry.take(self._lock):
+            self._send_later(data)
+            return
+        try:  # a run that is on its way is not overtaken
             if self._waiting:
-                self._waiting.append(data)
-            elif self.node.context.is_runner_thread():
-                self._waiting.append(data)
-                self._sender.post(CallBack(self.flush), None)
+                self._send_later(data)
             else:
                 self._target.post(data, self._sender)
+        finally:
+            self._lock.release()
+
+    def _send_later(self, data: bytes) -> None:
+        """Let a message wait for the node's thread."""
+        self._waiting.append(data)
+        if not self._is_posted:  # looked at behind the append: `flush` does it before it takes
+            self._post_flush()
+
+    def _post_flush(self) -> None:
+        """Let the port send what waits."""
+        self._is_posted = True
+        self._sender.post(CallBack(self.flush), None)
 
     def flush(self) -> None:
         """Send what waits."""
-        with self._lock:
-            run, self._waiting = self._waiting, []
+        self._is_posted = False
+        if not reentry.take(
+            self._lock
+        ):  # it is held by a thread that has been interrupted, or this one
+            if self._waiting:
+                self._post_flush()
+            return
+        try:
+            run = []
+            while self._waiting:
+                run.append(self._waiting.popleft())
             if run:
                 self._target.post(run[0] if len(run) == 1 else tuple(run), self._sender)
+        finally:
+            self._lock.release()
 
     def now(self) -> float:
         """Return the node's time."""

@@ -22,11 +22,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
+from callboard import locks
 from callboard.commitlog.disk import check_plain, open_plain
 from callboard.commitlog.folder import write_all
 from callboard.flow.errors import MalformedMessage, RecordError
 from callboard.flow.protocol.message import MESSAGE_LIMIT, Message
-from callboard.support import after_fork
+from callboard.support import after_fork, reentry
 from callboard.support.file_place import FilePlaces, replaced
 from callboard.support.private_file import make_folder
 
@@ -66,6 +67,7 @@ class RecordFile:
         except BaseException:
             self._file.close()
             raise
+        self._lock = locks.lock("record file", 315)
 
     def append(self, messages: Sequence[Message]) -> int:
         """Append messages, all or none; returns how many the file has.
@@ -75,18 +77,23 @@ class RecordFile:
         Raises:
             OSError: the disk is full, for instance; the file ends where it did before.
             RecordError: the file was removed or replaced.
+            WouldDeadlock: called inside another append, by a finalizer for instance.
         """
-        if lost := self._places.misplaced():
-            raise RecordError(replaced(lost, "put it back, and open it again"))
         run = b"".join(map(_packed, messages))
+        reentry.enter(self._lock, "append()")
         try:
-            write_all(self._file, run)
-        except OSError:
-            self._file.truncate(self._end)
-            raise
-        self._end += len(run)
-        self.count += len(messages)
-        return self.count
+            if lost := self._places.misplaced():
+                raise RecordError(replaced(lost, "put it back, and open it again"))
+            try:
+                write_all(self._file, run)
+            except OSError:
+                self._file.truncate(self._end)
+                raise
+            self._end += len(run)
+            self.count += len(messages)
+            return self.count
+        finally:
+            self._lock.release()
 
     def read(self, offset: int, most: int) -> tuple[list[Message], int]:
         """Return messages from an offset on (0 is the first) and the offset behind them."""
@@ -232,6 +239,7 @@ class Hdf5File:
             self.count: int = len(self._records)
             self._places = FilePlaces()
             self._places.add(path)
+            self._lock = locks.lock("record file", 315)
             after_fork.register(self, Hdf5File._leave)
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             msg = f"{path} is damaged: {error}"
@@ -243,7 +251,16 @@ class Hdf5File:
         Raises:
             OSError: the disk is full, for instance.
             RecordError: the file was removed or replaced.
+            WouldDeadlock: called inside another append, by a finalizer for instance.
         """
+        reentry.enter(self._lock, "append()")
+        try:
+            return self._append(messages)
+        finally:
+            self._lock.release()
+
+    def _append(self, messages: Sequence[Message]) -> int:
+        """Append messages; needs the lock."""
         if lost := self._places.misplaced():
             raise RecordError(replaced(lost, "put it back, and open it again"))
         for message in messages:

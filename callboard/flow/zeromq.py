@@ -211,7 +211,7 @@ class ZmqLink(_Loop):
         now = time.monotonic()
         for _ in range(len(self._futures)):
             future = self._futures.popleft()
-            if future.done_:
+            if future.is_done:
                 continue
             if future.deadline is not None and future.deadline <= now:
                 future.expire()

@@ -1,6 +1,7 @@
 """The handle of a module: opaque to programs that add, link and publish."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from callboard.gateway.wire.message import Message
 from callboard.kernel.actors import ActorRef, Restart
 from callboard.kernel.queue import Mailbox
 from callboard.kernel.reply import Future
+from callboard.support import reentry
 from callboard.support.text import describe
 
 _log = logging.getLogger("callboard.gateway")
@@ -180,6 +182,9 @@ class ModuleHandle:
     _lock: locks.Lock = field(
         default_factory=lambda: locks.lock("counters of a gateway module", 245)
     )
+    #: Reasons of losses that are not in the counters yet, empty for what was unlinked: appended
+    #: in one step, as a message may be lost inside another count.
+    _uncounted: deque[str] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         queue, store = self.options.queue, self.options.store
@@ -201,6 +206,7 @@ class ModuleHandle:
     @property
     def counters(self) -> ModuleCounters:
         """What became of the messages for this module."""
+        self._count()
         with self._lock:
             return replace(self.counted, lost=dict(self.counted.lost))
 
@@ -209,8 +215,8 @@ class ModuleHandle:
         if reason == FAILED:
             self.counted.failed += 1
         else:
-            with self._lock:
-                self.counted.lost[reason] = self.counted.lost.get(reason, 0) + 1
+            self._uncounted.append(reason)
+            self._count()
         if (report := self.broker.on_dead_letter) is None:
             return
         source, message = self.broker.name_of(frame), message_in(frame)
@@ -233,8 +239,21 @@ class ModuleHandle:
 
     def note_unlinked(self) -> None:
         """Count a message that was published while the module had no sinks."""
-        with self._lock:
-            self.counted.unlinked += 1
+        self._uncounted.append("")
+        self._count()
+
+    def _count(self) -> None:
+        """Enter losses into the counters, unless this is inside another count."""
+        counted = self.counted
+        while self._uncounted and reentry.take(self._lock):
+            try:
+                while self._uncounted:
+                    if reason := self._uncounted.popleft():
+                        counted.lost[reason] = counted.lost.get(reason, 0) + 1
+                    else:
+                        counted.unlinked += 1
+            finally:
+                self._lock.release()
 
     def __repr__(self) -> str:
         return f"<ModuleHandle {self.name!r} of {self.broker.url}>"

@@ -145,6 +145,8 @@ class ModuleHost(ModuleActor):
         """
         inbox, context = self._inbox, self.context
         inbox.is_poked = False
+        if inbox.handed:
+            inbox.carry_out()
         items, pressure, counted = inbox.items, inbox.pressure, self._handle.counted
         waiters, is_counted = pressure.waiters, inbox.bounds.bytes is not None
         take, read, receive = items.popleft, Message.of_frame, self.module.receive
@@ -201,6 +203,8 @@ class ModuleHost(ModuleActor):
         inbox = self._inbox
         assert isinstance(inbox, SpooledInbox)
         inbox.is_poked = False
+        if inbox.handed:
+            inbox.carry_out()
         if not self._is_up and self._retry is None and self._tried(self.module.start):
             self._is_up = True
             self.note_outage(None)

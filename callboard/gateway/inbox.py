@@ -15,6 +15,11 @@ fit is the policy of the queue's `Mailbox`:
 Each frame that is refused or dropped goes to `on_lost`, which counts it. Threads that append at
 the same moment may exceed the bound by one frame each.
 
+A frame that is published inside another call of the queue, by a finalizer or signal handler, is
+handed over (`callboard.support.reentry`): it is appended when that call has left the queue, and
+what is published from then on comes behind it. It waits for no room, so where the policy is
+`wait` it may take the overdraft, and is lost and counted beyond.
+
 A queue that is drained takes the frames of threads that have waited for room, and no others
 find it any more; when it is empty, the actor of its module ends.
 """
@@ -23,6 +28,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from callboard import locks
@@ -33,6 +39,7 @@ from callboard.kernel.errors import MailboxFull, ResultTimeout
 from callboard.kernel.queue import BackPressure, Mailbox
 from callboard.kernel.reply import Future
 from callboard.support import after_fork
+from callboard.support.reentry import HandOver
 
 #: What may wait before a module unless its configuration says otherwise; publishers wait.
 DEFAULT_QUEUE: Final = Mailbox(limit=1000)
@@ -65,7 +72,7 @@ class Inbox:
         bounds = self.bounds
         self.items: Any = deque()
         #: Frames that may be appended without asking `put`; 0 where that has to look closer.
-        self.room = 0 if bounds.bytes is not None else bounds.limit or 2**62
+        self.room = self._usual_room = 0 if bounds.bytes is not None else bounds.limit or 2**62
         self.pressure = BackPressure(bounds)
         self.is_open = True
         #: Whether a mark waits in the mailbox of the module's actor.
@@ -79,6 +86,10 @@ class Inbox:
         #: Threads that wait for room.
         self._blocked = 0
         self._lock = locks.lock("inbox of a gateway module", 240)
+        self._is_inside = locks.owner_test(self._lock)
+        self._hand_over = HandOver(self._lock, self._poke_late)
+        #: What was handed over, and goes before anything else does.
+        self.handed = self._hand_over.calls
         after_fork.own_poke(self)
 
     # --- for publishers ---
@@ -90,6 +101,9 @@ class Inbox:
             MailboxFull: it was refused.
             PublishTimeout: there was no room for `timeout` seconds.
         """
+        if self.handed or self._is_inside():
+            self._put_later(frame)
+            return
         if not self._take(frame):
             self._overflow(frame, timeout)
         if not self.is_poked:
@@ -97,10 +111,59 @@ class Inbox:
 
     def offer(self, frame: bytes) -> None:
         """Append a frame if it fits, else lose it; never waits, never raises."""
+        if self.handed or self._is_inside():
+            self._put_later(frame)
+            return
         if not self._take(frame):
             self.on_lost(frame, OVERFLOW)
         if not self.is_poked:
             self.poke()
+
+    def _put_later(self, frame: bytes) -> None:
+        """Append a frame that is published inside a call of this queue, or behind such ones."""
+
+        def refuse(error: BaseException) -> None:
+            self.on_lost(frame, OVERFLOW, str(error))
+
+        self._hand_over.add(partial(self._put_late, frame), refuse)
+        self.room = 0  # behind the queue's growth: from here on, all look closer
+        self._hand_over.carry_out()  # unless it is inside
+        if not self.handed and not self._is_inside():  # it was carried out before `room` was 0
+            self._open_room()
+
+    def _put_late(self, frame: bytes) -> None:
+        """Append a frame that was handed over, or lose it as the policy says."""
+        policy = self.bounds.on_full
+        if not self._take(frame, 2 if policy == "wait" else 1):
+            if policy == "drop_oldest":
+                self._drop_for(frame)
+            else:
+                self.on_lost(frame, OVERFLOW)
+        if not self.is_poked:
+            self.poke()
+        self._open_room()
+
+    def _open_room(self) -> None:
+        """Let publishers append without looking closer, unless frames wait to be handed over.
+
+        One of these is carried out at this moment, and still in the queue.
+        """
+        with self._lock:
+            if self.is_open:
+                self.room = (
+                    self._usual_room
+                )  # first: what is handed over from here on undoes it
+                if len(self.handed) > 1:
+                    self.room = 0
+
+    def _poke_late(self, _: object) -> None:
+        """Wake the module's actor, which looks at what was handed over."""
+        if self.context is not None:
+            self.poke()
+
+    def carry_out(self) -> None:
+        """Append what was handed over by calls inside others."""
+        self._hand_over.carry_out()
 
     def poke(self) -> None:
         """Wake the module's actor; the frames of a module that has ended are lost."""
@@ -228,6 +291,8 @@ class Inbox:
     def runs(self, most: int) -> Iterator[list[bytes]]:
         """Take runs of up to so many frames until none waits; none while others are taken."""
         self.is_poked = False
+        if self.handed:
+            self.carry_out()
         context = self.context
         if self._taker is not context:
             self._taker = context
@@ -243,7 +308,7 @@ class Inbox:
         self._mark = mark
         self.context = context
         self.is_poked = False
-        if self.items or not self.is_open:
+        if self.items or self.handed or not self.is_open:
             self.poke()
 
     def detach(self, context: ActorContext) -> None:
@@ -267,7 +332,9 @@ class Inbox:
     def is_drained(self) -> bool:
         """Return whether the queue is empty, and neither a thread nor a run is under way."""
         with self._lock:
-            if self.is_open or self.items or self._blocked or self._taker is not None:
+            if self.is_open or self.items or self.handed or self._blocked:
+                return False
+            if self._taker is not None:
                 return False
             self._is_draining = False
             return True
@@ -278,6 +345,7 @@ class Inbox:
             self.is_open = self._is_draining = False
             self.room = 0
         self.context = None
+        self.carry_out()  # which loses it
         self._bury()
         self.pressure.release()
 

@@ -12,6 +12,7 @@ the one that was made last takes the frames.
 import logging
 import os
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,8 @@ class Spool:
         #: The inboxes that have it; the last one takes the frames.
         self.owners: list[SpooledInbox] = []
         self._lock = locks.lock("spool of a gateway", 250)
+        #: Tells whether this thread is in a call of the spool.
+        self.is_inside = locks.owner_test(self._lock)
         self._log = CommitLog(folder, segment_bytes=SEGMENT)
         self._file = os.open(folder / POSITION, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         said = os.pread(self._file, 20, 0)
@@ -65,7 +68,7 @@ class Spool:
         self._position = self._trimmed = min(max(position, self._log.start), self._end)
         self._ahead: deque[tuple[int, bytes]] = deque()
         #: Bytes that wait.
-        self.size = sum(len(record.payload) for record in self._log.read(self._position))
+        self.size = sum(len(frame) for _, frame in self._frames(is_told=False))
 
     def __len__(self) -> int:
         return self._end - self._position
@@ -96,19 +99,38 @@ class Spool:
     def _read_ahead(self) -> None:
         """Read some frames; needs the lock."""
         most, size = AHEAD
-        damaged = "frames in %s are damaged, and left out: %s"
-        for record in self._log.read(
-            self._position, on_damage=lambda error: _log.error(damaged, self.folder, error)
-        ):
-            frame = bytes(record.payload)
-            if record.offset < self._begun:
-                frame = _NO_SOURCE + frame[len(_NO_SOURCE) :]
-            self._ahead.append((record.offset, frame))
+        for offset, frame in self._frames():
+            self._ahead.append((offset, frame))
             most, size = most - 1, size - len(frame)
             if most <= 0 or size <= 0:
                 return
         if not self._ahead:
-            self._position, self.size = self._end, 0  # the rest cannot be read
+            self.size = 0  # the rest cannot be read
+            self._move_to(self._end)
+
+    def _frames(self, *, is_told: bool = True) -> Iterator[tuple[int, bytes]]:
+        """Iterate over the frames that wait, and their places.
+
+        What is damaged, or no frame, is left out: it keeps no other frame from being received.
+        """
+
+        def tell(error: object) -> None:
+            if is_told:
+                what = "frames in %s cannot be read, and are left out: %s"
+                _log.error(what, self.folder, error)
+
+        for record in self._log.read(self._position, on_damage=tell):
+            try:
+                frame = record.payload
+            except LogError as error:
+                tell(error)
+                continue
+            if not isinstance(frame, bytes):
+                tell(f"record {record.offset} is of type {type(frame).__name__}")
+                continue
+            if record.offset < self._begun:
+                frame = _NO_SOURCE + frame[len(_NO_SOURCE) :]
+            yield record.offset, frame
 
     def took(self, place: int) -> None:
         """Take note that the frame at a place was received; no effect if it was before."""
@@ -116,12 +138,17 @@ class Spool:
             if not self._ahead or self._ahead[0][0] != place:
                 return
             _, frame = self._ahead.popleft()
-            self._position, self.size = place + 1, self.size - len(frame)
-            os.pwrite(self._file, b"%020d" % self._position, 0)
-            if self._position - self._trimmed >= TRIM:
-                self._trimmed = self._position
-                with suppress(LogError):  # tried again with the next ones
-                    self._log.trim(self._position)
+            self.size -= len(frame)
+            self._move_to(place + 1)
+
+    def _move_to(self, position: int) -> None:
+        """Take note how far frames were received; needs the lock."""
+        self._position = position
+        os.pwrite(self._file, b"%020d" % position, 0)
+        if position - self._trimmed >= TRIM:
+            self._trimmed = position
+            with suppress(LogError):  # tried again with the next ones
+                self._log.trim(position)
 
     def popleft(self) -> bytes:
         """Take the oldest frame out.
@@ -171,7 +198,7 @@ class SpooledInbox(Inbox):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.room = 0  # `put` looks closer at each frame
+        self.room = self._usual_room = 0  # `put` looks closer at each frame
         folder = self.folder.resolve()
         with _LOCK:
             spool = _OPEN.get(folder)
@@ -188,6 +215,8 @@ class SpooledInbox(Inbox):
             _OPEN[folder] = spool
         self.spool = spool
         self.items: Any = spool
+        is_inside = self._is_inside
+        self._is_inside = lambda: is_inside() or spool.is_inside()
 
     @property
     def is_taker(self) -> bool:

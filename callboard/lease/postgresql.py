@@ -27,6 +27,7 @@ from callboard.lease.errors import (
 )
 from callboard.lease.register import LeaseValue, Versioned
 from callboard.support import after_fork
+from callboard.support.redaction import redacted_error
 
 T = TypeVar("T")
 
@@ -117,9 +118,10 @@ def check_safety(connection: "psycopg.Connection[Any]") -> None:
             raise UnsafeDatabase(message)
 
 
-def storage_error(error: "psycopg.Error") -> StorageError:
-    """Return an error of psycopg's as ours."""
-    state, text = error.sqlstate or "", " ".join(str(error).split())
+def storage_error(error: "psycopg.Error", url: str) -> StorageError:
+    """Return an error of psycopg's as ours, without what is secret in the address."""
+    state = error.sqlstate or ""
+    text = " ".join(redacted_error(error, url).split())
     if state in {"55P03", "57014", "40P01", "40001"}:
         return StateBusy(f"PostgreSQL: {text}: another connection holds a lock or it is slow")
     if state in {"53100", "53200", "54000"}:
@@ -185,11 +187,14 @@ class Connected:
                     self._connection = self._connect()
                 return work(self._connection)
             except BaseException as error:
+                was_connected = self._connection is not None
                 self._drop()
                 if isinstance(error, psycopg.Error):
-                    told = storage_error(error)
+                    told = storage_error(error, self.url)
                     if isinstance(told, StateBusy):
                         self._end_stopped()
+                    if not was_connected:  # its own text may hold a password
+                        raise told from None
                     raise told from error
                 if isinstance(error, UnicodeEncodeError):  # lone surrogates
                     message = f"PostgreSQL: {error}"

@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -29,7 +30,7 @@ from callboard.lease.errors import (
 from callboard.lease.register import LeaseValue, Versioned
 from callboard.support import after_fork
 from callboard.support.file_place import FilePlaces, replaced
-from callboard.support.private_file import make_folder, make_private_file
+from callboard.support.private_file import folder_mode, make_folder, make_private_file
 
 T = TypeVar("T")
 
@@ -56,8 +57,8 @@ CREATE TABLE IF NOT EXISTS callboard_leases (
 """
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """Open a database in WAL mode that makes each commit durable.
+def connect(path: Path, mode: int | None = None) -> sqlite3.Connection:
+    """Open a database in WAL mode that makes each commit durable; `mode` is that of a new one.
 
     Raises:
         UnsafeDatabase: it lies on a network file system.
@@ -71,7 +72,7 @@ def connect(path: Path) -> sqlite3.Connection:
             " use a local disk, or PostgreSQL for several machines"
         )
         raise UnsafeDatabase(message)
-    make_private_file(path)
+    make_private_file(path, mode)
     try:
         connection = sqlite3.connect(
             path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
@@ -339,9 +340,9 @@ class SharedFile:
 class Lives:
     """The lives of the processes at a database: a folder with a locked file for each."""
 
-    def __init__(self, folder: Path, writer: str) -> None:
-        """Begin a life: its file is locked before it has its name."""
-        make_folder(folder)
+    def __init__(self, folder: Path, writer: str, mode: int | None = None) -> None:
+        """Begin a life: its file is locked before it has its name; `mode` is of the folder."""
+        make_folder(folder, mode)
         self._folder = folder
         self._own = folder / writer
         new = folder / f".{writer}.{os.getpid()}"
@@ -397,12 +398,19 @@ class Lives:
 class SqliteLeases:
     """A register in a file, for the processes of one machine."""
 
-    def __init__(self, path: Path, writer: str, life: Lives | None = None) -> None:
-        """Open the register, and begin the life of a writer unless that was begun."""
-        self._file = SharedFile(path)
+    def __init__(
+        self, path: Path, writer: str, life: Lives | None = None, mode: int | None = None
+    ) -> None:
+        """Open the register, and begin the life of a writer unless that was begun.
+
+        `mode` is that of a new file; those who may use it may also find lives.
+        """
+        self._file = SharedFile(path, partial(connect, mode=mode))
         self._file.run(lambda connection: connection.execute(_LEASES), is_write=True)
         self._writer, self._is_first = writer, life is None
-        self._lives = Lives(Path(f"{path}-lives"), writer) if life is None else life
+        if life is None:
+            life = Lives(Path(f"{path}-lives"), writer, folder_mode(mode))
+        self._lives = life
 
     def read(self, name: str) -> Versioned:
         """Return the value of a name and its version."""

@@ -169,7 +169,7 @@ class LogIntake(SystemActor):
         Raises:
             LogFailed: there is no endpoint, or the peer has no right to publish that.
         """
-        peer = bytes(getattr(self.context.sender, "node", b""))
+        peer = self.context.sender_node
         rights = self._overlay.rights(peer)
         if self.node.context.contexts.get(CORE_ACTOR) is None:
             what = f"{self.node.name} has no endpoint: nothing can be published there"
@@ -255,7 +255,7 @@ class LogIntake(SystemActor):
         Raises:
             CallboardError: it is not.
         """
-        peer = bytes(getattr(self.context.sender, "node", b""))
+        peer = self.context.sender_node
         rights = self._overlay.rights(peer)
         if type(name) is not str or not SERVED_NAME.fullmatch(name):
             what = "a log's name has letters, digits and -_.+@="

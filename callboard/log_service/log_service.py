@@ -225,7 +225,7 @@ class LogService(SystemActor):
 
     def _peer(self) -> bytes:
         """Return the node of who asks."""
-        return bytes(getattr(self.context.sender, "node", b""))
+        return self.context.sender_node
 
     def _refuses(self, question: LogQuestion) -> bool:
         """Return whether a question is not served; then it is answered."""

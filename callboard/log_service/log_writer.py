@@ -444,7 +444,7 @@ class LogWriter:
         """Let an append fail whose time is over; it stays in the queue while others wait."""
         waiting.is_over = True
         self._lock.after(waiting.set_exception, self._unknown(waiting, self._why))
-        if all(each.done_ or each.is_over for each in self._queue):
+        if all(each.is_done or each.is_over for each in self._queue):
             self._is_in_doubt = self._is_in_doubt or any(each.attempt for each in self._queue)
             self._queue.clear()
             self._carrier = None
@@ -532,7 +532,7 @@ class LogWriter:
         with self._lock:
             now = self._node.context.now()
             for each in list(self._queue):
-                if not (each.done_ or each.is_over) and now >= each.until:
+                if not (each.is_done or each.is_over) and now >= each.until:
                     self._give_up(each)
             self._is_linking = bool(self._queue)
             return self._is_linking
@@ -552,7 +552,7 @@ class LogWriter:
     def flush(self) -> None:
         """Wait until each append so far has an outcome."""
         with self._lock:
-            waiting = [each for each in self._queue if not each.done_]
+            waiting = [each for each in self._queue if not each.is_done]
         for future in waiting:
             with suppress(LogError):  # told to who appended it
                 self._caller.wait(future)

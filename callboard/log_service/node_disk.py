@@ -224,7 +224,7 @@ class ToldGrowth(Growth):
     def add(self, wake: Callable[[], object]) -> None:
         """Call `wake` at the next growth; look once more then."""
         super().add(wake)
-        if self._asking is None or self._asking.done_:
+        if self._asking is None or self._asking.is_done:
             question = AwaitLogGrowth(self._caller.log, *self._known)
             self._asking = self._caller.begin(question, 2 * WAIT_SECONDS)
             if self._asking is not None:

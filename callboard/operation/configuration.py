@@ -125,6 +125,7 @@ class NodeConfiguration(reading.Table):
     listen: reading.Listen = "127.0.0.1:0"
     insecure: bool = False
     allow_unsealed: bool = False
+    encrypt: bool = False
     join: list[Seed] = []
     secret_file: reading.ExistingFile | None = None
     permissions: ReadLater | None = None

@@ -146,6 +146,11 @@ _ROWS: Final[tuple[Row[_Look], ...]] = (
     ("dead_letters_total", "Messages to ended actors.", "stats.dead_letters"),
     ("overflows_total", "Messages that full mailboxes dropped.", "stats.overflows"),
     ("expired_total", "Asks that were too late before their turn.", "stats.expired"),
+    (
+        "sends_handed_over_total",
+        "Sends inside other calls, as by finalizers, that were carried out behind these.",
+        "stats.handed_over",
+    ),
     ("unexpected_total", "Messages without a handler.", "stats.unexpected"),
     ("failures_total", "Handlers that raised.", "stats.failures"),
     ("restarts_total", "Children that supervisors started again.", "stats.restarts"),

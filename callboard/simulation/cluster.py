@@ -364,10 +364,10 @@ class Cluster:
         self._has_begun = self._has_begun or not is_nodes
         self.is_linking = before or not self._has_begun
         try:
-            self.run_until(lambda: future.done_ or self._has_ended(starting), limit)
+            self.run_until(lambda: future.is_done or self._has_ended(starting), limit)
         finally:
             self.is_linking = before
-        if future.done_:
+        if future.is_done:
             return
         if starting is not None and self._has_ended(starting):
             msg = f"{starting.name} ended while it was started again"

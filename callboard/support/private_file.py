@@ -35,6 +35,26 @@ def check_mode(mode: object) -> int | None:
     return mode
 
 
+def check_file_mode(mode: object) -> int | None:
+    """Return the mode of a file as a user gave it; None for the default.
+
+    Raises:
+        ValueError: it is not a mode by which the user can use the file.
+    """
+    if mode is None:
+        return None
+    if type(mode) is not int or mode & 0o600 != 0o600 or mode & ~_FILE_BITS:
+        what = f"{mode:#o}" if type(mode) is int else repr(mode)
+        text = f"mode={what:.60} is not a mode of a file of its user; give one such as 0o640"
+        raise ValueError(text)
+    return mode
+
+
+def folder_mode(file_mode: int | None) -> int | None:
+    """Return the mode of a folder in which files have a mode: who reads them can search it."""
+    return None if file_mode is None else file_mode | (file_mode & 0o444) >> 2
+
+
 def make_folder(path: str | Path, mode: int | None = None) -> None:
     """Make a folder and those above it that are missing; those that exist keep their mode.
 
@@ -71,14 +91,33 @@ def mode_in(path: str | Path) -> int:
         return FILE_MODE
 
 
-def make_private_file(path: str | Path) -> None:
+def lock_mode_in(path: str | Path) -> int:
+    """Return the mode of a new lock file at a path.
+
+    Whoever can read a file can lock it, and so keep its user out: those alone can who may also
+    write in its folder.
+    """
+    try:
+        is_shared = os.stat(os.path.dirname(path) or ".").st_mode & 0o020  # noqa: PTH116, PTH120
+    except OSError:
+        return FILE_MODE
+    return FILE_MODE | 0o060 if is_shared else FILE_MODE
+
+
+def make_private_file(path: str | Path, mode: int | None = None) -> None:
     """Make an empty file that its user alone can use, unless something is there.
 
-    What the system refuses is left to the one that opens the file.
+    A mode that is given holds instead, whatever the umask is. What the system refuses is left
+    to the one that opens the file.
     """
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     with suppress(OSError):
-        os.close(os.open(path, flags, FILE_MODE))
+        descriptor = os.open(path, flags, FILE_MODE)
+        try:
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
 
 
 def open_private(path: str | Path, flags: int) -> int:

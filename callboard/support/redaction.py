@@ -8,6 +8,7 @@ secret out here. Fields that hold secrets are out of the `repr` of their classes
 import re
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 #: Stands for what is secret.
 HIDDEN: Final = "***"
@@ -44,6 +45,38 @@ def redacted(text: object) -> str:
     if "://" in shown:
         shown = _USER.sub(rf"\1:{HIDDEN}@", shown)
         shown = _PARAMETER.sub(rf"\1{HIDDEN}", shown)
+    return shown
+
+
+#: What a library quotes in an error.
+_QUOTED: Final = re.compile(r""""[^"]+"|'[^']+'""")
+#: What stands in an address between the user's name and the last `@`, which may be damaged.
+_CREDENTIALS: Final = re.compile(r"://[^:]*:(.*)@", re.DOTALL)
+
+
+def redacted_error(text: object, address: str) -> str:
+    """Return what a library says of an address, without pieces of the address' secrets.
+
+    libpq quotes the piece of a damaged address that it stumbled over, which may be a part of
+    the password alone.
+
+    >>> redacted_error('unexpected spaces found in "pa ss"', "postgresql://ann:pa ss@db/shop")
+    'unexpected spaces found in "***"'
+    """
+    secrets = [match.group().partition("=")[2] for match in _PARAMETER.finditer(address)]
+    if match := _CREDENTIALS.search(address):
+        secrets.append(match.group(1))
+    secrets += [unquote(secret) for secret in secrets]
+
+    def replace(match: re.Match[str]) -> str:
+        quoted = match.group()
+        pieces = [piece for piece in re.split(r"[@:/?&]", quoted[1:-1]) if piece]
+        is_of_secret = any(piece in secret for secret in secrets for piece in pieces)
+        return f"{quoted[0]}{HIDDEN}{quoted[0]}" if is_of_secret else quoted
+
+    shown = _QUOTED.sub(replace, redacted(text))
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        shown = shown.replace(secret, HIDDEN)
     return shown
 
 

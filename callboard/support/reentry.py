@@ -12,7 +12,9 @@ Neither is needed, because a send returns before the message is handled:
 - **What returns an object at once** (spawn, refs) uses only operations that the interpreter
   does in one step, such as `dict.setdefault`, so it is right at any point.
 - **What has to wait for an answer** (`.result()`, `close`, blocking twins) raises
-  `WouldDeadlock` while its thread holds a lock.
+  `WouldDeadlock` while its thread holds a lock. What has to answer at once (an append to a
+  log returns its offset, a flow's `put` has credit) raises it while its thread holds the lock
+  that it needs; see `enter`.
 
 "Inside" needs no mark of its own, so it costs nothing where nobody looks: all locks come from
 `callboard.locks` and know their owner. A send asks two questions:
@@ -35,15 +37,27 @@ bounded; what does not fit is refused, which counts it as a dead letter.
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from typing import Any, Final
+from typing import Any, Final, NoReturn, Protocol
 
 from callboard import locks
+from callboard.base_error import CallboardError
 
 #: Seconds that a send waits for a lock before it looks whether its thread holds another one.
 PATIENCE: Final = 0.02
 
+#: Seconds that a call which has to answer waits for a lock. Another thread that holds one for
+#: so long waits for its disk, or for a lock of the program that this thread may hold.
+LONGEST: Final = 60.0
+
 #: Calls that may wait in one queue.
 CALLS_LIMIT: Final = 10_000
+
+
+class WouldDeadlock(CallboardError, RuntimeError):
+    """A wait that could never end: in a handler, or inside another call of callboard.
+
+    In a handler, await the future instead.
+    """
 
 
 class TooManyCalls(RuntimeError):
@@ -66,21 +80,68 @@ def wait(guard: locks.Lock) -> bool:
     return guard.acquire(timeout=PATIENCE)
 
 
+def enter(
+    guard: locks.Lock,
+    call: str,
+    error: type[WouldDeadlock] = WouldDeadlock,
+    longest: float = LONGEST,
+) -> None:
+    """Take a lock for a call that has to answer, so that it cannot be handed over.
+
+    Args:
+        guard: the lock; the caller releases it.
+        call: what was called, for the error's text.
+        error: what is raised.
+        longest: seconds to wait for another thread; -1 for no limit, on threads of our own.
+
+    Raises:
+        WouldDeadlock: this thread holds the lock further up its stack, or another thread has
+            held it for too long.
+    """
+    if locks.is_owned(guard):
+        refuse_inside(call, error)
+    if not guard.acquire(timeout=longest):
+        held = f"another thread has been in such a call for {longest:.0f} s"
+        msg = f"{call}: {held}: it waits for its disk, or for a lock that this thread holds"
+        raise error(msg)
+
+
+def refuse_inside(call: str, error: type[WouldDeadlock] = WouldDeadlock) -> NoReturn:
+    """Raise for a call that has to answer, and is made inside another one.
+
+    Raises:
+        WouldDeadlock: always.
+    """
+    where = "a finalizer, signal handler or logging handler"
+    msg = f"{call} in {where} inside another call of it; nothing was done: call it later"
+    raise error(msg)
+
+
+class Counters(Protocol):
+    """What counts handed-over calls, besides their queue: that of a node."""
+
+    handed_over: int
+
+
 class HandOver:
     """The queue of calls that found a lock held by their own thread."""
 
-    __slots__ = ("_guard", "_post", "_turn", "calls", "handed")
+    __slots__ = ("_counters", "_guard", "_post", "_turn", "calls", "handed")
 
     def __init__(
-        self, guard: locks.Lock, post: Callable[[Callable[[], object]], object]
+        self,
+        guard: locks.Lock,
+        post: Callable[[Callable[[], object]], object],
+        counters: Counters | None = None,
     ) -> None:
         """Make an empty queue.
 
         Args:
             guard: the lock that its calls need.
             post: calls a function soon on a thread that holds no lock.
+            counters: of the node, which count the calls of all its queues.
         """
-        self._guard, self._post = guard, post
+        self._guard, self._post, self._counters = guard, post, counters
         self._turn = locks.Turn()
         #: What waits: the context, the call, and what is called with the error if it fails.
         self.calls: deque[
@@ -103,6 +164,8 @@ class HandOver:
             refuse(TooManyCalls(text))
             return
         self.handed += 1
+        if self._counters is not None:
+            self._counters.handed_over += 1
         self.calls.append((copy_context(), call, refuse))
         self._post(self.carry_out)
 

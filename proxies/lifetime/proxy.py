@@ -13,7 +13,7 @@ from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, NodeUnreachable
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.mailbox import BackPressure, Mailbox, SendTurn
-from callboard.actors.reference import ActorRef, Down, Sender, Watcher
+from callboard.actors.reference import ActorRef, AnySender, Down, Sender, Watcher
 from callboard.actors.runtime import Runtime
 from callboard.basp.header import NODE_ACTOR
 from callboard.proxies.address import Endpoint
@@ -115,7 +115,7 @@ class Outbound(Protocol):
     def can(self, node: bytes, ability: str) -> bool:
         """Return whether a node has said that it has an ability."""
 
-    def give_up(self, proxy: "Proxy", asker: object) -> None:
+    def give_up(self, proxy: "Proxy", asker: AnySender) -> None:
         """Tell a proxy's node that nobody waits for an answer any more."""
 
 
@@ -209,7 +209,7 @@ class Proxy(Holding):
         """Return whether its node answers an ask that comes again as before."""
         return self.outbound.can(self.node, "keys")
 
-    def give_up(self, asker: object) -> None:
+    def give_up(self, asker: AnySender) -> None:
         """Let a coroutine handler stop whose asker has gone."""
         if self.down is None:
             self.outbound.give_up(self, asker)

@@ -15,8 +15,8 @@ from typing import Any, Final, Generic, TypeVar
 from callboard.actors.runner.runner import Runner
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.events import ConnectionsRefused, LinkRefused
-from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.limits import Gate
+from callboard.proxies.link.secret_tls import Encryption
 from callboard.proxies.link.stream import Stream
 from callboard.proxies.link.tls_socket import FIRST_WORD_LIMIT, Handshake, TlsSocket
 from callboard.support.dataclass import dataclass
@@ -57,7 +57,7 @@ class Acceptor(Generic[C]):
     #: Until when no connection that does not fit is told loudly.
     _quiet_until: float = 0.0
 
-    def listen(self, sock: socket.socket, config: C, tls: Certificates | None = None) -> None:
+    def listen(self, sock: socket.socket, config: C, tls: Encryption | None = None) -> None:
         """Accept connections on a bound socket."""
         if self._closed:
             sock.close()
@@ -67,14 +67,14 @@ class Acceptor(Generic[C]):
         self._listeners.append(sock)
         self._watch_listener(sock, config, tls)
 
-    def _watch_listener(self, sock: socket.socket, config: C, tls: Certificates | None) -> None:
+    def _watch_listener(self, sock: socket.socket, config: C, tls: Encryption | None) -> None:
         """Wait for connections on a socket."""
         if not self._closed:
             self._runner.selector.register(
                 sock, selectors.EVENT_READ, lambda _: self._accept(sock, config, tls)
             )
 
-    def _accept(self, listener: socket.socket, config: C, tls: Certificates | None) -> None:
+    def _accept(self, listener: socket.socket, config: C, tls: Encryption | None) -> None:
         """Take one connection, unless a limit refuses it."""
         try:
             sock, address = listener.accept()
@@ -111,9 +111,7 @@ class Acceptor(Generic[C]):
         count, self.gate.untold = self.gate.untold, 0
         self._emit(ConnectionsRefused(count, reason))
 
-    def _secure(
-        self, sock: TlsSocket, tls: Certificates, config: C, endpoint: Endpoint
-    ) -> None:
+    def _secure(self, sock: TlsSocket, tls: Encryption, config: C, endpoint: Endpoint) -> None:
         """Begin a TLS handshake; the link begins when it has succeeded."""
 
         def ended(error: str) -> None:

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, NamedTuple
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
 from callboard.proxies.address import Endpoint, is_path
-from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.network import Network
+from callboard.proxies.link.secret_tls import DialingEncryption
 from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT, Handshake, TlsSocket
 
 #: Seconds that one address may take to answer; the system itself would try for minutes.
@@ -47,7 +47,7 @@ class Attempt:
         *,
         opened: Callable[["socket.socket | TlsSocket"], object],
         failed: Callable[[Obstacle], object],
-        tls: Certificates | None = None,
+        tls: DialingEncryption | None = None,
         server_name: str | None = None,
     ) -> None:
         """Make one; `begin` starts it. All methods run with the runner's role.
@@ -157,7 +157,7 @@ class Attempt:
             self._is_over = True
             self._opened(sock)
 
-    def _secure(self, sock: socket.socket, tls: Certificates) -> None:
+    def _secure(self, sock: socket.socket, tls: DialingEncryption) -> None:
         """Begin a TLS handshake."""
         try:
             secured = TlsSocket(sock, tls.dialing(), self._server_name)

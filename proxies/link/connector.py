@@ -39,6 +39,7 @@ from callboard.proxies.link.certificates import LOOK_INTERVAL, Certificates
 from callboard.proxies.link.dialer import Dial, Dialer
 from callboard.proxies.link.limits import Gate, Limits
 from callboard.proxies.link.network import Network
+from callboard.proxies.link.secret_tls import Encryption
 from callboard.proxies.link.stream import Parting, Turns
 from callboard.proxies.link.tls_socket import TlsSocket
 from callboard.proxies.link.wire import CLOSING, Wire, Wiring
@@ -91,7 +92,7 @@ class LinkOptions:
 
     node_id: NodeId
     access: LinkAccess = OPEN
-    tls: Certificates | None = None
+    tls: Encryption | None = None
     limits: Limits = Limits()
     state: bytes = b""
     limited_state: bytes = b""
@@ -188,7 +189,7 @@ class Connector:
         """Begin to serve a user of links."""
         self._user = user
         self._wiring = Wiring(self.turns, user.deliver, self._carry_out, self.options.limits)
-        if self.options.tls is not None:
+        if isinstance(self.options.tls, Certificates):
             self.options.tls.report = self._emit
             self._runner.post(self.watch, self.options.tls)
 

@@ -26,6 +26,7 @@ from callboard.proxies.errors import LinkError, TlsError
 from callboard.proxies.link.attempt import Attempt, Obstacle
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.network import Network
+from callboard.proxies.link.secret_tls import DialingEncryption, Encryption, SecretTls
 from callboard.proxies.link.tls_socket import TlsSocket
 from callboard.proxies.link.wire import Wire
 from callboard.support.dataclass import dataclass
@@ -121,7 +122,7 @@ class Dialer:
     _runner: Runner
     _network: Network
     #: For connections that the node makes; None for plain ones.
-    _tls: Certificates | None
+    _tls: Encryption | None
     #: Begins a link on a connection.
     _opened: Callable[[Dial, socket.socket | TlsSocket], Wire]
     #: Closes a connection behind its last words.
@@ -191,18 +192,13 @@ class Dialer:
 
     def tries_another_key(self, wire: Wire, closed: Closed) -> bool:
         """Return whether a connection's dial goes on with another secret."""
-        return any(
-            dial.wire is wire and self._has_another_key(dial, closed)
-            for dial in self._dials.values()
+        return isinstance(closed.error, AuthenticationFailed) and any(
+            dial.wire is wire and self._has_another_key(dial) for dial in self._dials.values()
         )
 
-    def _has_another_key(self, dial: Dial, closed: Closed) -> bool:
+    def _has_another_key(self, dial: Dial) -> bool:
         """Return whether a secret is left that the peer of a dial may take."""
-        return (
-            isinstance(closed.error, AuthenticationFailed)
-            and dial.refused_keys + 1 < self._key_count
-            and not self._closed
-        )
+        return dial.refused_keys + 1 < self._key_count and not self._closed
 
     def _try_next_key(self, dial: Dial) -> None:
         """Dial again at once, with the next of the node's secrets."""
@@ -266,10 +262,16 @@ class Dialer:
             dial.endpoint,
             opened=partial(self._connected, dial),
             failed=partial(self._hindered, dial),
-            tls=self._tls or (self.either if dial.speaks_tls else None),
+            tls=self._tls_of(dial),
             server_name=dial.server_name,
         )
         dial.attempt.begin()
+
+    def _tls_of(self, dial: Dial) -> DialingEncryption | None:
+        """Return what encrypts the connection of a dial."""
+        if isinstance(self._tls, SecretTls):
+            return self._tls.for_key(self.key_of(dial))
+        return self._tls or (self.either if dial.speaks_tls else None)
 
     def _connected(self, dial: Dial, sock: "socket.socket | TlsSocket") -> None:
         """Begin a link on the connection that was made."""
@@ -300,6 +302,11 @@ class Dialer:
             if secured is not None:
                 is_unfit = secured.is_unfit
                 self._part_with(secured, secured)
+            if is_unfit and isinstance(self._tls, SecretTls) and self._has_another_key(dial):
+                dial.is_busy = False
+                self._try_next_key(dial)
+                return
+            dial.refused_keys = 0
             text = f"no link with {where}: {obstacle.why}"
             self._failed(dial, text, TlsError(obstacle.why) if is_unfit else None)
 
@@ -381,14 +388,17 @@ class Dialer:
             return
         if dial.peer is not None and self._pairs.holder(dial.peer) is not None:
             return  # another connection of the pair is in its handshake
-        if not was_linked and self._has_another_key(dial, closed):
+        is_refused = not was_linked and isinstance(closed.error, AuthenticationFailed)
+        if is_refused and self._has_another_key(dial):
             self._try_next_key(dial)
             return
         dial.refused_keys = 0
         dial.leads_home = isinstance(closed.error, ConnectedToItself)
         text = f"no link with {endpoint_text(dial.endpoint)}: {closed.reason}"
         if self._tls is None and wire is not None and not wire.bytes_received:
-            text += "; it said nothing before: it may want TLS (Node(tls=…)) or be full"
+            text += (
+                "; it said nothing before: it may want TLS (tls=… or encrypt=True) or be full"
+            )
         cause = None if isinstance(closed.error, LinkLost) else closed.error
         self._failed(dial, text, cause, was_linked=was_linked)
 

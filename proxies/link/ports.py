@@ -21,6 +21,7 @@ from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.connector import Connector
 from callboard.proxies.link.discovery import is_of_this_machine
 from callboard.proxies.link.network import Network
+from callboard.proxies.link.secret_tls import Encryption
 from callboard.proxies.rights.permissions import LinkAccess
 from callboard.support.dataclass import dataclass
 
@@ -54,7 +55,7 @@ class Ports:
         *,
         published: ActorRef[Any] | None,
         access: LinkAccess,
-        tls: Certificates | None,
+        tls: Encryption | None,
         insecure: bool,
     ) -> int:
         """Accept links on a port; returns the port.
@@ -92,7 +93,7 @@ class Ports:
         self.published[endpoint] = published
         self._opened(endpoint)
         self._runner.post(self._connector.acceptor.listen, sock, (access, shown), tls)
-        if tls is not None:
+        if isinstance(tls, Certificates):
             self._runner.post(self._connector.watch, tls)
         return endpoint[1]
 

@@ -132,6 +132,10 @@ class Tls:
             raise TlsError(msg) from None
 
 
+class SecretContext(ssl.SSLContext):
+    """A context whose links are opened by a shared secret, and by nothing else."""
+
+
 def never_resume(context: ssl.SSLContext) -> None:
     """Let each connection to a port show its certificate: one may be revoked meanwhile."""
     context.num_tickets = 0  # TLS 1.3
@@ -209,8 +213,18 @@ UNCHECKED: Final = frozenset(_REVOCATION) - {23}
 _OTHER_HOST: Final = frozenset({62, 64})  # X509_V_ERR_HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH
 
 
-def explain(error: ssl.SSLError) -> str:
-    """Say in one line what went wrong with a peer, and what to do."""
+def explain(error: ssl.SSLError, *, by_secret: bool = False) -> str:
+    """Return in one line what went wrong with a peer, and what to do.
+
+    Args:
+        error: what OpenSSL raised.
+        by_secret: whether the key of TLS was to be the shared secret.
+    """
+    if by_secret and not any(part in (error.reason or "") for part in _NOT_OF_THE_SECRET):
+        return (
+            "the shared secrets differ, or one side encrypts with certificates; set the same "
+            f"secret, and encrypt=True, on both nodes ({plain_reason(error)})"
+        )
     if isinstance(error, ssl.SSLCertVerificationError):
         return _explain_certificate(error)
     reason = error.reason or str(error)
@@ -265,6 +279,13 @@ _REASONS: Final = {
     "ALERT_PROTOCOL_VERSION": _VERSION,
     "UNSUPPORTED_PROTOCOL": _VERSION,
 }
+
+
+#: What goes wrong with a shared secret as it does with certificates.
+_NOT_OF_THE_SECRET: Final = (
+    *("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"),
+    *("ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"),
+)
 
 
 def plain_reason(error: OSError) -> str:

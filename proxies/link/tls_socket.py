@@ -18,8 +18,9 @@ from callboard import locks
 from callboard.actors.runner import contention
 from callboard.actors.runner.runner import ConnectionOwner, Runner
 from callboard.basp.foreign import FIRST_BYTES, OURS, wire_of
-from callboard.proxies.link.certificates import Certificates, Secured
-from callboard.proxies.link.tls import explain
+from callboard.proxies.link.certificates import Secured
+from callboard.proxies.link.secret_tls import Encryption
+from callboard.proxies.link.tls import SecretContext, explain
 from callboard.support.text import describe
 
 #: Bytes that are encrypted at once: four records, which bounds what waits in memory twice.
@@ -72,6 +73,9 @@ class TlsSocket:
         #: … and how many bytes of the next `send` they stand for.
         self._taken = 0
         self._failure: OSError | None = None
+        #: Whether the key of TLS is the shared secret.
+        self._is_by_secret = isinstance(context, SecretContext)
+        self._is_secured = False
         self._is_shut = False
         sock.setblocking(False)  # noqa: FBT003  # its signature
 
@@ -93,17 +97,22 @@ class TlsSocket:
         return tuple(dict.fromkeys(names))
 
     def channel(self) -> bytes:
-        """Return what tells this connection from all others, if the peer's certificate holds.
+        """Return what tells this connection from all others, if its peer is proven.
 
+        That is by a certificate that was verified, or by the shared secret as the key of TLS.
         Both sides have the same bytes, and a relay between them has others on each side: the
         `Finished` message of the client, which stands for the whole handshake and its keys.
         """
-        is_certified = bool(self._ssl.getpeercert())  # empty where it was not verified
-        return (self._ssl.get_channel_binding("tls-unique") or b"") if is_certified else b""
+        is_proven = (
+            self._ssl.session_reused  # by a key that was there before; tickets are never given
+            if self._is_by_secret
+            else bool(self._ssl.getpeercert())  # empty where it was not verified
+        )
+        return (self._ssl.get_channel_binding("tls-unique") or b"") if is_proven else b""
 
-    def follow(self, certificates: Certificates, connection: Secured) -> None:
+    def follow(self, encryption: Encryption, connection: Secured) -> None:
         """End the connection on this socket when its peer's certificate is revoked."""
-        certificates.follow(connection, self._ssl)
+        encryption.follow(connection, self._ssl)
 
     def shake_hands(self) -> int:
         """Go on with the handshake; returns what to wait for, 0 when it is over.
@@ -123,6 +132,7 @@ class TlsSocket:
                 is_over = False
             except ssl.SSLError as error:
                 raise self._fail(error) from None
+            self._is_secured = is_over
             is_clear = self._push()
             if is_over:
                 return 0 if is_clear else selectors.EVENT_WRITE
@@ -250,7 +260,11 @@ class TlsSocket:
             self._push()
         wire = wire_of(self._first)
         is_other = wire not in ("", OURS, "TLS")
-        text = f"it speaks {wire}, without TLS" if is_other else explain(error)
+        text = (
+            f"it speaks {wire}, without TLS"
+            if is_other
+            else explain(error, by_secret=self._is_by_secret and not self._is_secured)
+        )
         return ConnectionAbortedError(errno.ECONNABORTED, text)
 
 

@@ -105,7 +105,7 @@ class Members:
         with self._lock:
             refs = list(self.refs)
             if len(refs) < count:
-                self._waiting = [entry for entry in self._waiting if not entry[1].done_]
+                self._waiting = [entry for entry in self._waiting if not entry[1].is_done]
                 self._waiting.append((count, future))
         if len(refs) < count:
             return self._shutdown.guard(future)

@@ -46,7 +46,8 @@ class Gatekeeper:
         #: What each neighbor has proven to be, as long as it is not forgotten.
         self._identities: dict[bytes, str] = {}
         routes.on_refused = lambda *refusal: runtime.post(self.refused, *refusal)
-        self.read = codec.decode_message
+        #: Reads what leaves ask of parts of a node, on the runner: no code of users runs there.
+        self.read = codec.with_stand_ins().decode_message
         self.offered = {}
         self.registered = lambda _: ()
 

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain, dropwhile
 from typing import Any, Final, Literal, NamedTuple
 
+from callboard.actors.asking.reply import Reply
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull, NodeClosed
 from callboard.actors.reference import ActorRef, Home
@@ -80,17 +81,18 @@ SCALARS: Final = frozenset({int, bool, float, type(None)})
 _UNHANDLED: Final = (ActorDown, AskTimeout, MailboxFull, NotPermitted)
 
 
-class RemoteTeller:
+class RemoteTeller(Reply):
     """An actor elsewhere that told; number 0 is code outside of any actor."""
 
     __slots__ = ("_arrivals", "_number", "deadline", "expects", "node")
 
-    only_counts: Final = True
-    done_: Final = True
+    wants_reply: Final = False
+    is_done: Final = True
 
     #: Of the outcome, only that there was one.
     expects: Literal[True]
     deadline: None
+    node: bytes
 
     def __init__(self, node: bytes, number: int, arrivals: Arrivals) -> None:
         self.expects, self.deadline = True, None
@@ -112,7 +114,7 @@ class RemoteTeller:
             self._arrivals.delivered += 1
         return True
 
-    def owed(self) -> None:
+    def mark_handled(self) -> None:
         """The handler is done; nobody waits for an answer."""
         self._arrivals.delivered += 1
 
@@ -121,7 +123,7 @@ class RemoteTeller:
         return runtime.ref_of(self.node, self._number) if self._number else None
 
 
-class RemoteAsker:
+class RemoteAsker(Reply):
     """An asker on another node that waits for an answer."""
 
     __slots__ = (
@@ -131,12 +133,14 @@ class RemoteAsker:
         "_number",
         "_outgoing",
         "deadline",
-        "done_",
+        "is_done",
         "expects",
         "message_id",
     )
 
     expects: Literal[True]
+    node: bytes
+    is_done: bool
 
     #: When the asker's time is over; None if it did not say.
     deadline: float | None
@@ -156,16 +160,16 @@ class RemoteAsker:
         self.message_id = message_id
         self._arrivals = arrivals
         self._counted = False
-        self.done_ = False
+        self.is_done = False
         self.expects = True
         self.deadline = None
 
     def set_result(self, value: Any) -> bool:
         """Send the answer."""
-        if self.done_:
+        if self.is_done:
             return False
-        self.done_ = True
-        if not self._counted:  # as `owed`, without the call: each answer comes here
+        self.is_done = True
+        if not self._counted:  # as `mark_handled`, without the call: each answer comes here
             self._counted = True
             self._arrivals.delivered += 1
         self._outgoing.respond(self.node, self._number, self.message_id, value)
@@ -182,22 +186,22 @@ class RemoteAsker:
 
     def _send(self, payload: bytes) -> bool:
         """Send an answer that was serialized before."""
-        if self.done_:
+        if self.is_done:
             return False
-        self.done_ = True
-        self.owed()
+        self.is_done = True
+        self.mark_handled()
         self._outgoing.respond_encoded(self.node, self._number, self.message_id, payload)
         return True
 
     def set_exception(self, error: BaseException) -> bool:
         """Send the error."""
-        if self.done_:
+        if self.is_done:
             return False
-        self.done_ = True
+        self.is_done = True
         if isinstance(error, _UNHANDLED) and not self._counted:
             self._counted = True
             self._arrivals.dead_letters += 1
-        self.owed()
+        self.mark_handled()
         self._outgoing.respond_error(self.node, self._number, self.message_id, error)
         return True
 
@@ -206,7 +210,7 @@ class RemoteAsker:
         """What names the ask: its node, and its message id there."""
         return self.node, self.message_id
 
-    def owed(self) -> None:
+    def mark_handled(self) -> None:
         """The message was handled; its answer may come later."""
         if not self._counted:
             self._counted = True
@@ -234,7 +238,7 @@ class RemoteCarrier(RemoteAsker):
 
     def set_result(self, value: Any) -> bool:
         """Send an answer to all of them."""
-        self.owed()
+        self.mark_handled()
         return super().set_result(value)
 
     def set_exception(self, error: BaseException) -> bool:
@@ -244,10 +248,10 @@ class RemoteCarrier(RemoteAsker):
             self._arrivals.dead_letters += self.count
             if isinstance(error, ActorDown):  # who refuses a message counts one
                 self._outgoing.counters.dead_letters += self.count - 1
-        self.owed()
+        self.mark_handled()
         return super().set_exception(error)
 
-    def owed(self) -> None:
+    def mark_handled(self) -> None:
         """All of them were taken."""
         if not self._counted:
             self._counted = True
@@ -295,14 +299,14 @@ class CarriedAsker(RemoteAsker):
         self.node = node
         self.message_id = message_id
         self._counted = self.expects = True
-        self.done_ = False
+        self.is_done = False
         self.deadline = None
 
     def set_result(self, value: Any) -> bool:
         """Send the answer."""
-        if self.done_:
+        if self.is_done:
             return False
-        self.done_ = True
+        self.is_done = True
         outgoing = self._outgoing
         if value.__class__ in SCALARS:  # they travel, each in a few bytes
             payload = outgoing.codec.encode(value)
@@ -313,15 +317,15 @@ class CarriedAsker(RemoteAsker):
 
     def _send(self, payload: bytes) -> bool:
         """Send an answer that was serialized before."""
-        if self.done_:
+        if self.is_done:
             return False
-        self.done_ = True
+        self.is_done = True
         self._outgoing.gather_answer(self.node, self.message_id, payload)
         return True
 
     def set_exception(self, error: BaseException) -> bool:
         """Send the error."""
-        return not self.done_ and self._send(self._outgoing.error_payload(error))
+        return not self.is_done and self._send(self._outgoing.error_payload(error))
 
 
 #: Messages of one source, that waited for an earlier one, which are posted in one turn.

@@ -14,6 +14,8 @@ The lock of the routes guards all of them.
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Protocol
 
+from callboard.actors.asking.reply import Reply
+
 #: Bytes after which the first load of a turn to a node is sent, and twice as many each time.
 FIRST_LOAD: Final = 1_024
 
@@ -51,7 +53,7 @@ class AnswerLoad:
         self._send(answers)
 
 
-class Carrier:
+class Carrier(Reply):
     """Stands for the asks that one message carries, where that is refused as a whole.
 
     Each of them has an answer of its own; this has one only if none of them was taken.
@@ -74,17 +76,22 @@ class Carrier:
         self._ids = ids
         self._pending = pending
 
+    @property
+    def sent_id(self) -> int:
+        """The message id under which the ask left this node; 0 if it did not."""
+        return self.message_id
+
     def unanswered(self) -> list[tuple[int, Any]]:
         """Return the asks that have no answer, each with its id."""
         found = ((number, self._pending.get(number)) for number in self._ids)
         return [(number, ask[0]) for number, ask in found if ask is not None]
 
     @property
-    def done_(self) -> bool:
+    def is_done(self) -> bool:
         """Whether nobody waits for an answer any more."""
         # As nearly always all are answered, which takes no look at each.
         are_answered = self._pending.keys().isdisjoint(self._ids)
-        return are_answered or all(asker.done_ for _, asker in self.unanswered())
+        return are_answered or all(asker.is_done for _, asker in self.unanswered())
 
     def set_result(self, _: Any) -> bool:
         """An answer to all of them is none."""
@@ -104,5 +111,5 @@ class Carrier:
             asker.message_id = 0
             asker.set_exception(error)
 
-    def owed(self) -> None:
+    def mark_handled(self) -> None:
         """The answers will come later."""

@@ -24,7 +24,7 @@ from callboard.actors.envelope import (
 from callboard.actors.errors import CallboardError, NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.mailbox import SendTurn
-from callboard.actors.reference import ActorRef, Sender, current_cell
+from callboard.actors.reference import ActorRef, AnySender, Sender, current_cell
 from callboard.actors.runtime import Runtime
 from callboard.basp.errors import LocalProtocolError, RemoteProtocolError
 from callboard.basp.header import (
@@ -97,7 +97,7 @@ class Outgoing:
         self._node_id = routes.node_id
         self.lock = self._lock = routes.lock
         self._is_inside = locks.owner_test(routes.lock)
-        self._hand_over = HandOver(routes.lock, self._runtime.post)
+        self._hand_over = HandOver(routes.lock, self._runtime.post, self._runtime.counters)
         #: What was handed over, and goes before anything else does.
         self._handed = self._hand_over.calls
         self._next_hops = routes.router.next_hops
@@ -255,11 +255,6 @@ class Outgoing:
     def carry_out(self) -> None:
         """Send what was handed over by calls inside others."""
         self._hand_over.carry_out()
-
-    @property
-    def handed_over(self) -> int:
-        """How many sends were handed over, as they were made inside other calls."""
-        return self._hand_over.handed
 
     def stand_behind(self, proxy: Proxy, command: object) -> bool:
         """Let a command wait behind the messages that wait; False if there are none."""
@@ -620,9 +615,9 @@ class Outgoing:
             if error is None:
                 then()
 
-    def give_up(self, proxy: Proxy, asker: object) -> None:
+    def give_up(self, proxy: Proxy, asker: AnySender) -> None:
         """Tell a proxy's node that nobody waits for an answer any more, if it is in reach."""
-        message_id = getattr(asker, "message_id", 0)
+        message_id = asker.sent_id
         if message_id and proxy.number >= FIRST_ACTOR:
             cancel = CancelAsk(proxy.number, message_id)
             self._when_known(proxy.node, lambda: self._cancel(proxy.node, cancel))
@@ -642,12 +637,12 @@ class Outgoing:
         """Asks to other nodes without an answer."""
         pending = list(self.pending.values())
         asks = [each for each, _ in pending if not isinstance(each, Carrier)]
-        return sum(not each.done_ for each in asks)
+        return sum(not each.is_done for each in asks)
 
     def forget_done(self) -> None:
         """Forget asks that timed out or were cancelled."""
         for message_id, (future, _) in list(self.pending.items()):
-            if future.done_:
+            if future.is_done:
                 self.pending.pop(message_id, None)
 
     def fail(self, error: NodeUnreachable | NodeClosed, node: bytes | None = None) -> None:

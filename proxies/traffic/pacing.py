@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from callboard.actors.errors import MailboxFull, NodeClosed, NodeUnreachable
 from callboard.actors.mailbox import PARKED_MESSAGES, PARKED_OCTETS, SendTurn, may_wait
-from callboard.actors.reference import Sender, current_cell
+from callboard.actors.reference import AnySender, Sender, current_cell
 from callboard.actors.runtime import Runtime
 from callboard.basp.accounting import CreditLine
 from callboard.basp.control import pack_announce
@@ -178,7 +178,7 @@ class Pacing:
         """Return whether a node has said that it has an ability."""
         return self._outgoing.can(node, ability)
 
-    def give_up(self, proxy: Proxy, asker: object) -> None:
+    def give_up(self, proxy: Proxy, asker: AnySender) -> None:
         """Tell a proxy's node that nobody waits for an answer any more."""
         self._outgoing.give_up(proxy, asker)
 

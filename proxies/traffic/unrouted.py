@@ -226,7 +226,7 @@ class Unrouted:
                     break
                 entry = waiting.take()
             sender: Any = entry[1]
-            if sender is None or not sender.expects or not sender.done_:
+            if sender is None or not sender.expects or not sender.is_done:
                 proxy.post_waited(*entry)
         else:
             self._runtime.post(self.send_waiting, proxy)

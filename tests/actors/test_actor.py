@@ -7,6 +7,7 @@ from thespian.actors import ActorExitRequest, InvalidActorAddress
 
 from callboard import Actor, Down, handler
 from callboard.actors.actor import RESERVED
+from callboard.actors.asking.reply import Reply
 from callboard.actors.errors import ActorDown, RemoteError, ReservedName, UnexpectedMessage
 from tests.actors.sample import Collector, Echo, Parent, instance
 from tests.polling import eventually
@@ -306,19 +307,19 @@ def test_an_error_of_a_promise_is_the_same_for_askers_on_any_node(runtime):
     assert caught.value.type_name == "ValueError"
 
 
-class CountedAsker:
+class CountedAsker(Reply):
     """An asker that counts how often it is looked whether it has its answer."""
 
     looks = 0
 
-    def owed(self):
+    def mark_handled(self):
         """Take note that the answer comes later."""
 
     def set_exception(self, error):
         """Be told that there will be none."""
 
     @property
-    def done_(self):
+    def is_done(self):
         CountedAsker.looks += 1
         return False
 

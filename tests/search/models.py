@@ -8,6 +8,7 @@ from tests.search.explorer import Model
 from tests.search.handshake import Handshake
 from tests.search.lifetimes import Budget, Lifetimes
 from tests.search.ownership import Owners, OwnershipBudget
+from tests.search.relay import Relay
 from tests.search.routing import LINE, RING, TAILED, Routing, failures
 
 
@@ -21,6 +22,10 @@ class Search:
 
 
 CROSSING = [[(A, B), (B, A)], [(A, B), (A, B)], [(B, A), (B, A)]]
+
+#: Who dials the stranger, and whom he dials.
+RELAYED = [("a", "b"), ("a", "a"), ("ab", ""), ("a", "bb"), ("a", "ab")]
+RELAYED_TWICE = [("aa", "b")]
 
 SETTLED = OwnershipBudget(members=0, settled=3)
 
@@ -59,6 +64,21 @@ SEARCHES = {
             *(Handshake(dials) for dials in CROSSING),
             *(Handshake(dials, (loss,)) for dials in CROSSING for loss in ("cut", "break_off")),
             Handshake([(A, B), (B, A), (A, B)]),
+        ),
+    ),
+    "relay": Search(
+        "a stranger between two nodes with a secret, who relays, reflects, replays and mixes",
+        (
+            *(Relay(*doors) for doors in RELAYED),
+            Relay("a", "b", is_tls=True),
+            Relay("a", "b", allow_unsealed="a"),
+            Relay("a", "b", allow_unsealed="b"),
+        ),
+        (
+            *(Relay(*doors) for doors in (*RELAYED, *RELAYED_TWICE)),
+            Relay("ab", "ab", deliveries=4),
+            *(Relay(*doors, is_tls=True) for doors in (*RELAYED, *RELAYED_TWICE)),
+            *(Relay(*doors, allow_unsealed=node) for doors in RELAYED for node in "ab"),
         ),
     ),
     "routing": Search(

@@ -1,15 +1,21 @@
 """Small searches are run whole; what is wrong on purpose is found."""
 
+import hmac
+
 import pytest
 
+from callboard.basp import handshake, seal
+from callboard.basp.handshake import Introduction, Transcript
 from callboard.basp.link import LinkPairs
+from callboard.basp.seal import Opener
 from callboard.entity.machine.ownership_machine import OwnershipMachine
 from callboard.proxies.ledger.registry import HolderRegistry
 from tests.search.explorer import Model, Violation, explore
 from tests.search.handshake import Handshake
 from tests.search.lifetimes import Budget, Lifetimes
-from tests.search.models import CROSSING, SEARCHES
+from tests.search.models import CROSSING, RELAYED, RELAYED_TWICE, SEARCHES
 from tests.search.ownership import Owners, OwnershipBudget
+from tests.search.relay import Relay
 
 pytestmark = pytest.mark.slow
 
@@ -139,6 +145,89 @@ def test_links_that_do_not_wait_for_each_other_are_found_out(monkeypatch):
 
     with pytest.raises((Violation, KeyError)):
         explore(Handshake(CROSSING[0]))
+
+
+# --- a stranger between two nodes ---
+
+
+def violation(model):
+    """Return what is wrong with a model; empty if nothing is."""
+    try:
+        explore(model)
+    except Violation as wrong:
+        return str(wrong)
+    return ""
+
+
+@pytest.mark.parametrize(("doors", "links"), [(("a", "b"), True), (("a", "a"), False)])
+def test_no_state_links_a_relay_that_mixes_two_connections(doors, links):
+    """Two nodes are linked through him in some states: he may pass everything on."""
+    model = Relay(*doors)
+
+    assert explore(model).is_whole
+    assert (model.links > 0) is links
+
+
+def test_where_both_sides_link_with_the_first_release_a_relay_gets_in():
+    for one in "ab":
+        assert explore(Relay("a", "b", allow_unsealed=one)).is_whole
+    with pytest.raises(Violation, match="linked with the stranger"):
+        explore(Relay("a", "b", allow_unsealed="ab"))
+
+
+def switch_the_seal_off(monkeypatch):
+    monkeypatch.setattr(Introduction, "_agree", lambda *_: None)
+
+
+def forget_the_dialer_in_the_transcript(monkeypatch):
+    of = Transcript.of
+    monkeypatch.setattr(
+        Transcript, "of", lambda server, _client, channel: of(server, b"", channel)
+    )
+
+
+def seal_both_directions_alike(monkeypatch):
+    def seal_key(root, name, *, dialer):
+        return hmac.digest(root, b"seals" + name, "sha256")
+
+    monkeypatch.setattr(handshake, "seal_key", seal_key)
+
+
+def take_batches_in_any_order(monkeypatch):
+    is_good = Opener._is_header_good
+
+    def is_header_good(opener, length, counter):
+        opener._counter = counter
+        return is_good(opener, length, counter)
+
+    monkeypatch.setattr(Opener, "_is_header_good", is_header_good)
+
+
+def believe_every_mac(monkeypatch):
+    monkeypatch.setattr(seal, "_equal", lambda *_: True)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        switch_the_seal_off,
+        forget_the_dialer_in_the_transcript,
+        seal_both_directions_alike,
+        take_batches_in_any_order,
+        believe_every_mac,
+    ],
+)
+def test_a_seal_that_is_wrong_lets_the_relay_in_and_the_search_says_so(monkeypatch, plant):
+    plant(monkeypatch)
+    found = [violation(Relay(*doors)) for doors in RELAYED + RELAYED_TWICE[:1]]
+
+    assert any("linked with the stranger" in text or "nobody said" in text for text in found)
+
+
+def test_a_tls_connection_that_is_not_told_from_others_lets_the_relay_in(monkeypatch):
+    monkeypatch.setattr(Relay, "channel", lambda *_: b"any connection")
+    with pytest.raises(Violation, match="linked with the stranger|nobody said"):
+        explore(Relay("a", "b", is_tls=True))
 
 
 class ServesBeforeTheFence(OwnershipMachine):

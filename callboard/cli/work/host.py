@@ -136,6 +136,7 @@ def _make_node(
         permissions=known.permissions,
         allow_unsealed=proof.allow_unsealed or config.allow_unsealed,
         tls=_tls(config, proof),
+        encrypt=proof.encrypt or config.encrypt,
         serve_logs=config.serve_logs,
         limits=Limits(**dict(config.limits)),
     )

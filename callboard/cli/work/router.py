@@ -13,7 +13,7 @@ from callboard.cli.loading import load_app
 from callboard.cli.options import JsonOptions, read_secrets
 from callboard.cli.own_node import catch_signals, open_port
 from callboard.cli.problem import Misuse, Problem, Problems
-from callboard.kernel.errors import CallboardError
+from callboard.kernel.errors import CallboardError, TlsError, WrongValue
 from callboard.mqtt import ListenerSettings, Router, RouterConfig
 from callboard.mqtt.service.hub_door import MqttDoor
 from callboard.mqtt.service.router import tune_collector
@@ -140,7 +140,13 @@ def _node(table: "config_file.ConfigTable", folder: Path) -> Node:
             join=settings.join,
             secret=read_secrets(path) or None,
             allow_unsealed=settings.allow_unsealed,
+            encrypt=settings.encrypt,
         )
+    except (TlsError, WrongValue) as error:
+        step = (
+            "encrypt = true needs a secret_file, and Python 3.13; else leave it out of [node]"
+        )
+        raise Problem(why=str(error).partition(";")[0], step=step) from error
     except CallboardError as error:
         raise Problem(why=str(error), step="correct [node] join") from error
     if settings.listen is not None:

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any, Final
 
 from callboard.cli.options import JsonOptions, flag, option
-from callboard.cli.own_node import catch_signals, opening, parse_listen
+from callboard.cli.own_node import METRICS_HOST, catch_signals, open_metrics
 from callboard.cli.problem import FAILED, Misuse, Problem, explained
 from callboard.cli.topic import parse_retention
 from callboard.commitlog.errors import LogError
@@ -47,6 +47,7 @@ class LoggerOptions(JsonOptions):
         1000, "Messages of a node that wait here before they wait there.", min=1
     )
     metrics: str = option("", "Where /metrics is served for Prometheus.", metavar="HOST:PORT")
+    metrics_host: list[str] | None = option(None, METRICS_HOST, metavar="NAME")
     interval: float = option(10.0, "Seconds between lines of figures; 0 is none.", min=0.0)
     count: int = option(0, "End after so many records; 0 is no end.", min=0)
     as_json: bool = flag("Print JSON lines.", "--json")
@@ -103,13 +104,12 @@ def run_logger(folder: Path, options: LoggerOptions) -> int:
 def _metrics(options: LoggerOptions) -> Iterator[None]:
     """Serve the metrics of this process."""
     from callboard.figures import PROCESS_SOURCES
-    from callboard.pages import PageServer, metrics_page
+    from callboard.pages import metrics_page
 
     def page() -> Any:
         return metrics_page(metric for source in tuple(PROCESS_SOURCES) for metric in source())
 
-    with opening(options.metrics, what="serve metrics at", option="--metrics"):
-        server = PageServer({"/metrics": page}, *parse_listen(options.metrics))
+    server = open_metrics(options.metrics, options.metrics_host, page)
     options.say({"metrics": server.url}, f"metrics at {server.url}/metrics", err=True)
     try:
         yield

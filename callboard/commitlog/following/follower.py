@@ -16,7 +16,11 @@ from callboard.support.seconds import checked_seconds
 
 
 class Growth:
-    """Calls once, at the next growth, whoever waits."""
+    """Calls once, at the next growth, whoever waits.
+
+    No lock: an append may be made by a finalizer inside another one. Each step on the table is
+    one of the interpreter.
+    """
 
     __slots__ = ("__weakref__", "_waiters", "is_awaited")
 
@@ -24,27 +28,30 @@ class Growth:
         """Begin with nobody who waits."""
         #: Looked at for each append, so a plain attribute.
         self.is_awaited = False
-        self._waiters: set[Callable[[], object]] = set()
+        self._waiters: dict[Callable[[], object], None] = {}
 
     def tell(self) -> None:
         """Wake all who wait; from any thread."""
-        with _LOCK:
-            waiters, self._waiters = self._waiters, set()
-            self.is_awaited = False
-        for wake in waiters:
+        self.is_awaited = False  # first: who comes from here on sets it again
+        waiting: list[Callable[[], object]] = []
+        for _ in range(len(self._waiters)):
+            with suppress(KeyError):  # another thread was faster
+                waiting += self._waiters.popitem()[:1]
+        for wake in waiting:
             wake()
 
     def add(self, wake: Callable[[], object]) -> None:
         """Call `wake` at the next growth, on the thread that appends; look once more then."""
-        with _LOCK:
-            self._waiters.add(wake)
-            self.is_awaited = True
+        self._waiters[wake] = None
+        self.is_awaited = True
 
     def discard(self, wake: Callable[[], object]) -> None:
         """Wait no more."""
-        with _LOCK:
-            self._waiters.discard(wake)
-            self.is_awaited = bool(self._waiters)
+        self._waiters.pop(wake, None)
+        if not self._waiters:
+            self.is_awaited = False
+            if self._waiters:  # one came in between
+                self.is_awaited = True
 
 
 def growth_of(folder: str) -> Growth:

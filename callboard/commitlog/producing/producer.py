@@ -18,11 +18,12 @@ from callboard.commitlog.columns import (
 from callboard.commitlog.errors import (
     InvalidOption,
     InvalidRecord,
+    LogInUse,
     ProducerForgotten,
     require_kind,
 )
 from callboard.commitlog.producing.table import Claim, ProducerOpening, checksum_of, forgotten
-from callboard.support import after_fork
+from callboard.support import after_fork, reentry
 from callboard.support.text import shown
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/-]{0,127}", re.ASCII)
@@ -54,6 +55,9 @@ class ProducerLog(Protocol):
 
     def flush(self) -> None:
         """Make durable what was appended before."""
+
+    def refuse_inside(self, call: str) -> None:
+        """Raise `LogInUse` if this thread is in another call of the log."""
 
 
 class Numbering:
@@ -241,7 +245,9 @@ class Producer:
             what = f"payloads of {size:,} bytes exceed the limit of {MAX_RECORD:,}; split them"
             raise InvalidRecord(what)
         count, checksum = len(columns.payloads), checksum_of(columns)
-        with self._lock:
+        self.log.refuse_inside("append()")  # what cannot be synced must not be there
+        reentry.enter(self._lock, "append()", LogInUse)
+        try:
             try:
                 offset = self._take(columns, given, count, checksum)
             except ProducerForgotten:
@@ -250,6 +256,8 @@ class Producer:
                 self._numbering.opened(self.log.open_producer(self.name))
                 # It was silent for long; what has no number yet is not a retry.
                 offset = self._take(columns, None, count, checksum)
+        finally:
+            self._lock.release()
         self.log.flush()
         return offset
 

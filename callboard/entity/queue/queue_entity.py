@@ -340,7 +340,7 @@ class QueueEntity(Entity):
         """Tell a taker of its job, once that is written; then its time begins."""
         cell, jobs = self.context, self._jobs
         held = given.taker.asker
-        if held.done_:
+        if held.is_done:
             jobs.withdraw(given.taker.token)
             self._match()
             return

@@ -515,7 +515,7 @@ class _Taking:
     def _send(self) -> None:
         """Ask the owner."""
         future = self._future()
-        if future is None or future.done_:
+        if future is None or future.is_done:
             return
         try:
             asked = self._queue.ask(TakeJob(self._token, self._visible), None)
@@ -529,7 +529,7 @@ class _Taking:
         error, future = asked.exception(), self._future()
         if error is None and isinstance(taken := asked.result(), TakenJob):
             self._take(taken, future)
-        elif future is None or future.done_:
+        elif future is None or future.is_done:
             return
         elif isinstance(error, _AGAIN) and not self._runtime.is_closed:
             self._runtime.post(self._runtime.call_later, self._pause, self._send)

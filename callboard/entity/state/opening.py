@@ -1,4 +1,7 @@
-"""A state and its leases by a URL: `sqlite:FILE` or `postgresql://…`; leases in etcd, too."""
+"""A state and its leases by a URL: `sqlite:FILE` or `postgresql://…`; leases in etcd, too.
+
+`sqlite:FILE?mode=640` gives files that are made another mode than 0600.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from callboard.kernel.errors import WrongValue
 from callboard.lease.errors import StateUnavailable
 from callboard.lease.register import Leases
 from callboard.lease.sqlite import SqliteLeases
+from callboard.support.private_file import check_file_mode
 from callboard.support.redaction import redacted
 from callboard.support.slots import BACKENDS
 
@@ -27,7 +31,8 @@ def open_state(url: str, writer: str) -> EntityState:
     if url.startswith(_POSTGRESQL):
         opened: EntityState = _backend("postgresql", "state")(url, writer)
         return opened
-    return SqliteState(_file_of(url), writer)
+    url, mode = _mode_of(url)
+    return SqliteState(_file_of(url), writer, mode)
 
 
 def open_view(url: str, _writer: str = "") -> SqlView:
@@ -41,7 +46,7 @@ def open_view(url: str, _writer: str = "") -> SqlView:
     if url.startswith(_POSTGRESQL):
         view: SqlView = _backend("postgresql", "view")(url)
         return view
-    return SqliteView(_file_of(url))
+    return SqliteView(_file_of(_mode_of(url)[0]))
 
 
 def open_leases(url: str, writer: str) -> Leases:
@@ -57,7 +62,8 @@ def open_leases(url: str, writer: str) -> Leases:
     if url.startswith(_ETCD):
         register: Leases = _backend("etcd", "leases")(url)
         return register
-    return SqliteLeases(Path(f"{_file_of(url)}-leases"), writer)
+    url, mode = _mode_of(url)
+    return SqliteLeases(Path(f"{_file_of(url)}-leases"), writer, mode=mode)
 
 
 def _backend(extra: str, kind: str) -> Any:
@@ -71,6 +77,22 @@ def _backend(extra: str, kind: str) -> Any:
     except ImportError as cause:
         msg = f"{extra}:// needs a package ({cause.name}): pip install 'callboard[{extra}]'"
         raise StateUnavailable(msg) from cause
+
+
+def _mode_of(url: str) -> tuple[str, int | None]:
+    """Return a URL of SQLite's without `?mode=640`, and the mode of files that are made.
+
+    Raises:
+        WrongValue: the user could not use such files.
+    """
+    address, has_mode, digits = url.rpartition("?mode=")
+    if not has_mode or not url.startswith("sqlite:"):
+        return url, None
+    try:
+        return address, check_file_mode(int(digits, 8))
+    except ValueError:
+        message = f"{url!r}: write the mode of new files in octal digits, such as ?mode=640"
+        raise WrongValue(message) from None
 
 
 def _file_of(url: str) -> Path:

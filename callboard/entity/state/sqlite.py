@@ -60,7 +60,7 @@ from callboard.lease.errors import (
     StateUnavailable,
     StorageError,
 )
-from callboard.lease.sqlite import SharedFile, connect_to_read
+from callboard.lease.sqlite import SharedFile, connect, connect_to_read
 
 T = TypeVar("T")
 
@@ -213,8 +213,8 @@ class _FileView(SqlView):
 class SqliteState(_FileView, SqlState):
     """The state of a writer in a file; all processes of the machine may have it open."""
 
-    def __init__(self, path: Path, writer: str) -> None:
-        """Open the file, make or migrate its tables.
+    def __init__(self, path: Path, writer: str, mode: int | None = None) -> None:
+        """Open the file, make or migrate its tables; `mode` is that of a new file.
 
         Raises:
             UnsafeDatabase: it lies on a network file system.
@@ -235,7 +235,7 @@ class SqliteState(_FileView, SqlState):
         self._unfit: set[str] = set()
         #: Whether events of a key were read since events entered the index.
         self._is_read = False
-        self._writing = SharedFile(self.path)
+        self._writing = SharedFile(self.path, partial(connect, mode=mode))
         try:
             self._id = self._writing.run(partial(_migrate, self.path), is_write=True)
             self._writing.sync_late()

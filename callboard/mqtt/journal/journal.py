@@ -54,6 +54,7 @@ class RouterJournal:
         disk: Disk | None = None,
         least_growth: int = LEAST_GROWTH,
         segment_bytes: int = SEGMENT_BYTES,
+        mode: int | None = None,
     ) -> None:
         """Open the journal in a folder, or make one there.
 
@@ -64,13 +65,19 @@ class RouterJournal:
             disk: the file system it is on, for tests.
             least_growth: bytes.
             segment_bytes: of a file.
+            mode: of folders that are made, as of `CommitLog`.
 
         Raises:
             LogLocked: another router has it.
             LogFailed: the disk refuses.
         """
         self._log = CommitLog(
-            folder, sync="none", segment_bytes=segment_bytes, disk=disk, clock=wall_clock
+            folder,
+            sync="none",
+            segment_bytes=segment_bytes,
+            disk=disk,
+            clock=wall_clock,
+            mode=mode,
         )
         self._epoch = wall_clock() / 1e9 - now()
         self._least_growth = least_growth

@@ -13,8 +13,9 @@ from any thread.
 import asyncio
 import sys
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
-from typing import Final
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any, Final
 
 import callboard.mqtt.wire.packet as packets
 from callboard import locks
@@ -55,12 +56,14 @@ class LocalLink(Closing):
             session_expiry: seconds for which the session lives after `close`.
             access: what it may do; None is everything.
         """
-        self._lock = locks.lock("local MQTT link", 425)
         #: It drops nothing: the router stops sending when it is full.
         self._queue: MessageQueue[Message] = MessageQueue(sys.maxsize)
-        self._owes_ready = False
+        #: Holds something while the router waits to hear that there is room. No lock guards it:
+        #: a finalizer may use the link inside any of its calls.
+        self._owed: list[None] = []
         self._client: ClientProtocol[Answered] = ClientProtocol()
         self._end: str | None = None
+        self._ending = locks.Turn()
         #: Takes back that the link ends with the node of its router.
         self.forget_end: Callable[[], object] = _nothing
         #: Done with whether a session was there, when the router has answered.
@@ -187,20 +190,23 @@ class LocalLink(Closing):
 
     def _took(self, message: Message) -> Message:
         """Return a message that was taken; the router goes on once there is room."""
-        if self._owes_ready and self._queue.available() <= QUEUE_LIMIT // 2:
-            with self._lock:
-                is_owed, self._owes_ready = self._owes_ready, False
-            if is_owed:
-                self._link.ready()
+        if self._owed:
+            self._pay(QUEUE_LIMIT // 2)
         return message
+
+    def _pay(self, most: int) -> None:
+        """Let the router go on if no more than so many messages wait."""
+        if self._queue.available() <= most:
+            with suppress(IndexError):  # another thread has done it
+                self._owed.pop()  # one step of the interpreter
+                self._link.ready()
 
     # --- towards the router ---
 
     def _expect(self) -> tuple[int, Answered]:
         """Return an identifier, and the future of its acknowledgement."""
         future: Answered = Future()
-        with self._lock:
-            return self._client.expect(future), future
+        return self._client.expect(future), future  # no lock: it may be inside another call
 
     def _send(self, chunk: bytes) -> None:
         """Give packets to the router."""
@@ -229,10 +235,8 @@ class LocalLink(Closing):
         if answers and self._end is None:
             self._link.push(answers)
         if is_full:
-            with self._lock:
-                self._owes_ready = self._queue.available() > QUEUE_LIMIT
-            if not self._owes_ready:
-                self._link.ready()
+            self._owed.append(None)  # first: a reader that takes messages from here on sees it
+            self._pay(QUEUE_LIMIT)
 
     def _take(self, packet: Packet, messages: list[Message]) -> None:
         """Take one packet of the router."""
@@ -241,13 +245,13 @@ class LocalLink(Closing):
                 self._client.acknowledge(publish)
                 messages.append(Message.of(publish))
             case Settled(future, codes) as settled if settled.refusal:
-                future.set_exception(Refused(reason_text(codes[0]), codes[0]))
+                _end(future, Refused(reason_text(codes[0]), codes[0]))
             case Settled(future, codes):
-                future.set_result(codes)
+                _end(future, codes)
             case packets.ConnAck(session_present=is_present, reason_code=0):
-                self.connected.set_result(is_present)
+                _end(self.connected, is_present)
             case packets.ConnAck(reason_code=code):
-                self.connected.set_exception(Refused(reason_text(code), code))
+                _end(self.connected, Refused(reason_text(code), code))
 
     def node_ended(self, name: str) -> None:
         """End the link with the node of its router; from any thread."""
@@ -255,22 +259,31 @@ class LocalLink(Closing):
 
     def _finish(self, why: str) -> None:
         """End the link: whatever waits for something fails."""
-        with self._lock:
-            if self._end is not None:
-                return
-            self._end = why
-            pending = list(self._client.inflight.values())
-            self._client.inflight.clear()
+        if not self._ending.take():  # for good
+            return
+        self._end = why  # first: what is published from here on is refused
+        pending = self._client.take_inflight()
         self.forget_end()
         self._queue.close()
         for future in pending:
-            future.set_exception(LinkClosed(why))
-        if not self.connected.done():
-            self.connected.set_exception(LinkClosed(why))
+            _end(future, LinkClosed(why))
+        _end(self.connected, LinkClosed(why))
 
 
 def _nothing() -> None:
     """What takes back that nothing was registered."""
+
+
+def _end(future: Future[Any], outcome: object) -> None:
+    """Complete a future, unless the link was closed or its owner has cancelled it.
+
+    On the router's thread: what is raised here would end the router.
+    """
+    with suppress(InvalidStateError):
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
 
 
 def _done() -> Answered:

@@ -16,6 +16,7 @@ from callboard.mqtt.service.bridge import BridgeSettings
 from callboard.mqtt.service.claims import SessionPolicy
 from callboard.mqtt.service.rules import Rule
 from callboard.support.dataclass import dataclass
+from callboard.support.private_file import check_mode
 
 #: Connections beside those of clients: those that did not send a CONNECT yet, or are leaving.
 WAITING: Final = 1_000
@@ -57,6 +58,8 @@ class RouterConfig:
         console: `HOST:PORT` where the router's state is served over HTTP; None is nowhere.
         sys_interval: seconds between two publications of `$SYS` topics; 0 publishes none.
         directory: of the journal; None keeps everything in memory only.
+        directory_mode: of the journal's folder, where it is made, such as 0o750 for readers of
+            a group; by default its user alone reads it.
         name: of the router, for `$SYS`, the console and logs.
         sessions: what becomes of a persistent session here whose client connects to another
             router of the cluster.
@@ -79,6 +82,7 @@ class RouterConfig:
     name: str = "callboard"
     sessions: SessionPolicy = SessionPolicy.TAKE_OVER
     hosts: tuple[str, ...] = ()
+    directory_mode: int | None = None
 
     def __post_init__(self) -> None:
         for name, kind in _LISTED:
@@ -90,6 +94,7 @@ class RouterConfig:
             given = getattr(self, name)
             shown = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
             require(isinstance(given, kinds), f"RouterConfig: {name} is a {shown}", given)
+        check_mode(self.directory_mode)
         object.__setattr__(self, "sys_interval", seconds(self.sys_interval, "sys_interval"))
 
     def network_limits(self) -> NetworkLimits:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import AfterValidator, Field, StrictBool, model_validator
 
 from callboard.configuration import reading
 from callboard.kernel.tls import Tls
@@ -41,6 +41,7 @@ from callboard.mqtt.wire.topic import (
     matches,
     split_share,
 )
+from callboard.support.private_file import check_mode
 
 FunctionFinder = Callable[[str], Callable[..., Any]]
 
@@ -335,6 +336,7 @@ class NodeTable(reading.Table):
     listen: reading.HostPort | None = None
     secret_file: str | None = None
     allow_unsealed: bool = False
+    encrypt: bool = False
 
 
 class ConfigTable(reading.Table):
@@ -342,6 +344,7 @@ class ConfigTable(reading.Table):
 
     name: str = "callboard"
     directory: str | None = None
+    directory_mode: Annotated[int | None, AfterValidator(check_mode)] = None
     console: reading.HostPort | None = None
     hosts: list[str] = []
     sys_interval: float = Field(default=10.0, ge=0)
@@ -510,6 +513,7 @@ def make_config(
         console=table.console,
         sys_interval=table.sys_interval,
         directory=None if table.directory is None else folder / table.directory,
+        directory_mode=table.directory_mode,
         name=table.name,
         sessions=table.cluster.sessions,
         hosts=tuple(table.hosts),

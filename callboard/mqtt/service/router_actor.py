@@ -143,6 +143,7 @@ class RouterActor(SystemActor):
                     now=self._runner.now,
                     wall_clock=time.time_ns,
                     disk=None if machine is None else machine.disk,
+                    mode=config.directory_mode,
                 )
                 self._journal.restore(self.machine)
         except JournalFailed as error:

@@ -6,6 +6,7 @@ identifier is *in flight* from `expect` until `take` has seen its last acknowled
 that come are acknowledged by their owner, with `acknowledge`, once they are safe.
 """
 
+from contextlib import suppress
 from itertools import cycle
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -86,13 +87,22 @@ class ClientProtocol(Generic[T]):
         if len(self.inflight) >= _LAST_ID:
             message = "65,535 packets wait for the router; wait for some of them"
             raise LinkClosed(message)
-        packet_id = self.next_id()
-        self.inflight[packet_id] = token
+        # Taken in one step of the interpreter: a finalizer may publish inside this call.
+        while self.inflight.setdefault(packet_id := self.next_id(), token) is not token:
+            pass
         return packet_id
 
     def next_id(self) -> int:
         """Return an identifier that no packet in flight has."""
         return next(each for each in self._ids if each not in self.inflight)
+
+    def take_inflight(self) -> list[T]:
+        """Take all tokens out, as nothing will be acknowledged any more."""
+        taken = []
+        with suppress(KeyError):
+            while self.inflight:
+                taken.append(self.inflight.popitem()[1])
+        return taken[::-1]
 
     def take(self, packet: Packet) -> Packet | Settled[T] | None:
         """Take a packet of the other side.

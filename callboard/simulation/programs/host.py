@@ -87,7 +87,7 @@ class SimulatedHost:
     @property
     def done(self) -> bool:
         """Whether its program came to its end: returned, failed, or was ended."""
-        return self._outcome.done_
+        return self._outcome.is_done
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait until the program ends, and return what its `main` returns.

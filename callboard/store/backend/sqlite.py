@@ -49,7 +49,7 @@ from callboard.store.machine.stored import Token, checked_stored, checked_token
 from callboard.support import after_fork
 from callboard.support.dataclass import dataclass
 from callboard.support.file_place import FilePlaces, replaced
-from callboard.support.private_file import make_private_file
+from callboard.support.private_file import check_file_mode, make_private_file
 
 Done = Callable[[BackendFailure | None], object]
 
@@ -104,6 +104,7 @@ class SqliteOptions:
     journal_mode: str = "WAL"
     failure_mode: str = "FAIL"
     integrity_check: bool = False
+    mode: int | None = None
 
     @classmethod
     def read(cls, options: Mapping[str, Any]) -> Self:
@@ -121,14 +122,18 @@ class SqliteOptions:
         if not isinstance(check, bool):
             msg = f"integrity_check is True or False, not {check!r:.60}"
             raise InvalidData(msg)
+        try:
+            mode = check_file_mode(known.pop("mode", None))
+        except ValueError as error:
+            raise InvalidData(str(error)) from None
         chosen = {name: _choice(name, value) for name, value in known.items()}
-        return cls(os.fspath(path), integrity_check=check, **chosen)
+        return cls(os.fspath(path), integrity_check=check, mode=mode, **chosen)
 
 
 def _choice(name: str, value: Any) -> str:
     """Return the value of an option without Broker's prefixes."""
     if name not in _CHOICES:
-        names = ", ".join(("path", *_CHOICES, "integrity_check"))
+        names = ", ".join(("path", *_CHOICES, "integrity_check", "mode"))
         msg = f"the SQLite backend has no option {name!r:.60}; it has {names}"
         raise InvalidData(msg)
     text = value.name if isinstance(value, Enum) else str(value)
@@ -159,8 +164,9 @@ class CommitMark:
     _LAYOUT: Final = struct.Struct("<4s16sQ16s")
     _MAGIC: Final = b"CBM1"
 
-    def __init__(self, path: str) -> None:
-        """Name the mark of a file."""
+    def __init__(self, path: str, mode: int | None = None) -> None:
+        """Name the mark of a file; `mode` is that of a new one."""
+        self._mode = mode
         self.path = str(Path(path).with_suffix(f".commits{Path(path).suffix}"))
         self._descriptor: int | None = None
         self._start = os.urandom(16)
@@ -195,7 +201,7 @@ class CommitMark:
         data = self._LAYOUT.pack(self._MAGIC, name, number, start)
         try:
             if self._descriptor is None:
-                make_private_file(self.path)
+                make_private_file(self.path, self._mode)
                 self._descriptor = open_plain(self.path, os.O_WRONLY | os.O_CREAT)
             os.pwrite(self._descriptor, data + crc32(data).to_bytes(4, "little"), 0)
         except OSError as error:
@@ -231,7 +237,7 @@ class SqliteBackend:
         self._thread: threading.Thread | None = None
         #: Transactions so far; with the number of writes it tells how many share one.
         self.commits = 0
-        self._mark = CommitMark(options.path)
+        self._mark = CommitMark(options.path, options.mode)
         self._name, self._number = b"", 0
         self._places, self._place = FilePlaces(), Path(options.path).absolute()
         after_fork.register(self, SqliteBackend._leave)
@@ -294,7 +300,7 @@ class SqliteBackend:
             raise _Refused(after_fork.refusal(f"the file {options.path}", remedy))
         mark = self._look_beside()
         if not options.path.startswith((":", "file:")):  # which SQLite keeps elsewhere
-            make_private_file(options.path)
+            make_private_file(options.path, options.mode)
         connection = self._connection = sqlite3.connect(
             options.path, check_same_thread=False, isolation_level=None, timeout=1.0
         )

@@ -3,12 +3,14 @@
 import json
 import os
 import re
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from callboard import Endpoint
-from callboard.cli import main
+from callboard.cli import main, pipeline
 from callboard.cli.work.query_watch import QueryWatch
 from callboard.commitlog import CommitLog, Record
 from callboard.figures import exposition
@@ -307,3 +309,27 @@ def test_a_run_on_another_machine_that_is_not_seen_is_silent(query):
     assert elsewhere.state == "runs"
     assert replace(elsewhere, updated="2026-01-31T12:00:00+00:00").state == "silent"
     assert replace(elsewhere, updated="").state == "runs"
+
+
+class Ended:
+    """A query of Spark that has ended."""
+
+    id, isActive, recentProgress = "q", False, ()  # noqa: N815  # Spark's names
+
+    def __init__(self, error=None):
+        self.error = error
+
+    def start_stream(self, _):
+        return self
+
+    def exception(self):
+        return self.error
+
+
+@pytest.mark.parametrize(("error", "how"), [(None, "done"), (ValueError("x"), "failed")])
+def test_a_query_that_ends_by_itself_is_done_unless_it_has_an_error(error, how):
+    watch = SimpleNamespace(query="")
+
+    ended = pipeline._follow(Ended(error), None, threading.Event(), print, watch)
+
+    assert (ended, watch.query) == ((how, error), "q")

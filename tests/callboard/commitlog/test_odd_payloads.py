@@ -90,3 +90,35 @@ def test_topics_forge_no_lines(tmp_path, capsys):
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == count
         assert r"/a\n1 2026" in lines[-1]
+
+
+@pytest.mark.parametrize("bad", [{"a": 1}, 5, 1.5, ["t", {}], {"t"}, object(), b"t"])
+@pytest.mark.parametrize("name", ["topic", "sender"])
+def test_a_topic_or_sender_of_another_kind_is_refused_with_a_typed_error(bad, name):
+    log = CommitLog(None)
+    given = {"topic": "t", "sender": "s", name: bad}
+    with pytest.raises(InvalidRecord):
+        log.append(given["topic"], 1, sender=given["sender"])
+    with pytest.raises(InvalidRecord):
+        log.append_batch([1, 2], **given)
+    with pytest.raises(InvalidRecord):
+        log.producer("p").append(given["topic"], 1, sender=given["sender"])
+    assert log.end == 0
+
+
+@pytest.mark.parametrize("bad", [5, {"a"}, [{}, {}], [[], None], object()])
+@pytest.mark.parametrize("name", ["key", "headers"])
+def test_keys_and_headers_of_another_kind_are_refused_with_a_typed_error(bad, name):
+    log = CommitLog(None)
+    if (name, bad) == ("headers", [{}, {}]):
+        bad = [{}, 5]
+    with pytest.raises(InvalidRecord):
+        log.append("t", 1, **{name: bad})
+    with pytest.raises(InvalidRecord):
+        log.append_batch([1, 2], topic="t", **{name: bad})
+
+
+@pytest.mark.parametrize("bad", [{"a": 1}, {1, 2}, "text", b"bytes", 5, None])
+def test_what_is_no_list_of_payloads_is_refused_with_a_typed_error(bad):
+    with pytest.raises(InvalidRecord, match="takes a list of payloads"):
+        CommitLog(None).append_batch(bad, topic="t")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from callboard import Node
+from callboard.actors.errors import ActorDown
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runtime import Runtime
 from callboard.endpoint import hub
@@ -333,3 +334,21 @@ def test_what_doors_bring_counts_as_waiting_and_is_taken_in_short_turns(hubs, mo
 
     assert runs == [(3, 2), (3, 2), (3, 0), (3, 0)]  # two reads in a turn
     assert here.has_room()
+
+
+def test_a_wait_for_a_hub_that_has_ended_fails_at_once(hubs):
+    sender, _, _ = hubs
+    waiting = sender.until(lambda core: False, 60.0)
+    sender.me.kill()
+    for wait in (waiting, sender.until(lambda core: True, 60.0)):
+        with pytest.raises(ActorDown, match="the topics of here have ended"):
+            wait.result(10)
+    with pytest.raises(ActorDown):
+        sender.flushed(60.0)
+
+
+def test_a_hub_keeps_no_order_that_is_carried_out(hubs):
+    sender, _, _ = hubs
+    for _ in range(10):
+        sender.flushed(10.0)
+    assert not sender._orders

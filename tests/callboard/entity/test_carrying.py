@@ -385,7 +385,7 @@ class Again:
     """An asker that sends its message again, by another id, when the first owner refuses it."""
 
     message_id = 1
-    done_ = False
+    is_done = False
 
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
@@ -406,4 +406,4 @@ def test_a_lost_node_fails_no_message_that_went_to_another_one_since() -> None:
     carrier.set_exception(AskTimeout("lost"))
     assert (len(stays.errors), len(goes_again.errors)) == (1, 0)
     assert list(pending) == [3]
-    assert carrier.done_
+    assert carrier.is_done

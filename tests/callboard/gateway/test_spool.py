@@ -11,10 +11,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from callboard.commitlog import CommitLog
+from callboard.commitlog.columns import Cbor
 from callboard.gateway import Gateway, Message, Module
 from callboard.gateway.errors import ModuleFailed
 from callboard.gateway.handle import ModuleOptions
 from callboard.gateway.inbox import Mailbox
+from callboard.gateway.spool import Spool
 from tests.polling import eventually
 
 
@@ -302,3 +305,59 @@ def test_a_source_that_answers_500_is_one_line_and_one_event_and_one_more(caplog
     assert "answered with 500" in events[0][1]
     lines = [each.getMessage() for each in caplog.records if "page" in each.getMessage()]
     assert len(lines) == 2, lines
+
+
+def drained(spool):
+    """Take all frames out, without the eight bytes of their sources."""
+    frames = []
+    while True:
+        try:
+            frames.append(spool.popleft()[8:])
+        except IndexError:
+            return frames
+
+
+def test_a_damaged_frame_is_left_out_and_keeps_no_other_from_being_received(tmp_path, caplog):
+    spool = Spool(tmp_path)
+    for number in range(5):
+        spool.append(b"12345678frame%d" % number)
+    spool.close()
+    (file,) = tmp_path.glob("*.log")
+    data = bytearray(file.read_bytes())
+    data[data.index(b"frame2")] ^= 1
+    file.write_bytes(data)
+
+    spool = Spool(tmp_path)
+    spool.append(b"12345678later")
+    assert drained(spool) == [b"frame0", b"frame1", b"frame3", b"frame4", b"later"]
+    assert (len(spool), spool.size) == (0, 0)
+    spool.close()
+    assert "left out" in caplog.text
+
+
+def test_a_record_that_is_no_frame_is_left_out_and_not_tried_again(tmp_path, caplog):
+    with CommitLog(tmp_path) as log:
+        log.append("", b"12345678first")
+        for odd in ({"a": 1}, 5, Cbor(b"\xff"), Cbor(b""), None, "text"):
+            log.append("", odd)
+        log.append("", b"12345678last")
+        log.append("", 5)
+
+    spool = Spool(tmp_path)
+    assert drained(spool) == [b"first", b"last"]
+    assert (len(spool), spool.size) == (0, 0)
+    spool.close()
+    assert len(Spool(tmp_path)) == 0
+    assert "is of type dict" in caplog.text
+
+
+def test_the_size_of_a_spool_is_that_of_what_waits(tmp_path):
+    spool = Spool(tmp_path / "spool")
+    for size in (30, 50, 70):
+        spool.append(bytes(size))
+
+    spool.popleft()
+    left = spool.size
+    spool.close()
+
+    assert (left, Spool(tmp_path / "spool").size) == (120, 120)

@@ -114,7 +114,7 @@ class ReceiptLife:
         """Note what was told."""
         still = []
         for name, payload, future in self.under_way:
-            if not future.done_:
+            if not future.is_done:
                 still.append((name, payload, future))
                 continue
             error = future.exception()

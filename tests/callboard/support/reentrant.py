@@ -2,30 +2,37 @@
 
     python tests/callboard/reentrant.py opcodes OUTER INNER
     python tests/callboard/reentrant.py chance SEED COUNT
-    python tests/callboard/reentrant.py garbage SECONDS
+    python tests/callboard/reentrant.py garbage SECONDS [WAY]
 
 The first calls OUTER again and again. Each time INNER is called before another one of the
 opcodes that OUTER executes in callboard, as a finalizer or a signal handler would be. It ends
 with status 1 and the stacks of all threads where anything hangs, or a message is lost.
+
+WAY is how garbage sends: `del` and `finalize` do it themselves, `warning` warns while
+`warnings.showwarning` sends, and `unraisable` raises while `sys.unraisablehook` sends.
 
 It runs without the checked locks of the suite: what they forbid here happens on purpose.
 """
 
 import faulthandler
 import gc
+import itertools
 import random
 import signal
 import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import finalize
 
 from callboard import Actor, Endpoint, Entity, Node, handler, message
 from callboard.actors.errors import CallboardError
 from callboard.actors.mailbox import Mailbox
+from callboard.actors.reference import current_cell
 
 ROOT = str(Path(__file__).parents[2])
 OURS = tuple(f"{ROOT}/{package}/" for package in ("actors", "basp", "callboard", "proxies"))
@@ -212,11 +219,11 @@ def fail(text):
 class Interruption:
     """Calls something once, before the opcode of some number that this thread executes."""
 
-    def __init__(self, at, inner):
-        self.at, self.inner, self.count = at, inner, 0
+    def __init__(self, at, inner, files=OURS):
+        self.at, self.inner, self.count, self.files = at, inner, 0, files
 
     def __call__(self, frame, event, _arg):
-        if not frame.f_code.co_filename.startswith(OURS):
+        if not frame.f_code.co_filename.startswith(self.files):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode":
@@ -281,6 +288,10 @@ SENDS = [
 ]
 
 
+#: Those that set no context variable; the `__init__` of an actor runs with one set.
+SENDS_THAT_SET_NOTHING = [each for each in SENDS if not each.startswith("spawn")]
+
+
 def chance(world, seed, count):
     """Interrupt calls by others at opcodes that are drawn."""
     rng = random.Random(seed)
@@ -292,28 +303,74 @@ def chance(world, seed, count):
     world.settle()
 
 
-def garbage(world, seconds):  # noqa: C901
-    """Send from finalizers that the collector calls, and from a signal handler."""
-    rng = random.Random(1)
-    end = time.monotonic() + seconds
-    depth = threading.local()
-
-    def send():
-        """Send under a name for this depth on this thread: one sender is in order."""
-        depth.now = getattr(depth, "now", 0) + 1
-        try:
-            sender = f"{threading.get_ident()} {depth.now}"
-            getattr(world, rng.choice(SENDS))(sender)
-        finally:
-            depth.now -= 1
+def make_garbage_send(way, send):
+    """Return a class whose garbage calls `send`, as its way is."""
 
     class Cycle:
         def __init__(self):
             self.me = self
 
+    class Deleted(Cycle):
         def __del__(self):
-            if time.monotonic() < end:
-                send()
+            send()
+
+    class Finalized(Cycle):
+        def __init__(self):
+            super().__init__()
+            finalize(self, send).atexit = False
+
+    class Warned(Cycle):
+        def __del__(self):
+            warnings.warn("it was not closed", ResourceWarning, stacklevel=1)
+
+    class Raising(Cycle):
+        def __del__(self):
+            msg = "it was not closed"
+            raise ValueError(msg)
+
+    warnings.simplefilter("always", ResourceWarning)
+    warnings.showwarning = lambda *_args, **_options: send()
+    sys.unraisablehook = lambda _: send()
+    return {
+        "del": Deleted,
+        "finalize": Finalized,
+        "warning": Warned,
+        "unraisable": Raising,
+    }[way]
+
+
+def garbage(world, seconds, way):  # noqa: C901
+    """Send from finalizers that the collector calls, and from a signal handler."""
+    rng = random.Random(1)
+    # Python 3.11 collects garbage inside `ContextVar.set`, and crashes if that sets one, too.
+    entity_sends = itertools.count()
+    names = SENDS if sys.version_info >= (3, 12) else SENDS_THAT_SET_NOTHING
+    end = time.monotonic() + seconds
+    depth = threading.local()
+
+    def send():
+        """Send under a name for this depth on this thread: one sender is in order.
+
+        Inside a handler its actor is the sender. An entity's asks of itself are handled before
+        other messages, so those of entities are counted alone.
+        """
+        depth.now = getattr(depth, "now", 0) + 1
+        try:
+            cell = current_cell.get()
+            sender = f"{threading.get_ident()} {depth.now} {id(cell)}"
+            if cell is not None and cell.entity_name:
+                sender += f" {next(entity_sends)}"
+            getattr(world, rng.choice(names))(sender)
+        finally:
+            depth.now -= 1
+
+    def send_in_time():
+        if time.monotonic() < end:
+            send()
+            sent[0] += 1
+
+    sent = [0]
+    cycle = make_garbage_send(way, send_in_time)
 
     def on_signal(*_):
         send()
@@ -330,7 +387,7 @@ def garbage(world, seconds):  # noqa: C901
 
     def others():
         while time.monotonic() < end:
-            Cycle()
+            cycle()
             send()
             PAUSE.wait(0.001)  # others are on this machine, too
 
@@ -342,7 +399,7 @@ def garbage(world, seconds):  # noqa: C901
     for thread in threads:
         thread.start()
     while time.monotonic() < end:
-        Cycle()
+        cycle()
         send()
         PAUSE.wait(0.001)
         last[0] = time.monotonic()
@@ -354,6 +411,8 @@ def garbage(world, seconds):  # noqa: C901
     gc.set_threshold(700, 10, 10)
     last[0] = time.monotonic()
     world.settle()
+    if sent[0] < 10:
+        fail(f"garbage has sent {sent[0]} times")
 
 
 def main(kind, *args):
@@ -365,7 +424,7 @@ def main(kind, *args):
     elif kind == "chance":
         chance(world, int(args[0]), int(args[1]))
     else:
-        garbage(world, float(args[0]))
+        garbage(world, float(args[0]), args[1] if args[1:] else "del")
     print("ok", flush=True)
     import os
 

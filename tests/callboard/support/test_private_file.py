@@ -9,11 +9,14 @@ import pytest
 
 import callboard
 from callboard import Node
+from callboard.actors.errors import WrongValue
 from callboard.commitlog import CommitLog
+from callboard.entity.state.opening import open_leases, open_state, open_view
 from callboard.entity.state.sqlite import SqliteState
 from callboard.flow.record_file import RecordFile
 from callboard.gateway.spool import Spool
 from callboard.lease.sqlite import Lives, SqliteLeases
+from callboard.model.errors import InvalidData
 from callboard.mqtt import Router, RouterConfig
 from callboard.pipeline.progress import StatusFile
 from callboard.store.backend.sqlite import SqliteBackend, SqliteOptions
@@ -131,9 +134,82 @@ def test_a_mode_that_is_given_holds_whatever_the_umask_is(place):
 
     _log(place, 0o750)
 
-    read = [path for path in place.rglob("*") if path.is_file() and "lock" not in path.name]
     assert modes_below(place)[0] == {0o750}
-    assert {mode_of(path) for path in read} == {0o640}
+    assert _modes_of_locks(place) == ({0o600}, {0o640})
+
+
+def _modes_of_locks(place):
+    """Return the modes of lock files, and those of all other files."""
+    files = [path for path in place.rglob("*") if path.is_file()]
+    locks = [path for path in files if "lock" in path.name]
+    return {mode_of(path) for path in locks}, {mode_of(path) for path in {*files} - {*locks}}
+
+
+@pytest.mark.parametrize(
+    ("folder", "lock"), [(0o700, 0o600), (0o755, 0o600), (0o777, 0o660), (0o770, 0o660)]
+)
+def test_only_who_may_write_in_a_folder_can_lock_its_log(place, folder, lock):
+    """Whoever can read a file can lock it, and so keep the writer out."""
+    for umask in (0, 0o077):
+        os.umask(umask)
+        log = place / f"log-{umask}"
+        log.mkdir()
+        log.chmod(folder)
+        CommitLog(log).close()
+
+        assert _modes_of_locks(log)[0] == {lock}
+
+
+def _journal_for_a_group(place):
+    with Router(RouterConfig(directory=place / "deep" / "journal", directory_mode=0o750)):
+        pass
+
+
+def _store_for_a_group(place):
+    options = {"path": str(place / "things.db"), "mode": 0o640}
+    backend = SqliteBackend(SqliteOptions.read(options))
+    backend.open(0.0)
+    backend.close()
+
+
+def _state_for_a_group(place):
+    url = f"sqlite:{place}/state.db?mode=640"
+    state, leases = open_state(url, "writer"), open_leases(url, "writer")
+    assert (place / "state.db-wal").exists()
+    assert modes_below(place)[1] == {0o640, 0o600}  # the file of a life is locked
+    state.close()
+    leases.close()
+
+
+@pytest.mark.parametrize("keep", [_journal_for_a_group, _store_for_a_group, _state_for_a_group])
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_journals_stores_and_states_take_a_mode_too(place, keep, umask):
+    os.umask(umask)
+
+    keep(place)
+
+    folders, _ = modes_below(place)
+    assert folders <= {0o750}
+    assert _modes_of_locks(place)[1] - {0o600} == {0o640}
+
+
+@pytest.mark.parametrize("mode", [0o750, 0o040, 0o4640, "640", 7.5, True])
+def test_a_mode_of_a_file_that_its_user_cannot_use_is_refused(mode, place):
+    with pytest.raises(InvalidData, match="0o640"):
+        SqliteOptions.read({"path": str(place / "things.db"), "mode": mode})
+
+
+@pytest.mark.parametrize("digits", ["750", "040", "9", "", "0x1ff", "-640"])
+def test_a_mode_in_an_address_is_octal_and_of_its_user(digits, place):
+    for opened in (open_state, open_view, open_leases):
+        with pytest.raises(WrongValue, match="octal digits"):
+            opened(f"sqlite:{place}/state.db?mode={digits}", "writer")
+
+
+@pytest.mark.parametrize("mode", [0o644, "0750"])
+def test_a_mode_of_a_journal_that_its_user_cannot_use_is_refused(mode, place):
+    with pytest.raises(ValueError, match="0o750"):
+        RouterConfig(directory=place, directory_mode=mode)
 
 
 def test_folders_and_files_that_exist_keep_their_mode(place):

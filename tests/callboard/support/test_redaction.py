@@ -6,6 +6,7 @@ import importlib
 import logging
 import pkgutil
 import re
+import traceback
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from callboard.commitlog import LogReader
 from callboard.configuration import reading
 from callboard.entity.state.opening import open_state
 from callboard.gateway.modules.http import HttpArguments
+from callboard.lease.errors import StorageError
 from callboard.mqtt import BridgeSettings, Credentials, ListenerSettings
 from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.trace import show_packet
@@ -22,7 +24,7 @@ from callboard.mqtt.service.config_file import MqttConfigError, read_config_file
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.packet import V5, Connect
 from callboard.operation.logs import JsonFormatter, PrintableFormatter
-from callboard.support.redaction import HIDDEN, hidden, is_secret, redacted
+from callboard.support.redaction import HIDDEN, hidden, is_secret, redacted, redacted_error
 from tests.sources import mentioning
 
 ROOT = Path(callboard.__file__).parent
@@ -51,6 +53,52 @@ WORD = "hunter2"
 def test_an_address_is_shown_without_what_is_secret(text, expected):
     assert redacted(text) == expected
     assert redacted(expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "expected"),
+    [
+        (
+            'found in "hun ter2", use %20',
+            "postgresql://a:hun ter2@db/s",
+            'found in "***", use %20',
+        ),
+        ('token: "hun%zzter2"', "postgresql://a:hun%zzter2@db/s", 'token: "***"'),
+        (
+            "failed to resolve host 'ter2@db'",
+            "postgresql://a:hun@ter2@db",
+            "failed to resolve host '***'",
+        ),
+        ('port number: "hunter2"', "postgresql://a:hunter2/word@db/s", 'port number: "***"'),
+        ('value "hunter2"', "postgresql://db/s?sslpassword=hunter2", 'value "***"'),
+        ('user "hun ter2"', "postgresql://a:hun%20ter2@db", 'user "***"'),
+        ("no hunter2 here", "postgresql://a:hunter2@db", "no *** here"),
+        ('role "ann" is not there', "postgresql://ann:hunter2@db", 'role "ann" is not there'),
+        ('host "db" is not known', "postgresql://ann@db", 'host "db" is not known'),
+    ],
+)
+def test_an_error_shows_no_piece_of_a_secret_in_a_damaged_address(text, url, expected):
+    assert redacted_error(text, url) == expected
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ann:hun ter2@127.0.0.1:1/shop",
+        "postgresql://ann:hun%zzter2@127.0.0.1:1/shop",
+        "postgresql://ann:hun@ter2@127.0.0.1:1/shop",
+        "postgresql://ann:hun[ter2@127.0.0.1:x/shop",
+        "postgresql://ann:hunter2@[127.0.0.1/shop",
+        "postgresql://ann:hunter2/shop",
+    ],
+)
+def test_a_database_address_that_is_damaged_shows_no_password(url):
+    pytest.importorskip("psycopg")
+    with pytest.raises(StorageError) as caught:
+        open_state(url, "writer")
+
+    shown = "".join(traceback.format_exception(caught.value))
+    assert not re.search("hun|ter2", shown.replace("127.0.0.1", ""))
 
 
 def test_values_are_shown_without_secret_ones():

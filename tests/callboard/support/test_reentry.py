@@ -1,5 +1,6 @@
 """Sends from inside callboard's own calls, as finalizers and signal handlers make them."""
 
+import contextlib
 import contextvars
 import logging
 import subprocess
@@ -13,10 +14,12 @@ import pytest
 
 from callboard import Node, locks
 from callboard.actors import closing
-from callboard.actors.errors import WouldDeadlock
+from callboard.actors.errors import MailboxFull, WouldDeadlock
 from callboard.actors.future import Future
 from callboard.actors.runner.timers import Timers
 from callboard.support import reentry
+from tests.callboard.support.reentrant import GOT, BoundedSink, Cart, Number, Sink
+from tests.polling import eventually
 
 PROGRAM = Path(__file__).with_name("reentrant.py")
 
@@ -171,10 +174,19 @@ def test_a_timer_that_is_set_inside_another_call_of_the_heap_is_due_in_its_place
     assert fired == ["first", "second"]
 
 
-def run_program(*args, seconds=150):
-    command = [sys.executable, str(PROGRAM), *map(str, args)]
-    outcome = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+def run_python(*args, seconds=150):
+    command = [sys.executable, *map(str, args)]
+    root = PROGRAM.parents[2]
+    outcome = subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=root)
     assert outcome.returncode == 0, outcome.stdout[-8000:] + outcome.stderr[-4000:]
+
+
+def run_program(*args):
+    run_python(PROGRAM, *args)
+
+
+def run_parts(*args):
+    run_python("-m", "tests.callboard.support.reentrant_parts", *args)
 
 
 @pytest.mark.parametrize(
@@ -195,8 +207,57 @@ def test_sends_are_right_inside_others_by_chance():
     run_program("chance", 1, 300)
 
 
-def test_finalizers_of_garbage_and_signal_handlers_may_send():
-    run_program("garbage", 3)
+@pytest.mark.parametrize("way", ["del", "finalize", "warning", "unraisable"])
+def test_garbage_and_signal_handlers_may_send(way):
+    run_program("garbage", 2, way)
+
+
+@pytest.mark.parametrize(
+    ("part", "outer", "inner", "step"),
+    [
+        ("log", "append", "append", 20),
+        ("log", "append_batch", "flush", 30),
+        ("log", "produce", "produce", 15),
+        ("log", "append", "close", 20),
+        ("each", "append", "append", 30),
+        ("mqtt", "publish", "publish", 10),
+        ("mqtt", "publish_2", "close", 20),
+        ("flow", "put", "put", 10),
+        ("file", "append", "append", 10),
+        ("gateway", "publish", "publish", 5),
+        ("bytes", "publish", "publish", 10),
+        ("dropping", "publish", "publish", 10),
+        ("spool", "publish", "publish", 30),
+    ],
+)
+def test_a_call_inside_another_one_is_done_or_refused(part, outer, inner, step):
+    run_parts(part, outer, inner, step)
+
+
+def test_every_part_stands_in_the_quick_set():
+    from tests.callboard.support.reentrant_parts import PARTS
+
+    (marks,) = test_a_call_inside_another_one_is_done_or_refused.pytestmark
+    assert {each[0] for each in marks.args[1]} == PARTS.keys()
+
+
+@pytest.mark.parametrize("make", [locks.lock, lambda *a: locks.lock(*a, reentrant=True)])
+def test_a_call_that_has_to_answer_is_refused_inside_its_own_lock(make):
+    guard = make("a lock", 1)
+    with guard, pytest.raises(WouldDeadlock, match=r"append\(\) in a finalizer"):
+        reentry.enter(guard, "append()")
+    reentry.enter(guard, "append()")
+    guard.release()
+
+
+def test_a_call_that_has_to_answer_waits_for_another_thread_but_not_for_ever(guard):
+    over, thread = held_elsewhere(guard)
+    with pytest.raises(WouldDeadlock, match="another thread has been in such a call"):
+        reentry.enter(guard, "append()", longest=2 * reentry.PATIENCE)
+    threading.Timer(2 * reentry.PATIENCE, over.set).start()
+    reentry.enter(guard, "append()")
+    guard.release()
+    thread.join()
 
 
 def test_a_logging_handler_may_ship_records_to_a_remote_actor_from_a_finalizer():
@@ -237,3 +298,78 @@ def _number():
     from tests.callboard.support.reentrant import Number
 
     return Number("last", 1)
+
+
+@contextlib.contextmanager
+def standing_still(node):
+    """Keep the thread of a node from carrying anything out."""
+    stands, over = threading.Event(), threading.Event()
+    node.runtime.post(lambda: stands.set() or over.wait(60))
+    assert stands.wait(60)
+    try:
+        yield
+    finally:
+        over.set()
+
+
+@pytest.fixture
+def near():
+    with Node("near") as node:
+        yield node
+
+
+@pytest.fixture
+def remote(near):
+    """A remote actor, and the lock that its senders need."""
+    got = []
+    with Node("far") as far:
+        far.listen("127.0.0.1", 0)
+        near.connect(far.address)
+        yield near.ref(str(far.spawn(Sink, got))), near._broker.outgoing.lock, got
+
+
+@pytest.fixture
+def bounded(near):
+    """An actor with a bounded mailbox, and the lock that its senders need."""
+    got = []
+    ref = near.spawn(BoundedSink, got)
+    return ref, near.runtime.contexts[ref.actor_id]._mailbox._lock, got
+
+
+@pytest.fixture
+def entity(near):
+    """An entity, and the lock of its host."""
+    near.host(Cart)
+    ref, got = near.entity(Cart, "one"), GOT["entity"]
+    ref.ask(_number()).result(60)
+    got.clear()
+    return ref, near._entities._hosts[Cart.name].lock, got
+
+
+@pytest.mark.parametrize("kind", ["remote", "bounded", "entity"])
+def test_a_sender_that_goes_on_outside_keeps_the_order(near, kind, request):
+    ref, guard, got = request.getfixturevalue(kind)
+    before = near.stats().handed_over
+    with standing_still(near):
+        with guard:
+            ref.tell(Number("me", 1))
+        for number in (2, 3):
+            ref.tell(Number("me", number))
+        assert got == []
+    eventually(lambda: len(got) == 3)
+    assert got == [("me", 1), ("me", 2), ("me", 3)]
+    assert near.stats().handed_over > before
+
+
+def test_what_a_bounded_mailbox_cannot_hand_over_is_a_dead_letter(near, bounded, monkeypatch):
+    monkeypatch.setattr(reentry, "CALLS_LIMIT", 2)
+    ref, guard, got = bounded
+    before = near.stats().dead_letters
+    with standing_still(near), guard:
+        futures = [ref.ask(Number("me", number), 60) for number in range(4)]
+        ref.tell(Number("me", 5))
+    assert [each.result(60) for each in futures[:2]] == [0, 1]
+    for each in futures[2:]:
+        with pytest.raises(MailboxFull, match="calls wait"):
+            each.result(60)
+    eventually(lambda: near.stats().dead_letters == before + 3)

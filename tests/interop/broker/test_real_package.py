@@ -29,7 +29,7 @@ def run(*arguments):
         [SYSTEM_PYTHON, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=30,
         check=False,
         env={"PYTHONPATH": "", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
     )

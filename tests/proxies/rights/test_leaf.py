@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from callboard.basp.header import INSPECTOR, NODE_ACTOR, SPAWN_SERVER
 from callboard.proxies.events import NodeUp, PermissionRefused
 from callboard.proxies.inspection import Inspect
 from callboard.proxies.messages import DrainNode, LinkActors, StopActor
+from callboard.proxies.rights import audit
 from callboard.proxies.rights.rights import Rights
 from tests.polling import eventually
 
@@ -392,7 +394,7 @@ def test_a_monitor_of_a_leafs_actor_fires_when_its_link_is_lost(meet):
 
 def test_refusals_are_told_once_a_second_and_written_for_auditors(meet, caplog):
     shop, leaf = meet(Rights(names=["till"]))
-    events = []
+    events, began = [], time.monotonic()
     with shop.subscribed(events.append), caplog.at_level(logging.WARNING, "callboard.audit"):
         for name in ("a\x1b[2J", *("b" * 500 for _ in range(300))):
             with pytest.raises((errors.NotPermitted, errors.InvalidAddress)):
@@ -405,6 +407,7 @@ def test_refusals_are_told_once_a_second_and_written_for_auditors(meet, caplog):
     )
     assert len(lines) < 300
     assert all(len(line) < 400 for line in lines)
+    assert len(refused(events)) <= 2 + (time.monotonic() - began) / audit.INTERVAL
     first = refused(events)[0]
     assert (first.identity, first.node_id, first.right) == ("sensor", leaf.node_id, "names")
     assert refusals(shop) == 301

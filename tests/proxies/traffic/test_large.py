@@ -69,6 +69,7 @@ def test_a_large_message_keeps_its_place_among_the_others(make_node):
     assert collector.ask(99).result(10) == [*expected, 99]
 
 
+@pytest.mark.slow
 def test_a_large_answer_and_one_behind_a_deadline(make_node):
     a, b = make_node("a"), make_node("b")
     line(a, b)

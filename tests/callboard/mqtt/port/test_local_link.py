@@ -148,3 +148,17 @@ def test_local_link_has_try_forms_and_recv_with_a_deadline(router):
         done = link.publish("a", b"1", qos=1)  # returns at once
         assert link.recv(5).payload == b"1"
         assert done.result(5) == (0,)
+
+
+def test_a_link_that_is_closed_before_the_router_answers_does_not_end_the_router(router):
+    for _ in range(20):
+        router.link().close()
+    with router.link() as link:
+        assert link.publish("a", b"", qos=1).result(5) == (0,)
+
+
+def test_a_future_of_a_publish_that_its_owner_cancels_does_not_end_the_router(router):
+    with router.link() as link:
+        for _ in range(20):
+            link.publish("a", b"", qos=1).cancel()
+        assert link.publish("a", b"", qos=1).result(5) == (0,)

@@ -1,0 +1,62 @@
+"""Senders of messages, and where the outcome of a message goes.
+
+Every message has a sender, or None. A sender is a cell, which wants no outcome, or a `Reply`:
+the future of an ask, or whatever stands for one, such as an ask of another node. Code that
+handles messages asks all senders the same questions. So each sender has the attributes below,
+and no code has to find out of which class a sender is.
+"""
+
+from collections.abc import Callable
+
+
+class MessageSender:
+    """What every sender of a message has, with the answers of an actor of this node."""
+
+    __slots__ = ()
+
+    @property
+    def node(self) -> bytes:
+        """The id of the node that the message came from; empty for this one."""
+        return b""
+
+    @property
+    def sent_id(self) -> int:
+        """The message id under which the ask left this node; 0 if it did not."""
+        return 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the ask has an outcome."""
+        return False
+
+    @property
+    def wants_reply(self) -> bool:
+        """Whether a caller waits for the outcome; otherwise it is counted at most."""
+        return False
+
+    def encoded(self, value: object) -> Callable[[], object] | None:
+        """Serialize an answer as it is now, and return what sends it.
+
+        None if the answer is not serialized: the caller is on this node.
+
+        Raises:
+            NotSerializable: it holds something that cannot travel.
+            MessageTooLarge: it is larger than the caller accepts.
+        """
+        return None
+
+    @property
+    def origin(self) -> object:
+        """The key under which the caller gives the ask up."""
+        return self
+
+
+class Reply(MessageSender):
+    """Where the outcome of one message goes."""
+
+    __slots__ = ()
+
+    @property
+    def wants_reply(self) -> bool:
+        """Whether a caller waits for the outcome; otherwise it is counted at most."""
+        return True
