@@ -5,11 +5,12 @@ because one read of a busy link brings hundreds of frames; code that takes singl
 their fields names, by `Frame._make`.
 """
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from callboard.basp import errors
 from callboard.basp.foreign import FIRST_BYTES, OURS, wire_of
-from callboard.basp.header import HEADER, HEADER_SIZE, OPERATION_COUNT, Operation
+from callboard.basp.header import HEADER, HEADER_SIZE, OPERATION_COUNT, RESPONSE, Operation
 from callboard.basp.node_id import node_id_text
 
 #: 16 MiB: stores, logs and snapshots travel in chunks of 256 KiB, so only a user's own
@@ -263,3 +264,25 @@ class FrameReader:
                 f"payload {length:,} B of operation {operation} {origin} exceeds limit "
                 f"{self.payload_limit:,} B; raise payload_limit on both nodes or send chunks"
             )
+
+
+#: Operations by which links look after themselves, whatever programs do.
+_QUIET: Final = frozenset({Operation.HEARTBEAT, Operation.DELIVERY_REPORT})
+
+
+def frame_words(data: bytes) -> Iterator[tuple[str, bool]]:
+    """Yield for each frame that begins in some bytes what it is, for people.
+
+    With it comes whether it is one by which links look after themselves.
+    """
+    start = 0
+    while start + HEADER_SIZE <= len(data):
+        operation, size, about, *_ = HEADER.unpack_from(data, start)
+        if operation not in tuple(Operation):
+            return
+        operation = Operation(operation)
+        word = operation.name.lower().removesuffix("_proxy_instance").replace("_", " ")
+        if operation is Operation.DISPATCH_MESSAGE:
+            word = "answer" if about & RESPONSE else "message"
+        yield word, operation in _QUIET
+        start += HEADER_SIZE + size

@@ -157,7 +157,7 @@ class HubOptions:
 class Hub(SystemActor):
     """A node's way into topics: publishing, receivers, peers."""
 
-    #: Used by each publish and each run; why slots: see `NodeContext`.
+    #: Used by each publish and each run; why slots: see `Runtime`.
     __slots__ = (
         "_awaited", "_flush", "_hubs", "_now", "_post", "calm_from", "core", "core_lock",
         "_brought", "_down", "_orders", "_room_lock",

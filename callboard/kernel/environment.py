@@ -2,12 +2,14 @@
 
 from callboard.actors.cell import short_turns
 from callboard.actors.runner.loop import LoopRunner, RunnerLoop, current_task_cleared
-from callboard.actors.runner.runner import CELLS_A_TURN, Runnable
+from callboard.actors.runner.runner import Runnable
+from callboard.actors.runner.turnwise import TurnwiseRunner
+from callboard.actors.runtime import Runtime
 from callboard.actors.thespian.cell import Creation
 from callboard.actors.thespian.creator import is_compatible
 from callboard.actors.thespian.neighbors import Neighbors
 from callboard.actors.thespian.system import SystemBase
-from callboard.basp.header import HEADER, HEADER_SIZE, RESPONSE, Operation
+from callboard.basp.frame import frame_words
 from callboard.proxies.surroundings import Surroundings, real_surroundings
 from callboard.proxies.workers.class_source import ClassSource, load_class, source_of
 
@@ -15,16 +17,14 @@ __all__ = [
     "Creation",
     "Neighbors",
     "SystemBase",
+    "TurnwiseRunner",
+    "frame_words",
     "is_compatible",
-    "CELLS_A_TURN",
     "ClassSource",
-    "HEADER",
-    "HEADER_SIZE",
     "LoopRunner",
-    "Operation",
-    "RESPONSE",
     "Runnable",
     "RunnerLoop",
+    "Runtime",
     "Surroundings",
     "current_task_cleared",
     "load_class",

@@ -4,13 +4,11 @@ import asyncio
 import math
 import random
 import threading
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from callboard.kernel.environment import CELLS_A_TURN, current_task_cleared
+from callboard.kernel.environment import TurnwiseRunner, current_task_cleared
 from callboard.kernel.errors import CallboardError, NodeClosed
-from callboard.kernel.wire import Runner
 from callboard.node import Node
 from callboard.simulation.actor_life import ActorLife, SimulatedLoop
 from callboard.simulation.clock import Clock, NodeClock, Shown
@@ -19,7 +17,7 @@ from callboard.simulation.network import SimulatedSelector
 from callboard.simulation.programs.here import here
 
 if TYPE_CHECKING:
-    from callboard.kernel.reply import Future
+    pass
 
 
 # A turn asks for each of them.
@@ -35,14 +33,12 @@ class TimeStandsStill(CallboardError, AssertionError):
     """Nodes are busy for ever at one moment: something is tried again without any wait."""
 
 
-class SimulatedRunner(Runner):
+class SimulatedRunner(TurnwiseRunner):
     """Runs the cells of one simulated node, a turn at a time, on the simulation's thread.
 
     Between turns it sleeps, as a real one does in its poll; whatever wakes a real one puts
     this one among those that get the next turns.
     """
-
-    is_polling = False
 
     #: The databases that stand in the place of those that a URL names.
     databases: Callable[[str], ModelDatabase]
@@ -76,11 +72,9 @@ class SimulatedRunner(Runner):
         self._planned_at: float | None = None
         #: Called when the node is killed or crashes.
         self.on_death: list[Callable[[], None]] = []
-        self._sockets = SimulatedSelector(self._touched)
+        self._sockets = SimulatedSelector(self.plan_turn)
         self._life = ActorLife(name, number, rng, (clock, self.node_clock))
         super().__init__(name, selector=self._sockets, clock=self.node_clock.time, rng=rng)
-        self.deadlines.fresh = _Fresh(self._touched)
-        self.sleeping = True
 
     def make_loop(self) -> SimulatedLoop:
         """Make the event loop: its executors have no threads."""
@@ -113,40 +107,26 @@ class SimulatedRunner(Runner):
             _set_running_loop(before)
         self.sleeping = True
         if node_clock.busy_until > clock.now:
-            clock.plan_at(node_clock.busy_until, self._touched)
+            clock.plan_at(node_clock.busy_until, self.plan_turn)
         elif not self.closed:
-            deadlines = self.deadlines
-            is_waited_for = deadlines.fresh or deadlines.lines or deadlines.heap
-            self._plan(deadlines.sweep(node_clock.time()) if is_waited_for else math.inf)
+            self._plan(self.next_due())
 
     def _step(self) -> bool:
         """Take one turn of a real runner; False when there is nothing more to do just now."""
-        ready = self.ready
-        if ready:
-            for _ in range(CELLS_A_TURN):
-                self.turns += 1
-                ready.popleft().run()
-                if not ready or self.closed:  # closed: a fault came in the middle
-                    break
-        now = self._housekeep()
-        deadlines = self.deadlines
-        if deadlines.fresh or deadlines.lines or deadlines.heap:
-            deadlines.sweep(now)
+        self.take_turns()
+        self.housekeep()
         events = self._sockets.select(0) if self._sockets.touched else None
         if events:
-            self._take_events(events)
-        elif not (ready or self._posted):
+            self.take_events(events)
+        elif not self.has_work:
             return False
         return self.node_clock.busy_until <= self._clock.now
 
-    def _plan(self, next_deadline: float) -> None:
+    def _plan(self, next_due: float) -> None:
         """Be woken for the next timer or deadline, unless that is planned already."""
-        next_timer = self.timers.next_at
-        if next_timer is not None and next_timer < next_deadline:
-            next_deadline = next_timer
-        if next_deadline == math.inf:
+        if next_due == math.inf:
             return
-        due = self.node_clock.outside(next_deadline)
+        due = self.node_clock.outside(next_due)
         if self._planned_at is None or due < self._planned_at:
             self._planned_at = due
             self._clock.plan_at(due, self._due, due)
@@ -155,7 +135,7 @@ class SimulatedRunner(Runner):
         """Wake the node for a timer, unless an earlier one was planned since."""
         if planned == self._planned_at:
             self._planned_at = None
-            self._touched()
+            self.plan_turn()
 
     # --- faults ---
 
@@ -201,13 +181,13 @@ class SimulatedRunner(Runner):
         """Go on after `is_paused` was set."""
         self.is_paused = False
         self._planned_at = None
-        self._touched()
+        self.plan_turn()
 
     def set_rate(self, rate: float) -> None:
         """Let the node's clock run at another rate."""
         self.node_clock.set_rate(rate)
         self._planned_at = None
-        self._touched()
+        self.plan_turn()
 
     def go_on_with(self, clock: NodeClock) -> None:
         """Take over how the clocks of an earlier life go: they belong to the machine."""
@@ -223,41 +203,11 @@ class SimulatedRunner(Runner):
         """Return itself: a simulation has one thread, also for actors that want their own."""
         return self
 
-    def start(self) -> None:
-        """Be ready for turns."""
-        self.is_started = True
-
-    def stop(self) -> None:
-        """Take no more turns."""
-        if not self.closed:
-            self.closed = True
-            self._shut()
-
-    def wake(self) -> None:
-        """Take a turn before time moves; a node that was stopped fails what comes late."""
-        if self._ended:
-            self._run_leftovers()
-        elif not self.closed:
-            self._touched()
-
-    def _touched(self) -> None:
+    def plan_turn(self) -> None:
         """Ask for a turn, once."""
         if self.sleeping:
             self.sleeping = False
             self._woken_by(self)
-
-
-class _Fresh(deque["Future[Any]"]):
-    """Asks whose deadlines nobody has looked at: a node that sleeps has to."""
-
-    def __init__(self, touched: Callable[[], None]) -> None:
-        super().__init__()
-        self._touched = touched
-
-    def append(self, future: "Future[Any]") -> None:
-        """Add an ask."""
-        super().append(future)
-        self._touched()
 
 
 def runner_of(node: Node) -> SimulatedRunner:

@@ -41,6 +41,7 @@ HOLDS: Final = {
     "basp": "the protocol",
     "support": "small parts: texts, times, files, slots",
     "text": "names that a terminal may show",
+    "base_error": "the root of errors",
     "locks": "names, ranks, owners",
     "checked_locks": "asserted by the tests",
 }

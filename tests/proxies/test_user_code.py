@@ -5,7 +5,6 @@ import time
 from dataclasses import dataclass
 
 import pytest
-from tests.callboard.test_text import Speechless
 
 from callboard import Actor, Child, Node, Supervisor, handler, message
 from callboard.actors.errors import (
@@ -19,6 +18,7 @@ from callboard.actors.system_actor import ERRAND_LIMIT
 from callboard.basp.header import SPAWN_SERVER
 from callboard.proxies.messages import Spawn
 from callboard.support.text import class_name
+from tests.callboard.support.test_text import Speechless
 from tests.proxies.cast import Echo, connect, eventually
 
 BLOCKS = Spawn("blocks", (), None)

@@ -26,14 +26,14 @@ from typing import Any, Final
 
 from callboard.kernel.activation import Cell
 from callboard.kernel.actors import ActorRef
-from callboard.kernel.context import NodeContext
+from callboard.kernel.environment import Runtime
 from callboard.kernel.reply import Future
 from callboard.node import Node
 
 #: What never changes, or leads nowhere that actors could change.
 _CONSTANT: Final = (
     *(int, float, complex, str, bytes, range, type(None), type(...), ModuleType, CodeType),
-    *(BuiltinFunctionType, ActorRef, Cell, Future, NodeContext, Node),
+    *(BuiltinFunctionType, ActorRef, Cell, Future, Runtime, Node),
 )
 
 #: What leads on to other objects and does not change itself.

@@ -15,18 +15,14 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from operator import itemgetter
 from typing import Any, Final
 
 from callboard.kernel.activation import Cell
 from callboard.kernel.actors import Reminder
 from callboard.kernel.environment import (
-    HEADER,
-    HEADER_SIZE,
-    RESPONSE,
-    Operation,
     Runnable,
     RunnerLoop,
+    frame_words,
     short_turns,
 )
 from callboard.kernel.errors import CallboardError
@@ -48,9 +44,6 @@ TIME: Final = "time"
 
 #: The step in which nothing happens, where only a fault could.
 NOTHING: Final = "nothing"
-
-#: Frames of which no test knows: they come in their time, and are no steps.
-_QUIET: Final = frozenset({Operation.HEARTBEAT, Operation.DELIVERY_REPORT})
 
 _SHORT: Final = 32
 
@@ -146,20 +139,9 @@ class OnTheWay:
             self.socket.arrive(self.packets.popleft()[1])
 
 
-def _frames(data: bytes) -> Iterator[tuple[Operation, int]]:
-    """Yield operation and operation data of each frame that begins in some bytes."""
-    start = 0
-    while start + HEADER_SIZE <= len(data):
-        operation, size, about, *_ = HEADER.unpack_from(data, start)
-        if operation not in tuple(Operation):
-            return
-        yield Operation(operation), about
-        start += HEADER_SIZE + size
-
-
 def _is_quiet(data: bytes) -> bool:
     """Return whether bytes are of no interest to a test."""
-    found = [operation in _QUIET for operation, _ in _frames(data)]
+    found = [is_quiet for _, is_quiet in frame_words(data)]
     return bool(found) and all(found)
 
 
@@ -168,11 +150,8 @@ def _told(data: bytes) -> str:
     if not data:
         return "the end of the connection"
     words: dict[str, int] = {}
-    for operation, about in _frames(data):
-        word = operation.name.lower().removesuffix("_proxy_instance").replace("_", " ")
-        if operation is Operation.DISPATCH_MESSAGE:
-            word = "answer" if about & RESPONSE else "message"
-        if operation not in _QUIET:
+    for word, is_quiet in frame_words(data):
+        if not is_quiet:
             words[word] = words.get(word, 0) + 1
     told = [word if count == 1 else f"{count} x {word}" for word, count in words.items()]
     return ", ".join(told) or f"{len(data)} bytes"
@@ -269,11 +248,11 @@ class SteppedRunner(SimulatedRunner):
         for runnable in [each for each in self.ready if not is_users(each)]:
             self.ready.remove(runnable)
             runnable.run()
-        self.deadlines.sweep(self._housekeep())
+        self.housekeep()
         events = self._sockets.select(0) if self._sockets.touched else None
         if events:
-            self._take_events(events)
-        is_busy = bool(events or self._posted or not all(map(is_users, self.ready)))
+            self.take_events(events)
+        is_busy = bool(events or self.has_calls or not all(map(is_users, self.ready)))
         return is_busy and not self._is_waiting()
 
     @property
@@ -283,8 +262,8 @@ class SteppedRunner(SimulatedRunner):
 
     def next_timer(self, ours: Container[object]) -> float | None:
         """Return when a user's actor or an ask has its next timer, in outside seconds."""
-        dues = [when for when, _, timer in self.timers.heap if _is_users_timer(timer, ours)]
-        asks = self.deadlines.unanswered()
+        dues = [when for when, timer in self.pending_timers() if _is_users_timer(timer, ours)]
+        asks = self.unanswered_asks()
         dues += [ask.deadline for ask in asks if ask.deadline is not None]
         return self.node_clock.outside(min(dues)) if dues else None
 
@@ -488,7 +467,7 @@ class SteppedCluster(Cluster):
         timers = [
             (when, timer)
             for runner in runners
-            for when, _, timer in sorted(runner.timers.heap, key=itemgetter(0, 1))
+            for when, timer in runner.pending_timers()
             if _is_users_timer(timer, ours)
         ]
         packets = [
