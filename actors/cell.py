@@ -569,6 +569,28 @@ class Cell(MessageSender):
             _FIRST_MAILBOXES.pop(self, None)
         return self._mailbox
 
+    def put_first(self, message: Any) -> None:
+        """Put a message without a sender before all others; in a turn of the actor."""
+        self.open_mailbox().appendleft((message, None))
+
+    def take_mail(self) -> list[Item]:
+        """Take all messages out of the mailbox, urgent ones in the place of their marks."""
+        mailbox, mail = self._mailbox, []
+        while mailbox:
+            item = mailbox.popleft()
+            if type(item[0]) is Urgent and self.aside is not None and self.aside.urgent:
+                item = self.aside.urgent.popleft()
+            mail.append(item)
+        return mail
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing keeps the actor: no mail, no work, no timer, no child, no ask."""
+        aside = self.aside
+        if self.children or self.owed_answers or (aside and (aside.reminders or aside.stash)):
+            return False
+        return not (self.depth or self.running or self.scheduled or self.task)
+
     def bound_mailbox(self, bounds: Mailbox) -> None:
         """Give the mailbox bounds; what waits in it already has been accepted."""
         bounded = BoundedMailbox(self, bounds)
@@ -623,6 +645,34 @@ class Cell(MessageSender):
         context = self._context = contextvars.Context()
         context.run(current_cell.set, self)
         return context
+
+    def answer_by_reading(self, envelope: Envelope, sender: Asker) -> bool:
+        """Answer an ask with a read-only handler while another one awaits.
+
+        Returns False if it has no such handler. What the handler raises changes nothing.
+        """
+        message, actor = envelope.message, self.actor
+        entry = self.table[message.__class__]
+        if entry is None or not entry.is_read_only or entry.is_coroutine or actor is None:
+            return False
+
+        def answer() -> None:
+            self.sender = sender
+            try:
+                with accompanied(envelope):
+                    self.answer(sender, entry.function(actor, message))
+            except Exception as error:  # noqa: BLE001 - the handler that awaits goes on
+                self.runtime.note_failure(self, f"{class_name(error)}: {said(error)}", error)
+                sender.set_exception(errors.remote_error(error))
+            finally:
+                self.sender = None
+
+        self.running = True
+        try:
+            (self._context or self._open_context()).run(answer)
+        finally:
+            self.running = False
+        return True
 
     def _turn(self) -> None:
         """Take one turn in the actor's context: go on with its task, handle messages, end."""

@@ -45,8 +45,6 @@ from callboard.kernel.activation import (
     Home,
     Resume,
     Stop,
-    Urgent,
-    accompanied,
 )
 from callboard.kernel.actors import ActorRef, ExitReason
 from callboard.kernel.context import current_cell
@@ -472,17 +470,8 @@ class EntityCell(Cell):
 
     def post_held(self, message: Any, held: HeldSender) -> None:
         """Append a message that has the sender which this cell's messages have."""
-        runner = self.runner
-        self.last_used = runner.now()
-        mailbox = self._mailbox  # from here on as any cell does, without the call
-        if mailbox is None:
-            mailbox = self.open_mailbox()
-        mailbox.append((message, held))
-        if not self.scheduled:
-            self.scheduled = True
-            runner.ready.append(self)
-            if runner.sleeping:
-                runner.wake()
+        self.last_used = self.runner.now()
+        Cell.post(self, message, held)
 
     def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
         """Take a message that goes before all normal ones, behind earlier urgent ones."""
@@ -571,35 +560,12 @@ class EntityCell(Cell):
 
     def promise(self) -> Any:
         """Keep the current message unanswered; the stretch still ends with the handler."""
-        self.open_mailbox().appendleft((Resume(), None))
+        self.put_first(Resume())
         return super().promise()
 
     def answer_meanwhile(self, envelope: Envelope, sender: Sender) -> bool:
         """Answer an ask while a handler awaits, if that only reads; False if it does not."""
-        message = envelope.message
-        entry = self.table[message.__class__]
-        if entry is None or not entry.is_read_only or entry.is_coroutine or self.actor is None:
-            return False
-        held, actor = HeldSender(self, sender), self.actor
-
-        def answer() -> None:
-            self.sender = held
-            try:
-                with accompanied(envelope):
-                    result = entry.function(actor, message)
-                    self.answer(held, result)
-            except Exception as error:  # noqa: BLE001 - the handler that awaits goes on
-                self.runtime.note_failure(self, f"{class_name(error)}: {said(error)}", error)
-                held.set_exception(errors.remote_error(error))
-            finally:
-                self.sender = None
-
-        self.running = True
-        try:
-            (self._context or self._open_context()).run(answer)
-        finally:
-            self.running = False
-        return True
+        return self.answer_by_reading(envelope, HeldSender(self, sender))
 
     # --- the state ---
 
@@ -619,7 +585,7 @@ class EntityCell(Cell):
             self._cannot_read(recovered)
             return
         self._recovered = recovered
-        self.open_mailbox().appendleft((_BEGIN, None))
+        self.put_first(_BEGIN)
         self.attention = True
         self.schedule()
 
@@ -633,8 +599,7 @@ class EntityCell(Cell):
         self.is_put_away = True
         self.host.left(self)
         self.host.singletons.could_not_begin(self.key)
-        waiting, self._mailbox = self._mailbox, None
-        for _, sender in waiting or ():
+        for _, sender in self.take_mail():
             if isinstance(sender, HeldSender):
                 sender.fail_at_once(told)
         self.attention = True
@@ -1067,11 +1032,7 @@ class EntityCell(Cell):
     @property
     def is_idle(self) -> bool:
         """Whether nothing keeps this activation: no mail, no work, no timer, no child."""
-        aside = self.aside
-        is_quiet = not (self.depth or self.running or self.scheduled or self.task)
-        if self.children or self.owed_answers or (aside and (aside.reminders or aside.stash)):
-            return False
-        return is_quiet and self.is_clean and self._has_begun
+        return self.is_quiet and self.is_clean and self._has_begun
 
     def leave(self) -> None:
         """Be put away, behind what is in the mailbox."""
@@ -1115,11 +1076,8 @@ class EntityCell(Cell):
 
     def drain(self) -> None:
         """Give back what waits in the mailbox of an activation that has ended."""
-        mailbox, mail = self._mailbox, []
-        while mailbox and not self.runtime.is_closed:
-            message, sender = mailbox.popleft()
-            if isinstance(message, Urgent) and self.aside is not None and self.aside.urgent:
-                message, sender = self.aside.urgent.popleft()
+        mail = []
+        for message, sender in () if self.runtime.is_closed else self.take_mail():
             if type(message) is ReminderTicket:
                 message.set_exception(EntityUnavailable(f"{self.ref} was put away"))
             elif isinstance(sender, HeldSender):
