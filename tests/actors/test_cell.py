@@ -8,7 +8,8 @@ from collections import Counter as Tally
 import pytest
 
 from callboard import Actor, ActorRef, Down, ExitReason, handler
-from callboard.actors.cell import MESSAGES_A_TURN
+from callboard.actors.cell import MESSAGES_A_TURN, Cell
+from callboard.actors.dispatch import NO_HANDLERS
 from callboard.actors.errors import ActorDown, RemoteError, UnexpectedMessage
 from tests.actors.sample import Collector, Echo, Fail, Gate, Parent, Waiter, instance
 from tests.polling import eventually
@@ -455,3 +456,35 @@ def test_what_is_put_aside_and_taken_up_again_is_counted_once(runtime):
     ref.ask("open").result(5)
 
     eventually(lambda: ref.target.handled == 5)
+
+
+# --- what a package that makes actors itself uses ---
+
+
+def cell_without_turns(runtime):
+    """Make a cell that is never scheduled: its mail stays where it is."""
+    cell = Cell(runtime, runtime.runner, 99, NO_HANDLERS, None, 0.0)
+    cell.running, cell.scheduled = False, True
+    return cell
+
+
+def test_mail_is_taken_out_in_its_order_with_urgent_messages_first(runtime):
+    cell = cell_without_turns(runtime)
+    for message in ("a", "b"):
+        cell.post(message)
+    cell.post_urgent("urgent")
+    cell.put_first("first")
+
+    assert [message for message, _ in cell.take_mail()] == ["first", "urgent", "a", "b"]
+    assert cell.take_mail() == []
+
+
+def test_a_cell_with_mail_or_a_turn_to_come_is_not_quiet(runtime):
+    cell = cell_without_turns(runtime)
+    assert not cell.is_quiet
+
+    cell.scheduled = False
+    assert cell.is_quiet
+
+    cell.post("a")
+    assert not cell.is_quiet

@@ -9,7 +9,7 @@ from callboard.basp.errors import (
     RemoteProtocolError,
     UnknownOperation,
 )
-from callboard.basp.frame import FrameReader, pack_frame, repack_frame
+from callboard.basp.frame import FrameReader, frame_words, pack_frame, repack_frame
 from callboard.basp.header import HEADER, Operation
 from tests.basp.strategies import frame_arguments
 from tests.basp.wire import held_bytes
@@ -183,3 +183,17 @@ def test_a_frame_that_is_not_a_message_cannot_be_dropped(monkeypatch):
 
     assert reader.drop_payload() == []
     assert isinstance(reader.error, OutOfMemory)
+
+
+def test_frames_are_told_in_words():
+    heartbeat = pack_frame(Operation.HEARTBEAT, 0, A, B, 0, 0, b"")
+    ask = pack_frame(Operation.DISPATCH_MESSAGE, 5, A, B, 16, 17, b"\x81\x01")
+    answer = pack_frame(Operation.DISPATCH_MESSAGE, 1 << 63 | 5, B, A, 17, 0, b"\x81\x01")
+    announce = pack_frame(Operation.ANNOUNCE_PROXY_INSTANCE, 1, A, B, 0, 17, b"")
+
+    words = list(frame_words(heartbeat + ask + answer + announce + b"\x00" * 20))
+
+    assert words == [
+        ("heartbeat", True), ("message", False), ("answer", False), ("announce", False)
+    ]  # fmt: skip
+    assert list(frame_words(b"\xff" * 60)) == []
