@@ -164,8 +164,7 @@ class Node(node.Node):
 
             with _ENTITIES_LOCK:
                 if self._entities is None:
-                    codec = self._broker.outgoing.codec
-                    parts = self.runtime, self.runner, codec, self.overlay
+                    parts = self.runtime, self.runner, self.codec, self.overlay
                     self._entities = Entities(*parts, self._start, self._wait)
         return self._entities
 
@@ -457,7 +456,7 @@ class Node(node.Node):
 
             self._logs = checked_logs(logs)
         super()._start_parts(limits, logs)
-        self._broker.outgoing.codec.names_to_ref = self._entity_named
+        self.codec.names_to_ref = self._entity_named
         if self._logs:
             from callboard.log_service.intake import LogIntake
             from callboard.log_service.log_service import LogService

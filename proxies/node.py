@@ -177,6 +177,9 @@ class Node(Closing):
         self._tasks: set[asyncio.Task[Any]] = set()  # asyncio itself has only weak references
         self._broker = broker = Broker(self.runtime, self.runner, around, options)
         self.runtime.connect(self, broker.lifetimes, self._spawn_elsewhere)
+        #: Serializes messages as they travel; `encode` raises `NotSerializable` and
+        #: `MessageTooLarge` for what cannot.
+        self.codec, self.encode = broker.outgoing.codec, broker.outgoing.encode
         self._routes, self._connector = broker.routes, broker.connector
         #: Links and paths, for rooms that build on nodes.
         self.overlay = Overlay(self.runtime, self._routes, self._connector, broker.foreign)

@@ -240,7 +240,7 @@ class SystemNode(Node):
     def can_travel(self, value: object) -> bool:
         """Return True for what can be sent to other systems."""
         try:
-            self._broker.outgoing.encode(value)
+            self.encode(value)
         except (CallboardError, ValueError):
             return False
         return True
