@@ -106,7 +106,7 @@ class LogPart(Part):
         self.log.flush()
 
     def trim(self, sender):
-        self.log.trim(0)
+        self.log.trim()
 
     def close(self, sender):
         if sender == "inner" and is_inside(self.log):
