@@ -71,7 +71,8 @@ class Spool:
         self.size = sum(len(frame) for _, frame in self._frames(is_told=False))
 
     def __len__(self) -> int:
-        return self._end - self._position
+        position = self._position  # first: the end may grow in between, and be received
+        return self._end - position
 
     def append(self, frame: bytes) -> None:
         """Store a frame.
