@@ -228,5 +228,5 @@ def test_what_is_no_toml_says_where(tmp_path, capsys):
     assert main(["mqtt", "check", str(path)]) == 1
 
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"{path}: it is no TOML: " in line
+    assert f"{path}: it is not TOML: " in line
     assert line.endswith("(at line 1, column 4); correct it there")
