@@ -552,8 +552,8 @@ class ClusterWatch:
         """Read a window at its known position; return None if its rows have moved too far."""
         skips = {member: max(0, skip - MARGIN) for member, (skip, _) in places_before.items()}
         parts = [
-            replace(window, skip=skips[member], limit=skip + taken + MARGIN - skips[member])
-            for member, (skip, taken) in places_before.items()
+            replace(window, skip=skips[member], limit=skip + count + MARGIN - skips[member])
+            for member, (skip, count) in places_before.items()
         ]
         answers, silent = await self._ask_all(
             list(places_before),

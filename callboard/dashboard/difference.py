@@ -19,14 +19,14 @@ def difference(old: Any, new: Any, unless: AbstractSet[str] = frozenset()) -> An
         return new
     patch = {name: None for name in old if name not in new}
     for name, value in new.items():
-        before = old.get(name)
+        old_value = old.get(name)
         if value is None:
-            if before is not None:
+            if old_value is not None:
                 patch[name] = None
-        elif isinstance(value, dict) and isinstance(before, dict):
-            if inner := difference(before, value, unless):
+        elif isinstance(value, dict) and isinstance(old_value, dict):
+            if inner := difference(old_value, value, unless):
                 patch[name] = inner
-        elif before != value or type(before) is not type(value):
+        elif old_value != value or type(old_value) is not type(value):
             patch[name] = value
     return patch if patch.keys() - unless else {}
 

@@ -90,7 +90,7 @@ class Guard:
             return Judgment(403, "the token is wrong; use the printed link")
         if is_page or path.startswith(self.static):
             return Judgment()
-        if any(map(self._is_token, self._shown(headers))):
+        if any(map(self._is_token, self._tokens(headers))):
             return Judgment()
         return Judgment(401, "the token is missing; open the link that was printed")
 
@@ -98,7 +98,7 @@ class Guard:
         """Compare a text with the token, in constant time."""
         return secrets.compare_digest(text.encode(), self.token.encode())
 
-    def _shown(self, headers: Headers) -> list[str]:
+    def _tokens(self, headers: Headers) -> list[str]:
         """Return all possible tokens in a request's headers.
 
         Browsers share cookies between all ports of a host name. So cookies of other programs

@@ -169,9 +169,9 @@ class Chronicle:
     @property
     def has_healed(self) -> bool:
         """Whether all milestones of the scripted blow were reached, if there was one."""
-        wanted = {milestone for milestone, _, _ in _MILESTONES.values()} | {"restarted"}
+        required = {milestone for milestone, _, _ in _MILESTONES.values()} | {"restarted"}
         return all(
-            wanted <= incident.milestones.keys()
+            required <= incident.milestones.keys()
             for incident in self.incidents
             if incident.is_scripted
         )

@@ -182,12 +182,12 @@ _ROWS: Final[tuple[Row[_Look], ...]] = (
     (
         "served_log_readers",
         "Remote readers of each log of this node within the last minute.",
-        lambda snapshot: by_label("log", {each.name: each.readers for each in snapshot.logs}),
+        lambda snapshot: by_label("log", {log.name: log.readers for log in snapshot.logs}),
     ),
     (
         "served_log_lag_bytes",
         "Bytes that the slowest of these readers has not read, by log.",
-        lambda snapshot: by_label("log", {each.name: each.lag for each in snapshot.logs}),
+        lambda snapshot: by_label("log", {log.name: log.lag for log in snapshot.logs}),
     ),
     ("entity_slots", "Slots owned by this node, by entity type.", _of_types("slots")),
     ("entities_active", "Entities active on this node.", _of_types("active")),

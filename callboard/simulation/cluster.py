@@ -288,9 +288,9 @@ class Cluster:
         self._options[node] = options
         return node
 
-    def _happened(self, where: str, event: object) -> None:
+    def _happened(self, node_name: str, event: object) -> None:
         """Record an event of a node in the trace."""
-        self.trace.note(self.now, where, describe(event))
+        self.trace.note(self.now, node_name, describe(event))
 
     # --- time ---
 
@@ -309,14 +309,14 @@ class Cluster:
         clock = self.clock
         end = clock.now + limit
         self.moment("test")
-        seen, rounds = -1.0, 0
+        latest, rounds = -1.0, 0
         while not condition():
-            if clock.now != seen:
-                seen, rounds = clock.now, 0
+            if clock.now != latest:
+                latest, rounds = clock.now, 0
             else:
                 rounds += 1
                 if rounds > STANDSTILL:
-                    msg = f"time stands still at {seen:.6f} s: {STANDSTILL:,} rounds in a row"
+                    msg = f"time stands still at {latest:.6f} s: {STANDSTILL:,} rounds in a row"
                     raise TimeStandsStill(msg)
             if clock.run_due() or self._awake:
                 self._take_turns()
@@ -362,13 +362,13 @@ class Cluster:
         """
         limit = 3600.0 if timeout is None else timeout
         is_nodes = timeout is None and future.asked is None
-        before, starting = self.is_linking, self._starting
+        was_linking, starting = self.is_linking, self._starting
         self._has_begun = self._has_begun or not is_nodes
-        self.is_linking = before or not self._has_begun
+        self.is_linking = was_linking or not self._has_begun
         try:
             self.run_until(lambda: future.is_done or self._has_ended(starting), limit)
         finally:
-            self.is_linking = before
+            self.is_linking = was_linking
         if future.is_done:
             return
         if starting is not None and self._has_ended(starting):
@@ -624,12 +624,12 @@ class Cluster:
         else:
             runner_of(machine).die()
 
-    def _note(self, what: str, *parts: object) -> None:
+    def _note(self, fault: str, *parts: object) -> None:
         """Record a fault in the trace."""
         texts = [
             part.name if isinstance(part, Node | SimulatedHost) else part for part in parts
         ]
-        self.trace.note(self.now, "test", what, *texts)
+        self.trace.note(self.now, "test", fault, *texts)
 
     # --- the end ---
 
@@ -748,9 +748,9 @@ class SimulatedMachine(NamedTuple):
         """Return the address of a host by its name; unknown names are addresses already."""
         return [(self.cluster.network.names.get(host, host), port)]
 
-    def connect(self, found: Any) -> tuple[Any, int]:
+    def connect(self, address: Any) -> tuple[Any, int]:
         """Start connecting; return the socket and an error number, 0 while in progress."""
-        return self.cluster.network.connect(self.host, found), 0
+        return self.cluster.network.connect(self.host, address), 0
 
     @property
     def disk(self) -> SimulatedDisk:

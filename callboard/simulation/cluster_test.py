@@ -177,7 +177,7 @@ class ClusterTest:
                 )
                 raise NotDeterministic(message)
             if isinstance(self.seeds, int):  # a list of seeds stays as it is
-                _keep(root, name, failed)
+                _save_seed(root, name, failed)
             return self._small(repeated, arguments)
         if only is None:
             warn_of_missed(name, f"{len(seeds)} seeds", self.scenario, counted)
@@ -307,7 +307,7 @@ class Run:
         """Return the error with a note: the seed, and a test that reproduces the failure."""
         assert self.error is not None
         program = self.program(scenario, request)
-        self.error.add_note(f"seed {self.seed}; this test fails alike:\n\n{program}")
+        self.error.add_note(f"seed {self.seed}; this test reproduces the failure:\n\n{program}")
         return self.error
 
 
@@ -396,7 +396,7 @@ def _planned(seeds: int | list[int], name: str, root: Path | None) -> list[int]:
         return seeds
     chance = environment.chance(name)
     drawn = [chance.randrange(2**31) for _ in range(environment.seeds(seeds))]
-    return list(dict.fromkeys([*_kept(root, name), *drawn]))
+    return list(dict.fromkeys([*_saved_seeds(root, name), *drawn]))
 
 
 def _file(root: Path, name: str) -> Path:
@@ -404,7 +404,7 @@ def _file(root: Path, name: str) -> Path:
     return root / KEPT / f"{zlib.crc32(name.encode()):08x}.txt"
 
 
-def _kept(root: Path | None, name: str) -> list[int]:
+def _saved_seeds(root: Path | None, name: str) -> list[int]:
     """Return the saved failed seeds of a test."""
     if root is None or not _file(root, name).exists():
         return []
@@ -412,9 +412,9 @@ def _kept(root: Path | None, name: str) -> list[int]:
     return [int(line) for line in lines if line.strip().isdecimal()]
 
 
-def _keep(root: Path | None, name: str, seed: int) -> None:
+def _save_seed(root: Path | None, name: str, seed: int) -> None:
     """Save a failed seed."""
-    if root is None or seed in _kept(root, name):
+    if root is None or seed in _saved_seeds(root, name):
         return
     path = _file(root, name)
     path.parent.mkdir(parents=True, exist_ok=True)

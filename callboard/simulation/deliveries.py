@@ -64,7 +64,7 @@ class NothingLost:
             ]
             if missing or not receivers:
                 names = ", ".join(sorted(missing)) or "any client"
-                message = f"{_told(send)} did not arrive at {names}:\n{draw([send])}"
+                message = f"{_described(send)} did not arrive at {names}:\n{draw([send])}"
                 raise MessageLost(message)
 
 
@@ -98,12 +98,10 @@ def at_most_once(history: History) -> None:
             drawing = draw([arrival] if send is None else [send, arrival])
             message = f"{arrival.client} received a message that {problem}:\n{drawing}"
             raise MessageDoubled(message)
-        if (
-            first := arrivals.setdefault((arrival.client, message_key), arrival)
-        ) is not arrival:
-            message = (
-                f"{_told(send)} reached {arrival.client} twice:\n{draw([send, first, arrival])}"
-            )
+        first = arrivals.setdefault((arrival.client, message_key), arrival)
+        if first is not arrival:
+            operations = [send, first, arrival]
+            message = f"{_described(send)} reached {arrival.client} twice:\n{draw(operations)}"
             raise MessageDoubled(message)
 
 
@@ -129,7 +127,7 @@ def in_order(history: History) -> None:
         previous = latest.get(pair)
         if previous is not None and send.began < previous[0].began:
             message = (
-                f"{_told(send)} reached {received.client} after a later one:\n"
+                f"{_described(send)} reached {received.client} after a later one:\n"
                 f"{draw([send, *previous, received])}"
             )
             raise OutOfOrder(message)
@@ -147,7 +145,9 @@ def _sends(history: History) -> dict[Hashable, Operation]:
         if operation.name == "send":
             message_key = (identity(operation.key), identity(operation.value))
             if sends.setdefault(message_key, operation) is not operation:
-                message = f"{_told(operation)} was sent twice; number the messages of a key"
+                message = (
+                    f"{_described(operation)} was sent twice; number the messages of a key"
+                )
                 raise ValueError(message)
     return sends
 
@@ -157,8 +157,8 @@ def _receives(history: History) -> Iterator[Operation]:
     return (operation for operation in history.operations if operation.name == "receive")
 
 
-def _told(sent: Operation) -> str:
+def _described(operation: Operation) -> str:
     """Return a description of a sent message."""
-    topic = "" if sent.key is None else f" on {shown(sent.key, 60)}"
-    sender = f" by {sent.client}" if sent.client else ""
-    return f"the message {shown(sent.value, 60)} sent{sender}{topic}"
+    topic = "" if operation.key is None else f" on {shown(operation.key, 60)}"
+    sender = f" by {operation.client}" if operation.client else ""
+    return f"the message {shown(operation.value, 60)} sent{sender}{topic}"

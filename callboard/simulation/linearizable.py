@@ -98,8 +98,8 @@ class Linearizable:
         operation together with the operations that were pending.
         """
         assert last.ended is not None
-        before = [operation for operation in search.operations if operation.began < last.ended]
-        core = _shortest(self.model, before, last)
+        earlier = [operation for operation in search.operations if operation.began < last.ended]
+        core = _shortest(self.model, earlier, last)
         states, under_way = search.left
         on = "" if key is None else f" on {shown(key)}"
         head = f"no order of these operations{on} is possible for a {type(self.model).__name__}"
@@ -113,7 +113,7 @@ class Linearizable:
             start = shown(self.model.start)
             return f"{head} that starts as {start}:\n{draw(core)}{more}"
         start = " or ".join(sorted(shown(operation) for operation in states))
-        past = len(before) - len(under_way)
+        past = len(earlier) - len(under_way)
         return f"{head} that is {start} after {past:,} earlier ones:\n{draw(under_way)}"
 
 
@@ -211,10 +211,10 @@ class _Search:
         happened = reduce(and_, (mask for _, mask in places))
         under_way = [*self._reads, *chain.from_iterable(self._under_way.values()), index]
         waiting = {pending for pending in under_way if not happened & self._bits[pending]}
-        known = [
+        answered = [
             self.operations[pending] for pending in sorted(waiting) if self._is_known[pending]
         ]
-        return {state for state, _ in places}, known
+        return {state for state, _ in places}, answered
 
     def _begin(self, index: int) -> None:
         """Add an operation to the pending ones."""

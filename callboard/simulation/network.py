@@ -525,8 +525,8 @@ class SimulatedNetwork:
         """Remove all cuts, and send what was held."""
         for way in self._ways.values():
             way.is_cut = False
-        held, self._held = self._held, []
-        for waiting in held:
+        packets, self._held = self._held, []
+        for waiting in packets:
             self._travel(*waiting)
 
     def is_held(self, sock: SimulatedSocket) -> bool:
@@ -536,8 +536,8 @@ class SimulatedNetwork:
     def mend(self, one: str, other: str) -> None:
         """Remove the cuts between two hosts, and send what was held between them."""
         self.way(one, other).is_cut = self.way(other, one).is_cut = False
-        held, self._held = self._held, []
-        for waiting in held:
+        packets, self._held = self._held, []
+        for waiting in packets:
             if {waiting[1], waiting[2]} == {one, other}:
                 self._travel(*waiting)
             else:

@@ -53,8 +53,8 @@ class EventTrace:
 
 def _line(event: tuple[float, str, tuple[Any, ...]]) -> str:
     """Format an event as a line of text."""
-    when, where, what = event
-    return f"{when:.9f} {where} {' '.join(map(str, what))}"
+    when, place, parts = event
+    return f"{when:.9f} {place} {' '.join(map(str, parts))}"
 
 
 def describe(event: object) -> str:

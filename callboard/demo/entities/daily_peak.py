@@ -155,8 +155,8 @@ class PeakWatch:
         """Start asking for the peaks of a lost host; on the node's thread."""
         if name not in HOSTS or self._writer.is_resting:
             return
-        known = self._writer.lived_on(node_id)
-        work = threading.Thread(target=self._until_back, args=(name, known), daemon=True)
+        peaks = self._writer.lived_on(node_id)
+        work = threading.Thread(target=self._until_back, args=(name, peaks), daemon=True)
         work.start()
 
     def _until_back(self, name: str, peaks: dict[str, float]) -> None:

@@ -602,8 +602,8 @@ class Substitutes:
         finally:
             self._users -= 1
             if self._users == 0:
-                for home, name, before in reversed(self._undo):
-                    setattr(home, name, before)
+                for home, name, original in reversed(self._undo):
+                    setattr(home, name, original)
                 self._undo.clear()
 
     def _install(self) -> None:

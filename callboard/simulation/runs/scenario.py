@@ -239,7 +239,7 @@ def _mark_expression(name: str, value: object, function: Any, test: str) -> str:
         if mark.name != "parametrize" or len(mark.args) < 2:
             continue
         names, rows = mark.args[:2]
-        names = [each.strip() for each in names.split(",")] if isinstance(names, str) else names
+        names = [part.strip() for part in names.split(",")] if isinstance(names, str) else names
         if name not in names or not isinstance(rows, list | tuple):
             continue
         for place, row in enumerate(rows):

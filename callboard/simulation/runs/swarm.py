@@ -220,10 +220,10 @@ class Swarm:
             draft = _Draft(self.span, rhythm, rng, starts=False)
             return draft.exact(kind, rng.randint(1, min(_EXACT_MOST, self.most)))
         part = _BLACKOUT_WITH_DISK if "disk" in moments else _BLACKOUT
-        known = rhythm or Rhythm()
-        count, doomed = known.machines or 3, len(known.mortal) or 3
+        profile = rhythm or Rhythm()
+        count, doomed = profile.machines or 3, len(profile.mortal) or 3
         if crash in self.kinds and 1 < doomed <= self.most and rng.random() < part:
-            draft = _Draft(self.span, known, rng, starts=True)
+            draft = _Draft(self.span, profile, rng, starts=True)
             return draft.blackouts(crash, doomed, rng.randint(1, min(2, self.most // doomed)))
         is_whole = 2 < count <= _HALVES_MOST and self.most > 2
         if partition in self.kinds and is_whole and rng.random() < _HALVES:
@@ -272,9 +272,11 @@ class _Draft:
         self._shortest = span / 8 if rng.random() < _LONG else SHORTEST
         self._span = min(span, rhythm.busy) if rng.random() < _BUSY else span
         self._moments = rhythm.moments
-        known = {moment for moment in MOMENTS if not rhythm.moments or moment in rhythm.moments}
-        known = known | {"start"} if starts else known - {"start"}
-        self._known = [moment for moment in MOMENTS if moment in known]
+        usable = {
+            moment for moment in MOMENTS if not rhythm.moments or moment in rhythm.moments
+        }
+        usable = usable | {"start"} if starts else usable - {"start"}
+        self._known = [moment for moment in MOMENTS if moment in usable]
 
     def mixture(self, kinds: list[FaultKind]) -> list[Fault]:
         """Draw a fault of each of these kinds.
@@ -388,7 +390,7 @@ class _Draft:
     def halves(self, kind: FaultKind, count: int, most: int) -> list[Fault]:
         """Draw partitions of all machines into two sides, one after another."""
         rng = self._rng
-        shared = [each for each in ("answer", "test") if self._moments.get(each)]
+        shared = [moment for moment in ("answer", "test") if self._moments.get(moment)]
         lasts = between(rng, 0.2, self._lasting / 4)
         faults: list[Fault] = []
         for _ in range(rng.randint(1, 3)):

@@ -112,12 +112,12 @@ def schedule_test(
         if order is not None:
             _live_one(request, search, order)
             return
-        saved = _kept(request.config.rootpath, name)
+        saved = _saved_schedules(request.config.rootpath, name)
         explored = _explore(request, search, saved)
         if explored.failure is None:
             warn_of_missed(name, f"{explored.tried:,} schedules", function, search.met)
         if explored.failure is not None:
-            _keep(request.config.rootpath, name, explored.failure.taken, saved)
+            _save_schedule(request.config.rootpath, name, explored.failure.taken, saved)
             _fail(request, search, explored.failure, explored)
 
     lived.__signature__ = test_function.signature()  # type: ignore[attr-defined]
@@ -193,7 +193,7 @@ def _checked_schedule(schedule: Iterable[Deviation]) -> list[Deviation]:
     for deviation in listed:
         kinds = [type(item) for item in deviation] if isinstance(deviation, Sequence) else []
         require(kinds == [int, str], needed, deviation)
-    return [(number, who) for number, who in listed]
+    return [(number, step_name) for number, step_name in listed]
 
 
 def _explore(
@@ -222,10 +222,10 @@ def _live_one(
     if life.error is not None:
         _fail(request, search, life, None)
     if life.missed is not None:
-        number, who = life.missed
+        number, step_name = life.missed
         message = (
-            f"step {number} cannot be {who!r}, because the test has changed; search again "
-            f"without schedule=. The steps were:\n{life}"
+            f"step {number} cannot be {step_name!r}, because the test has changed; search "
+            f"again without schedule=. The steps were:\n{life}"
         )
         raise NoSuchStep(message)
 
@@ -242,7 +242,9 @@ def _fail(
     prefix = f"{explored}:\n" if explored is not None else ""
     life.error.add_note(f"{prefix}{life}")
     if explored is not None:
-        life.error.add_note(f"\nthis test fails alike:\n\n{_program(request, search, life)}")
+        life.error.add_note(
+            f"\nthis test reproduces the failure:\n\n{_program(request, search, life)}"
+        )
     raise life.error
 
 
@@ -263,18 +265,20 @@ def _file(root: Path, name: str) -> Path:
     return root / KEPT / f"{zlib.crc32(name.encode()):08x}.txt"
 
 
-def _kept(root: Path, name: str) -> list[list[Deviation]]:
+def _saved_schedules(root: Path, name: str) -> list[list[Deviation]]:
     """Return the saved failed schedules of a test."""
     path, schedules = _file(root, name), []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
-            schedules.append([(int(number), str(who)) for number, who in json.loads(line)])
+            schedules.append(
+                [(int(number), str(step_name)) for number, step_name in json.loads(line)]
+            )
         except (ValueError, TypeError):  # the line with the test's name, or foreign text
             continue
     return schedules
 
 
-def _keep(
+def _save_schedule(
     root: Path, name: str, schedule: Sequence[Deviation], saved: Sequence[Sequence[Deviation]]
 ) -> None:
     """Save a failed schedule."""

@@ -153,11 +153,11 @@ class Search:
         remaining = dict(deviations)
 
         def plan(number: int, could: Sequence[str]) -> int:
-            who = remaining.pop(number, could[0])
-            if who not in could:
-                life.missed = life.missed or (number, who)
+            step_name = remaining.pop(number, could[0])
+            if step_name not in could:
+                life.missed = life.missed or (number, step_name)
                 return 0
-            return could.index(who)
+            return could.index(step_name)
 
         self._live(life, plan, compares=self.prune)
         if remaining and life.missed is None:
@@ -219,7 +219,10 @@ class Search:
                         continue
                     if row.state is not None:
                         explored_states.add(row.state)
-                    todo += [(*life.deviations, (row.number, who)) for who in row.could[1:]]
+                    todo += [
+                        (*life.deviations, (row.number, step_name))
+                        for step_name in row.could[1:]
+                    ]
         explored.is_whole = True
         return None
 
@@ -280,10 +283,10 @@ def _no_logs() -> Iterator[None]:
         logging.disable(was_disabled)
 
 
-def _changed(before: Life, after: Life) -> NotDeterministic:
+def _changed(first: Life, second: Life) -> NotDeterministic:
     """Return the error for a schedule whose outcome changed."""
     was, is_ = (
-        type(life.error).__name__ if life.error else "nothing" for life in (before, after)
+        type(life.error).__name__ if life.error else "nothing" for life in (first, second)
     )
     return NotDeterministic(
         f"a schedule failed with {was}, and with {is_ or 'nothing'} when it was repeated: "
@@ -309,8 +312,8 @@ def _falling(chance: random.Random, steps: int) -> Plan:
 
     def plan(number: int, could: Sequence[str]) -> int:
         nonlocal lowest
-        for who in could:
-            priorities.setdefault(who, chance.random())
+        for step_name in could:
+            priorities.setdefault(step_name, chance.random())
         best = max(range(len(could)), key=lambda place: priorities[could[place]])
         if number in falls:
             lowest -= 1.0

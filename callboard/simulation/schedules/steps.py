@@ -120,7 +120,9 @@ class OnTheWay:
     @property
     def what(self) -> str:
         """Description of the next bytes."""
-        return next((_told(data) for _, data in self.packets if not _is_quiet(data)), "")
+        return next(
+            (_describe_frames(data) for _, data in self.packets if not _is_quiet(data)), ""
+        )
 
     def arrive(self, _: bool) -> None:  # noqa: FBT001 - as any step
         """Deliver the next bytes, and the quiet ones before them."""
@@ -156,7 +158,7 @@ def _is_quiet(data: bytes) -> bool:
     return bool(flags) and all(flags)
 
 
-def _told(data: bytes) -> str:
+def _describe_frames(data: bytes) -> str:
     """Describe the frames in some bytes."""
     if not data:
         return "the end of the connection"
@@ -459,7 +461,7 @@ class SteppedCluster(Cluster):
             state = self._print.state(self._scene(), could)
         index = self._plan(number, could) if len(could) > 1 else 0
         step = steps[index]
-        row = Row(number, self.now, step.who, self._what(step), could, state)
+        row = Row(number, self.now, step.who, self._description(step), could, state)
         self.rows.append(row)
         if number > STANDSTILL_STEPS and self.rows[-STANDSTILL_STEPS].when == self.now:
             msg = f"time stands still at {self.now:g} s: {STANDSTILL_STEPS:,} steps in a row"
@@ -565,7 +567,7 @@ class SteppedCluster(Cluster):
         )
         return f"asyncio on {runner.name if runner is not None else '?'}"
 
-    def _what(self, step: NextStep) -> str:
+    def _description(self, step: NextStep) -> str:
         """Describe the input of a step."""
         subject = step.about
         if isinstance(subject, OnTheWay):
@@ -602,7 +604,9 @@ class SteppedCluster(Cluster):
         cells = self._cells()
         cells_by_ref = {cell.ref: cell for cell in cells}
         waits = {
-            cell: other for cell in cells if (other := _asked(cell, cells_by_ref)) is not None
+            cell: other
+            for cell in cells
+            if (other := _awaited_cell(cell, cells_by_ref)) is not None
         }
         for start in waits:
             path, cell = [start], waits[start]
@@ -620,7 +624,7 @@ def _take(runner: SteppedRunner, runnable: Runnable, _: bool) -> None:  # noqa: 
     runner.take(runnable)
 
 
-def _asked(cell: Cell, cells_by_ref: dict[Any, Cell]) -> Cell | None:
+def _awaited_cell(cell: Cell, cells_by_ref: dict[Any, Cell]) -> Cell | None:
     """Return the cell whose answer a blocked cell awaits, if that one is blocked as well."""
     task = cell.task
     if task is None or task.ready or not isinstance(task.waiting_for, Future):

@@ -220,7 +220,7 @@ def test_a_test_that_skips_is_skipped(pytester, monkeypatch, processes):
     result.assert_outcomes(skipped=3, failed=2, xfailed=1)
     for where in ("here", "there", "anywhere"):
         result.stdout.fnmatch_lines([f"SKIPPED*no database {where}"])
-    result.stdout.fnmatch_lines(["*it is broken", "*this test fails alike:*"])
+    result.stdout.fnmatch_lines(["*it is broken", "*this test reproduces the failure:*"])
 
 
 PRINTED = """
@@ -287,7 +287,7 @@ PRINTED = """
 def printed(text: str) -> list[str]:
     """Return the programs in pytest's output, each once."""
     found = []
-    for part in text.split("this test fails alike:")[1:]:
+    for part in text.split("this test reproduces the failure:")[1:]:
         lines = part.split("\n")[1:]
         end = next(i for i, line in enumerate(lines) if not line.startswith("E"))
         found.append("\n".join(line[4:] for line in lines[:end]))
