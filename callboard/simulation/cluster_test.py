@@ -346,7 +346,7 @@ def cluster_test(
     function = Scenario(scenario, "cluster_test")
 
     @functools.wraps(scenario)
-    def lived(*bound: object, **arguments: Any) -> None:
+    def wrapper(*bound: object, **arguments: Any) -> None:
         from callboard.simulation.plugin import CLUSTER, seed_of
 
         __tracebackhide__ = True
@@ -369,10 +369,10 @@ def cluster_test(
                 bound_test.live(run.seed, run.smallest, arguments, run.steps)
             raise run.told(scenario, request)
 
-    lived.__signature__ = function.signature()  # type: ignore[attr-defined]
-    lived.scenario = scenario  # type: ignore[attr-defined]
-    lived.test = test  # type: ignore[attr-defined]
-    return lived
+    wrapper.__signature__ = function.signature()  # type: ignore[attr-defined]
+    wrapper.scenario = scenario  # type: ignore[attr-defined]
+    wrapper.test = test  # type: ignore[attr-defined]
+    return wrapper
 
 
 def enough(parts: int, took: float, worked: float) -> bool:

@@ -24,7 +24,8 @@ PAUSE: Final = 0.01
 #: Seconds after which the watch for the entities of a lost node gives up.
 WATCH_LIMIT: Final = 20.0
 
-#: An owner that changed within so many seconds changed because the former one is lost.
+#: A change of owner within this many seconds before the report of a lost node is a result of
+#: that loss.
 TAKEN_WITHIN: Final = 2.0
 
 Note = Callable[..., object]

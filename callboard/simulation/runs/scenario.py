@@ -121,10 +121,10 @@ class Scenario:
             raise WrongArgument(message)
 
         @functools.wraps(self.function)
-        def lived(*args: Any, **options: Any) -> object:
+        def call_on_copy(*args: Any, **options: Any) -> object:
             return self.function(copy.copy(bound[0]), *args, **options)
 
-        return lived
+        return call_on_copy
 
     def program(
         self,

@@ -94,7 +94,7 @@ def schedule_test(
     test_function = Scenario(scenario, "schedule_test")
 
     @functools.wraps(scenario)
-    def lived(*bound: object, **arguments: Any) -> None:
+    def wrapper(*bound: object, **arguments: Any) -> None:
         from callboard.simulation.plugin import seed_of
 
         __tracebackhide__ = True
@@ -120,9 +120,9 @@ def schedule_test(
             _save_schedule(request.config.rootpath, name, explored.failure.taken, saved)
             _fail(request, search, explored.failure, explored)
 
-    lived.__signature__ = test_function.signature()  # type: ignore[attr-defined]
-    lived.scenario = scenario  # type: ignore[attr-defined]
-    return lived
+    wrapper.__signature__ = test_function.signature()  # type: ignore[attr-defined]
+    wrapper.scenario = scenario  # type: ignore[attr-defined]
+    return wrapper
 
 
 def explore(
