@@ -275,7 +275,7 @@ VIEWS: Final[dict[str, View]] = {
         "events of all nodes, the latest first",
         _events,
         (
-            *(each for each in _WINDOW if each.name != "rising"),
+            *(parameter for parameter in _WINDOW if parameter.name != "rising"),
             Parameter("after", "only events after this id", "integer", 0, 10**9),
             Parameter("kind", "only events of this kind", most=100),
         ),
