@@ -164,7 +164,7 @@ def test_an_address_that_needs_more_is_one_line_and_misuse(address, capsys):
 def test_without_a_file_nobody_elsewhere_is_let_in(capsys):
     assert main(["mqtt", "run", "--listen", "0.0.0.0:0"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "everybody may do everything; set users" in line
+    assert "every client may do everything; set users" in line
 
 
 def test_a_file_is_checked(file, capsys):
