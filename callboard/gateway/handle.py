@@ -182,8 +182,8 @@ class ModuleHandle:
     _lock: locks.Lock = field(
         default_factory=lambda: locks.lock("counters of a gateway module", 245)
     )
-    #: Reasons of losses that are not counted yet; empty for messages without a sink. Appending is
-    #: atomic, because a message may be lost inside another count.
+    #: Reasons of losses that are not counted yet; empty for messages without sinks. Appending
+    #: is atomic, because a message may be lost inside another count.
     _uncounted: deque[str] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
