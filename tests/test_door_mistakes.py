@@ -122,8 +122,8 @@ GATEWAYS = {
     "no file": (lambda at: Gateway.from_file(at / "no.toml"), GatewayError, "give the path"),
     "a folder": (lambda at: Gateway.from_file(at), GatewayError, "give the path"),
     "a number": (lambda at: Gateway.from_file(5), errors.WrongArgument, "is a text"),
-    "no TOML": (lambda at: written(at, "a = ["), GatewayError, "no TOML"),
-    "no JSON": (lambda at: written(at, "{", "gateway.json"), GatewayError, "no JSON"),
+    "no TOML": (lambda at: written(at, "a = ["), GatewayError, "not TOML"),
+    "no JSON": (lambda at: written(at, "{", "gateway.json"), GatewayError, "not JSON"),
     "misspelt": (lambda at: written(at, "[[modul]]\nname='x'"), GatewayError, "there are load"),
     "no such module": (
         lambda at: written(at, "[[modules]]\nname='x'\nmodule='nope'"),

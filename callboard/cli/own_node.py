@@ -76,7 +76,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     try:
         return host_port.parse_listen(text)
     except ValueError as error:
-        why = f"{text!r} is no HOST:PORT"
+        why = f"{text!r} is not HOST:PORT"
         raise Misuse(why=why, step="write it like --listen 127.0.0.1:4222") from error
 
 

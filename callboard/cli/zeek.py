@@ -214,7 +214,7 @@ def _parse_address(text: str) -> tuple[str, int]:
     try:
         return host_port.parse_listen(text)
     except ValueError as error:
-        why = f"{text!r} is no HOST:PORT"
+        why = f"{text!r} is not HOST:PORT"
         raise Misuse(why=why, step="write it like 127.0.0.1:9999") from error
 
 

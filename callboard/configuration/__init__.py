@@ -1,5 +1,5 @@
-"""Reading configurations: files and the environment, with every mistake at once.
+"""Read configurations from files and the environment, and report all mistakes at once.
 
-`host_port` costs nothing to import. `reading` loads pydantic and tomllib: only commands, and
-what reads a file, import it.
+`host_port` imports nothing heavy. `reading` loads pydantic and tomllib, so only commands and
+code that reads a file import it.
 """

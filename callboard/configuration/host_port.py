@@ -15,13 +15,13 @@ def parse_host_port(text: str) -> tuple[str, int]:
     """
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or len(port) > 5 or int(port) > PORT_LIMIT:
-        message = f"{text!r} is no HOST:PORT; write it like 127.0.0.1:4222"
+        message = f"{text!r} is not HOST:PORT; write it like 127.0.0.1:4222"
         raise ValueError(message)
     return host.strip("[]"), int(port)
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Return what `node.listen` takes for `HOST:PORT` or `unix:/PATH`.
+    """Return the arguments of `node.listen` for `HOST:PORT` or `unix:/PATH`.
 
     Raises:
         ValueError: the text has another form.

@@ -1,8 +1,8 @@
-"""One way to read configurations: TOML or JSON into pydantic tables.
+"""Read configurations: TOML or JSON into pydantic tables.
 
-`read_values` reads a file, `check_values` makes a table of what it says, and `check_whole` also
-looks for what the types do not say. Each raises once, with a line for every mistake: file, path
-of the key, value, what was expected. How the error is called is said by the room that reads
+`read_values` reads a file, `check_values` makes a table of its values, and `check_whole` also
+applies checks that types cannot express. Each raises one error with a line for every mistake:
+file, path of the key, value, and the expected form. The caller chooses the class of the error
 (`refuse`).
 """
 
@@ -30,13 +30,13 @@ from callboard.support.redaction import HIDDEN, hidden, is_secret, redacted
 from callboard.support.seconds import LARGEST
 from callboard.support.text import TEXT_LIMIT, shown
 
-#: Bytes of a configuration file: parsers need several times that in memory.
+#: Bytes of a configuration file. Parsers need several times its size in memory.
 FILE_LIMIT: Final = 16 * 1024 * 1024
 
-#: Characters of a value in the text of a mistake.
+#: Characters of a value that an error line quotes.
 SHOWN_LIMIT: Final = 60
 
-#: Levels of tables and lists, and parts of a key, of a configuration: ten times what any has.
+#: Nested tables and lists, and parts of a dotted key. Real configurations have at most six.
 DEPTH_LIMIT: Final = 64
 _TOO_DEEP: Final = f"it is nested more than {DEPTH_LIMIT} deep"
 _KEY_PART: Final = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
@@ -44,22 +44,22 @@ _DEEP_KEY: Final = re.compile(rf"(?<![\w-])(?:{_KEY_PART}\.[ \t]*+){{{DEPTH_LIMI
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
-#: Makes the error of a room from a line for each mistake.
+#: Builds the caller's error from one line for each mistake.
 Refuse = Callable[[list[str]], Exception]
 
 
 class Table(BaseModel):
-    """A table of a configuration; a key that it does not name is a mistake."""
+    """A table of a configuration; unknown keys are mistakes."""
 
-    # the error of pydantic is the cause of ours, and would show passwords in a traceback
+    # Tracebacks print pydantic's error as the cause of ours; its inputs may be passwords.
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True
     )
 
     @field_validator("*")
     @classmethod
-    def _can_be_reckoned_with(cls, value: Any) -> Any:
-        """Refuse numbers that floats made of them, or the system, do not hold."""
+    def _check_range(cls, value: Any) -> Any:
+        """Refuse numbers that a float or a system call cannot represent."""
         if isinstance(value, int | float) and not -LARGEST <= value <= LARGEST:
             message = f"at most {LARGEST:,}"
             raise ValueError(message)
@@ -67,7 +67,7 @@ class Table(BaseModel):
 
 
 class StrictTable(Table):
-    """A table that takes values only as they are: no number is made of a text."""
+    """A table without conversions: a text is not accepted for a number."""
 
     model_config = ConfigDict(strict=True)
 
@@ -77,7 +77,7 @@ C = TypeVar("C")
 
 
 def text_form(parse: Callable[[str], object]) -> AfterValidator:
-    """Return a validator that leaves a text as it is and refuses it where `parse` does."""
+    """Return a validator that keeps a text unchanged and refuses it if `parse` raises."""
 
     def check(text: str) -> str:
         parse(text)
@@ -87,18 +87,18 @@ def text_form(parse: Callable[[str], object]) -> AfterValidator:
 
 
 def find_file(path: Path, info: ValidationInfo) -> Path:
-    """Return the path of a file that exists; a relative one begins at the context's folder.
+    """Return the path of an existing file; relative paths start at the context's folder.
 
     Raises:
-        ValueError: there is no such file.
+        ValueError: the file does not exist.
     """
     folder: Path = (info.context or {}).get("folder", Path())
-    place = folder / path
-    if not place.is_file():
+    file = folder / path
+    if not file.is_file():
         kind = "a Python file" if info.field_name == "app" else "a file that exists"
-        message = f"there is no file {place}; give the path of {kind}"
+        message = f"there is no file {file}; give the path of {kind}"
         raise ValueError(message)
-    return place
+    return file
 
 
 HostPort = Annotated[str, text_form(parse_host_port)]
@@ -107,17 +107,17 @@ ExistingFile = Annotated[Path, AfterValidator(find_file)]
 
 
 class TooDeep(ValueError):
-    """A text of JSON or TOML is nested deeper than a configuration ever is."""
+    """A JSON or TOML text is nested deeper than `DEPTH_LIMIT`."""
 
 
 def parse(text: str, kind: str) -> Any:
-    """Return what a text of TOML or JSON says.
+    """Parse a text of TOML or JSON.
 
     Raises:
         TooDeep: its values, or the parts of a key, are nested deeper than `DEPTH_LIMIT`.
-        ValueError: it is of another form.
+        ValueError: the text is malformed.
     """
-    # tomllib takes quadratic time for the parts of a key, so they are counted first.
+    # tomllib takes quadratic time for the parts of a dotted key, so count them first.
     if kind == "TOML" and _DEEP_KEY.search(text):
         raise TooDeep(_TOO_DEEP)
     try:
@@ -138,15 +138,15 @@ def parse(text: str, kind: str) -> Any:
 
 
 def read_values(path: Path, refuse: Refuse, *, takes_json: bool = False) -> dict[str, Any]:
-    """Read a file of TOML; or of JSON, unless its name ends in `.toml`.
+    """Read a TOML file, or a JSON file if `takes_json` and its name does not end in `.toml`.
 
     Args:
-        path: of the file.
-        refuse: makes the error.
+        path: path of the file.
+        refuse: builds the error.
         takes_json: whether the file may be JSON.
 
     Raises:
-        Exception: that of `refuse`: the file cannot be read, or has another form.
+        Exception: from `refuse`: the file cannot be read or is malformed.
     """
     kind = "JSON" if takes_json and path.suffix != ".toml" else "TOML"
     step = f"give the path of a {'JSON or TOML' if takes_json else 'TOML'} file"
@@ -155,9 +155,9 @@ def read_values(path: Path, refuse: Refuse, *, takes_json: bool = False) -> dict
     except OSError as error:
         line = f"{path}: {error.strerror}; {step}"
     except UnicodeDecodeError:
-        line = f"{path}: it is no text in UTF-8; {step}"
-    except ValueError as error:  # of the parsers, numbers of too many digits too; TooDeep
-        line = f"{path}: it is no {kind}: {error}; correct it there"
+        line = f"{path}: it is not UTF-8 text; {step}"
+    except ValueError as error:  # parse errors, numbers with too many digits, TooDeep
+        line = f"{path}: it is not {kind}: {error}; correct it there"
     else:
         if isinstance(values, dict):
             return values
@@ -172,17 +172,18 @@ def check_values(
     path: Path | None,
     labels: Mapping[str, str] | None = None,
 ) -> T:
-    """Make a table of values.
+    """Build a table from values.
 
     Args:
         table: the class of the table.
-        values: by key.
-        refuse: makes the error.
-        path: of the file, in whose folder the paths of `ExistingFile` begin; None for none.
-        labels: what mistakes call a key whose value came from elsewhere: an option, a variable.
+        values: values by key.
+        refuse: builds the error.
+        path: path of the file; relative `ExistingFile` paths start in its folder. None if the
+            values are not from a file.
+        labels: names for keys whose values are not from the file: an option, a variable.
 
     Raises:
-        Exception: that of `refuse`, with a line for each mistake.
+        Exception: from `refuse`, with a line for each mistake.
     """
     folder = Path() if path is None else path.parent
     try:
@@ -199,44 +200,44 @@ def explain(
     at: str = "",
     labels: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Return a line for each mistake.
+    """Return a line for each mistake in a pydantic error.
 
     Args:
-        error: of pydantic.
-        table: that was to be made.
-        source: what the whole is called.
-        at: the path of the table in the whole.
-        labels: as `check_values` takes them; they stand for source and path.
+        error: pydantic's error.
+        table: the class of the table that was validated.
+        source: the name of the configuration, such as its path.
+        at: the path of the table within the configuration.
+        labels: as for `check_values`; a label replaces source and path.
     """
     lines = []
     for mistake in error.errors():
-        where = ".".join(map(str, (at, *mistake["loc"]) if at else mistake["loc"]))
-        place = (labels or {}).get(str(next(iter(mistake["loc"]), "")))
-        place = place or f"{source}: {where or 'the whole'}"
+        key_path = ".".join(map(str, (at, *mistake["loc"]) if at else mistake["loc"]))
+        label = (labels or {}).get(str(next(iter(mistake["loc"]), "")))
+        label = label or f"{source}: {key_path or 'the whole'}"
         if mistake["type"] == "missing":
-            lines.append(f"{place}: it has to be there")
+            lines.append(f"{label}: this key is required")
         elif mistake["type"] == "extra_forbidden":
             names = ", ".join(_keys(_table_at(table, mistake["loc"])))
-            lines.append(f"{place}: there is no such key here; there are {names}")
+            lines.append(f"{label}: there is no such key here; known keys are {names}")
         else:
             text = mistake["msg"].removeprefix("Value error, ")
             text = text[0].lower() + text[1:] if text.startswith("Input") else text
-            lines.append(_mistake(place, mistake["loc"], mistake["input"], text))
+            lines.append(_mistake(label, mistake["loc"], mistake["input"], text))
     return [redacted(line) for line in lines]
 
 
-def _mistake(place: str, where: tuple[int | str, ...], value: object, text: str) -> str:
-    """Return the line of a mistake, without a value that is secret."""
-    # The place of a secret is not secret, and neither is a value of one character.
-    is_place = isinstance(value, dict) and list(value) == ["file"]
+def _mistake(label: str, key_path: tuple[int | str, ...], value: object, text: str) -> str:
+    """Return the line of a mistake; values that may be secret are hidden."""
+    # The path of a secret file is not secret, and one character cannot be a real secret.
+    is_file = isinstance(value, dict) and list(value) == ["file"]
     is_short = (isinstance(value, str) and len(value) <= 1) or (
-        isinstance(value, int) and 0 <= value < 10  # of other numbers the text may be too long
+        isinstance(value, int) and 0 <= value < 10  # str() raises for a huge number
     )
-    if is_place or is_short or not any(map(is_secret, where)):
-        return f"{place} = {show(hidden(value))}: {text}"
+    if is_file or is_short or not any(map(is_secret, key_path)):
+        return f"{label} = {show(hidden(value))}: {text}"
     if isinstance(value, str) and value in text:
         text = "it has another form"
-    return f"{place} = {HIDDEN}: {text}"
+    return f"{label} = {HIDDEN}: {text}"
 
 
 def check_whole(
@@ -247,35 +248,40 @@ def check_whole(
     *,
     source: str = "configuration",
 ) -> T:
-    """Make a table of values, and look for mistakes that types do not tell.
+    """Build a table from values, with checks that types cannot express.
 
-    Both kinds are told at once: what is well-formed is looked at, whatever is not.
+    One error reports both kinds of mistakes. Malformed values are removed, and `more` checks
+    the rest; otherwise the user would see the second kind only after correcting the first.
 
     Args:
         table: the class of the table.
-        values: by key.
-        refuse: makes the error.
-        more: yields the path of a mistake, and ` = value: what is to be done`.
-        source: as in `check_values`.
+        values: values by key.
+        refuse: builds the error.
+        more: yields for each mistake its path, and ` = value: what to do`.
+        source: the name of the configuration in each line.
 
     Raises:
-        Exception: that of `refuse`, with a line for each mistake.
+        Exception: from `refuse`, with a line for each mistake.
     """
     lines: list[str] = []
-    left = copy.deepcopy(dict(values))
-    places = {id(item): at for each in _lists(left) for at, item in enumerate(each)}
+    remaining = copy.deepcopy(dict(values))
+    old_indices = {
+        id(item): index for items in _lists(remaining) for index, item in enumerate(items)
+    }
     for levels in range(DEPTH_LIMIT):
         try:
-            made = table.model_validate(left)
+            result = table.model_validate(remaining)
         except ValidationError as error:
             lines = lines or explain(error, table, source)
-            if not _leave_out(left, [each["loc"] for each in error.errors()], levels):
+            if not _leave_out(remaining, [items["loc"] for items in error.errors()], levels):
                 break
         else:
-            for path, said in more(made):
-                lines.append(redacted(f"{source}: {_first_path(path, left, places)}{said}"))
+            for path, detail in more(result):
+                lines.append(
+                    redacted(f"{source}: {_first_path(path, remaining, old_indices)}{detail}")
+                )
             if not lines:
-                return made
+                return result
             break
     raise refuse(lines)
 
@@ -290,15 +296,18 @@ def _lists(value: Any) -> Iterable[list[Any]]:
 
 
 def _leave_out(values: Any, mistakes: list[tuple[int | str, ...]], levels: int) -> bool:
-    """Take out what mistakes are about, or what is so many levels above each; False: all."""
-    leaving: dict[tuple[int, Any], Any] = {}
-    for where in mistakes:
+    """Delete the value of each mistake, or its container that many levels above.
+
+    Return False if nothing would be left.
+    """
+    targets: dict[tuple[int, Any], Any] = {}
+    for key_path in mistakes:
         holders: list[tuple[Any, Any]] = []
         node, above = values, levels
-        for part in where:
+        for part in key_path:
             try:
                 inner = node[part]
-            except (LookupError, TypeError):  # it is missing: the table is what has a mistake
+            except (LookupError, TypeError):  # a missing key: delete the table that lacks it
                 above = max(0, levels - 1)
                 break
             holders.append((node, part))
@@ -306,20 +315,20 @@ def _leave_out(values: Any, mistakes: list[tuple[int | str, ...]], levels: int) 
         if above >= len(holders):
             return False
         holder, part = holders[len(holders) - 1 - above]
-        leaving[id(holder), part] = holder
-    for (_, part), holder in reversed(leaving.items()):  # so that numbers in lists stay right
+        targets[id(holder), part] = holder
+    for (_, part), holder in reversed(targets.items()):  # from the end: list indices stay valid
         del holder[part]
     return True
 
 
-def _first_path(path: str, values: Any, places: Mapping[int, int]) -> str:
-    """Return a path as it was before items were left out of lists."""
+def _first_path(path: str, values: Any, old_indices: Mapping[int, int]) -> str:
+    """Return a path with the list indices that items had before some were deleted."""
     parts: list[str] = []
     for part in path.split("."):
         is_index = isinstance(values, list) and part.isdecimal() and int(part) < len(values)
         if is_index:
             values = values[int(part)]
-            parts.append(str(places.get(id(values), part)))
+            parts.append(str(old_indices.get(id(values), part)))
         else:
             values = values.get(part) if isinstance(values, dict) else None
             parts.append(part)
@@ -327,16 +336,16 @@ def _first_path(path: str, values: Any, places: Mapping[int, int]) -> str:
 
 
 def names_in(values: Mapping[str, Any], key: str) -> list[str]:
-    """Return the names of the tables in a list, also of those that have mistakes."""
+    """Return the names of the tables in a list, including tables with mistakes."""
     items: Any = values.get(key)
     tables = (
-        [each for each in items if isinstance(each, dict)] if isinstance(items, list) else []
+        [table for table in items if isinstance(table, dict)] if isinstance(items, list) else []
     )
-    return [each["name"] for each in tables if isinstance(each.get("name"), str)]
+    return [table["name"] for table in tables if isinstance(table.get("name"), str)]
 
 
 def show(value: object) -> str:
-    """Return a value as mistakes quote it: shortened."""
+    """Return a value as error lines quote it, cut to `SHOWN_LIMIT`."""
     text = str(value) if isinstance(value, Path) else shown(value, TEXT_LIMIT)
     return text if len(text) <= SHOWN_LIMIT else f"{text[: SHOWN_LIMIT - 3]}…"
 
@@ -345,9 +354,9 @@ def _keys(table: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in table.model_fields.items()]
 
 
-def _table_at(table: type[BaseModel], where: tuple[int | str, ...]) -> type[BaseModel]:
-    """Return the table that the last part of a path is a key of."""
-    for part in where[:-1]:
+def _table_at(table: type[BaseModel], key_path: tuple[int | str, ...]) -> type[BaseModel]:
+    """Return the class of the table that contains the last part of a path."""
+    for part in key_path[:-1]:
         for name, field in table.model_fields.items():
             if part in (name, field.alias):
                 table = next(_tables(field.annotation), table)
@@ -362,7 +371,7 @@ def _tables(annotation: Any) -> Any:
         yield from _tables(part)
 
 
-# --- where a mistake stands in a file of TOML ---
+# --- line numbers of mistakes in TOML files ---
 
 _HEADER: Final = re.compile(r"\s*(\[\[?)\s*([\w.\- ]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY: Final = re.compile(r"""\s*["']?([\w.-]+)["']?\s*=(.*)""")
@@ -370,7 +379,7 @@ _TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'')
 
 
 def numbered(path: Path, refuse: Callable[[list[str]], Any], check: Callable[[], C]) -> C:
-    """Add the line of the file to each mistake that a check tells, where it is known."""
+    """Run a check, and add the line of the file to each mistake that it reports."""
     kind: Any = refuse
     try:
         return check()
@@ -378,34 +387,34 @@ def numbered(path: Path, refuse: Callable[[list[str]], Any], check: Callable[[],
         if path.suffix == ".json":
             raise
         numbers = _line_numbers(path.read_text(encoding="utf-8"))
-        raise refuse([_with_number(each, path, numbers) for each in error.lines]) from None
+        raise refuse([_with_number(line, path, numbers) for line in error.lines]) from None
 
 
 def _line_numbers(text: str) -> dict[str, int]:
-    """Return the lines of keys and of texts in lists, by their paths as mistakes have them."""
+    """Return the line numbers of keys, and of texts in lists, by their paths in mistakes."""
     numbers: dict[str, int] = {}
     tables: Counter[str] = Counter()
-    where = key = ""
-    item = 0
+    prefix = key = ""
+    index = 0
     for number, line in enumerate(text.split("\n"), 1):
         header = _HEADER.match(line)
         pair = None if header else _KEY.match(line)
         rest = line
         if header:
-            where, key = _path_of(header[2], tables, is_list=header[1] == "[["), ""
-            numbers.setdefault(where.rstrip("."), number)
+            prefix, key = _path_of(header[2], tables, is_list=header[1] == "[["), ""
+            numbers.setdefault(prefix.rstrip("."), number)
         elif pair:
-            key, item, rest = f"{where}{pair[1]}", 0, pair[2]
+            key, index, rest = f"{prefix}{pair[1]}", 0, pair[2]
             numbers.setdefault(key, number)
         if key:
             for _ in _TEXT.findall(rest):
-                numbers.setdefault(f"{key}.{item}", number)
-                item += 1
+                numbers.setdefault(f"{key}.{index}", number)
+                index += 1
     return numbers
 
 
 def _path_of(name: str, tables: "Counter[str]", *, is_list: bool) -> str:
-    """Return the path of a table that begins, with the numbers of those in lists before it."""
+    """Return the path of the table that a header opens, with the indices of list tables."""
     path, parts = "", [part.strip() for part in name.split(".")]
     for depth, part in enumerate(parts, 1):
         path += part
@@ -416,10 +425,10 @@ def _path_of(name: str, tables: "Counter[str]", *, is_list: bool) -> str:
 
 
 def _with_number(line: str, path: Path, numbers: Mapping[str, int]) -> str:
-    """Return what is said of a mistake, with the line where it stands, or its table begins."""
-    said = line.removeprefix(f"{path}: ")
-    found = re.match(r"([\w.-]+)(?: = |: there is no such key)", said)
-    where = "" if found is None else found[1]
-    while where and where not in numbers:
-        where = where.rpartition(".")[0]
-    return f"{line} (line {numbers[where]})" if where else line
+    """Return the line of a mistake with the line number of its key, or else of its table."""
+    text = line.removeprefix(f"{path}: ")
+    match = re.match(r"([\w.-]+)(?: = |: there is no such key)", text)
+    key_path = "" if match is None else match[1]
+    while key_path and key_path not in numbers:
+        key_path = key_path.rpartition(".")[0]
+    return f"{line} (line {numbers[key_path]})" if key_path else line

@@ -493,7 +493,7 @@ def endpoint_of(text: str) -> Endpoint:
     try:
         return _host(host), int(port or DEFAULT_PORT)
     except ValueError:
-        msg = f"{text!r} is no HOST:PORT of a system"
+        msg = f"{text!r} is not HOST:PORT of a system"
         raise InvalidAddress(msg) from None
 
 

@@ -1,7 +1,7 @@
-"""The window: one page in a browser through which a cluster is watched and handled.
+"""The dashboard: watch and control a cluster from a browser.
 
-Needs the extra `dashboard`. `Node(dashboard=True)` and `callboard dashboard` open a port;
-`make_app(node)` returns an ASGI application that can be mounted in another one.
+It needs the extra `dashboard`. `Node(dashboard=True)` and `callboard dashboard` open a port;
+`make_app(node)` returns an ASGI application to mount in another one.
 """
 
 from callboard.dashboard.app import make_app

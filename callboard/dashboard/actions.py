@@ -1,7 +1,7 @@
-"""What can be done from a page: each action is checked, done, and told as an event.
+"""Actions of the dashboard: stop actors, send, publish, write stores; each one is audited.
 
-A dashboard without `actions=True` only looks. What is done goes the way of any program that is
-linked with the cluster, so the rights of the dashboard's node hold.
+A dashboard without `actions=True` is read-only. Actions use the same messages as any program
+linked to the cluster, so the rights of the dashboard's node apply.
 """
 
 import asyncio
@@ -23,23 +23,23 @@ from callboard.support.text import printable, shown
 
 _AUDIT: Final = logging.getLogger("callboard.audit")
 
-#: Seconds that an actor has to end, and that it has to answer.
+#: Seconds to wait until an actor ends, and until it answers.
 END_LIMIT: Final = 5.0
 ANSWER_LIMIT: Final = 10.0
 
-#: Whose message types are not for users.
+#: Prefix of callboard's own message types, which are not offered to users.
 _OWN: Final = "callboard."
 
 
 @dataclass(frozen=True, slots=True)
 class DashboardAction:
-    """Somebody did something from a dashboard.
+    """An action was requested through a dashboard.
 
     Attributes:
-        who: the address that the request came from.
-        action: what was done, such as `stop`.
-        target: to what: an actor, topic, store or node.
-        outcome: what came of it.
+        who: the client's IP address.
+        action: name of the action, such as `stop`.
+        target: the actor, topic, store or node that it was applied to.
+        outcome: `done`, or `failed:` and the reason.
     """
 
     who: str
@@ -49,7 +49,7 @@ class DashboardAction:
 
 
 class ActionFailed(CallboardError):
-    """An action could not be done; the text says why, and what to do."""
+    """An action failed; the text names the reason and the next step."""
 
 
 class _Order(BaseModel):
@@ -60,13 +60,13 @@ _TEXT: Any = Field(min_length=1, max_length=2_000)
 
 
 class ActorOrder(_Order):
-    """Which actor is to end: the text of its ref."""
+    """The body of `stop` and `kill`: the text of the actor's ref."""
 
     address: str = _TEXT
 
 
 class SendOrder(_Order):
-    """A message for an actor: plain JSON, or the fields of a registered type."""
+    """The body of `send`: a message of plain JSON, or the fields of a registered type."""
 
     address: str = _TEXT
     type: str = Field("", max_length=500)
@@ -75,14 +75,14 @@ class SendOrder(_Order):
 
 
 class PublishOrder(_Order):
-    """A value for a topic."""
+    """The body of `publish`: a topic and a value."""
 
     topic: str = _TEXT
     value: Any = None
 
 
 class PutOrder(_Order):
-    """A value for a key of a store; `expiry` is in seconds."""
+    """The body of `put`: a store, a key and a value; `expiry` is in seconds."""
 
     store: str = _TEXT
     key: Any
@@ -91,12 +91,12 @@ class PutOrder(_Order):
 
 
 class LeverOrder(_Order):
-    """What a lever of the one who opened the dashboard is pulled for, such as a node."""
+    """The body of a lever's action: the target to pass to its function, such as a node."""
 
     target: str = _TEXT
 
 
-#: What the one who opens a dashboard lets be done beside: name → function of a target.
+#: Extra actions of the program that opened the dashboard: name → function of a target.
 Levers = Mapping[str, Callable[[str], str]]
 
 
@@ -108,7 +108,7 @@ class Actions:
         self.levers = dict(levers or {})
 
     def kinds(self) -> dict[str, tuple[type[BaseModel], Callable[[Any], Any]]]:
-        """Return what each action takes, and what does it."""
+        """Return for each action the model of its body and its handler."""
         return {
             "stop": (ActorOrder, self._stop),
             "kill": (ActorOrder, self._kill),
@@ -119,14 +119,14 @@ class Actions:
         }
 
     async def carry_out(self, name: str, order: BaseModel, who: str) -> Any:
-        """Do it, and tell that it was done, or that it was not.
+        """Run an action; report its outcome as an event and in the audit log.
 
         Raises:
-            CallboardError: it could not be done.
+            CallboardError: the action failed.
         """
         values = order.model_dump()
         names = ("address", "topic", "store", "target")
-        target = next((str(values[each]) for each in names if each in values), "")
+        target = next((str(values[field]) for field in names if field in values), "")
         outcome = "done"
         try:
             return await self.kinds()[name][1](order)
@@ -136,37 +136,38 @@ class Actions:
         finally:
             event = DashboardAction(who, name, target[:500], outcome[:500])
             self._node.context.report(event)
-            said = (who, name, printable(target[:200]), printable(outcome[:200]))
-            _AUDIT.info("dashboard: %s did %s to %s: %s", *said)
+            details = (who, name, printable(target[:200]), printable(outcome[:200]))
+            _AUDIT.info("dashboard: %s did %s to %s: %s", *details)
 
     async def _stop(self, order: ActorOrder) -> Any:
-        """End an actor behind the messages that it has."""
+        """Stop an actor after the messages in its mailbox."""
         return await self._end(order.address, lambda ref: ref.stop())
 
     async def _kill(self, order: ActorOrder) -> Any:
-        """End an actor before its next message."""
+        """Kill an actor before its next message."""
         return await self._end(order.address, lambda ref: ref.kill())
 
     async def _end(self, address: str, end: Callable[[Any], None]) -> dict[str, str]:
-        """End an actor and wait until it has ended."""
+        """Stop or kill an actor and wait until it has ended."""
         ref = self._node.ref(address)
         down = self._node.monitor(ref)
         end(ref)
         try:
-            told = await asyncio.wait_for(_awaited(down), END_LIMIT)
+            down_message = await asyncio.wait_for(_awaited(down), END_LIMIT)
         except TimeoutError:
             msg = f"it did not end within {END_LIMIT:g} s; kill does not wait for its mailbox"
             raise ActionFailed(msg) from None
-        if told.reason == "unreachable":  # nobody says that it ended: its node may not let us
-            why = told.detail or "its node is out of reach"
-            raise (NotPermitted if "no right" in why else ActionFailed)(why)
-        if told.reason == "not_found":
+        # Its node is unreachable, or refuses to let us monitor the actor.
+        if down_message.reason == "unreachable":
+            reason = down_message.detail or "its node is out of reach"
+            raise (NotPermitted if "no right" in reason else ActionFailed)(reason)
+        if down_message.reason == "not_found":
             msg = f"there is no actor {address}"
             raise ActionFailed(msg)
-        return {"reason": str(told.reason)}
+        return {"reason": str(down_message.reason)}
 
     async def _send(self, order: SendOrder) -> dict[str, Any]:
-        """Send a message, and return the answer if one is wanted."""
+        """Send a message; return the answer if it is an ask."""
         ref, message = self._node.ref(order.address), message_of(order.type, order.message)
         if not order.ask:
             ref.tell(message)
@@ -180,7 +181,7 @@ class Actions:
         return {"published": True, "nodes": len(await hub.receivers_of(order.topic))}
 
     async def _put(self, order: PutOrder) -> dict[str, Any]:
-        """Set the value of a key through a clone that lives as long as this takes."""
+        """Set the value of a key through a temporary clone."""
 
         def put() -> bool:
             with attach_clone(Hub.of(self._node), order.store) as clone:
@@ -193,7 +194,7 @@ class Actions:
         return {"acknowledged": await on_a_thread(put)}
 
     def _lever(self, name: str) -> Callable[[LeverOrder], Any]:
-        """Return what pulls a lever."""
+        """Return the handler of a lever's action."""
 
         async def pull(order: LeverOrder) -> dict[str, Any]:
             return {"done": await on_a_thread(self.levers[name], order.target)}
@@ -202,12 +203,12 @@ class Actions:
 
 
 async def _awaited(future: Any) -> Any:
-    """Await a future of ours as a coroutine, as `wait_for` wants it."""
+    """Await one of our futures; `wait_for` accepts only coroutines and asyncio futures."""
     return await future
 
 
 def message_types() -> list[dict[str, Any]]:
-    """Return the message types of users that this process has registered, with their fields."""
+    """Return the user-defined message types of this process, with their fields."""
     return [
         {"type": name, "fields": list(kind.field_names or ())}
         for name, kind in sorted(DEFAULT_REGISTRY.by_name.items())
@@ -216,10 +217,10 @@ def message_types() -> list[dict[str, Any]]:
 
 
 def message_of(type_name: str, value: Any) -> Any:
-    """Return a message: the value itself, or of a registered type with these fields.
+    """Build a message from JSON: the value itself, or an instance of a registered type.
 
     Raises:
-        ActionFailed: no such type is registered here, or the fields do not fit.
+        ActionFailed: the type is not registered here, or the fields do not fit.
     """
     if not type_name:
         return value

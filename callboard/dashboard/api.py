@@ -1,7 +1,7 @@
-"""What can be read: each view by its name, with its parameters and what it answers.
+"""The views of the dashboard's API: names, parameters and answers.
 
-The table `VIEWS` is the one place that knows views: routes, the description in OpenAPI and the
-streams of pages are made of it. Rows are those that `--json` of the commands prints.
+Routes, the OpenAPI description and the streams of pages are all generated from the table
+`VIEWS`. Rows have the same form as the commands' `--json` output.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,10 +23,10 @@ from callboard.kernel.tables import (
 from callboard.support.dataclass import dataclass
 from callboard.support.parts import LOOKED_AT, RowWindow, found_rows
 
-#: Rows of one answer at most: what a page shows, and a file that is saved.
+#: Maximum rows in one answer, for pages and for exported files.
 ROWS: Final = 5_000
 
-#: Characters of a parameter.
+#: Maximum characters of a parameter.
 TEXT: Final = 2_000
 
 ACTOR_SORTS: Final = (
@@ -36,12 +36,12 @@ ACTOR_SORTS: Final = (
 
 
 class InvalidParameter(CallboardError):
-    """A parameter is of no use."""
+    """A parameter is missing or has an invalid value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a view, as a text of the query."""
+    """A query parameter of a view."""
 
     name: str
     text: str
@@ -52,10 +52,10 @@ class Parameter:
     is_needed: bool = False
 
     def read(self, given: Mapping[str, str]) -> Any:
-        """Return its value.
+        """Return the value of this parameter in a query.
 
         Raises:
-            InvalidParameter: it is missing, or of another kind.
+            InvalidParameter: the parameter is missing or has an invalid value.
         """
         value = given.get(self.name)
         if value is None:
@@ -65,25 +65,25 @@ class Parameter:
             return self.default
         if self.kind == "boolean":
             if value not in ("true", "false"):
-                msg = f"{self.name} is true or false"
+                msg = f"{self.name} must be true or false"
                 raise InvalidParameter(msg)
             return value == "true"
         if self.kind == "integer":
             if not value.isascii() or not value.isdecimal() or len(value) > 9:
-                msg = f"{self.name} is a number from 0 to {self.most}"
+                msg = f"{self.name} must be a number from 0 to {self.most}"
                 raise InvalidParameter(msg)
             return min(int(value), self.most)
         if self.choices and value not in self.choices:
-            msg = f"{self.name} is one of {', '.join(self.choices)}"
+            msg = f"{self.name} must be one of {', '.join(self.choices)}"
             raise InvalidParameter(msg)
         if len(value) > self.most or "\0" in value:
-            msg = f"{self.name} has at most {self.most} characters, none of them NUL"
+            msg = f"{self.name} must have at most {self.most} characters and no NUL"
             raise InvalidParameter(msg)
         return value
 
     @property
     def schema(self) -> dict[str, Any]:
-        """Its description in OpenAPI."""
+        """The OpenAPI description of the parameter."""
         schema: dict[str, Any] = {"type": self.kind}
         if self.kind == "integer":
             schema |= {"minimum": 0, "maximum": self.most}
@@ -106,14 +106,14 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Something that can be read.
+    """A readable resource of the API.
 
     Attributes:
-        text: what it is.
-        answer: makes it.
-        parameters: that it takes.
-        row: the model of its rows; None for rows of a part, whose columns are its own.
-        needs_round: whether the collector has to have asked all nodes before.
+        text: summary for the OpenAPI description.
+        answer: computes the answer.
+        parameters: the query parameters.
+        row: the model of the rows; None for rows of a part, which have dynamic columns.
+        needs_round: whether the collector must poll all nodes first.
     """
 
     text: str
@@ -123,39 +123,39 @@ class View:
     needs_round: bool = field(default=True)
 
     def read(self, given: Mapping[str, str]) -> Asked:
-        """Return the parameters of a query.
+        """Return the values of all parameters in a query.
 
         Raises:
-            InvalidParameter: one is of no use.
+            InvalidParameter: a parameter is missing or has an invalid value.
         """
-        return {each.name: each.read(given) for each in self.parameters}
+        return {parameter.name: parameter.read(given) for parameter in self.parameters}
 
 
 _WINDOW: Final = (
-    Parameter("search", "a text that the row holds, in any case", most=500),
-    Parameter("rising", "the smallest first", "boolean", default=False),
-    Parameter("skip", "rows before the first", "integer", 0, LOOKED_AT),
-    Parameter("limit", "rows at most", "integer", 100, ROWS),
+    Parameter("search", "a text in any column, ignoring case", most=500),
+    Parameter("rising", "sort in ascending order", "boolean", default=False),
+    Parameter("skip", "rows to skip", "integer", 0, LOOKED_AT),
+    Parameter("limit", "maximum number of rows", "integer", 100, ROWS),
     Parameter("node", "only this node: its name or id"),
 )
-_WHICH: Final = Parameter("which", "of which one: a store, a client", is_needed=True)
+_WHICH: Final = Parameter("which", "the store, client or type", is_needed=True)
 _ADDRESS: Final = Parameter("address", "the text of the actor's ref", is_needed=True)
 
 
-def _window(asked: Asked) -> RowWindow:
-    """Return the window that is asked for."""
+def _window(query: Asked) -> RowWindow:
+    """Return the row window of a query."""
     return RowWindow(
-        asked["search"], asked["sort"], asked["rising"], asked["skip"], asked["limit"]
+        query["search"], query["sort"], query["rising"], query["skip"], query["limit"]
     )
 
 
 async def _nodes(collector: ClusterWatch, _: Asked) -> Answer:
-    """Tell the nodes."""
+    """Return the nodes."""
     return {"rows": collector.nodes()}
 
 
 async def _overview(collector: ClusterWatch, _: Asked) -> Answer:
-    """Tell all that the first page shows."""
+    """Return the contents of the first page."""
     return {
         "nodes": collector.nodes(),
         "links": collector.links(),
@@ -165,64 +165,64 @@ async def _overview(collector: ClusterWatch, _: Asked) -> Answer:
 
 
 async def _history(collector: ClusterWatch, _: Asked) -> Answer:
-    """Tell the rates of ten minutes."""
+    """Return the rates of the last ten minutes."""
     return collector.history()
 
 
-async def _actors(collector: ClusterWatch, asked: Asked) -> Answer:
-    """Tell actors."""
-    window, where = _window(asked), {"node": asked["node"], "state": asked["state"]}
-    found, count, silent = await collector.actors(window, **where)
-    rows = found_rows((member.name, actor) for member, actor in found)
+async def _actors(collector: ClusterWatch, query: Asked) -> Answer:
+    """Return a window of the actors."""
+    window, filters = _window(query), {"node": query["node"], "state": query["state"]}
+    actors, count, silent = await collector.actors(window, **filters)
+    rows = found_rows((member.name, actor) for member, actor in actors)
     return {"rows": rows, "count": count, "silent": silent}
 
 
-async def _actor(collector: ClusterWatch, asked: Asked) -> Answer:
-    """Return all that is told of one actor, by the node that its address names."""
-    node_id = collector.node.ref(asked["address"]).node_id
-    told = await collector.ask(node_id, InspectActor(asked["address"]))
+async def _actor(collector: ClusterWatch, query: Asked) -> Answer:
+    """Return the details of one actor from the node in its address."""
+    node_id = collector.node.ref(query["address"]).node_id
+    answer = await collector.ask(node_id, InspectActor(query["address"]))
     name = collector.members[node_id].name if node_id in collector.members else node_id.hex()
-    return {"rows": found_rows((name, page) for page in told.pages), "silent": {}}
+    return {"rows": found_rows((name, page) for page in answer.pages), "silent": {}}
 
 
-async def _trace(collector: ClusterWatch, asked: Asked) -> Answer:
-    """Begin or go on with the trace of an actor, and return what it has."""
-    node_id = collector.node.ref(asked["address"]).node_id
-    order = TraceActor(asked["address"], asked["after"], float(asked["seconds"]))
-    told = await collector.ask(node_id, order)
-    rows = found_rows(("", each) for each in told.messages)
-    return {"rows": rows, "last": told.last, "left": round(told.left, 1)}
+async def _trace(collector: ClusterWatch, query: Asked) -> Answer:
+    """Start or extend the trace of an actor, and return the traced messages."""
+    node_id = collector.node.ref(query["address"]).node_id
+    order = TraceActor(query["address"], query["after"], float(query["seconds"]))
+    trace = await collector.ask(node_id, order)
+    rows = found_rows(("", message) for message in trace.messages)
+    return {"rows": rows, "last": trace.last, "left": round(trace.left, 1)}
 
 
-async def _events(collector: ClusterWatch, asked: Asked) -> Answer:
-    """Tell events."""
-    search, kind, node = asked["search"].casefold(), asked["kind"], asked["node"]
-    found = [
+async def _events(collector: ClusterWatch, query: Asked) -> Answer:
+    """Return a window of the events, the latest first."""
+    search, kind, node = query["search"].casefold(), query["kind"], query["node"]
+    events = [
         event
         for event in collector.events
-        if event["id"] > asked["after"]
+        if event["id"] > query["after"]
         and node in ("", event["at"])
         and kind in ("", event["kind"])
-        and (not search or any(search in str(each).casefold() for each in event.values()))
+        and (not search or any(search in str(value).casefold() for value in event.values()))
     ]
-    found.sort(key=lambda event: event["time"], reverse=True)
-    window = slice(asked["skip"], asked["skip"] + asked["limit"])
+    events.sort(key=lambda event: event["time"], reverse=True)
+    window = slice(query["skip"], query["skip"] + query["limit"])
     kinds = sorted({event["kind"] for event in collector.events})
-    return {"rows": found[window], "count": len(found), "kinds": kinds}
+    return {"rows": events[window], "count": len(events), "kinds": kinds}
 
 
 def part(name: str, text: str, *, which: Parameter | None = None, sort: str = "") -> View:
-    """Return the view of a part of the nodes: see `callboard.support.parts`."""
+    """Return the view of an inspection table of the nodes; see `callboard.support.parts`."""
 
-    async def answer(collector: ClusterWatch, asked: Asked) -> Answer:
-        where = {"which": asked.get("which", ""), "node": asked["node"]}
-        found, count, silent = await collector.rows(name, _window(asked), **where)
-        rows = [{"node": member.name, **row} for member, row in found]
+    async def answer(collector: ClusterWatch, query: Asked) -> Answer:
+        filters = {"which": query.get("which", ""), "node": query["node"]}
+        found_rows, count, silent = await collector.rows(name, _window(query), **filters)
+        rows = [{"node": member.name, **row} for member, row in found_rows]
         return {"rows": rows, "count": count, "silent": silent}
 
     sorting = Parameter("sort", "a column", default=sort, most=100)
-    more = () if which is None else (which,)
-    return View(text, answer, (*_WINDOW, sorting, *more))
+    parameters = () if which is None else (which,)
+    return View(text, answer, (*_WINDOW, sorting, *parameters))
 
 
 VIEWS: Final[dict[str, View]] = {
@@ -234,19 +234,21 @@ VIEWS: Final[dict[str, View]] = {
         _actors,
         (
             *_WINDOW,
-            Parameter("sort", "by what", default="depth", choices=ACTOR_SORTS),
-            Parameter("state", "only those in this state", most=20),
+            Parameter("sort", "a column", default="depth", choices=ACTOR_SORTS),
+            Parameter("state", "only actors in this state", most=20),
         ),
         ActorInfo,
     ),
-    "actor": View("all about one actor", _actor, (_ADDRESS,), ActorPage),
+    "actor": View("details of one actor", _actor, (_ADDRESS,), ActorPage),
     "trace": View(
-        "the messages that one actor takes, while it is traced",
+        "messages handled by one actor while it is traced",
         _trace,
         (
             _ADDRESS,
-            Parameter("after", "behind this number", "integer", 0, 10**9),
-            Parameter("seconds", "how long it goes on; 0 only looks", "integer", 0, 60),
+            Parameter("after", "only messages after this number", "integer", 0, 10**9),
+            Parameter(
+                "seconds", "extend the trace by this time; 0 only reads", "integer", 0, 60
+            ),
         ),
         TracedMessage,
     ),
@@ -258,15 +260,15 @@ VIEWS: Final[dict[str, View]] = {
     "mqtt/clients": part("mqtt_clients", "MQTT clients", sort="client_id"),
     "mqtt/subscriptions": part("mqtt_subscriptions", "MQTT filters", sort="filter"),
     "mqtt/retained": part("mqtt_retained", "retained messages", sort="topic"),
-    "mqtt/slow": part("mqtt_slow", "MQTT subscribers that are behind", sort="behind"),
-    "mqtt/bans": part("mqtt_bans", "who is kept out", sort="ban"),
+    "mqtt/slow": part("mqtt_slow", "slow MQTT subscribers", sort="behind"),
+    "mqtt/bans": part("mqtt_bans", "banned MQTT clients", sort="ban"),
     "mqtt/trace": part("mqtt_trace", "packets of one client", which=_WHICH, sort="number"),
-    "entities": part("entities", "types of entities on each host", sort="type"),
+    "entities": part("entities", "entity types on each host", sort="type"),
     "entities/slots": part(
-        "entity_slots", "slots of a type, and who owns them", which=_WHICH, sort="slot"
+        "entity_slots", "slots of an entity type and their owners", which=_WHICH, sort="slot"
     ),
     "entities/keys": part(
-        "entity_cells", "entities of a type that live", which=_WHICH, sort="key"
+        "entity_cells", "active entities of a type", which=_WHICH, sort="key"
     ),
     "entities/events": part(
         "entity_events",
@@ -274,24 +276,24 @@ VIEWS: Final[dict[str, View]] = {
         which=Parameter("which", "TYPE/KEY", is_needed=True),
         sort="number",
     ),
-    "logs": part("logs", "logs that are written, and their readers", sort="log"),
+    "logs": part("logs", "open logs and their readers", sort="log"),
     "events": View(
-        "what happened, the latest first",
+        "events of all nodes, the latest first",
         _events,
         (
-            *(each for each in _WINDOW if each.name != "rising"),
-            Parameter("after", "behind this id", "integer", 0, 10**9),
+            *(parameter for parameter in _WINDOW if parameter.name != "rising"),
+            Parameter("after", "only events after this id", "integer", 0, 10**9),
             Parameter("kind", "only events of this kind", most=100),
         ),
     ),
 }
 
 
-# --- its description ---
+# --- the OpenAPI description ---
 
 
 def description(actions: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
-    """Return the description of the API: OpenAPI 3.1."""
+    """Return the OpenAPI 3.1 description of the API."""
     parts: dict[str, Any] = {
         "Error": {
             "type": "object",
@@ -307,7 +309,7 @@ def description(actions: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
         paths[f"/api/v1/actions/{name}"] = {"post": _acting(name, kind)}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "callboard", "version": "1", "description": "The window's API."},
+        "info": {"title": "callboard", "version": "1", "description": "The dashboard's API."},
         "paths": paths,
         "components": {
             "schemas": parts,
@@ -321,16 +323,16 @@ _REF: Final = "#/components/schemas/{model}"
 
 
 def _schema(schema: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
-    """Move the parts of a schema to those of the document."""
+    """Move the definitions of a schema to the document's components."""
     parts.update(schema.pop("$defs", {}))
     return schema
 
 
 def _row_schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of the rows of a model, which begin with their node."""
+    """Return the schema of a model's rows; the first column is the node."""
     try:
         schema = _schema(TypeAdapter(kind).json_schema(ref_template=_REF), parts)
-    except Exception:  # noqa: BLE001  # a type that JSON Schema has no word for
+    except Exception:  # noqa: BLE001  # a type without a JSON Schema
         return {"type": "object"}
     schema["properties"] = {"node": {"type": "string"}} | schema.get("properties", {})
     schema.pop("required", None)
@@ -338,7 +340,7 @@ def _row_schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answers(*statuses: int) -> dict[str, Any]:
-    """Return the descriptions of refusals."""
+    """Return the descriptions of error responses."""
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     return {
         str(status): {"description": _STATUSES[status], "content": content}
@@ -347,26 +349,26 @@ def _answers(*statuses: int) -> dict[str, Any]:
 
 
 _STATUSES: Final = {
-    400: "a parameter is of no use",
+    400: "a parameter is invalid",
     401: "no token",
     403: "refused",
-    409: "it could not be done",
-    413: "too large",
-    415: "not JSON",
-    422: "the body is of no use",
-    500: "it failed, and the log of the node tells why",
+    409: "the request failed",
+    413: "the body is too large",
+    415: "the body is not JSON",
+    422: "the body is invalid",
+    500: "internal error; see the log of the node",
 }
 
 
 def _reading(name: str, view: View, parts: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of a view."""
+    """Return the OpenAPI description of a view."""
     row = {"type": "object"} if view.row is None else _row_schema(view.row, parts)
     answer = {"type": "object", "properties": {"rows": {"type": "array", "items": row}}}
     content = {"application/json": {"schema": answer}}
     return {
         "operationId": f"read_{name.replace('/', '_')}",
         "summary": view.text,
-        "parameters": [each.schema for each in view.parameters],
+        "parameters": [parameter.schema for parameter in view.parameters],
         "responses": {
             "200": {"description": view.text, "content": content},
             **_answers(400, 401, 403, 409, 500),
@@ -375,13 +377,13 @@ def _reading(name: str, view: View, parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _acting(name: str, kind: type[BaseModel]) -> dict[str, Any]:
-    """Return the description of an action."""
+    """Return the OpenAPI description of an action."""
     body = {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind.__name__}"}}}
     done = {"type": "object", "properties": {"outcome": {}}, "required": ["outcome"]}
     content = {"application/json": {"schema": done}}
     return {
         "operationId": f"do_{name.replace('/', '_')}",
-        "summary": f"do: {name}",
+        "summary": f"run the action {name}",
         "requestBody": {"required": True, "content": body},
         "responses": {
             "200": {"description": "done", "content": content},

@@ -1,4 +1,4 @@
-"""The API and the pages as one ASGI application, and how it is mounted into another one."""
+"""The API and the pages of the dashboard as one ASGI application."""
 
 import asyncio
 import logging
@@ -40,16 +40,16 @@ def make_app(
 ) -> Application:
     """Return the dashboard of a node's cluster as an ASGI application.
 
-    Mount it where your own application wants it; the guard comes with it, and the link that
-    opens it is that place with `?token=` and the guard's token behind it.
+    Mount it under any path of your own application. It includes its guard; the link that opens
+    it is the mount path followed by `?token=` and the guard's token.
 
     Args:
-        node: through which the cluster is seen.
-        guard: who may ask, and by which names; a token of its own by default.
-        actions: whether actors can be stopped and sent to, topics published, stores written.
-        levers: what else can be done: name → function of a target that says what it did.
-        shows_itself: whether the node is one of those that are shown.
-        collector: what asks the nodes, where it is not made here.
+        node: the node through which the cluster is inspected.
+        guard: checks tokens and host names; one with a new token by default.
+        actions: whether the actions are allowed: stop actors, send, publish, write stores.
+        levers: extra actions: name → function of a target that returns its result as a text.
+        shows_itself: whether the node itself is shown.
+        collector: polls the nodes; a new one by default.
 
     Raises:
         DashboardError: the extra `dashboard` is not installed.
@@ -64,7 +64,7 @@ def make_app(
 
 
 class _Pages:
-    """What answers requests that the guard has let through."""
+    """Handlers of requests that the guard has accepted."""
 
     def __init__(self, collector: ClusterWatch, actions: Actions, *, may_act: bool) -> None:
         self._collector, self._actions, self._may_act = collector, actions, may_act
@@ -100,18 +100,18 @@ class _Pages:
             ],
             exception_handlers={404: _not_found, 405: _not_found},
         )
-        found: Any = app
-        return found  # type: ignore[no-any-return]  # Starlette's own types of ASGI
+        application: Any = app
+        return application  # type: ignore[no-any-return]  # Starlette has other types for ASGI
 
     def _answering(self, answer: "Callable[[Request], Awaitable[Any]]") -> Callable[..., Any]:
-        """Return an endpoint that turns errors into answers."""
+        """Return an endpoint that turns exceptions into error responses."""
 
         async def endpoint(request: "Request") -> "Response":
             from starlette.requests import ClientDisconnect
             from starlette.responses import Response
 
             try:
-                told = await answer(request)
+                answered = await answer(request)
             except api.InvalidParameter as error:
                 return _json({"error": str(error)}, 400)
             except ValidationError as error:
@@ -119,26 +119,26 @@ class _Pages:
             except (CallboardError, TimeoutError) as error:
                 status, text = explained(error)
                 return _json({"error": text}, status)
-            except asyncio.CancelledError:  # by the port, which ends
-                return _json({"error": "this node closes; ask another one"}, 503)
-            except ClientDisconnect:  # it left in the midst of its request
-                return _json({"error": "the request is not whole; send it again"}, 400)
-            except Exception as error:  # noqa: BLE001  # who asks is told, and the log has it
+            except asyncio.CancelledError:  # the port is closing
+                return _json({"error": "this node is closing; use another one"}, 503)
+            except ClientDisconnect:  # the client left before the end of its request
+                return _json({"error": "the request is incomplete; send it again"}, 400)
+            except Exception as error:  # noqa: BLE001  # logged here and reported to the client
                 logged(_LOG, "dashboard: %s failed", request.url.path, error=error)
-                return _json({"error": "it failed; the log of this node tells why"}, 500)
-            return told if isinstance(told, Response) else _json(told)
+                return _json({"error": "internal error; see the log of this node"}, 500)
+            return answered if isinstance(answered, Response) else _json(answered)
 
         return endpoint
 
     async def _file(self, request: "Request") -> "Response":
-        """Return a file of the pages, or the page itself."""
+        """Return a static file, or the page itself."""
         from starlette.responses import Response
 
         name = request.path_params.get("name")
-        found = assets().get(name or "") if name != "" else None
-        if found is None:
+        asset = assets().get(name or "") if name != "" else None
+        if asset is None:
             return await _not_found(request, KeyError(name))
-        status, body, headers = found.answer(request.headers)
+        status, body, headers = asset.answer(request.headers)
         return Response(body, status, headers)
 
     async def _description(self, _: "Request") -> Any:
@@ -147,7 +147,7 @@ class _Pages:
         return api.description(kinds)
 
     async def _session(self, _: "Request") -> Any:
-        """Return what this dashboard may do."""
+        """Return the abilities of this dashboard: actions, levers, message types."""
         return {
             "actions": self._may_act,
             "levers": sorted(self._actions.levers),
@@ -156,50 +156,52 @@ class _Pages:
         }
 
     def _reading(self, view: "api.View") -> "Callable[[Request], Awaitable[Any]]":
-        """Return what answers a view once: a collector that rests takes a look first."""
+        """Return a handler that answers a view once; an idle collector polls first."""
 
         async def read(request: "Request") -> Any:
-            asked = view.read(request.query_params)
+            query = view.read(request.query_params)
             async with self._collector.watched():
                 if view.needs_round:
                     await self._collector.next_round(self._collector.rounds)
-                return await view.answer(self._collector, asked)
+                return await view.answer(self._collector, query)
 
         return read
 
     def _action(self, name: str) -> "Callable[[Request], Awaitable[Any]]":
-        """Return what carries out an action."""
+        """Return a handler that runs an action."""
 
         async def act(request: "Request") -> Any:
             if not self._may_act:
-                text = "this dashboard only looks; open it with actions=True or --allow-actions"
+                text = "this dashboard is read-only; pass actions=True or --allow-actions"
                 return _json({"error": text}, 403)
             if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-                return _json({"error": "say Content-Type: application/json"}, 415)
+                return _json({"error": "send Content-Type: application/json"}, 415)
             body = bytearray()
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > BODY_LIMIT:
                     return _json({"error": f"send at most {BODY_LIMIT:,} bytes"}, 413)
             order = self._actions.kinds()[name][0].model_validate_json(bytes(body))
-            who = "?" if request.client is None else request.client.host
-            return {"outcome": await self._actions.carry_out(name, order, who)}
+            client = "?" if request.client is None else request.client.host
+            return {"outcome": await self._actions.carry_out(name, order, client)}
 
         return act
 
     async def _stream(self, request: "Request") -> Any:
-        """Tell a page what it shows, and then what changes, once or twice a second."""
+        """Stream the contents of a page, then its changes once or twice a second."""
         from starlette.responses import StreamingResponse
 
         changes = self._streams.changes(request.query_params)
         if self._open >= STREAMS:
-            return _json({"error": f"{STREAMS} pages are open, which is the limit"}, 503)
+            return _json(
+                {"error": f"{STREAMS} pages are open, which is the limit; close one"}, 503
+            )
 
         async def events() -> AsyncIterator[bytes]:
             self._open += 1
             try:
-                async with aclosing(changes) as told:
-                    async for change in told:
+                async with aclosing(changes) as stream:
+                    async for change in stream:
                         yield b"data: " + _encoded(change) + b"\n\n"
             except (asyncio.CancelledError, GeneratorExit):
                 raise
@@ -211,7 +213,7 @@ class _Pages:
 
 
 def _json(value: Any, status: int = 200) -> "Response":
-    """Return a value as an answer, in the JSON that commands print."""
+    """Return a value as a response, in the JSON form of the commands."""
     from starlette.responses import Response
 
     headers = {"Cache-Control": "no-store"}
@@ -219,17 +221,17 @@ def _json(value: Any, status: int = 200) -> "Response":
 
 
 def _encoded(value: Any) -> bytes:
-    """Return a value as JSON, whatever its texts hold: not all of them come from a wire."""
+    """Encode a value as JSON. Lone surrogates in local texts are replaced."""
     return json_text.to_json(value).encode("utf-8", "replace")
 
 
 async def _not_found(request: "Request", error: Exception) -> "Response":
-    """Answer for a path or method that is not there."""
+    """Answer an unknown path (404) or method (405)."""
     status = int(getattr(error, "status_code", 404))
     allowed: Mapping[str, str] = getattr(error, "headers", None) or {}
-    text = "there is nothing here; api/v1/openapi.json tells what there is"
+    text = "there is nothing here; api/v1/openapi.json lists all paths"
     if status == 405:
-        text = f"{request.method} is not done here; use {allowed.get('Allow', 'GET')}"
+        text = f"{request.method} is not allowed here; use {allowed.get('Allow', 'GET')}"
     answer = _json({"error": printable(text[:200])}, status)
     for name, value in allowed.items():
         answer.headers[name] = value
@@ -237,9 +239,9 @@ async def _not_found(request: "Request", error: Exception) -> "Response":
 
 
 def _mistakes(error: ValidationError) -> str:
-    """Return what is wrong with the body of an action, in one line."""
-    told = "; ".join(
-        f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}"
-        for each in error.errors()[:10]
+    """Return one line with the mistakes in the body of an action."""
+    lines = "; ".join(
+        f"{'.'.join(map(str, mistake['loc'])) or 'body'}: {mistake['msg']}"
+        for mistake in error.errors()[:10]
     )
-    return printable(f"{told[:1_000]}; api/v1/openapi.json describes the fields")
+    return printable(f"{lines[:1_000]}; api/v1/openapi.json describes the fields")

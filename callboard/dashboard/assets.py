@@ -1,8 +1,8 @@
-"""The files of the pages, in memory: sent compressed, and not again while they are the same.
+"""Static files of the dashboard, kept in memory and served compressed, with ETags.
 
-Files of others lie compressed in the wheel (`scripts.vendor`) and go out as they are. The page
-itself holds its style, so that the first paint takes one answer and no other; the policy of the
-page names that style by its hash.
+Third-party files are stored compressed in the wheel (`scripts.vendor`) and served unchanged.
+The style sheet is inlined into the page, so that the first paint needs only one response; the
+page's Content-Security-Policy allows the style by its hash.
 """
 
 import base64
@@ -20,20 +20,20 @@ from callboard.support.dataclass import dataclass
 
 _FILES: Final = Path(__file__).parent / "files"
 
-#: What stands in the page where its style comes in.
+#: The tag that is replaced by the inlined style sheet.
 STYLE: Final = '<link rel="stylesheet" href="static/style.css">'
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file: its bytes, plain and compressed, and what is said with them."""
+    """One file: its bytes, plain and compressed, and its response headers."""
 
     plain: bytes
     packed: bytes
     headers: Mapping[str, str]
 
     def answer(self, asked: Mapping[str, str]) -> tuple[int, bytes, dict[str, str]]:
-        """Return status, body and headers for the headers of a request, in lower case."""
+        """Return status, body and headers for a request with these lower-case headers."""
         headers = dict(self.headers)
         if headers["ETag"] in re.split(r"\s*,\s*", asked.get("if-none-match", "")):
             return 304, b"", headers
@@ -44,30 +44,32 @@ class Asset:
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """Return whether a client takes what is compressed by gzip."""
-    found = re.search(r"(?:^|,)\s*gzip\s*(?:;\s*q=([0-9.]+))?\s*(?:,|$)", accepted.lower())
-    return found is not None and bool((found[1] or "1").strip("0."))
+    """Return whether an Accept-Encoding header allows gzip."""
+    match = re.search(r"(?:^|,)\s*gzip\s*(?:;\s*q=([0-9.]+))?\s*(?:,|$)", accepted.lower())
+    return match is not None and bool((match[1] or "1").strip("0."))
 
 
 @cache
 def assets() -> Mapping[str, Asset]:
-    """Return all files by their path below `/static/`; the page itself is ""."""
-    found = {}
+    """Return all files by their path below `/static/`; the page itself has the path ""."""
+    files = {}
     for file in sorted(_FILES.rglob("*")):
         if file.is_file() and file.name != "index.html":
             name, content = file.relative_to(_FILES).as_posix(), file.read_bytes()
             is_packed = name.endswith(".gz")
-            found[name.removesuffix(".gz")] = _asset(
+            files[name.removesuffix(".gz")] = _asset(
                 name.removesuffix(".gz"),
                 gzip.decompress(content) if is_packed else content,
                 content if is_packed else gzip.compress(content, mtime=0),
             )
-    return {**found, "": _page((_FILES / "index.html").read_text(), found["style.css"].plain)}
+    return {**files, "": _page((_FILES / "index.html").read_text(), files["style.css"].plain)}
 
 
 def _asset(name: str, plain: bytes, packed: bytes, **more: str) -> Asset:
     kind = mimetypes.guess_type(name)[0] or "text/plain"
-    kind = "text/javascript" if name.endswith(".js") else kind  # wherever the system has it
+    kind = (
+        "text/javascript" if name.endswith(".js") else kind
+    )  # some systems say application/javascript
     text = "; charset=utf-8" if kind.startswith("text/") else ""
     headers = {
         "Content-Type": f"{kind}{text}",
@@ -79,10 +81,10 @@ def _asset(name: str, plain: bytes, packed: bytes, **more: str) -> Asset:
 
 
 def _page(text: str, style: bytes) -> Asset:
-    """Return the page with its style inside, and the policy that lets it."""
+    """Return the page with its style inlined, and a policy that allows this style."""
     plain = text.replace(STYLE, f"<style>{style.decode()}</style>").encode()
     digest = base64.b64encode(hashlib.sha256(style).digest()).decode()
     policy = HEADERS["Content-Security-Policy"]
     policy = policy.replace("style-src 'self'", f"style-src 'self' 'sha256-{digest}'")
-    more = {"Content-Security-Policy": policy}
-    return _asset("index.html", plain, gzip.compress(plain, mtime=0), **more)
+    headers = {"Content-Security-Policy": policy}
+    return _asset("index.html", plain, gzip.compress(plain, mtime=0), **headers)

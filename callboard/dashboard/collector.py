@@ -1,12 +1,12 @@
-"""The collector: asks the nodes in reach, and keeps ten minutes of what they told.
+"""The collector: polls the reachable nodes and keeps ten minutes of their figures.
 
-It works only while somebody watches: the first one who does starts its task and its
-subscription to the node's events, the last one ends both. Each node is asked by itself, so that
-one that does not answer holds nobody up, and each is told apart: `up`, `silent` (it did not
-answer lately), `lost` (no path leads there), `draining`.
+It runs only while a page is open: the first watcher starts its task and its subscription to the
+node's events, and the last one ends both. Each node is polled by a task of its own, so an
+unresponsive node does not delay the others. A node is `up`, `draining`, `silent` (it did not
+answer lately), `lost` (there is no path to it), or `refused` (the rights do not suffice).
 
-All of it runs on the loop of those who watch. Nodes are asked as any command asks them, so what
-is seen follows the rights of the node that asks.
+Everything runs on the event loop of the watchers. Nodes are polled with the same messages as
+from the commands, so the rights of the polling node apply.
 """
 
 import asyncio
@@ -36,64 +36,64 @@ from callboard.node import Node
 from callboard.support.dataclass import dataclass
 from callboard.support.parts import Key, Row, RowWindow, event_row, key_of, share, slices_fit
 
-#: Seconds between two rounds of questions; and the shortest time between two of them.
+#: Seconds between rounds, and the minimum when an event starts a round early.
 INTERVAL: Final = 1.0
 SHORTEST: Final = 0.1
 
-#: Seconds that a node has to answer; after `SILENT` it is shown as silent.
+#: Seconds until a question to a node times out; after `SILENT` it is shown as silent.
 PATIENCE: Final = 3.0
 SILENT: Final = 1.5
 
-#: Looks that are kept: ten minutes; and events of all nodes.
+#: Samples kept for each node (ten minutes); events kept of all nodes; events read at once.
 KEPT: Final = 600
 EVENTS_KEPT: Final = 2_000
 EVENTS_READ: Final = 200
 
-#: Seconds for which a node that was lost is shown, and how many of them at most.
+#: Seconds for which a lost node is shown, and the maximum number of lost nodes shown.
 LOST_SHOWN: Final = 600.0
 LOST_MOST: Final = 50
 
-#: Seconds in which what went wrong is an alarm.
+#: Seconds for which a problem is shown as an alarm.
 ALARM: Final = 60.0
 
-#: Rows below which a window is taken from the front of each node's, without asking for keys.
+#: A window that ends before this row is read from the first rows of each node, without keys.
 NEAR: Final = 200
 
 T = TypeVar("T")
 
-#: Rows that each node tells beyond those that it had in a window, and windows that are known.
+#: Extra rows requested on both sides of a node's known rows, and windows remembered.
 MARGIN: Final = 10
 PLACES: Final = 64
 
-#: Rows of one node, how many it has, and by what all are sorted.
+#: The answer of one node: rows, number of all its rows, and the sort keys of all its rows.
 Told = tuple[list[Any], int, list[Any]]
 
-#: The figures of a node whose rates are kept.
+#: The figures of a node that are shown as rates.
 RATED: Final = ("handled", "sent", "confirmed", "lost", "frames")
 
-#: What counts as an alarm where it rose: figure, and what it means.
+#: Figures whose increase is an alarm, with the text of the alarm after the count.
 ALARMS: Final = {
-    "slow_handlers": "handlers held their thread for more than a second",
-    "overflows": "messages did not fit into full mailboxes",
+    "slow_handlers": "handlers blocked their thread for more than a second",
+    "overflows": "messages were dropped by full mailboxes",
     "lost": "messages are lost or unconfirmed",
-    "dead_letters": "messages came to actors that had ended",
-    "expired": "asks were too late before their turn",
+    "dead_letters": "messages were sent to ended actors",
+    "expired": "asks expired in the mailbox",
     "failures_count": "handlers raised",
-    "restarts": "actors were started again",
+    "restarts": "actors were restarted",
     "exhausted": "supervisors gave up",
 }
 
 
 @dataclass(eq=False)
 class Member:
-    """What is known of one node.
+    """A node as the collector knows it.
 
     Attributes:
-        told: its latest answer.
-        state: `up`, `silent`, `lost`, `draining`, or `refused` where rights do not suffice.
-        since: when that began, on the monotonic clock.
-        history: times and figures that were told, the oldest first.
-        events: the number of its latest event that was read.
+        told: the latest answer.
+        state: `up`, `silent`, `lost`, `draining`, or `refused` if the rights do not suffice.
+        since: start of the state, on the monotonic clock.
+        history: times and figures, the oldest first.
+        events: the number of the latest event that was read.
     """
 
     node_id: bytes
@@ -111,7 +111,7 @@ class Member:
     )
 
     def turn(self, state: str, now: float, error: str = "") -> bool:
-        """Take another state; returns whether it is another one."""
+        """Set the state; return whether it changed."""
         self.error = error
         if state == self.state:
             return False
@@ -120,68 +120,75 @@ class Member:
 
     @property
     def is_mute(self) -> bool:
-        """Whether it did not answer lately; not one that was never asked."""
+        """Whether it did not answer lately; False for a node that was never polled."""
         return self.state == "silent" and bool(self.error)
 
     def rate(self, figure: str) -> float:
-        """Return how fast a figure rose between the latest two looks."""
+        """Return the rate of a figure between the latest two samples."""
         if len(self.history) < 2:
             return 0.0
-        (before, old), (at, new) = self.history[-2], self.history[-1]
-        return max(0.0, (new.get(figure, 0.0) - old.get(figure, 0.0)) / max(at - before, 0.001))
+        (start, old), (end, new) = self.history[-2], self.history[-1]
+        return max(0.0, (new.get(figure, 0.0) - old.get(figure, 0.0)) / max(end - start, 0.001))
 
     def rises(self, now: float) -> dict[str, int]:
-        """Return by how much figures rose in the time of an alarm."""
+        """Return the increase of each figure within the last `ALARM` seconds."""
         if not self.history:
             return {}
         last = first = self.history[-1][1]
-        for at, values in reversed(self.history):
-            if now - at > ALARM:
+        for timestamp, values in reversed(self.history):
+            if now - timestamp > ALARM:
                 break
             first = values
         return {name: max(0, int(last[name] - first[name])) for name in ALARMS}
 
 
-#: The rows of a window with their nodes, how many there are in all, and who is silent.
+#: A window: its rows with their nodes, the number of all rows, and errors of silent nodes.
 Found = tuple[list[tuple[Member, Any]], int, dict[str, str]]
 
-#: How many rows of each node lie before a window, and in it.
+#: For each node the number of its rows before a window, and in it.
 Places = dict[Member, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Rowset:
-    """Rows that several nodes have: how a window of them is asked for, and what is answered."""
+    """A table that is spread over nodes: how to query a window of it and read the answers.
 
-    what: tuple[str, str]
+    Attributes:
+        identity: name and filter; part of the key under which windows are remembered.
+        question: makes the query for a window, with or without the sort keys of all rows.
+        read: reads an answer.
+        key: returns the value by which a row is sorted.
+    """
+
+    identity: tuple[str, str]
     question: Callable[[RowWindow, bool], Query[Any]]
     read: Callable[[Any], Told]
     key: Callable[[Any], object]
 
     def keys(self, rows: list[Any], window: RowWindow) -> list[Key]:
-        """Return by what rows are sorted."""
+        """Return the sort keys of rows; all equal if the window is not sorted."""
         return [key_of(self.key(row)) if window.sort else (0, 0) for row in rows]
 
 
 class ClusterWatch:
-    """What is known of the cluster of a node, as long as somebody watches."""
+    """Polls the cluster of a node while there are watchers."""
 
     def __init__(
         self, node: Node, *, shows_itself: bool = True, interval: float = INTERVAL
     ) -> None:
-        """Do nothing yet.
+        """Create an idle collector; `watched` starts it.
 
         Args:
-            node: whose cluster is looked at.
-            shows_itself: whether that node is a member; not one that only looks.
-            interval: seconds between two rounds.
+            node: the node through which the cluster is polled.
+            shows_itself: whether that node is a member; False for one that only watches.
+            interval: seconds between rounds.
         """
         self.node = node
         self._shows_itself = shows_itself
         self.interval = interval
         self.members: dict[bytes, Member] = {}
         self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
-        #: Rises with each round.
+        #: Number of finished rounds.
         self.rounds = 0
         self._watchers = 0
         self._numbers = itertools.count(1)
@@ -190,41 +197,42 @@ class ClusterWatch:
         self._hurry = asyncio.Event()
         self._stack = contextlib.ExitStack()
         self._asked: set[asyncio.Task[None]] = set()
-        #: Answers of this round that several may want, and the latest alarms with their round.
+        #: Answers of this round by query, shared by all watchers.
         self._shared: dict[object, asyncio.Task[Any]] = {}
+        #: The latest alarms, with the number of their round.
         self._alarms: tuple[int, list[dict[str, Any]]] = (-1, [])
-        #: Window → for each node the rows before it and in it, when it was looked at last.
+        #: Window → for each node the number of rows before it and in it at the last read.
         self._places: dict[object, Places] = {}
 
     @property
     def is_at_work(self) -> bool:
-        """Whether somebody watches: only then has it a task, a timer and a subscription."""
+        """Whether there are watchers; without them no task, timer or subscription exists."""
         return self._task is not None
 
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator["ClusterWatch"]:
-        """Collect while the block runs."""
+        """Keep the collector running within the block."""
         self._watchers += 1
         if self._task is None:
             loop = asyncio.get_running_loop()
             self._turned, self._hurry = asyncio.Condition(), asyncio.Event()
 
-            def note(event: object) -> None:
+            def on_event(event: object) -> None:
                 if isinstance(event, NodeDown | NodeUp | LinkDown | LinkUp):
-                    with contextlib.suppress(RuntimeError):  # the loop has ended
+                    with contextlib.suppress(RuntimeError):  # the loop is closed
                         loop.call_soon_threadsafe(self._hurry.set)
 
-            self._stack.enter_context(self.node.subscribed(note))
+            self._stack.enter_context(self.node.subscribed(on_event))
             self._task = loop.create_task(self._collect())
         try:
             yield self
         finally:
             self._watchers -= 1
             if not self._watchers:
-                self._end()
+                self._stop()
 
-    def _end(self) -> None:
-        """Stop: nobody watches."""
+    def _stop(self) -> None:
+        """Stop after the last watcher has left."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -236,57 +244,57 @@ class ClusterWatch:
             member.is_asked = False
 
     async def next_round(self, seen: int) -> int:
-        """Wait until a round ended behind that of number `seen`; returns its number."""
+        """Wait for a round after round `seen` to end; return its number."""
         async with self._turned:
             await self._turned.wait_for(lambda: self.rounds > seen)
         return self.rounds
 
     async def shared(self, asked: object, answer: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return an answer that is made once in a round, for all who ask the same."""
+        """Return the answer to a query; it is computed once in a round for all watchers."""
         task = self._shared.get(asked)
         if task is None:
             task = self._shared[asked] = asyncio.get_running_loop().create_task(answer())
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        found: T = await asyncio.shield(task)
-        return found
+        result: T = await asyncio.shield(task)
+        return result
 
-    # --- asking ---
+    # --- polling ---
 
     async def _collect(self) -> None:
-        """Ask all nodes, round after round."""
+        """Poll all nodes in rounds, until cancelled."""
         while True:
-            begun = time.monotonic()
+            started = time.monotonic()
             self._hurry.clear()
-            self._take_stock(begun)
-            asked = [self._spawn(each) for each in self.asked() if not each.is_asked]
-            if asked:  # quick ones are shown in this round, and slow ones in a later one
-                await asyncio.wait(asked, timeout=min(self.interval / 2, 0.25))
-            self._look_for_silence(time.monotonic())
+            self._update_members(started)
+            polls = [self._spawn(member) for member in self.asked() if not member.is_asked]
+            if polls:  # a round does not wait for slow nodes; they are shown in a later one
+                await asyncio.wait(polls, timeout=min(self.interval / 2, 0.25))
+            self._mark_silent(time.monotonic())
             self.rounds += 1
             self._shared = {}
             async with self._turned:
                 self._turned.notify_all()
-            left = self.interval - (time.monotonic() - begun)
+            remaining = self.interval - (time.monotonic() - started)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), max(left, SHORTEST))
+                await asyncio.wait_for(self._hurry.wait(), max(remaining, SHORTEST))
             if self._hurry.is_set():
-                await asyncio.sleep(max(0.0, SHORTEST - (time.monotonic() - begun)))
+                await asyncio.sleep(max(0.0, SHORTEST - (time.monotonic() - started)))
 
     def _spawn(self, member: Member) -> asyncio.Task[None]:
-        """Begin to ask one node."""
+        """Start polling one node."""
         member.is_asked = True
-        task = asyncio.get_running_loop().create_task(self._ask(member))
+        task = asyncio.get_running_loop().create_task(self._poll(member))
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
         return task
 
-    def _take_stock(self, now: float) -> None:
-        """Take the nodes in reach, and note those that are gone."""
-        node, here = self.node, {}
+    def _update_members(self, now: float) -> None:
+        """Update the members: add reachable nodes, mark lost ones, drop old lost ones."""
+        node, reachable = self.node, {}
         if self._shows_itself:
-            here[node.node_id] = (node.name, 0)
-        here |= {each.node_id: (each.name, each.hops) for each in node.nodes()}
-        for node_id, (name, hops) in here.items():
+            reachable[node.node_id] = (node.name, 0)
+        reachable |= {route.node_id: (route.name, route.hops) for route in node.nodes()}
+        for node_id, (name, hops) in reachable.items():
             member = self.members.get(node_id)
             if member is None:
                 member = self.members[node_id] = Member(node_id, name, since=now, answered=now)
@@ -295,99 +303,107 @@ class ClusterWatch:
                 member.turn("silent", now)
                 member.answered = now
         for member in self.members.values():
-            if member.node_id not in here:
+            if member.node_id not in reachable:
                 member.turn("lost", now)
-        lost = [each for each in self.members.values() if each.state == "lost"]
-        lost.sort(key=lambda each: -each.since)
+        lost = [member for member in self.members.values() if member.state == "lost"]
+        lost.sort(key=lambda member: -member.since)
         for index, member in enumerate(lost):
-            again = any(self.members[other].name == member.name for other in here)
-            old = now - member.since > (10.0 if again else LOST_SHOWN)
-            if old or index >= LOST_MOST:
+            # A restarted node has the old name and a new id.
+            is_restarted = any(
+                self.members[node_id].name == member.name for node_id in reachable
+            )
+            is_expired = now - member.since > (10.0 if is_restarted else LOST_SHOWN)
+            if is_expired or index >= LOST_MOST:
                 del self.members[member.node_id]
 
-    def _look_for_silence(self, now: float) -> None:
-        """Note the nodes that did not answer lately."""
+    def _mark_silent(self, now: float) -> None:
+        """Mark nodes as silent that did not answer lately."""
         for member in self.asked():
             if now - member.answered > SILENT and member.state in ("up", "draining"):
                 member.turn("silent", now, "it does not answer")
 
     def asked(self) -> list[Member]:
-        """Return the nodes that can be asked."""
-        return [each for each in self.members.values() if each.state != "lost"]
+        """Return the members that can be polled: all but the lost ones."""
+        return [member for member in self.members.values() if member.state != "lost"]
 
     async def ask(self, node_id: bytes, question: Query[Any]) -> Any:
-        """Ask the inspector of a node.
+        """Ask the inspector actor of a node.
 
         Raises:
-            CallboardError: it does not answer, or may not.
+            CallboardError: the node does not answer or refuses.
         """
         return await self.node.context.ref_of(node_id, INSPECTOR).ask(question, PATIENCE)
 
-    async def _ask(self, member: Member) -> None:
-        """Ask a node for its figures, and for what happened there."""
+    async def _poll(self, member: Member) -> None:
+        """Poll the figures and the new events of a node."""
         try:
-            told = await self.ask(member.node_id, Inspect(0, accounts=True))
+            inspection = await self.ask(member.node_id, Inspect(0, accounts=True))
             page = await self.ask(
                 member.node_id, ReadEvents(member.events, EVENTS_READ, starts=False)
             )
         except CallboardError as error:
             if member.state != "lost":
-                refused = type(error).__name__ == "NotPermitted"
-                state = "refused" if refused else "silent"
+                is_refused = type(error).__name__ == "NotPermitted"
+                state = "refused" if is_refused else "silent"
                 member.turn(state, time.monotonic(), str(error)[:500])
             return
         finally:
             member.is_asked = False
         now = member.answered = time.monotonic()
-        if isinstance(told, Inspection) and member.state != "lost":
-            member.told, member.name = told, told.name or member.name
-            member.turn("draining" if told.is_draining else "up", now)
-            member.history.append((now, _figures(told)))
-        self._take_events(member, page)
+        if isinstance(inspection, Inspection) and member.state != "lost":
+            member.told, member.name = inspection, inspection.name or member.name
+            member.turn("draining" if inspection.is_draining else "up", now)
+            member.history.append((now, _figures(inspection)))
+        self._store_events(member, page)
 
-    def _take_events(self, member: Member, page: Any) -> None:
-        """Keep what happened on a node."""
+    def _store_events(self, member: Member, page: Any) -> None:
+        """Store the new events of a node."""
         now, member.events = datetime.now(UTC), page.last
         for event in page.events:
             if event.values.get("is_tool") == "True":
-                continue  # the link of who looks, for instance
+                continue  # for example the link of the node that shows this dashboard
             row = event_row(event, now)
             row.pop("is_tool", None)
-            named = {"id": next(self._numbers), "at": member.name}
-            self.events.append(named | row)
+            source = {"id": next(self._numbers), "at": member.name}
+            self.events.append(source | row)
 
-    # --- what is known ---
+    # --- tables ---
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return a row for each node: what it told, without lists, and what became of it."""
+        """Return a row for each node: its state, and its answer without lists."""
         now = time.monotonic()
         rows = []
-        for member in sorted(self.members.values(), key=lambda each: each.name):
-            told = member.told or Inspection(
+        for member in sorted(self.members.values(), key=lambda item: item.name):
+            inspection = member.told or Inspection(
                 member.name, 0.0, [], 0, 0, 0, 0, 0, is_draining=False
             )
-            values = {each.name: getattr(told, each.name) for each in fields(told)}
-            flat = {name: each for name, each in values.items() if not isinstance(each, list)}
-            sent = {each: sum(getattr(row, each) for row in told.accounts) for each in _SUMS}
-            rates = {f"{each}_rate": round(member.rate(each), 1) for each in RATED}
+            names = [column.name for column in fields(inspection)]
+            values = {name: getattr(inspection, name) for name in names}
+            scalars = {
+                name: value for name, value in values.items() if not isinstance(value, list)
+            }
+            sums = {
+                name: sum(getattr(row, name) for row in inspection.accounts) for name in _SUMS
+            }
+            rates = {f"{name}_rate": round(member.rate(name), 1) for name in RATED}
             state = {"state": member.state, "for": round(now - member.since, 1)}
-            about = {
+            identity = {
                 "node_id": member.node_id.hex(),
                 "hops": member.hops,
                 "error": member.error,
             }
-            rows.append({"node": member.name, **about, **state, **flat, **sent, **rates})
+            rows.append({"node": member.name, **identity, **state, **scalars, **sums, **rates})
         return rows
 
     def links(self) -> list[dict[str, Any]]:
-        """Return a row for each link between two nodes that are shown, also a lost one."""
+        """Return a row for each link between two members, including lost ones."""
         rows: dict[tuple[str, str], dict[str, Any]] = {}
         for member in self.members.values():
             for link in () if member.told is None else member.told.neighbours:
-                other = self.members.get(link.peer)
-                if other is None or link.is_tool:
+                peer = self.members.get(link.peer)
+                if peer is None or link.is_tool:
                     continue
-                states = {member.state, other.state}
+                states = {member.state, peer.state}
                 state = next((s for s in ("lost", "silent") if s in states), "up")
                 first, last = sorted((member.node_id.hex(), link.peer.hex()))
                 row = rows.setdefault(
@@ -398,7 +414,7 @@ class ClusterWatch:
         return list(rows.values())
 
     def pairs(self) -> list[dict[str, Any]]:
-        """Return a row for each pair of nodes: what one sent to the other, and its balance."""
+        """Return a row for each sender and receiver: messages sent, confirmed, lost."""
         return [
             {
                 "from": member.name,
@@ -420,44 +436,46 @@ class ClusterWatch:
         ]
 
     def alarms(self) -> list[dict[str, Any]]:
-        """Return what is wrong: nodes that are lost or silent, and what rose in a minute."""
+        """Return the alarms: lost, silent or refusing nodes, and recent rises in `ALARMS`."""
         if self._alarms[0] == self.rounds:
             return self._alarms[1]
-        now, found = time.monotonic(), []
+        now, rows = time.monotonic(), []
         for member in self.members.values():
             if member.state in ("lost", "silent", "refused") and now - member.since > 0.0:
                 text = f"{member.name} is {member.state}"
-                found.append(
+                rows.append(
                     {"node": member.name, "kind": member.state, "text": text, "count": 1}
                 )
             for figure, count in member.rises(now).items() if member.state != "lost" else ():
                 if count:
                     row = {"node": member.name, "kind": figure, "count": count}
-                    found.append(row | {"text": f"{count:,} {ALARMS[figure]}"})
-        self._alarms = self.rounds, found
-        return found
+                    rows.append(row | {"text": f"{count:,} {ALARMS[figure]}"})
+        self._alarms = self.rounds, rows
+        return rows
 
     def history(self) -> dict[str, Any]:
-        """Return the rates of the last ten minutes, of all nodes together, by second."""
+        """Return the rates of the last ten minutes for each second, summed over all nodes."""
         sums: dict[int, dict[str, float]] = {}
         for member in self.members.values():
-            for (before, old), (at, new) in itertools.pairwise(member.history):
+            for (start, old), (end, new) in itertools.pairwise(member.history):
                 second = sums.setdefault(
-                    int(at), dict.fromkeys(("handled", "sent", "lost"), 0.0)
+                    int(end), dict.fromkeys(("handled", "sent", "lost"), 0.0)
                 )
                 for name in second:
-                    second[name] += max(0.0, (new[name] - old[name]) / max(at - before, 0.001))
+                    second[name] += max(0.0, (new[name] - old[name]) / max(end - start, 0.001))
         offset = time.time_ns() / 1e9 - time.monotonic()
         times = sorted(sums)
-        series = {name: [round(sums[at][name], 1) for at in times] for name in _CURVES}
-        return {"times": [round(at + offset) for at in times], **series}
+        series = {
+            name: [round(sums[timestamp][name], 1) for timestamp in times] for name in _CURVES
+        }
+        return {"times": [round(timestamp + offset) for timestamp in times], **series}
 
     # --- windows over all nodes ---
 
     async def actors(
         self, window: RowWindow, *, node: str = "", state: str = ""
     ) -> tuple[list[tuple[Member, ActorInfo]], int, dict[str, str]]:
-        """Return the actors in a window over all nodes, their number, and who is silent."""
+        """Return a window of the actors of all nodes; see `Found`."""
 
         def question(part: RowWindow, keys: bool) -> Inspect:  # noqa: FBT001
             return Inspect(
@@ -471,8 +489,8 @@ class ClusterWatch:
                 rates=True,
             )
 
-        def read(told: Inspection) -> Told:
-            return told.actors, told.actor_count, told.keys
+        def read(answer: Inspection) -> Told:
+            return answer.actors, answer.actor_count, answer.keys
 
         sort = {"class": "actor_class"}.get(window.sort, window.sort)
         table = _Rowset(("actors", state), question, read, attrgetter(sort))
@@ -481,14 +499,20 @@ class ClusterWatch:
     async def rows(
         self, part: str, window: RowWindow, *, which: str = "", node: str = ""
     ) -> tuple[list[tuple[Member, dict[str, Any]]], int, dict[str, str]]:
-        """Return the rows of a part in a window over all nodes, their number, who is silent."""
+        """Return a window of an inspection table over all nodes; see `Found`."""
 
-        def question(one: RowWindow, keys: bool) -> ReadPart:  # noqa: FBT001
-            asked = (one.search, one.sort, one.rising, one.skip, one.limit)
-            return ReadPart(part, which, *asked, keys)
+        def question(node_window: RowWindow, keys: bool) -> ReadPart:  # noqa: FBT001
+            values = (
+                node_window.search,
+                node_window.sort,
+                node_window.rising,
+                node_window.skip,
+                node_window.limit,
+            )
+            return ReadPart(part, which, *values, keys)
 
-        def read(told: PartRows) -> Told:
-            return told.rows, told.count, told.keys
+        def read(answer: PartRows) -> Told:
+            return answer.rows, answer.count, answer.keys
 
         def key(row: Row) -> object:
             return row.get(window.sort)
@@ -496,98 +520,111 @@ class ClusterWatch:
         return await self._window(_Rowset((part, which), question, read, key), window, node)
 
     async def _window(self, table: "_Rowset", window: RowWindow, node: str) -> Found:
-        """Find a window over all nodes.
+        """Read a window over all nodes.
 
-        One that was looked at before is asked for where its rows lay on each node, and a few
-        around them; so nobody tells of rows that are not shown. A node that does not answer is
-        not waited for.
+        For a window that was read before, each node is asked for the rows at its last known
+        position and `MARGIN` more on both sides, so nodes do not send rows that are not shown.
+        Silent nodes are not asked.
         """
-        there = [each for each in self.asked() if node in ("", each.name, each.node_id.hex())]
-        mute = {each.name: each.error for each in there if each.is_mute}
-        members, place = (
-            [each for each in there if not each.is_mute],
-            (table.what, window, node),
+        candidates = [
+            member for member in self.asked() if node in ("", member.name, member.node_id.hex())
+        ]
+        mute = {member.name: member.error for member in candidates if member.is_mute}
+        members, key = (
+            [member for member in candidates if not member.is_mute],
+            (table.identity, window, node),
         )
-        known, found = self._places.pop(place, {}), None
-        if known and known.keys() == set(members):
-            found = await self._window_there(table, window, known)
-        places, rows, count, silent = found or await self._window_anew(table, window, members)
+        places_before, result = self._places.pop(key, {}), None
+        if places_before and places_before.keys() == set(members):
+            result = await self._window_at(table, window, places_before)
+        places, rows, count, silent = result or await self._window_from_all(
+            table, window, members
+        )
         if not silent:
             while len(self._places) >= PLACES:
                 del self._places[next(iter(self._places))]
-            self._places[place] = places
+            self._places[key] = places
         return rows, count, mute | silent
 
-    async def _window_there(
-        self, table: "_Rowset", window: RowWindow, known: Places
+    async def _window_at(
+        self, table: "_Rowset", window: RowWindow, places_before: Places
     ) -> tuple[Places, list[tuple[Member, Any]], int, dict[str, str]] | None:
-        """Look for a window where it was; None where its rows have moved too far."""
-        skips = {each: max(0, skip - MARGIN) for each, (skip, _) in known.items()}
+        """Read a window at its known position; return None if its rows have moved too far."""
+        skips = {member: max(0, skip - MARGIN) for member, (skip, _) in places_before.items()}
         parts = [
-            replace(window, skip=skips[each], limit=skip + taken + MARGIN - skips[each])
-            for each, (skip, taken) in known.items()
+            replace(window, skip=skips[member], limit=skip + count + MARGIN - skips[member])
+            for member, (skip, count) in places_before.items()
         ]
-        told, silent = await self._ask_all(
-            list(known),
+        answers, silent = await self._ask_all(
+            list(places_before),
             [table.question(part, False) for part in parts],  # noqa: FBT003
         )
-        slices = [(each, table.read(answer)) for each, answer in told.items()]
+        slices = [(member, table.read(answer)) for member, answer in answers.items()]
         keys = [
-            (skips[each], table.keys(rows, window), count) for each, (rows, count, _) in slices
+            (skips[member], table.keys(rows, window), count)
+            for member, (rows, count, _) in slices
         ]
-        fit = None if silent else slices_fit(keys, window)
-        if fit is None:
+        fitted = None if silent else slices_fit(keys, window)
+        if fitted is None:
             return None
-        places, inside = fit
-        rows = [(slices[index][0], slices[index][1][0][at]) for index, at in inside]
-        order = (each for each, _ in slices)
-        return dict(zip(order, places, strict=True)), rows, sum(each[2] for each in keys), {}
+        places, inside = fitted
+        rows = [(slices[index][0], slices[index][1][0][row]) for index, row in inside]
+        order = (member for member, _ in slices)
+        total = sum(count for _, _, count in keys)
+        return dict(zip(order, places, strict=True)), rows, total, {}
 
-    async def _window_anew(
+    async def _window_from_all(
         self, table: "_Rowset", window: RowWindow, members: list[Member]
     ) -> tuple[Places, list[tuple[Member, Any]], int, dict[str, str]]:
-        """Find a window wherever it is.
+        """Read a window without a known position.
 
-        Near the front each node tells its first rows; further down it tells by what its rows
-        are sorted, and then those that lie in the window.
+        Near the front, each node sends its first rows. Further down, it first sends the sort
+        keys of all its rows, and then the rows that lie in the window.
         """
-        until = window.skip + window.limit
-        is_near = until <= NEAR
-        first = replace(window, skip=0, limit=until if is_near else 0)
-        told, silent = await self._ask_all(
+        end = window.skip + window.limit
+        is_near = end <= NEAR
+        first = replace(window, skip=0, limit=end if is_near else 0)
+        answers, silent = await self._ask_all(
             members, [table.question(first, not is_near)] * len(members)
         )
-        found = {member: table.read(answer) for member, answer in told.items()}
-        order = list(found)
+        tables = {member: table.read(answer) for member, answer in answers.items()}
+        order = list(tables)
         if is_near:
-            keys = [table.keys(found[each][0], window) for each in order]
+            keys = [table.keys(tables[member][0], window) for member in order]
         else:
-            keys = [found[each][2] or [(0, 0)] * found[each][1] for each in order]
+            keys = [tables[member][2] or [(0, 0)] * tables[member][1] for member in order]
         places, turns = share(keys, window)
-        left: dict[Member, Iterator[Any]] = {}
-        wanted = [(each, place) for each, place in zip(order, places, strict=True) if place[1]]
+        remaining: dict[Member, Iterator[Any]] = {}
+        shares = [
+            (member, place) for member, place in zip(order, places, strict=True) if place[1]
+        ]
         if is_near:
-            left = {each: iter(found[each][0][skip:]) for each, (skip, _) in wanted}
+            remaining = {member: iter(tables[member][0][skip:]) for member, (skip, _) in shares}
         else:
-            parts = [replace(window, skip=s, limit=n) for _, (s, n) in wanted]
-            again, late = await self._ask_all(
-                [each for each, _ in wanted],
+            parts = [replace(window, skip=s, limit=n) for _, (s, n) in shares]
+            more_answers, more_silent = await self._ask_all(
+                [member for member, _ in shares],
                 [table.question(part, False) for part in parts],  # noqa: FBT003
             )
-            silent |= late
-            left = {each: iter(table.read(answer)[0]) for each, answer in again.items()}
-        rows = list(_dealt(order, turns, left))
-        count = sum(each[1] for each in found.values())
+            silent |= more_silent
+            remaining = {
+                member: iter(table.read(answer)[0]) for member, answer in more_answers.items()
+            }
+        rows = list(_dealt(order, turns, remaining))
+        count = sum(answer[1] for answer in tables.values())
         return dict(zip(order, places, strict=True)), rows, count, silent
 
     async def _ask_all(
         self, members: list[Member], questions: list[Query[Any]]
     ) -> tuple[dict[Member, Any], dict[str, str]]:
-        """Ask several nodes at once; returns answers, and why there is none."""
-        asked = [self.ask(each.node_id, q) for each, q in zip(members, questions, strict=True)]
-        told = await asyncio.gather(*asked, return_exceptions=True)
+        """Ask several nodes concurrently; return answers by member, and errors by name."""
+        asks = [
+            self.ask(member.node_id, question)
+            for member, question in zip(members, questions, strict=True)
+        ]
+        outcomes = await asyncio.gather(*asks, return_exceptions=True)
         answers, silent = {}, {}
-        for member, answer in zip(members, told, strict=True):
+        for member, answer in zip(members, outcomes, strict=True):
             if isinstance(answer, CallboardError):
                 silent[member.name] = str(answer)[:500]
             elif isinstance(answer, BaseException):
@@ -601,19 +638,29 @@ _SUMS: Final = ("sent", "confirmed", "lost", "in_flight")
 _CURVES: Final = ("handled", "sent", "lost")
 
 
-def _figures(told: Inspection) -> dict[str, float]:
-    """Return the figures of a node whose rises are told."""
-    sums = {name: float(sum(getattr(row, name) for row in told.accounts)) for name in _SUMS}
-    own = {name: float(getattr(told, name)) for name in ("handled", *ALARMS) if name != "lost"}
-    return {**own, **sums, "frames": float(sum(link.frames_sent for link in told.neighbours))}
+def _figures(inspection: Inspection) -> dict[str, float]:
+    """Return the figures of a node that are kept as history."""
+    sums = {
+        name: float(sum(getattr(row, name) for row in inspection.accounts)) for name in _SUMS
+    }
+    own = {
+        name: float(getattr(inspection, name))
+        for name in ("handled", *ALARMS)
+        if name != "lost"
+    }
+    return {
+        **own,
+        **sums,
+        "frames": float(sum(link.frames_sent for link in inspection.neighbours)),
+    }
 
 
 def _dealt(
-    order: list[Member], turns: list[int], left: dict[Member, Iterator[Any]]
+    order: list[Member], turns: list[int], remaining: dict[Member, Iterator[Any]]
 ) -> Iterable[tuple[Member, Any]]:
-    """Yield the rows of several nodes in the order in which they follow one another."""
+    """Merge the rows of several nodes: `turns` has for each row the index of its node."""
     for turn in turns:
         member = order[turn]
-        row = next(left.get(member, iter(())), None)
+        row = next(remaining.get(member, iter(())), None)
         if row is not None:
             yield member, row

@@ -1,7 +1,7 @@
-"""Differences of JSON values: what a page lacks of what is there, as a merge patch (RFC 7396).
+"""Differences of JSON values as merge patches (RFC 7396).
 
-An object is told by the members that changed, and a member that is gone by null; so null is no
-value of its own: what is not there is not told. Anything else is told whole.
+A patch of an object has its changed members, and null for each removed member; so a null value
+is equivalent to a missing member. Other values, lists included, are replaced as a whole.
 """
 
 from collections.abc import Set as AbstractSet
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def difference(old: Any, new: Any, unless: AbstractSet[str] = frozenset()) -> Any:
-    """Return the patch that makes `new` of `old`; an empty object where they are equal.
+    """Return the patch that turns `old` into `new`; an empty object if they are equal.
 
-    An object of which only the members in `unless` changed counts as equal.
+    Objects that differ only in members named in `unless` count as equal.
     """
     if old is new:
         return {}
@@ -19,20 +19,20 @@ def difference(old: Any, new: Any, unless: AbstractSet[str] = frozenset()) -> An
         return new
     patch = {name: None for name in old if name not in new}
     for name, value in new.items():
-        before = old.get(name)
+        old_value = old.get(name)
         if value is None:
-            if before is not None:
+            if old_value is not None:
                 patch[name] = None
-        elif isinstance(value, dict) and isinstance(before, dict):
-            if inner := difference(before, value, unless):
+        elif isinstance(value, dict) and isinstance(old_value, dict):
+            if inner := difference(old_value, value, unless):
                 patch[name] = inner
-        elif before != value or type(before) is not type(value):
+        elif old_value != value or type(old_value) is not type(value):
             patch[name] = value
     return patch if patch.keys() - unless else {}
 
 
 def patched(old: Any, patch: Any) -> Any:
-    """Return what a patch makes of a value, as pages do."""
+    """Apply a patch to a value, as the script of the pages does."""
     if not isinstance(patch, dict):
         return patch
     new = dict(old) if isinstance(old, dict) else {}

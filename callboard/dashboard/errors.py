@@ -1,4 +1,4 @@
-"""What can be wrong with a dashboard, and how an error is told to who asked."""
+"""Errors of the dashboard, and their form in HTTP responses."""
 
 from typing import Final
 
@@ -7,23 +7,23 @@ from callboard.support.text import printable, said
 
 
 class DashboardError(CallboardError):
-    """A dashboard cannot be shown: an extra is missing, a port is taken, or it is public."""
+    """A dashboard cannot start: a missing extra, a port in use, or a public address."""
 
 
-#: What helps where the text of an error does not say it, by the names of classes.
+#: Next steps by class name, for errors whose text does not contain one.
 _STEPS: Final = {
-    "NotPermitted": "let that node give the right to the one of this page (permissions)",
-    "NodeUnreachable": "look at Nodes on the first page; it may be lost",
-    "AskTimeout": "look at its page for what it waits for, and ask again",
-    "RemoteError": "its page, and the log of its node, have the traceback",
-    "ActorDown": "look for it in Events",
-    "DataOverflow": "numbers have 64 bits at most",
+    "NotPermitted": "grant the right to this dashboard's node in that node's permissions",
+    "NodeUnreachable": "check Nodes on the first page; the node may be lost",
+    "AskTimeout": "open the actor's page to see what it waits for, and try again",
+    "RemoteError": "see the traceback on the actor's page or in the log of its node",
+    "ActorDown": "see Events for the reason",
+    "DataOverflow": "numbers have at most 64 bits",
 }
-_OTHER_STEP: Final = "Events and the log of the node tell more"
+_OTHER_STEP: Final = "see Events and the log of the node"
 
 
 def explained(error: BaseException) -> tuple[int, str]:
-    """Return the status of an answer, and one line that ends with the next step."""
+    """Return the HTTP status for an error, and one line that ends with the next step."""
     text = printable(" ".join(said(error).split()))
     kinds = [kind.__name__ for kind in type(error).__mro__]
     step = next((_STEPS[kind] for kind in kinds if kind in _STEPS), _OTHER_STEP)

@@ -1,12 +1,12 @@
-"""What stands before every request: who asks, through which name, and from which page.
+"""The guard of the dashboard: checks host, origin and token of every request.
 
-A page of another site can make a browser ask for anything here, and with DNS rebinding even
-read the answer. So, whatever the method: host and page have to be ours (`host_guard`), and
-whatever is not a static file takes the token. The link that is printed carries the token once;
-from then on it is in a cookie that the browser sends for our own pages only. Programs send it
-as `Authorization: Bearer TOKEN`.
+A page of another site can make a browser send any request here, and with DNS rebinding even
+read the response. So for every method the host and the origin must be ours (`host_guard`), and
+everything except static files needs the token. The printed link contains the token once; after
+that it is in a cookie that the browser sends only for our own pages. Programs send it as
+`Authorization: Bearer TOKEN`.
 
-Sans-IO: `Guard.judge` looks at method, path and headers; `GuardedApp` is the driver.
+Sans-IO: `Guard.judge` decides from method, path and headers; `GuardedApp` is the driver.
 """
 
 import json
@@ -19,11 +19,11 @@ from urllib.parse import parse_qs
 from callboard.support.dataclass import dataclass
 from callboard.support.host_guard import Asking, HostGuard
 
-#: Bytes of the body of an action, and of the headers of any request.
+#: Maximum bytes of the body of an action, and of the headers of any request.
 BODY_LIMIT: Final = 1 << 20
 HEAD_LIMIT: Final = 16 << 10
 
-#: What every answer carries. Scripts, styles and data come from here and nowhere else.
+#: Headers of every response. Scripts, styles and data may only come from this server.
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -45,7 +45,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Judgment:
-    """What becomes of a request: 200 lets it pass; `cookie` is to be set before a redirect."""
+    """The decision about a request: 200 accepts it; `cookie` is set along with a redirect."""
 
     status: int = 200
     text: str = ""
@@ -57,13 +57,13 @@ class Guard:
     """The rules of one dashboard.
 
     Attributes:
-        token: what takes part in every request that is not for a static file.
-        hosts: names by which it may be reached, beside addresses of this machine. Behind a
-            proxy that asks with a `Host` of its own these are both: that one, and the name
-            (with its port, if it has one) that browsers know.
-        any_address: whether any IP address may be such a name: the port is a public one.
-        cookie: what the cookie is called; ports of one machine share their cookies.
-        static: paths of files that say nothing about the cluster, and their beginnings.
+        token: required in every request except those for static files.
+        hosts: allowed host names, besides addresses of this machine. With a proxy that
+            changes `Host`, list both: the proxy's name, and the name (with a port, if there
+            is one) that browsers use.
+        any_address: whether any IP address is an allowed host, because the port is public.
+        cookie: name of the cookie. Ports of one machine share cookies, so names must differ.
+        static: prefixes of paths that need no token; their files say nothing about the cluster.
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
@@ -73,7 +73,7 @@ class Guard:
     static: tuple[str, ...] = ("/static/",)
 
     def judge(self, method: str, path: str, query: str, headers: Headers) -> Judgment:
-        """Return whether a request may pass; `headers` have names in lower case."""
+        """Decide whether to accept a request; `headers` have lower-case names."""
         is_page = path in ("/", "")
         navigates = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
         origins = [headers["origin"]] if "origin" in headers else []
@@ -83,47 +83,47 @@ class Guard:
         refusal = port.refusal(asking, is_link=is_page and navigates)
         if refusal is not None:
             return Judgment(int(refusal.status), f"{refusal.text}, or use the printed link")
-        given = parse_qs(query).get("token", [""])[-1] if is_page and method == "GET" else ""
-        if given:
-            if self._is_token(given):
+        token = parse_qs(query).get("token", [""])[-1] if is_page and method == "GET" else ""
+        if token:
+            if self._is_token(token):
                 return Judgment(303, cookie=self.token)
-            return Judgment(403, "the token is not that of this page; use the printed link")
+            return Judgment(403, "the token is wrong; use the printed link")
         if is_page or path.startswith(self.static):
             return Judgment()
-        if any(map(self._is_token, self._shown(headers))):
+        if any(map(self._is_token, self._tokens(headers))):
             return Judgment()
-        return Judgment(401, "open it by the link that was printed; it has the token")
+        return Judgment(401, "the token is missing; open the link that was printed")
 
-    def _is_token(self, given: str) -> bool:
-        """Return whether it is the token, in constant time."""
-        return secrets.compare_digest(given.encode(), self.token.encode())
+    def _is_token(self, text: str) -> bool:
+        """Compare a text with the token, in constant time."""
+        return secrets.compare_digest(text.encode(), self.token.encode())
 
-    def _shown(self, headers: Headers) -> list[str]:
-        """Return the tokens that a request may carry.
+    def _tokens(self, headers: Headers) -> list[str]:
+        """Return all possible tokens in a request's headers.
 
-        Cookies of whatever else is on this machine come along, in whatever form they have: all
-        ports of a name share them, and some may even bear the name of ours.
+        Browsers share cookies between all ports of a host name. So cookies of other programs
+        arrive too: in any form, and even under the name of ours.
         """
         kind, _, value = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return [value.strip()]
-        pairs = (each.partition("=") for each in headers.get("cookie", "").split(";"))
+        pairs = (part.partition("=") for part in headers.get("cookie", "").split(";"))
         return [value.strip() for name, _, value in pairs if name.strip() == self.cookie]
 
 
 class GuardedApp:
-    """An ASGI application behind a guard; only HTTP is let through."""
+    """An ASGI application protected by a guard; only HTTP is accepted."""
 
     def __init__(self, app: Application, guard: Guard) -> None:
         self._app = app
         self.guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Judge a request, and let it pass or answer it."""
+        """Forward a request to the application, or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # no WebSocket is spoken here
+        if scope["type"] != "http":  # WebSockets are not supported
             await send({"type": "websocket.close", "code": 1008})
             return
         root = scope.get("root_path", "")
@@ -141,10 +141,12 @@ class GuardedApp:
 
         async def send_guarded(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                given = list(message.get("headers", ()))
-                named = {name.lower() for name, _ in given}  # the page has a policy of its own
-                given += [each for each in _OWN_HEADERS if each[0] not in named]
-                message["headers"] = given
+                headers_sent = list(message.get("headers", ()))
+                named = {
+                    name.lower() for name, _ in headers_sent
+                }  # the page sets its own policy
+                headers_sent += [header for header in _OWN_HEADERS if header[0] not in named]
+                message["headers"] = headers_sent
             await send(message)
 
         await self._app(scope, receive, send_guarded)
@@ -152,14 +154,15 @@ class GuardedApp:
     async def _answer(
         self, verdict: Judgment, root: str, path: str, scope: Scope, send: Send
     ) -> None:
-        """Answer a request that is not let through: a program in JSON, a browser in text."""
+        """Answer a refused request: in JSON below /api/, else in plain text."""
         headers = [*_OWN_HEADERS, (b"cache-control", b"no-store")]
         if verdict.cookie:
             secure = "; Secure" if scope.get("scheme") == "https" else ""
             cookie = f"{self.guard.cookie}={verdict.cookie}; Path={root or '/'}; HttpOnly; "
             headers.append((b"set-cookie", f"{cookie}SameSite=Strict{secure}".encode()))
             headers.append((b"location", f"{root}/".encode()))
-        if verdict.status in (400, 431):  # what else comes on this connection, nobody knows
+        # The end of a malformed request is unknown, so later bytes cannot be parsed.
+        if verdict.status in (400, 431):
             headers.append((b"connection", b"close"))
         body, kind = f"{verdict.text}\n".encode() if verdict.text else b"", b"text/plain"
         if path.startswith("/api/"):
@@ -175,7 +178,7 @@ class GuardedApp:
 
 _OWN_HEADERS: Final = [(name.lower().encode(), text.encode()) for name, text in HEADERS.items()]
 
-#: What decides must stand there once: which of two a browser meant, nobody knows.
+#: Headers that the guard relies on. Two of one name are ambiguous, so they are refused.
 _ONCE: Final = (
     *("host", "origin", "authorization", "sec-fetch-site", "sec-fetch-mode"),
     *("content-length", "transfer-encoding"),
@@ -185,9 +188,10 @@ _MALFORMED: Final = Judgment(400, "headers contradict one another; send each onc
 
 
 def _read_headers(pairs: Collection[tuple[bytes, bytes]]) -> dict[str, str] | None:
-    """Return headers by name; None where one that decides stands there twice.
+    """Return headers by name; None if a header in `_ONCE` is repeated.
 
-    So do two lengths of a body: what one server takes for its end, the proxy before it may not.
+    Content-Length together with Transfer-Encoding is refused as well: a proxy and this server
+    could disagree about the end of the body, which allows request smuggling.
     """
     headers: dict[str, str] = {}
     for raw, value in pairs:

@@ -1,8 +1,9 @@
-"""The port of a dashboard: uvicorn, with bounds that it lacks.
+"""The port of a dashboard: uvicorn with limits on connections and request times.
 
-As at the other HTTP doors (`callboard.web`), connections are bounded, in all and by address,
-handshakes of TLS among them, and a request has to be whole within its time. Where connections
-are too many, the one goes that has taken longest to say what it wants.
+As in the other HTTP servers (`callboard.web`), the number of connections is limited, in total
+and for each address, including those in a TLS handshake. A request must be complete within a
+time limit. At the limit, a new connection replaces the one that has waited longest for its
+request.
 """
 
 import asyncio
@@ -18,26 +19,26 @@ from callboard import web
 from callboard.kernel.tls import Certificates, source_of
 from callboard.support.after_fork import own_loop
 
-#: Seconds that requests have at the end, before they are cancelled, and then to end.
+#: Seconds to finish requests when the port closes; then, as long again for cancelled ones.
 LAST_WORDS: Final = 0.25
 
 
 class _Visit:
-    """One connection: where it comes from, and until when it has to have said what it wants."""
+    """A connection: its address, and the deadline of its current request."""
 
     def __init__(self, host: str, sock: socket.socket, deadline: float) -> None:
         self.host, self.sock = host, sock
-        #: Seconds of the loop's clock; None while a request is answered.
+        #: Loop time by which the request must be complete; None while it is being answered.
         self.deadline: float | None = deadline
 
     def end(self) -> None:
-        """Wake whoever reads or writes with the end of the connection."""
+        """Shut the socket down, which wakes its reader and writer."""
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
 
 class _Visits:
-    """The connections of a port. The one that has waited longest for a request comes first."""
+    """The connections of a port, ordered by deadline: the one with the oldest wait first."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -45,36 +46,36 @@ class _Visits:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, host: str, sock: socket.socket) -> _Visit | None:
-        """Take a connection; None where all that there are wait for their answers."""
-        hosts = [each.host for each in self._open]
+        """Register a connection; return None at the limit if all others await responses."""
+        hosts = [other.host for other in self._open]
         if len(hosts) >= web.CONNECTIONS and not self._drop_one(None):
             return None
         if hosts.count(host) >= web.CONNECTIONS_PER_ADDRESS and not self._drop_one(host):
             return None
         visit = _Visit(host, sock, self._loop.time() + web.REQUEST_LIMIT)
         self._open[visit] = None
-        self._look_later()
+        self._schedule_check()
         return visit
 
     def listen(self, visit: _Visit, *, is_heard: bool) -> None:
-        """Note whether a request is whole; a new time begins when it was answered."""
+        """Record whether a request is complete; start a new deadline after its response."""
         if is_heard:
             visit.deadline = None
         elif visit.deadline is None and visit in self._open:
             visit.deadline = self._loop.time() + web.REQUEST_LIMIT
-            del self._open[visit]  # behind those that wait for longer
+            del self._open[visit]  # move to the end: this is now the latest deadline
             self._open[visit] = None
-            self._look_later()
+            self._schedule_check()
 
     def end(self, visit: _Visit) -> None:
-        """Forget a connection that is closed; behind the last one no timer is left."""
+        """Remove a closed connection; cancel the timer after the last one."""
         self._open.pop(visit, None)
         if not self._open and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def end_all(self) -> None:
-        """Wake all with the end: also pages that wait for what changes."""
+        """Shut all connections down, including streams of pages."""
         for visit in list(self._open):
             visit.end()
 
@@ -86,53 +87,53 @@ class _Visits:
                 return True
         return False
 
-    def _look_later(self) -> None:
-        """Look when the first deadline is over; there is no timer while nobody is awaited."""
-        due = [each.deadline for each in self._open if each.deadline is not None]
+    def _schedule_check(self) -> None:
+        """Schedule a check at the first deadline, unless one is scheduled or none is needed."""
+        due = [visit.deadline for visit in self._open if visit.deadline is not None]
         if due and self._timer is None:
-            self._timer = self._loop.call_at(min(due), self._look)
+            self._timer = self._loop.call_at(min(due), self._check_deadlines)
 
-    def _look(self) -> None:
+    def _check_deadlines(self) -> None:
         self._timer, now = None, self._loop.time()
         for visit in list(self._open):
             if visit.deadline is not None and visit.deadline <= now:
                 visit.end()
                 self.end(visit)
-        self._look_later()
+        self._schedule_check()
 
 
 class _Protocol(H11Protocol):
-    """HTTP on one connection."""
+    """HTTP/1.1 on one connection, with deadlines."""
 
-    def __init__(self, visits: _Visits, visit: _Visit, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, visits: _Visits, visit: _Visit, **options: Any) -> None:
+        super().__init__(**options)
         self._visits, self._visit = visits, visit
 
     def data_received(self, data: bytes) -> None:
-        """Read a part of a request."""
+        """Receive a part of a request; end its deadline when it is complete."""
         super().data_received(data)
         cycle: Any = self.cycle  # None before the first request
         is_heard = cycle is not None and not cycle.response_complete and not cycle.more_body
         self._visits.listen(self._visit, is_heard=is_heard)
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Start the deadline of the next request."""
         super().on_response_complete()
         self._visits.listen(self._visit, is_heard=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Make room."""
+        """Remove the connection."""
         self._visits.end(self._visit)
         super().connection_lost(exc)
 
 
 class DashboardPort(uvicorn.Server):  # type: ignore[misc]  # an extra, seen as Any
-    """Serves a socket until `end`, without a clock: where nobody comes nothing happens."""
+    """Serves a socket until `end`, without uvicorn's polling loop: idle ports use no CPU."""
 
     def __init__(
         self, config: uvicorn.Config, certificates: Certificates | None = None
     ) -> None:
-        """Take what is served, and the certificates where it speaks TLS."""
+        """Create the port; with certificates it speaks TLS."""
         super().__init__(config)
         self._certificates = certificates
 
@@ -149,7 +150,7 @@ class DashboardPort(uvicorn.Server):  # type: ignore[misc]  # an extra, seen as 
             self._loop.close()
 
     async def _end_tasks(self) -> None:
-        """Leave nothing half done: streams see the end of their connections; cancel others."""
+        """Wait for open streams to see their connections end; cancel all remaining tasks."""
         if self.server_state.tasks:
             await asyncio.wait(list(self.server_state.tasks), timeout=LAST_WORDS)
         left = asyncio.all_tasks() - {asyncio.current_task()}
@@ -159,7 +160,7 @@ class DashboardPort(uvicorn.Server):  # type: ignore[misc]  # an extra, seen as 
             await asyncio.wait(left, timeout=LAST_WORDS)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept."""
+        """Start accepting connections."""
         await self.lifespan.startup()
         assert sockets is not None
         listener = sockets[0]
@@ -174,7 +175,7 @@ class DashboardPort(uvicorn.Server):  # type: ignore[misc]  # an extra, seen as 
         while True:
             try:
                 sock, address = await self._loop.sock_accept(listener)
-            except OSError:  # no descriptors, or it went away: those who come later wait
+            except OSError:  # out of descriptors, or the client left; retry after a pause
                 await asyncio.sleep(web.LINGER / 10)
                 continue
             visit = self._visits.begin(source_of(str(address[0])), sock)
@@ -186,26 +187,26 @@ class DashboardPort(uvicorn.Server):  # type: ignore[misc]  # an extra, seen as 
             task.add_done_callback(self._joining.discard)
 
     async def _join(self, sock: socket.socket, visit: _Visit) -> None:
-        """Speak TLS where it is wanted, then HTTP."""
-        secure = None if self._certificates is None else self._certificates.listening()
+        """Start HTTP on a connection, after the TLS handshake if there are certificates."""
+        tls = None if self._certificates is None else self._certificates.listening()
 
         def protocol() -> _Protocol:
-            given = {"config": self.config, "server_state": self.server_state}
-            return _Protocol(self._visits, visit, app_state=self.lifespan.state, **given)
+            options = {"config": self.config, "server_state": self.server_state}
+            return _Protocol(self._visits, visit, app_state=self.lifespan.state, **options)
 
         try:
             await self._loop.connect_accepted_socket(
                 protocol,
                 sock,
-                ssl=secure,
-                ssl_handshake_timeout=web.REQUEST_LIMIT if secure else None,
+                ssl=tls,
+                ssl_handshake_timeout=web.REQUEST_LIMIT if tls else None,
             )
-        except OSError:  # a handshake failed, or the client has gone
+        except OSError:  # the handshake failed, or the client left
             self._visits.end(visit)
             sock.close()
 
     async def main_loop(self) -> None:
-        """Wait for the end."""
+        """Wait until `end` is called, then close all connections."""
         self.server_state.default_headers = list(self.config.encoded_headers)
         if not self._is_over:
             await self._over.wait()
@@ -218,9 +219,9 @@ class DashboardPort(uvicorn.Server):  # type: ignore[misc]  # an extra, seen as 
         self.should_exit = self.force_exit = True
 
     def end(self) -> None:
-        """Let it end; from any thread."""
+        """Stop serving; thread-safe."""
         self._is_over = True
         loop = getattr(self, "_loop", None)
         if loop is not None:
-            with suppress(RuntimeError):  # it has ended
+            with suppress(RuntimeError):  # the loop is closed already
                 loop.call_soon_threadsafe(self._over.set)

@@ -1,4 +1,4 @@
-"""The port of a dashboard: uvicorn on a thread of its own."""
+"""The server of a dashboard: uvicorn on a separate thread."""
 
 import secrets
 import socket
@@ -21,10 +21,10 @@ from callboard.support.host_guard import HostGuard, is_loopback
 
 _EXTRA: Final = "a dashboard needs starlette and uvicorn; pip install 'callboard[dashboard]'"
 
-#: Seconds that connections have to end.
+#: Seconds to wait for connections to end.
 END_LIMIT: Final = 2.0
 
-#: Connections that wait to be accepted.
+#: Connections that the system queues before they are accepted.
 BACKLOG: Final = 128
 
 
@@ -45,23 +45,23 @@ class DashboardServer(Closing):
         opened: socket.socket | None = None,
         token: str = "",
     ) -> None:
-        """Open the port and begin to answer.
+        """Open the port and start serving.
 
         Args:
-            node: through which the cluster is seen.
-            listen: `HOST:PORT`; port 0 picks one.
-            actions: whether something can be done from it, not only seen.
-            levers: what else can be done; see `make_app`.
-            shows_itself: whether the node is one of those that are shown.
-            hosts: names by which browsers reach it, beside its address and `localhost`.
+            node: the node through which the cluster is inspected.
+            listen: `HOST:PORT`; port 0 picks a free one.
+            actions: whether actions are allowed; else the dashboard is read-only.
+            levers: extra actions; see `make_app`.
+            shows_itself: whether the node itself is shown.
+            hosts: names that browsers may use, besides its address and `localhost`.
             tls: folder with `certificate.pem` and `key.pem`.
-            insecure: a public address without TLS is meant.
-            opened: a socket that listens already, in place of `listen`.
-            token: that takes part in every request; one of its own by default.
+            insecure: whether a public address without TLS is allowed.
+            opened: a listening socket to use instead of `listen`.
+            token: required in every request; a random one by default.
 
         Raises:
-            DashboardError: the extra is missing, the address is public without TLS, or it
-                cannot be opened.
+            DashboardError: the extra is missing, the address is public without TLS, or the
+                port cannot be opened.
         """
         try:
             import uvicorn
@@ -72,17 +72,17 @@ class DashboardServer(Closing):
         try:
             host, port = parse_host_port(listen)
         except ValueError as error:
-            msg = f"{listen!r} is no HOST:PORT; write it like 127.0.0.1:0"
+            msg = f"{listen!r} is not HOST:PORT; write it like 127.0.0.1:0"
             raise DashboardError(msg) from error
         if not is_loopback(host) and tls is None and not insecure:
-            msg = f"{host} is a public address: give TLS, or say insecure (--insecure)"
+            msg = f"{host} is a public address; pass tls, or insecure (--insecure) to allow it"
             raise DashboardError(msg)
         certificates = _certificates(tls)
         self._socket = opened or _open(host, port)
         self.port = int(self._socket.getsockname()[1])
-        known = HostGuard.of_port(host, hosts)
+        host_guard = HostGuard.of_port(host, hosts)
         token, cookie = token or secrets.token_urlsafe(32), f"callboard-{self.port}"
-        self.guard = Guard(token, known.names, known.any_address, cookie)
+        self.guard = Guard(token, host_guard.names, host_guard.any_address, cookie)
         self.collector = ClusterWatch(node, shows_itself=shows_itself)
         app = make_app(
             node, self.guard, actions=actions, levers=levers, collector=self.collector
@@ -100,9 +100,9 @@ class DashboardServer(Closing):
             timeout_graceful_shutdown=1,
         )
         self._server = DashboardPort(config, certificates)
-        shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104  # what is asked
-        shown = f"[{shown}]" if ":" in shown else shown
-        self.url = f"http{'s' if tls else ''}://{shown}:{self.port}/"
+        browser_host = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104  # compared, not bound
+        browser_host = f"[{browser_host}]" if ":" in browser_host else browser_host
+        self.url = f"http{'s' if tls else ''}://{browser_host}:{self.port}/"
         run = self._server.run_on
         self._thread = threading.Thread(
             target=run, args=(self._socket,), name="callboard-dashboard", daemon=True
@@ -111,7 +111,7 @@ class DashboardServer(Closing):
 
     @property
     def link(self) -> str:
-        """The link that opens it: it holds the token."""
+        """The link that opens the dashboard; it contains the token."""
         return f"{self.url}?token={self.guard.token}"
 
     def close(self) -> None:
@@ -123,25 +123,25 @@ class DashboardServer(Closing):
 
 
 def _open(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
+    """Return a listening socket.
 
     Raises:
-        DashboardError: it cannot be opened.
+        DashboardError: the port cannot be opened.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        found = after_fork.own_listener(
+        listener = after_fork.own_listener(
             socket.create_server((host, port), family=family, backlog=BACKLOG)
         )
     except OSError as error:
-        why = error.strerror or error
-        msg = f"the dashboard cannot listen on {host}:{port}: {why}; port 0 picks a free one"
+        reason = error.strerror or error
+        msg = f"the dashboard cannot listen on {host}:{port}: {reason}; port 0 picks a free one"
         raise DashboardError(msg) from error
-    return found
+    return listener
 
 
 def _certificates(folder: Path | None) -> Certificates | None:
-    """Return the certificates in a folder, which are read again when they are renewed.
+    """Return the certificates in a folder; they are read again after a renewal.
 
     Raises:
         DashboardError: a file is missing or unusable.
@@ -150,9 +150,9 @@ def _certificates(folder: Path | None) -> Certificates | None:
         return None
     chain, key = folder / "certificate.pem", folder / "key.pem"
     try:
-        found = Certificates(Tls(chain, key if key.exists() else None, mutual=False))
-        found.listening()
+        certificates = Certificates(Tls(chain, key if key.exists() else None, mutual=False))
+        certificates.listening()
     except TlsError as error:
         msg = f"{folder} needs certificate.pem and key.pem of the dashboard: {error}"
         raise DashboardError(msg) from error
-    return found
+    return certificates

@@ -1,7 +1,7 @@
-"""Streams of pages: what one shows at first, and what changes, once or twice a second.
+"""Streams of the dashboard's pages: the first contents, then changes about once a second.
 
-A page names a view and its parameters, as the API takes them. Rows go out as an object by key
-and the order of keys, so that a difference tells of the rows that changed and no other.
+A page names a view and its parameters as in the API. Rows are sent as an object by key and a
+list with the order of the keys, so that a patch contains only the rows that changed.
 """
 
 import asyncio
@@ -17,30 +17,30 @@ from callboard.endpoint.hub import Hub
 from callboard.endpoint.message_queue import MessageQueue
 from callboard.kernel.errors import CallboardError
 
-#: Pages that may be open at a time.
+#: Pages that may be open at the same time.
 STREAMS: Final = 32
 
-#: By what rows are told apart, the first column that they have; all rows begin with a node.
+#: Key columns: the first of these that a row has, together with its node, is its key.
 _KEYS: Final = (
     *("address", "id", "key", "client_id", "topic", "filter", "store", "ban", "folder"),
     *("query", "router", "peer", "number", "node_id"),
 )
 
-#: Messages of topics that wait for a page which listens, and seconds between two looks.
+#: Messages queued for a page that listens to a topic, and seconds between two polls.
 LISTENED: Final = 500
 LISTEN_INTERVAL: Final = 0.25
 
-#: Characters of values, as JSON, that a page which listens is told at once; and of one of them.
+#: Characters of JSON sent at once to a page that listens, and characters of one value.
 HEARD: Final = 1 << 18
 HEARD_VALUE: Final = 20_000
 
-#: Columns that rise with time by themselves: they are told with what else changes of a row, and
-#: in one of so many rounds.
+#: Columns that grow with time alone. They are sent when another column of their row changes,
+#: and otherwise in one of `RISING_ROUNDS` rounds.
 _RISING: Final = frozenset({"age", "uptime"})
 RISING_ROUNDS: Final = 5
 
 
-#: What a page is told, one after the other.
+#: The messages of a stream.
 Changes = AsyncGenerator[dict[str, Any], None]
 
 Answer = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
@@ -53,54 +53,56 @@ class Streams:
         self._collector = collector
 
     def changes(self, given: Mapping[str, str]) -> Changes:
-        """Return what a page is told: `{"whole": …}`, then `{"patch": …}` for each change.
+        """Return the stream of a page: `{"whole": …}`, then `{"patch": …}` for each change.
 
         Raises:
-            InvalidParameter: there is no such view, or a parameter is of no use.
+            InvalidParameter: the view is unknown, or a parameter is invalid.
         """
         name = given.get("view", "overview")
         if name == "listen":
             topic = given.get("topic", "")
             if not topic or len(topic) > api.TEXT:
-                msg = "topic is missing: what is listened to"
+                msg = f"topic is missing or longer than {api.TEXT} characters"
                 raise api.InvalidParameter(msg)
             return self._listen(topic)
         view = api.VIEWS.get(name)
         if view is None:
-            msg = f"view is one of {', '.join(api.VIEWS)}, listen"
+            msg = f"view must be one of {', '.join(api.VIEWS)}, listen"
             raise api.InvalidParameter(msg)
-        asked = view.read(given)
-        return self._follow((name, *asked.items()), lambda: self._answer(view, asked))
+        query = view.read(given)
+        return self._follow((name, *query.items()), lambda: self._answer(view, query))
 
-    async def _answer(self, view: api.View, asked: api.Asked) -> dict[str, Any]:
-        """Return what a view shows now."""
+    async def _answer(self, view: api.View, query: api.Asked) -> dict[str, Any]:
+        """Return the current contents of a view."""
         try:
-            told = _keyed(await view.answer(self._collector, asked))
+            contents = _keyed(await view.answer(self._collector, query))
         except CallboardError as error:
-            told = {"error": explained(error)[1]}
-        return {**told, "summary": _summary(self._collector)}
+            contents = {"error": explained(error)[1]}
+        return {**contents, "summary": _summary(self._collector)}
 
-    async def _follow(self, asked: object, answer: Answer) -> Changes:
-        """Tell a view, and what changes of it; pages that show the same share one answer."""
-        collector, shown, seen = self._collector, None, 0
+    async def _follow(self, query: object, answer: Answer) -> Changes:
+        """Yield a view and its changes; pages with the same view share one answer a round."""
+        collector, previous, round_seen = self._collector, None, 0
         async with collector.watched():
-            seen = collector.rounds if collector.members else 0
+            round_seen = collector.rounds if collector.members else 0
             while True:
-                seen = (
-                    await collector.next_round(seen) if shown or not collector.members else seen
+                round_seen = (
+                    await collector.next_round(round_seen)
+                    if previous or not collector.members
+                    else round_seen
                 )
-                told = await collector.shared(asked, answer)
+                contents = await collector.shared(query, answer)
                 unless = _RISING if collector.rounds % RISING_ROUNDS else frozenset()
-                if shown is None:
-                    yield {"whole": told}
-                elif change := difference(shown, told, unless):
+                if previous is None:
+                    yield {"whole": contents}
+                elif change := difference(previous, contents, unless):
                     yield {"patch": change}
                 else:
                     yield {}
-                shown = told
+                previous = contents
 
     async def _listen(self, topic: str) -> Changes:
-        """Tell what is published on a topic, and all that begin so, while a page listens."""
+        """Yield publications on a topic and on topics with this prefix."""
         queue: MessageQueue[tuple[str, Any]] = MessageQueue(LISTENED)
         hub = Hub.of(self._collector.node)
         await hub.add_receiver(queue, [topic], sees_own=True)
@@ -108,40 +110,40 @@ class Streams:
             yield {"listening": topic}
             dropped = 0
             while True:
-                found = queue.poll()
+                messages = queue.poll()
                 missed, dropped = queue.dropped - dropped, queue.dropped
-                yield heard(found, missed) if found else {}
+                yield heard(messages, missed) if messages else {}
                 await asyncio.sleep(LISTEN_INTERVAL)
         finally:
             hub.remove_receiver(queue)
 
 
 def heard(found: Sequence[tuple[str, Any]], missed: int) -> dict[str, Any]:
-    """Return the latest messages that are not too much at once, and how many are left out."""
-    told: list[dict[str, Any]] = []
+    """Return the latest messages up to the size limit, and the number left out."""
+    rows: list[dict[str, Any]] = []
     size = 0
     for topic, value in reversed(found):
         text = to_json(value)
         is_long = len(text) > HEARD_VALUE
         size += len(topic) + min(len(text), HEARD_VALUE)
-        if told and size > HEARD:
+        if rows and size > HEARD:
             break
-        told.append({"topic": topic, "value": f"{text[:HEARD_VALUE]}…" if is_long else value})
-    return {"messages": told[::-1], "left_out": len(found) - len(told) + missed}
+        rows.append({"topic": topic, "value": f"{text[:HEARD_VALUE]}…" if is_long else value})
+    return {"messages": rows[::-1], "left_out": len(found) - len(rows) + missed}
 
 
 def _summary(collector: ClusterWatch) -> dict[str, Any]:
-    """Return what the head of each page shows."""
+    """Return the counts in the header of each page."""
     states = [member.state for member in collector.members.values()]
     bad = sum(state in ("lost", "silent") for state in states)
     return {"nodes": len(states), "bad": bad, "alarms": len(collector.alarms())}
 
 
 def _keyed(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer with each of its lists of rows as an object by key, and an order."""
+    """Replace each list of rows in an answer by an object with the rows by key, in order."""
     keyed: dict[str, Any] = {}
     for name, value in answer.items():
-        is_rows = isinstance(value, list) and all(isinstance(each, dict) for each in value)
+        is_rows = isinstance(value, list) and all(isinstance(row, dict) for row in value)
         if is_rows and name != "kinds":
             rows: dict[str, Any] = {}
             for row in value:
@@ -156,12 +158,12 @@ def _keyed(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _key(row: dict[str, Any]) -> str:
-    """Return what tells a row from all others."""
+    """Return the key of a row."""
     if "from_id" in row:
         return f"{row['from_id']}>{row['to_id']}"
     if "a" in row and "b" in row:
         return f"{row['a']}-{row['b']}"
     if "actor" in row:
         return str(row["actor"]["address"])
-    found = next((str(row[name]) for name in _KEYS if name in row), str(row.get("kind", "")))
-    return f"{row.get('node', '')}|{found}"
+    key = next((str(row[name]) for name in _KEYS if name in row), str(row.get("kind", "")))
+    return f"{row.get('node', '')}|{key}"

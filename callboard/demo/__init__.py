@@ -1,6 +1,6 @@
-"""The demo: four nodes in a line that one can hurt and watch heal.
+"""The demo: a line of four nodes; the user can break them and watch the cluster recover.
 
-Importing this package loads nothing heavy; `callboard.demo.run.run` starts it.
+Importing this package is cheap; `callboard.demo.run.run` starts the demo.
 """
 
 from callboard.demo.story import DemoOptions

@@ -1,8 +1,8 @@
-"""The aggregator: keeps rolling statistics of what the sensors publish, on whichever node.
+"""The aggregator: rolling statistics of the readings of all sensors.
 
-A sensor publishes `[number, level, {part: figure}]` under `/metrics/NODE/SUBJECT`: its number
-counts from 1, so a gap is a lost reading; the level is percent, or bytes per second; the parts
-are each core, each direction, each busy process.
+A sensor publishes `[number, level, {part: figure}]` under `/metrics/NODE/SUBJECT`. The number
+counts from 1, so a gap is a lost reading; the level is in percent or bytes per second; the
+parts are cores, directions, or busy processes.
 """
 
 import time
@@ -14,7 +14,7 @@ from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item
 from callboard.kernel.actors import Actor, ActorRef, Down, Query, handler, message
 
-#: How the topics of all sensors begin.
+#: Prefix of the topics of all sensors.
 METRICS: Final = "/metrics/"
 
 
@@ -31,11 +31,11 @@ def sensor_of(topic: str) -> str:
 @message("demo.Receipt")
 @dataclass(frozen=True)
 class Receipt:
-    """The aggregator's answer to a reading that was asked instead of told.
+    """The aggregator's answer to a reading that was sent as an ask.
 
     Attributes:
-        handled_ns: `time.monotonic_ns()` when the aggregator had it; processes of one machine
-            share that clock.
+        handled_ns: `time.monotonic_ns()` when the aggregator handled it; all processes of one
+            machine share that clock.
     """
 
     handled_ns: int
@@ -44,11 +44,11 @@ class Receipt:
 @message("demo.Reading")
 @dataclass(frozen=True)
 class SensorReading(Query[Receipt]):
-    """A reading that is followed: the same that the sensor published under its topic.
+    """A traced reading; the sensor published the same reading under its topic.
 
     Attributes:
         sensor: node and subject, for instance `A.cpu`.
-        number: counts the readings that this sensor published, from 1.
+        number: number of the reading of this sensor, from 1.
     """
 
     sensor: str
@@ -58,11 +58,11 @@ class SensorReading(Query[Receipt]):
 @message("demo.UseAggregator")
 @dataclass(frozen=True)
 class UseAggregator:
-    """Tells a sensor who takes its readings, and who decides that.
+    """Notifies a sensor of the current aggregator and overseer.
 
     Attributes:
-        aggregator: subscribes to the readings; the sensor watches it.
-        overseer: the sensor watches it, as it watches the sensor.
+        aggregator: the subscriber of the readings; the sensor monitors it.
+        overseer: the overseer; it and the sensor monitor each other.
     """
 
     aggregator: ActorRef[Any]
@@ -71,53 +71,53 @@ class UseAggregator:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Asks the aggregator for its figures; stays on its node, so nothing of it is counted."""
+    """Asks the aggregator for its figures; sent only within a node, so it is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingsArrived:
-    """Messages of topics, on their way from the node's hub to the aggregator there."""
+    """Topic messages, passed from the node's hub to the aggregator on it."""
 
     items: list[Item]
 
 
 class Feed:
-    """A subscriber that hands what comes to an actor."""
+    """A subscriber that passes messages to an actor."""
 
     def __init__(self, ref: ActorRef[Any]) -> None:
         self._ref = ref
 
     def take(self, items: list[Item]) -> None:
-        """Take a run, on the node's thread."""
+        """Receive messages, on the node's thread."""
         self._ref.tell(ReadingsArrived(items))
 
 
 class Aggregator(Actor):
-    """Counts and sums up readings.
+    """Counts and summarizes readings.
 
-    It subscribes to the metrics of all nodes, so no sensor has to know where it is. It ends
-    when the overseer that spawned it is out of reach: that one spawns another, and there are
-    never two for long.
+    It subscribes to the metrics of all nodes, so sensors need not know its node. It ends when
+    the overseer that spawned it is unreachable. The overseer then spawns another one, so two
+    aggregators exist only for a short time.
     """
 
     def __init__(self, overseer: ActorRef[Any]) -> None:
         self._tally = Tally()
         self._hub = Hub.of(self.node)
         self._feed = Feed(self.me)
-        # Also what sensors on its own node publish.
+        # `sees_own`: sensors on its own node publish, too.
         self._hub.add_receiver(self._feed, [METRICS], sees_own=True)
         self.monitor(overseer)
 
     @handler
     def on_published(self, run: ReadingsArrived) -> None:
-        """Take readings in."""
+        """Add readings to the statistics."""
         now_ns = time.monotonic_ns()
         for topic, (number, level, parts) in run.items:
             self._tally.add(sensor_of(topic), number, level, dict(parts), now_ns)
 
     @handler
     def on_reading(self, _: SensorReading) -> Receipt:
-        """Tell who asked when this got here; the reading itself comes as a topic."""
+        """Answer with the current time; the reading itself arrives as a topic message."""
         return Receipt(time.monotonic_ns())
 
     @handler
@@ -127,6 +127,6 @@ class Aggregator(Actor):
 
     @handler
     def on_down(self, _: Down) -> None:
-        """Without an overseer there is nobody to send anybody here."""
+        """Stop without an overseer: no sensor would be directed here."""
         self._hub.remove_receiver(self._feed)
         self.me.stop()

@@ -1,4 +1,4 @@
-"""The parent's side of the analysis: starts Spark beside the nodes, and shows what it found."""
+"""The parent's side of the analysis: starts the Spark process, and displays its results."""
 
 import html
 import json
@@ -19,7 +19,7 @@ from callboard.demo.line import start_child
 from callboard.demo.story import ANALYSIS, DemoOptions
 from callboard.support.text import printable
 
-#: Variable of the environment that `make run` sets to "awaited" while it fetches Spark.
+#: Environment variable that `make run` sets to "awaited" while it downloads Spark.
 AWAITED: Final = "CALLBOARD_SPARK"
 
 BARS: Final = "▁▂▃▄▅▆▇█"
@@ -31,16 +31,16 @@ _MARGIN: Final = 24
 
 
 def _filled(cells: list[str]) -> list[str]:
-    """Return a row in which each value stays until the next one."""
-    last, found = " ", []
+    """Return a row in which each value is repeated until the next one."""
+    last, filled = " ", []
     for cell in cells:
         last = last if cell == " " else cell
-        found.append(last)
-    return found
+        filled.append(last)
+    return filled
 
 
 class _Scale:
-    """Where times and values are on a surface."""
+    """Maps times and values to coordinates."""
 
     def __init__(self, levels: Sequence[tuple[float, float]], width: int, height: int) -> None:
         times, values = [time for time, _ in levels], [value for _, value in levels]
@@ -49,14 +49,14 @@ class _Scale:
         self._width, self._height = width, height
 
     def place(self, time: float, value: float) -> tuple[int, int]:
-        """Return column and height of a point, both from 0 and inside."""
+        """Return column and height of a point, both within the surface."""
         across = min(max((time - self.first) / self.seconds, 0.0), 1.0)
         span = max(self.high - self.low, 1e-9)
         up = min(max((value - self.low) / span, 0.0), 1.0)
         return round(across * self._width), round(up * self._height)
 
 
-#: Seconds of a story that Spark has a part in: it takes some fifteen to its first results.
+#: Minimum seconds of a story with Spark, whose first results take about fifteen seconds.
 SHORTEST: Final = 20.0
 
 METRIC: Final = "/metrics/A/cpu"
@@ -67,15 +67,15 @@ _END_LIMIT: Final = 10.0
 
 @dataclass(slots=True)
 class AnalysisResult:
-    """What came out of the analysis.
+    """The result of the analysis.
 
     Attributes:
-        missing: Why there was none; empty if there was one.
-        levels: Times in seconds and levels of one metric.
-        quantiles: For each window its start, the median and the 99th percentile.
-        strange: Times of the anomalies of that metric.
-        picture: The path of a page with the chart.
-        title: What the chart is called.
+        missing: why there is no result; empty if there is one.
+        levels: times in seconds, and levels of one metric.
+        quantiles: for each window its start, the median and the 99th percentile.
+        strange: times of the anomalies of that metric.
+        picture: the path of a page with the chart.
+        title: title of the chart.
     """
 
     missing: str = ""
@@ -111,7 +111,7 @@ class AnalysisResult:
         return lines
 
     def page(self) -> str:
-        """Return the chart as a page of HTML.
+        """Return the chart as an HTML page.
 
         The level is gray, the median blue, the 99th percentile orange; anomalies are red dots.
         """
@@ -133,17 +133,17 @@ class AnalysisResult:
             return _MARGIN + x, height - _MARGIN - y
 
         def curve(points: Iterable[tuple[float, float]], color: str) -> str:
-            places = " ".join("{},{}".format(*point(*each)) for each in points)
-            return f'<polyline points="{places}" stroke="{color}" fill="none"/>'
+            coordinates = " ".join("{},{}".format(*point(*pair)) for pair in points)
+            return f'<polyline points="{coordinates}" stroke="{color}" fill="none"/>'
 
         yield curve(self.levels, "#8ca0b4")
         ends = [start for start, _, _ in self.quantiles[1:]] + [self.levels[-1][0]]
         for (start, median, high), end in zip(self.quantiles, ends, strict=False):
             for value, color in ((median, "#145ac8"), (high, "#e68c14")):
                 yield curve([(start, value), (end, value)], color)
-        at = dict(self.levels)
+        level_at = dict(self.levels)
         for time in self.strange:
-            x, y = point(time, at.get(time, scale.low))
+            x, y = point(time, level_at.get(time, scale.low))
             yield f'<circle cx="{x}" cy="{y}" r="4" fill="#d21e28"/>'
 
     def summary(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class AnalysisResult:
         }
 
     def print(self) -> None:
-        """Print the chart for the terminal, and where its page is."""
+        """Print the chart for the terminal, and the path of its page."""
         if self.missing:
             print(printable(f"no analysis with Spark: {self.missing}"), flush=True)  # noqa: T201
             return
@@ -167,7 +167,7 @@ class AnalysisResult:
 
 
 class Analysis:
-    """Spark's process. As a context manager it leaves none behind."""
+    """Spark's process; as a context manager, it ends the process."""
 
     def __init__(self, options: DemoOptions) -> None:
         self._missing = _why_missing(options)
@@ -175,18 +175,18 @@ class Analysis:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        """Start it, where it can be had."""
+        """Start the process, if Spark is available."""
         os.environ.pop(ANALYSIS, None)
         if self._missing:
             return self
         self._folder = tempfile.TemporaryDirectory(
             prefix="callboard-demo-spark-", ignore_cleanup_errors=True
         )
-        folder = os.environ[ANALYSIS] = self._folder.name  # the nodes see it too
-        with (Path(folder) / "spark.txt").open("wb") as said:
-            places = {"TMPDIR": folder, "SPARK_LOCAL_DIRS": folder}
+        folder = os.environ[ANALYSIS] = self._folder.name  # read by the nodes, too
+        with (Path(folder) / "spark.txt").open("wb") as output:
+            folders = {"TMPDIR": folder, "SPARK_LOCAL_DIRS": folder}
             self._process = start_child(
-                "analysis_process", folder, errors=said, output=said, **places
+                "analysis_process", folder, errors=output, output=output, **folders
             )
         return self
 
@@ -197,41 +197,43 @@ class Analysis:
             self._folder.cleanup()
 
     def state(self) -> dict[str, Any]:
-        """Return what the process told last; empty where there is none."""
+        """Return the last state of the process; empty without one."""
         if self._folder is None:
             return {}
         try:
-            told: dict[str, Any] = json.loads(Path(self._folder.name, "state.json").read_text())
+            state: dict[str, Any] = json.loads(
+                Path(self._folder.name, "state.json").read_text()
+            )
         except (FileNotFoundError, ValueError):
             return {"state": "starts"}
-        return told
+        return state
 
     @property
     def is_running(self) -> bool:
-        """Whether results may still come."""
+        """Whether further results are possible."""
         return self._process is not None and self._process.poll() is None
 
     def finish(self) -> AnalysisResult:
-        """End the process, and return what it found."""
+        """End the process, and return its result."""
         self._end()
         if self._folder is None:
             return AnalysisResult(missing=self._missing)
-        if why := self.state().get("why"):
-            return AnalysisResult(missing=why)
+        if reason := self.state().get("why"):
+            return AnalysisResult(missing=reason)
         folder = Path(self._folder.name)
         results = _records(folder / "results")
         if not results:
             return AnalysisResult(missing="it had no result in time; the machine may be busy")
-        found = _evaluate(results, _records(folder / "metrics"))
+        result = _evaluate(results, _records(folder / "metrics"))
         picture = Path(tempfile.gettempdir()) / "callboard-demo.html"
-        with suppress(OSError):  # somebody else has put a link or a file of his own there
+        with suppress(OSError):  # the path may be a link, or a file of another user
             with open(picture, "w", encoding="utf-8", opener=open_plain) as file:
-                file.write(found.page())
-            found.picture = str(picture)
-        return found
+                file.write(result.page())
+            result.picture = str(picture)
+        return result
 
     def _end(self) -> None:
-        """End the process: by its input, or by force."""
+        """End the process by closing its input, or kill it after a time limit."""
         process = self._process
         if process is None:
             return
@@ -242,15 +244,15 @@ class Analysis:
             process.wait(_END_LIMIT)
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # what it started is in its group
+                os.killpg(process.pid, signal.SIGKILL)  # its children are in its group
             process.wait()
 
 
 def _why_missing(options: DemoOptions) -> str:
-    """Return why there is no analysis; empty where there is one."""
+    """Return why there is no analysis; empty if there is one."""
     if options.forever or options.seconds < SHORTEST:
         return f"the story is shorter than {SHORTEST:g} s" if not options.forever else "no end"
-    if os.environ.get(AWAITED) == "awaited":  # it may be there in part
+    if os.environ.get(AWAITED) == "awaited":  # it may be partly installed
         return "it is being fetched; the next run has it"
     if find_spec("pyspark") is None:
         return "it is not installed: pip install 'callboard[spark]'"
@@ -258,27 +260,27 @@ def _why_missing(options: DemoOptions) -> str:
 
 
 def _evaluate(results: Sequence[Record], metrics: Sequence[Record]) -> AnalysisResult:
-    """Read the chart's lines out of the logs."""
+    """Compute the chart's data from the logs."""
     windows = {
-        each.payload["start"].timestamp(): each.payload
-        for each in results
-        if each.topic == f"/quantiles{METRIC}"
+        record.payload["start"].timestamp(): record.payload
+        for record in results
+        if record.topic == f"/quantiles{METRIC}"
     }
     return AnalysisResult(
         levels=[
-            (each.time / _SECOND, float(each.payload[1]))
-            for each in metrics
-            if each.topic == METRIC
+            (record.time / _SECOND, float(record.payload[1]))
+            for record in metrics
+            if record.topic == METRIC
         ],
         quantiles=[(start, row["p50"], row["p99"]) for start, row in sorted(windows.items())],
         strange=[
-            each.time / _SECOND for each in results if each.topic == f"/anomalies{METRIC}"
+            record.time / _SECOND for record in results if record.topic == f"/anomalies{METRIC}"
         ],
     )
 
 
 def _records(folder: Path) -> list[Record]:
-    """Return the records of a log; none where there is no log."""
+    """Return the records of a log; empty without a log."""
     try:
         return list(LogReader(folder))
     except LogError:

@@ -1,12 +1,13 @@
-"""What Spark does in the demo: `python -m callboard.demo.analysis_process FOLDER`.
+"""The Spark process of the demo: `python -m callboard.demo.analysis_process FOLDER`.
 
 | in the folder | |
 |---|---|
-| `metrics` | the log of what the sensors publish; node A records it |
-| `results` | the log of rates, quantiles and anomalies; node A hands them on |
-| `state.json` | how far it is, for the parent |
+| `metrics` | the log of the sensors' messages, recorded by node A |
+| `results` | the log of rates, quantiles and anomalies, published by node A |
+| `state.json` | the state of the process, for the parent |
 
-It ends when its input does. When all queries had a batch it is nice to the nodes.
+The process ends when its input ends. After the first batch of all queries it lowers its
+priority (`nice`), so that the nodes get the CPU.
 """
 
 import json
@@ -21,20 +22,21 @@ from callboard.pipeline.errors import PipelineError
 from callboard.pipeline.job import Job
 from callboard.pipeline.queries import Settings
 
-#: What is asked of the metrics; `windows` tells rates and quantiles.
+#: The queries over the metrics; `windows` computes rates and quantiles.
 _QUERIES: Final = ("anomalies", "windows")
 
 _WINDOW: Final = 4.0
-#: Seconds of a window, and after its end until it is told: there is one clock only.
+#: Seconds of a window, and seconds after its end until it is published. One second suffices,
+#: because all processes share one clock.
 _DELAY: Final = 1.0
 
 _REPORT_SECONDS: Final = 0.25
 _NICE: Final = 5
 _QUICK_TO_START: Final = {
-    # Java compiles little, and checks no classes: they are those of Spark.
+    # Compile little, and skip the verification of Spark's own classes.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     " -XX:MetaspaceSize=256m -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
-    # Code that is made for a query pays off with more records than there are here.
+    # Code generation pays off only with more records than the demo has.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
@@ -49,29 +51,31 @@ def main(folder: Path) -> int:
 
     ends = threading.Event()
     threading.Thread(target=_wait_for_end, args=(ends,), daemon=True).start()
-    CommitLog(folder / "metrics", sync="none").close()  # the queries may begin before A records
-    _tell(folder, state="starts")
+    CommitLog(folder / "metrics", sync="none").close()  # queries may start before A records
+    _write_state(folder, state="starts")
     try:
         spark = session("local[2]", name="callboard demo", conf=_QUICK_TO_START, shortcuts=True)
     except PipelineError as error:
-        _tell(folder, state="missing", why=str(error))
+        _write_state(folder, state="missing", why=str(error))
         return 1
-    # Together they are sooner at their first results than one after the other: most of the
-    # time each waits for workers.
+    # In parallel, the queries reach their first results sooner, because each of them mostly
+    # waits for workers.
     running = [_metrics_job(name, folder).start_stream(spark) for name in _QUERIES]
     is_nice = False
     while not ends.wait(_REPORT_SECONDS):
-        rows = sum(each.numInputRows for query in running for each in query.recentProgress)
-        _tell(folder, state="runs", rows=rows)
+        rows = sum(
+            progress.numInputRows for query in running for progress in query.recentProgress
+        )
+        _write_state(folder, state="runs", rows=rows)
         if not is_nice and all(query.recentProgress for query in running):
             os.setpriority(os.PRIO_PGRP, 0, _NICE)
             is_nice = True
     for query in running:
         query.stop()
-    java = spark.sparkContext._gateway.proc  # noqa: SLF001  # there is no other way to it
+    java = spark.sparkContext._gateway.proc  # noqa: SLF001  # the only access to it
     spark.stop()
     java.stdin.close()
-    java.wait()  # it removes its files; the parent has a limit for that
+    java.wait()  # Java removes its files; the parent limits the time for that
     return 0
 
 
@@ -82,8 +86,8 @@ def _metrics_job(name: str, folder: Path) -> Job:
     return Job(name, log, to, settings, interval=1.0)
 
 
-def _tell(folder: Path, **state: Any) -> None:
-    """Write the state for the parent; it never sees half of one."""
+def _write_state(folder: Path, **state: Any) -> None:
+    """Write the state for the parent, atomically."""
     temporary = folder / "state.tmp"
     temporary.write_text(json.dumps(state))
     temporary.rename(folder / "state.json")

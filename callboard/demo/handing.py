@@ -1,4 +1,4 @@
-"""What nodes have to do with Spark: A records metrics and hands results on, D counts them."""
+"""The nodes' side of Spark: A records metrics and publishes results, D counts them."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from callboard.pipeline.bridge import Bridge, Entries
 
 
 class Handing:
-    """Records the metrics, and hands results on as messages and entries."""
+    """Records the metrics, and publishes results as messages and store entries."""
 
     def __init__(self, hub: Hub, folder: Path, store: Entries) -> None:
         log = folder / "metrics"
@@ -21,13 +21,13 @@ class Handing:
         self._bridge = Bridge(folder / "results", endpoint=hub, store=store)
 
     def close(self) -> None:
-        """Hand on what is there, and end."""
+        """Publish the remaining results, and close."""
         self._bridge.close()
         self._recording.close()
 
 
 class Counting:
-    """Counts the results that come here as messages."""
+    """Counts the results that arrive as messages."""
 
     def __init__(self, hub: Hub) -> None:
         self._queue: MessageQueue[Item] = MessageQueue()
@@ -35,7 +35,7 @@ class Counting:
         self._counts = dict.fromkeys(KINDS, 0)
 
     def counts(self) -> dict[str, int]:
-        """Return how many came, by the beginning of their topic."""
+        """Return the number of results by the prefix of their topic."""
         for topic, _ in self._queue.poll():
             self._counts["/" + topic.split("/")[1]] += 1
         return self._counts

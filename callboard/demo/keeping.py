@@ -1,14 +1,14 @@
-"""The demo's store on one node: what every sensor saw last, and its peak of sixty seconds.
+"""The demo's store on one node: the latest level of each sensor, and its peak of 60 seconds.
 
-C has the master, in a SQLite file, so its kill takes the master too; A and D have clones. A
-node with sensors writes through its clone, which keeps what the master has not acknowledged.
-With each reading it also counts one up under a key of its own life: in the end the counter
-shows whether every write was carried out, once.
+C has the master, in an SQLite file, so killing C kills the master; A and D have clones. A node
+with sensors writes through its clone, which keeps unacknowledged writes. With each reading it
+also increments a counter of its current process. At the end, these counters show whether every
+write was executed exactly once.
 
 | key | value |
 |---|---|
 | `A.cpu latest`, `A.cpu peak` | the level of the last reading, and the highest of a minute |
-| `LIFE writes` | how many readings that life of a node has kept |
+| `LIFE writes` | the number of readings written by that process of a node |
 """
 
 import threading
@@ -25,17 +25,17 @@ from callboard.store import Backend, BackendOptions, Store, attach_clone, attach
 #: The name of the store.
 NAME: Final = "metrics"
 
-#: How the keys of counters end.
+#: Suffix of the keys of counters.
 COUNTER: Final = " writes"
 
 PEAK_SECONDS: Final = 60.0
 
-#: Seconds that one question for acknowledgement may take; then comes the next one.
+#: Seconds until a query for acknowledgements is repeated.
 IDLE_LIMIT: Final = 5.0
 
 
 class Keeping:
-    """A master or clone, and what the parent is told of it; what was told last stays."""
+    """A master or clone, and its report for the parent, which is kept after closing."""
 
     role: ClassVar[str]
 
@@ -45,20 +45,20 @@ class Keeping:
         self._last: dict[str, Any] | None = None
 
     def _figures(self, store: Store) -> dict[str, Any]:
-        """Return what there is to tell."""
+        """Return the figures for a report."""
         raise NotImplementedError
 
     def report(self) -> dict[str, Any] | None:
-        """Return what the parent has to know; None as long as there is nothing."""
+        """Return the report for the parent; None before the store is open."""
         if self._store is not None and not self._is_closed:
             self._last = {"role": self.role, "parted": False, **self._figures(self._store)}
         return self._last
 
     def keep(self, sensor: str, level: float) -> None:
-        """Keep a reading, where there are sensors; on the node's thread."""
+        """Write a reading, on nodes with sensors; on the node's thread."""
 
     def close(self) -> None:
-        """Detach."""
+        """Detach from the store."""
         last = self.report()
         self._last = last and {**last, "parted": True}
         self._is_closed = True
@@ -72,28 +72,28 @@ class MasterKeeping(Keeping):
     role = "master"
 
     def __init__(self, hub: Hub, note: Note, path: str) -> None:
-        """Open the file in a thread: looking for another master takes a moment."""
+        """Open the file in a thread, because the search for another master takes a moment."""
         super().__init__()
         threading.Thread(target=self._open, args=(hub, note, path), daemon=True).start()
 
     def _open(self, hub: Hub, note: Note, path: str) -> None:
-        """Open the file, and report what it holds."""
+        """Open the file, and report its contents."""
         try:
             store = attach_master(hub, NAME, Backend.SQLite, BackendOptions(path=path))
-        except CallboardError as error:  # or the node was closed meanwhile
+        except CallboardError as error:  # the node may have been closed in the meantime
             note("failed", actor=f"the master of {NAME}", reason=str(error))
             return
-        found = self._figures(store)
-        note("master_open", writes=sum(found["kept"].values()), **found)
+        figures = self._figures(store)
+        note("master_open", writes=sum(figures["kept"].values()), **figures)
         self._store = store
 
     def _figures(self, store: Store) -> dict[str, Any]:
-        """Return the number of entries, and the counters by life."""
+        """Return the number of entries, and the counters by process."""
         keys = store.keys()
-        kept = {key: store.get(key) for key in keys if key.endswith(COUNTER)}
+        counters = {key: store.get(key) for key in keys if key.endswith(COUNTER)}
         return {
             "entries": len(keys),
-            "kept": {key.removesuffix(COUNTER): count for key, count in kept.items()},
+            "kept": {key.removesuffix(COUNTER): count for key, count in counters.items()},
         }
 
 
@@ -103,7 +103,7 @@ class CloneKeeping(Keeping):
     role = "clone"
 
     def __init__(self, hub: Hub) -> None:
-        """Attach the clone; its master may come later."""
+        """Attach the clone; its master may start later."""
         super().__init__()
         self._life = f"{hub.node.name}-{hub.node.node_id.hex()[:8]}"
         self._written = 0
@@ -117,7 +117,7 @@ class CloneKeeping(Keeping):
         self._changes = self._watching.enter_context(self.store.changes())
 
     def keep(self, sensor: str, level: float) -> None:
-        """Keep a reading and what follows from it."""
+        """Write a reading, a new peak, and the counter."""
         if self._is_closed:
             return
         peak = self._peaks.setdefault(sensor, Peak(PEAK_SECONDS))
@@ -128,7 +128,7 @@ class CloneKeeping(Keeping):
         self._written += 1
 
     def _ask(self) -> None:
-        """Ask how far writes are acknowledged, one question at a time."""
+        """Query whether all writes are acknowledged, one query at a time."""
         if self._is_asking:
             return
         self._is_asking, written = True, self._written
@@ -141,10 +141,10 @@ class CloneKeeping(Keeping):
         self.store.await_idle(IDLE_LIMIT, answered)
 
     def _figures(self, _: Store) -> dict[str, Any]:
-        """Return how far this life is, and what the copy here shows."""
+        """Return the written and acknowledged counts, and the contents of the clone."""
         self._ask()
         for event in self._changes.poll():
-            if event.key.startswith("/"):  # what Spark found, under its topic
+            if event.key.startswith("/"):  # a result of Spark, under its topic
                 self._results[event.key] = event.value.get("p50")
             elif not event.key.endswith(COUNTER):
                 self._shown[event.key] = event.value

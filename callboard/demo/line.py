@@ -1,9 +1,9 @@
-"""The line A-B-C-D: four processes, their pipes, and what one can do to them.
+"""The line A-B-C-D: four processes, their pipes, and faults for them.
 
-Each process is in a process group of its own, so that Ctrl-C in the terminal reaches only the
-parent, which ends the others in order. Should the parent be killed, their input ends, and they
-with it; one that is frozen then gets SIGHUP and SIGCONT from the kernel, as the stopped member
-of an orphaned group.
+Each process has its own process group, so Ctrl-C in the terminal reaches only the parent, which
+ends the others in order. If the parent is killed, the input of the processes ends, and they end
+with it. A frozen process then gets SIGHUP and SIGCONT from the kernel, as a stopped member of
+an orphaned process group.
 """
 
 import json
@@ -24,20 +24,20 @@ NAMES: Final = ("A", "B", "C", "D")
 
 LINKS: Final = (("A", "B"), ("B", "C"), ("C", "D"))
 
-#: Seconds that the processes have to end by themselves before they are killed.
+#: Seconds until processes that do not end are killed.
 CLOSE_LIMIT: Final = 3.0
 
 
 class ChildProcess:
-    """One child process and its pipes; a file takes its standard error."""
+    """One child process and its pipes; its standard error goes to a file."""
 
     def __init__(self, name: str, port: int, folder: Path, join: list[str]) -> None:
         self.name = name
         self.is_frozen = False
         self._errors = folder / f"{name}.txt"
         arguments = (name, str(port), str(folder / "metrics.db"), *join)
-        with self._errors.open("wb") as said:
-            self.popen = start_child("node_process", *arguments, errors=said)
+        with self._errors.open("wb") as errors:
+            self.popen = start_child("node_process", *arguments, errors=errors)
         assert self.popen.stdin is not None
         assert self.popen.stdout is not None
         self.stdin, self.stdout = self.popen.stdin, self.popen.stdout
@@ -46,17 +46,17 @@ class ChildProcess:
 
     @property
     def is_alive(self) -> bool:
-        """False once the process ended."""
+        """Whether the process has not ended."""
         return self.popen.poll() is None
 
     def send(self, command: dict[str, Any]) -> None:
-        """Send a command; no effect on a process that ended."""
+        """Send a command; does nothing if the process has ended."""
         with suppress(BrokenPipeError):
             self.stdin.write(json.dumps(command).encode() + b"\n")
             self.stdin.flush()
 
     def read_reports(self) -> Iterator[dict[str, Any]]:
-        """Yield the reports that came in; a line that a kill cut off is dropped."""
+        """Yield the received reports; a line truncated by a kill is dropped."""
         try:
             chunk = os.read(self.stdout.fileno(), 1 << 20)
         except BlockingIOError:
@@ -76,14 +76,15 @@ class ChildProcess:
 
 
 class Line:
-    """The four processes. As a context manager it leaves none behind."""
+    """The four processes; as a context manager, it ends all of them."""
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
         self.processes: dict[str, ChildProcess] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="callboard-demo-")
-        # Bound but not listening: nobody else gets these ports, so a node that starts again
-        # listens where it did before, and nobody's dialling socket is given the port it dials.
+        # Bound but not listening. Otherwise another program could get the port of a node while
+        # it restarts, and a dialing socket could get the port it dials as its own port and
+        # connect to itself.
         self._reserved = [_reserve_port() for _ in NAMES]
         ports = [sock.getsockname()[1] for sock in self._reserved]
         self._ports = dict(zip(NAMES, ports, strict=True))
@@ -100,15 +101,15 @@ class Line:
         self.selector.register(process.stdout, selectors.EVENT_READ, process)
 
     def address(self, name: str) -> str:
-        """Return where the node of a process listens."""
+        """Return the address of a node."""
         return f"basp://127.0.0.1:{self._ports[name]}"
 
     def alive(self) -> list[ChildProcess]:
-        """Return the processes that have not ended."""
+        """Return the running processes."""
         return [process for process in self.processes.values() if process.is_alive]
 
     def kill(self, name: str) -> int:
-        """End a process with SIGKILL; returns when, in nanoseconds of the monotonic clock."""
+        """Kill a process with SIGKILL; return the time, in monotonic nanoseconds."""
         process = self.processes[name]
         at_ns = time.monotonic_ns()
         process.signal(signal.SIGKILL)
@@ -117,7 +118,7 @@ class Line:
         return at_ns
 
     def freeze(self, name: str) -> int:
-        """Stop a process with SIGSTOP, or let a stopped one go on; returns the moment."""
+        """Stop a process with SIGSTOP, or resume a stopped one; return the time."""
         process = self.processes[name]
         at_ns = time.monotonic_ns()
         process.signal(signal.SIGCONT if process.is_frozen else signal.SIGSTOP)
@@ -125,7 +126,7 @@ class Line:
         return at_ns
 
     def thaw_all(self) -> bool:
-        """Let all stopped processes go on; True when there were any."""
+        """Resume all stopped processes; return whether there were any."""
         frozen = [process.name for process in self.alive() if process.is_frozen]
         for name in frozen:
             self.freeze(name)
@@ -137,20 +138,20 @@ class Line:
             process.send(command)
 
     def read(self, key: selectors.SelectorKey) -> list[tuple[str, dict[str, Any]]]:
-        """Read a pipe that is ready; returns (node, report) pairs."""
+        """Read a ready pipe; return (node, report) pairs."""
         process: ChildProcess = key.data
         reports = [(process.name, report) for report in process.read_reports()]
         if not process.is_alive:
-            self._forget(process)  # an ended pipe stays readable for ever
+            self._forget(process)  # the selector would report an ended pipe without end
         return reports
 
     def close(self) -> bool:
-        """End all processes; False when some had to be killed."""
+        """End all processes; return False if some had to be killed."""
         self.thaw_all()
         self.tell_all({"do": "close"})
         deadline = time.monotonic() + CLOSE_LIMIT
         for process in self.processes.values():
-            self._release(process)  # its input ends, which means close as well
+            self._release(process)  # the end of its input means close as well
         clean = True
         for process in self.processes.values():
             try:
@@ -176,17 +177,17 @@ class Line:
         """Stop reading the pipe of a process, and close both."""
         self._forget(process)
         process.stdout.close()
-        with suppress(BrokenPipeError):  # closing flushes what a dead process did not read
+        with suppress(BrokenPipeError):  # flushes commands that a dead process did not read
             process.stdin.close()
 
     def _forget(self, process: ChildProcess) -> None:
         """Stop waiting for reports of a process."""
-        with suppress(KeyError, ValueError):  # ended before
+        with suppress(KeyError, ValueError):  # unregistered before
             self.selector.unregister(process.stdout)
 
 
 def _reserve_port() -> socket.socket:
-    """Return a bound socket, so that its port is free for a node."""
+    """Return a bound socket that reserves its port for a node."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind(("127.0.0.1", 0))
@@ -200,8 +201,8 @@ def start_child(
     output: IO[bytes] | int = subprocess.PIPE,
     **environment: str,
 ) -> subprocess.Popen[bytes]:
-    """Run a module of the demo in a process of its own, which reads from a pipe."""
-    return subprocess.Popen(  # noqa: S603  # this very interpreter, no shell
+    """Run a module of the demo in a child process that reads from a pipe."""
+    return subprocess.Popen(  # noqa: S603  # the same interpreter, no shell
         [sys.executable, "-m", f"callboard.demo.{module}", *arguments],
         stdin=subprocess.PIPE,
         stdout=output,
@@ -212,8 +213,8 @@ def start_child(
 
 
 def child_environment(**more: str) -> dict[str, str]:
-    """Return the environment of a child: it finds the same callboard as this process."""
+    """Return the environment of a child, with the path to this callboard package."""
     root = str(Path(__file__).resolve().parents[2])
-    known = os.environ.get("PYTHONPATH")
-    path = root if not known else root + os.pathsep + known
+    current = os.environ.get("PYTHONPATH")
+    path = root if not current else root + os.pathsep + current
     return {**os.environ, "PYTHONPATH": path, **more}

@@ -1,8 +1,8 @@
 """An MQTT client of the demo: `python -m callboard.demo.mqtt_client PORT NAME`.
 
-It publishes readings through paho-mqtt, as any program of anybody's would: lines with a topic
-and a reading in JSON on its standard input become messages with QoS 1. When the input ends it
-waits until the router has acknowledged all, prints how many that were, and ends.
+It publishes readings through paho-mqtt like any other MQTT program: JSON lines with a topic and
+a reading on its standard input become messages with QoS 1. When the input ends, it waits until
+the router has acknowledged all messages, prints their number, and ends.
 """
 
 import json
@@ -11,12 +11,12 @@ from typing import Final
 
 import paho.mqtt.client as paho
 
-#: Seconds for what is not acknowledged when the input ends.
+#: Seconds to wait for acknowledgements after the end of the input.
 LAST_WORDS: Final = 20.0
 
 
 def main(arguments: list[str]) -> int:
-    """Publish until the input ends; returns the exit code."""
+    """Publish until the input ends; return the exit code."""
     port, name = arguments
     client = paho.Client(
         paho.CallbackAPIVersion.VERSION2, client_id=f"sensors-{name}", protocol=paho.MQTTv5
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
         last.wait_for_publish(LAST_WORDS)
     client.disconnect()
     client.loop_stop()
-    print(published, flush=True)  # noqa: T201  (the other side reads it)
+    print(published, flush=True)  # noqa: T201  # read by the parent
     return 0
 
 

@@ -1,9 +1,9 @@
-"""The demo's MQTT on one node: a router, its door to the hub, a client process, a log.
+"""The demo's MQTT on one node: a router, its bridge to the hub, a client process, a log.
 
-    sensor ──> line on a pipe ──> paho-mqtt in a process of its own ──> router ──> door ──> hub
+    sensor ──> line on a pipe ──> paho-mqtt in another process ──> router ──> bridge ──> hub
 
 So each reading of this node's sensors is published twice, by the sensor and by MQTT, and the
-log of the node records both alike. In the end the demo says how many came by MQTT.
+log of the node records both. At the end, the demo prints how many arrived by MQTT.
 """
 
 import importlib.util
@@ -24,18 +24,18 @@ from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.service.hub_door import MqttDoor, TopicMap
 from callboard.node import Node
 
-#: What the door carries.
+#: The topics that the bridge carries.
 TOPICS: Final = TopicMap("metrics/", "/mqtt/metrics/", "in", values="json")
 
 #: The package that the client process needs.
 CLIENT: Final = "paho"
 
-#: Seconds for the client's end, and for each thing that closes after it.
+#: Seconds until the client must end, and for each later step of closing.
 LAST_WORDS: Final = 30.0
 
 
 def is_possible() -> bool:
-    """Whether the package for the client process is there."""
+    """Return whether the package of the client process is installed."""
     return importlib.util.find_spec(CLIENT) is not None
 
 
@@ -43,9 +43,9 @@ class MqttSide:
     """Readings of one node, by MQTT.
 
     Attributes:
-        passed: readings that were given to the client.
-        published: those that it published, known at the end.
-        recorded: those in the log, known at the end.
+        passed: number of readings passed to the client.
+        published: number of readings that the client published; known at the end.
+        recorded: number of these readings in the log; known at the end.
     """
 
     def __init__(self, node: Node, name: str, folder: Path) -> None:
@@ -66,14 +66,14 @@ class MqttSide:
             self._stack = stack.pop_all()
 
     def pass_on(self, topic: str, reading: list[Any]) -> None:
-        """Give a reading to the client; on the node's thread, so it never waits."""
+        """Pass a reading to the client without blocking, because this is the node's thread."""
         line = json.dumps([topic.removeprefix("/"), reading]).encode() + b"\n"
         assert self._client.stdin is not None
         try:
             written = os.write(self._client.stdin.fileno(), line)
         except (BlockingIOError, BrokenPipeError, ValueError):
             return
-        # A pipe takes lines of this size whole or not at all.
+        # Writes of this size to a pipe are atomic.
         self.passed += written == len(line)
 
     def report(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class MqttSide:
         }
 
     def close(self) -> None:
-        """Let the client publish the rest, and count what the log has. Idempotent."""
+        """Let the client publish the rest, and count the readings in the log. Idempotent."""
         if self.published is not None:
             return
         self.published = self._end_client()
@@ -95,11 +95,11 @@ class MqttSide:
             pause.wait(0.01)
         self._recording.flush(LAST_WORDS)
         with LogReader(self._recording.folder) as log:
-            self.recorded = sum(each.topic.startswith(TOPICS.endpoint) for each in log)
+            self.recorded = sum(record.topic.startswith(TOPICS.endpoint) for record in log)
         self._stack.close()
 
     def _end_client(self) -> int:
-        """End the client; returns how many readings it published."""
+        """End the client; return the number of readings that it published."""
         client = self._client
         try:
             out, _ = client.communicate(timeout=LAST_WORDS)

@@ -1,11 +1,10 @@
 """One node of the demo: `python -m callboard.demo.node_process NAME PORT STORE [JOIN]`.
 
-STORE is the file of the store's master, which one of the nodes has.
+STORE is the file of the store's master, which runs on one of the nodes.
 
-The parent holds no node: it sends commands as JSON lines to this process's standard input and
-reads reports as JSON lines from its standard output, so nothing of the control is among the
-messages that are counted. The process ends when its input does: a parent that died leaves
-nothing behind.
+The parent has no node. It sends commands as JSON lines to the standard input of this process
+and reads reports as JSON lines from its standard output, so control messages are not among the
+counted messages. The process ends when its input ends, so it does not outlive its parent.
 
 | command | effect |
 |---|---|
@@ -49,31 +48,31 @@ if TYPE_CHECKING:
     from callboard.demo.keeping import Keeping
     from callboard.demo.mqtt_side import MqttSide
 
-#: Notes that wait for a report; the oldest are dropped when the parent stops reading.
+#: Maximum pending notes; the oldest are dropped if the parent stops reading.
 NOTES_KEPT: Final = 1000
 
-#: Seconds that the aggregator on this node may take to answer the desk.
+#: Timeout of the query to the aggregator on this node, in seconds.
 SNAPSHOT_LIMIT: Final = 2.0
 
 
 #: Seconds between two reports.
 REPORT_INTERVAL: Final = 0.1
 
-#: Seconds that closing may take before the process is ended by an alarm.
+#: Seconds until an alarm ends a process that does not close.
 CLOSE_LIMIT: Final = 3
 
 OVERSEER_ON: Final = "A"
-#: These have clones of the store too.
+#: The nodes with sensors; they also have clones of the store.
 SENSORS_ON: Final = ("A", "D")
 
 MASTER_ON: Final = "C"
 
-#: Its readings are published by MQTT too.
+#: The node whose readings are also published by MQTT.
 MQTT_ON: Final = "A"
 
 
 class NodeProcess:
-    """A node, what the process knows about it, and the pipes to the parent."""
+    """A node with its actors, and the pipes to the parent."""
 
     def __init__(self, name: str, node: Node, path: str) -> None:
         self._name = name
@@ -94,11 +93,11 @@ class NodeProcess:
         self._snapshot: dict[str, Any] | None = None
         self._is_serving = False
         self._last_passage_ns = 0
-        # Is told, where there is one, of nodes that come in reach.
+        # Notified of reachable nodes, on the node that has it.
         self._overseer: ActorRef[Any] | None = None
 
     def run(self, port: int) -> None:
-        """Spawn the actors, then serve the parent until it says close or is gone."""
+        """Spawn the actors, then serve the parent until it sends `close` or has ended."""
         with self._node.subscribed(self._on_event):
             self._spawn()
             self._node.listen("127.0.0.1", port)
@@ -113,7 +112,7 @@ class NodeProcess:
             self._detach_mqtt()
 
     def _spawn(self) -> None:
-        """Spawn the sensors of this node, and the overseer where it lives."""
+        """Spawn the sensors of this node, and on A the overseer."""
         if self._name not in SENSORS_ON:
             return
         from callboard.demo.overseer import Overseer
@@ -123,8 +122,8 @@ class NodeProcess:
         for subject, sample in machine_samplers().items():
             name = f"{self._name}.{subject}"
             is_followed = name == f"{OVERSEER_ON}.cpu"
-            does = (self._publish, self._keep, note)
-            ref = self._node.spawn(Sensor, name, sample, *does, is_followed=is_followed)
+            callbacks = (self._publish, self._keep, note)
+            ref = self._node.spawn(Sensor, name, sample, *callbacks, is_followed=is_followed)
             self._node.register(name, ref)
             sensors[name] = ref
         self._resting.extend(sensors.values())
@@ -138,7 +137,7 @@ class NodeProcess:
             self._resting.append(self._overseer)
 
     def _attach(self) -> None:
-        """Take part in the store; imported late, the line stands sooner without it."""
+        """Attach store, entities and MQTT; imported late to speed up the start of the line."""
         from callboard.demo.entities import daily_peak as peaks
         from callboard.demo.keeping import CloneKeeping, MasterKeeping
 
@@ -172,27 +171,27 @@ class NodeProcess:
             self._note("mqtt_missing")
 
     def _detach_mqtt(self) -> None:
-        """Let the MQTT client publish the rest, and report it."""
+        """Let the MQTT client publish the rest, and report the result."""
         mqtt = self._mqtt
         if mqtt is not None and mqtt.published is None:
             mqtt.close()
             self._note("mqtt_over", **mqtt.report())
 
     def _publish(self, topic: str, reading: list[Any]) -> None:
-        """Publish a reading as a topic, and by MQTT where that is possible."""
+        """Publish a reading as a topic message, and by MQTT if available."""
         self._hub.publish(topic, reading)
         if self._mqtt is not None:
             self._mqtt.pass_on(topic, reading)
 
     def _keep(self, sensor: str, level: float) -> None:
-        """Keep a reading in the store, and its peak in an entity."""
+        """Write a reading to the store, and send it to the entity of its peak."""
         if self._keeping is not None:
             self._keeping.keep(sensor, level)
         if self._peaks is not None:
             self._peaks.keep(sensor, level)
 
     def _obey(self, command: dict[str, Any]) -> None:
-        """Carry out a command of the parent."""
+        """Execute a command of the parent."""
         match command["do"]:
             case "rest":
                 self._rest()
@@ -211,7 +210,7 @@ class NodeProcess:
                 self._is_closing = True
 
     def _rest(self) -> None:
-        """Let the sensors and the overseer rest."""
+        """Stop the sensors and the overseer."""
         from callboard.demo.sensor import Rest
 
         for ref in self._resting:
@@ -223,7 +222,7 @@ class NodeProcess:
             self._handing = None
 
     def _report(self, **more: Any) -> None:
-        """Write everything that the parent has to know: what the node tells of itself."""
+        """Write a report about the node for the parent."""
         node = self._node
         self._ask_aggregator()
         report = {
@@ -249,11 +248,11 @@ class NodeProcess:
         sys.stdout.flush()
 
     def _note(self, kind: str, /, **fields: Any) -> None:
-        """Keep a note for the next report; from any thread."""
+        """Add a note to the next report; thread-safe."""
         self._notes.append({"kind": kind, "at": time.monotonic_ns(), **fields})
 
     def _on_event(self, event: object) -> None:
-        """Keep an event of the node as a note: its class and its fields."""
+        """Add an event of the node as a note: its class and its fields."""
         match event:
             case ActorStarted(ref, Aggregator.__qualname__):
                 self._aggregator, self._snapshot, self._is_serving = ref, None, False
@@ -269,7 +268,7 @@ class NodeProcess:
                     self._overseer.tell(NodeAppeared(event.name))
 
     def _fresh_passages(self) -> list[list[Any]]:
-        """Return [who asked, message id, nanoseconds] of each passage since the last report."""
+        """Return [asker, message id, nanoseconds] of each passage since the last report."""
         last = self._last_passage_ns
         fresh = [passage for passage in self._node.passages() if passage.at > last]
         self._last_passage_ns = max((passage.at for passage in fresh), default=last)
@@ -279,7 +278,7 @@ class NodeProcess:
         ]
 
     def _ask_aggregator(self) -> None:
-        """Ask the aggregator here for its figures; its answer goes into a later report."""
+        """Ask the aggregator on this node for its figures, for a later report."""
         aggregator = self._aggregator
         if aggregator is None:
             return
@@ -301,14 +300,14 @@ def _fields(record: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON lacks in another form: records as tables, ids and refs as text."""
+    """Convert values for JSON: dataclasses to objects, ids and refs to texts."""
     if dataclasses.is_dataclass(value):
         return _fields(value)
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _commands(interval: float) -> Iterator[dict[str, Any] | None]:
-    """Yield each command, and None when `interval` went by; end with the input."""
+    """Yield each command, and None after each `interval`; end with the input."""
     source = sys.stdin.fileno()
     buffer = b""
     due = time.monotonic() + interval
@@ -333,7 +332,7 @@ def main(arguments: list[str]) -> int:
     try:
         NodeProcess(name, node, path).run(int(port))
     except BrokenPipeError:
-        pass  # the parent is gone, and so is whoever could be told
+        pass  # the parent has ended
     finally:
         signal.alarm(CLOSE_LIMIT)
         node.close()

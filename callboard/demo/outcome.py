@@ -1,14 +1,14 @@
-"""The books of a run: what became of messages, of writes to the store, of Spark's results.
+"""The outcome of a run: the balance of messages, of writes to the store, of Spark's results.
 
-Each node keeps an account for each other node: sent = confirmed + lost + in flight, at all
-times. The balance adds up the accounts of all nodes that are alive at the end. What a killed
-node itself had sent died with its counters and is no part of the sum; what was sent *to* it
-is, and shows up as lost as far as no node confirmed it. When the sensors rest and all delivery
-reports are in, nothing is in flight, and the books close exactly.
+Each node keeps an account for each other node, with sent = confirmed + lost + in flight at all
+times. The balance is the sum of the accounts of all nodes that are alive at the end. Messages
+sent by a killed node are not in the sum, because its counters are gone. Messages sent *to* it
+are; those without a confirmation count as lost. After the sensors have stopped and all delivery
+reports have arrived, nothing is in flight, and the balance is exact.
 
-Each life of a node with sensors counts its readings in the store. What a clone said to be
-acknowledged must be in the master's counters, also when the master's node was killed meanwhile
-and came back from its file.
+Each process with sensors counts its readings in the store. All writes that a clone reports as
+acknowledged must be in the master's counters, even if the master's node was killed and has
+restarted from its file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,37 +27,36 @@ class Balance:
 
     @classmethod
     def of(cls, accounts: Sequence[Mapping[str, int]]) -> Self:
-        """Add up what nodes tell of their `accounts()`."""
+        """Sum up `accounts()` of nodes."""
         names = ("sent", "confirmed", "lost", "in_flight")
         return cls(*(sum(account[name] for account in accounts) for name in names))
 
     @property
     def is_exact(self) -> bool:
-        """True when every message is accounted for and none is under way."""
+        """Whether every message is accounted for and none is in flight."""
         return self.in_flight == 0 and self.sent == self.delivered + self.lost
 
     @property
     def unexplained(self) -> int:
-        """Messages that were sent and are neither delivered, nor lost, nor under way."""
+        """The number of sent messages that are not delivered, lost or in flight."""
         return self.sent - self.delivered - self.lost - self.in_flight
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """What one run showed.
+    """The results of one run.
 
     Attributes:
         balance: the sums of the accounts of all nodes that were alive at the end.
-        down_ms: from the kill to the moment when the overseer on A handled the first `Down` of
-        a
-            sensor on D, three hops away: D lives, but only C led to it. None if nothing was
-            killed.
-        store: what became of the writes to the store, in words; empty without any.
-        service_ms: from the kill to the first reading that the next aggregator handled.
-        peaks_ms: from the kill until the daily peaks that lived on that node, which are
-            entities, had all answered again elsewhere.
-        peaks: how many that were.
-        problem: why the run failed for another reason than the balance; empty if it did not.
+        down_ms: time from the kill until the overseer on A handled the first `Down` of a
+            sensor on D, three hops away (D is alive, but the only path led over C). None
+            without a kill.
+        store: summary of the writes to the store; empty without any.
+        service_ms: time from the kill to the first reading handled by the next aggregator.
+        peaks_ms: time from the kill until all daily peaks of that node, which are entities,
+            answered again on another node.
+        peaks: the number of these entities.
+        problem: a failure other than an inexact balance; empty without one.
     """
 
     balance: Balance
@@ -70,7 +69,7 @@ class RunOutcome:
 
     @property
     def exit_code(self) -> int:
-        """0 when the books close exactly, else 1."""
+        """0 if the balance is exact and there is no problem, else 1."""
         return 0 if self.balance.is_exact and not self.problem else 1
 
     def line(self) -> str:
@@ -97,7 +96,7 @@ class RunOutcome:
 
 
 class LifeCount(NamedTuple):
-    """The readings that one life of a node has written, and those that the master has."""
+    """The readings that one process of a node has written, and the acknowledged ones."""
 
     node: str
     written: int
@@ -106,11 +105,11 @@ class LifeCount(NamedTuple):
 
 @dataclass(slots=True)
 class StoreBooks:
-    """The master, the lives of the writers, and what a clone shows.
+    """The master, the processes of the writers, and the contents of a clone.
 
     Attributes:
-        host: The node with the master; empty while there is none.
-        shown: Keys and values as the clone on the witness's node shows them.
+        host: the node with the master; empty without a master.
+        shown: keys and values of the clone on the witness's node.
     """
 
     host: str = ""
@@ -121,7 +120,7 @@ class StoreBooks:
     parted: set[str] = field(default_factory=set)
 
     def take(self, node: str, report: dict[str, Any] | None, *, is_witness: bool) -> None:
-        """Take a node's report about its master or clone in."""
+        """Update from a node's report about its master or clone."""
         if report is None:
             return
         if report["parted"]:
@@ -135,19 +134,19 @@ class StoreBooks:
             self.shown = report["shown"]
 
     def ended(self, node: str) -> None:
-        """Note that a node was killed or ended."""
+        """Record that a node was killed or ended."""
         if node == self.host:
             self.host = ""
         self.parted.discard(node)
 
     @property
     def acknowledged(self) -> int:
-        """Writes that were acknowledged, of all lives."""
+        """The number of acknowledged writes of all processes."""
         return sum(life.acknowledged for life in self.lives.values())
 
     @property
     def lost(self) -> int:
-        """Writes that were acknowledged, and that the master does not have."""
+        """The number of acknowledged writes that the master does not have."""
         return sum(
             max(life.acknowledged - self.kept.get(name, 0), 0)
             for name, life in self.lives.items()
@@ -155,13 +154,13 @@ class StoreBooks:
 
     @property
     def doubled(self) -> int:
-        """Writes that the master carried out once too often."""
+        """The number of writes that the master executed twice."""
         return sum(
             max(self.kept.get(name, 0) - life.written, 0) for name, life in self.lives.items()
         )
 
     def is_settled(self, alive: set[str]) -> bool:
-        """Return whether all that was written on these nodes is acknowledged, or cannot be."""
+        """Return whether all writes of these nodes are acknowledged, or there is no master."""
         return not self.host or all(
             life.acknowledged == life.written
             for life in self.latest_lives()
@@ -169,11 +168,11 @@ class StoreBooks:
         )
 
     def latest_lives(self) -> list[LifeCount]:
-        """Return the last life of each node."""
+        """Return the last process of each node."""
         return list({life.node: life for life in self.lives.values()}.values())
 
     def latest_and_peak(self, sensor: str) -> tuple[float, float] | None:
-        """Return the latest level of a sensor and its peak, as the clone shows them."""
+        """Return the latest level of a sensor and its peak from the clone, if it has them."""
         latest = self.shown.get(f"{sensor} latest")
         peak = self.shown.get(f"{sensor} peak")
         return None if latest is None or peak is None else (latest, peak)
@@ -190,39 +189,39 @@ class StoreBooks:
 
     def status(self) -> str:
         """Return the state of the store in one line."""
-        where = f"master on {self.host}" if self.host else "master away, clones keep writes"
-        waiting = sum(life.written for life in self.lives.values()) - self.acknowledged
+        master = f"master on {self.host}" if self.host else "master away, clones keep writes"
+        pending = sum(life.written for life in self.lives.values()) - self.acknowledged
         return (
-            f"store: {where} · {self.entries} entries · "
-            f"{self.acknowledged:,} writes acknowledged, {waiting:,} waiting"
+            f"store: {master} · {self.entries} entries · "
+            f"{self.acknowledged:,} writes acknowledged, {pending:,} waiting"
         )
 
     def line(self) -> str:
-        """Return what became of the writes, for the last line; empty without any."""
+        """Return a summary of the writes for the last line; empty without any."""
         if not self.acknowledged:
             return ""
         text = f"store: {self.acknowledged:,} writes acknowledged"
         return f"{text}, {self.lost:,} lost" if self.host else f"{text}, its master is away"
 
     def problem(self) -> str:
-        """Return what is wrong with the store; empty when nothing is, or nobody can tell."""
+        """Return an error text about the store; empty without an error or without a master."""
         if self.host and (self.lost or self.doubled):
             return f"the store lost {self.lost} writes and doubled {self.doubled}"
         return ""
 
 
-#: How the topics of results begin.
+#: Prefixes of the topics of results.
 KINDS: Final = ("/rates", "/quantiles", "/anomalies")
 
 
 @dataclass(slots=True)
 class Findings:
-    """How far Spark is, and what came back from it.
+    """The state of Spark, and its results.
 
     Attributes:
-        state: What Spark's process tells; empty where there is none.
-        messages: Results that reached D as messages, by the beginning of their topic.
-        entries: Results in the store as A's clone shows them: for quantiles the median.
+        state: state of Spark's process; empty without one.
+        messages: number of results that reached D as messages, by the prefix of their topic.
+        entries: results in the store, from A's clone; for quantiles the median.
     """
 
     state: dict[str, Any] = field(default_factory=dict)
@@ -230,7 +229,7 @@ class Findings:
     entries: dict[str, float | None] = field(default_factory=dict)
 
     def take(self, report: dict[str, Any], *, is_witness: bool) -> None:
-        """Take a node's report in."""
+        """Update from a node's report."""
         if report.get("results"):
             self.messages = report["results"]
         store = report["store"]
@@ -238,20 +237,20 @@ class Findings:
             self.entries = store.get("results", self.entries)
 
     def missing(self) -> list[str]:
-        """Return the kinds that did not come back, as a message and as an entry."""
-        kept = self._entries_of_kinds()
-        return [kind for kind in KINDS if not (self.messages.get(kind) and kept[kind])]
+        """Return the kinds of results that are missing as a message or as an entry."""
+        entries = self._entries_of_kinds()
+        return [kind for kind in KINDS if not (self.messages.get(kind) and entries[kind])]
 
     def summary(self) -> dict[str, Any]:
-        """Return what came back as plain values."""
+        """Return the results as plain values."""
         return {"messages": self.messages, "entries": self._entries_of_kinds()}
 
     def _entries_of_kinds(self) -> dict[str, int]:
-        """Return how many entries of each kind the store has."""
+        """Return the number of entries of each kind in the store."""
         return {kind: sum(key.startswith(f"{kind}/") for key in self.entries) for kind in KINDS}
 
     def status(self) -> str:
-        """Return the state of the analysis in one line; empty where there is none."""
+        """Return the state of the analysis in one line; empty without an analysis."""
         if not self.state:
             return ""
         if self.state["state"] != "runs":
@@ -267,15 +266,15 @@ class Findings:
         return " · ".join(parts)
 
     def line(self) -> str:
-        """Return what came back, in one line for the end; empty where nothing did."""
+        """Return a line about the results for the end; empty without results."""
         if not self.messages:
             return ""
         return (
-            f"results of Spark: {self._counts()} came to D as messages,"
+            f"results of Spark: {self._counts()} reached D as messages,"
             f" {len(self.entries)} are in the store"
         )
 
     def _counts(self) -> str:
-        """Return how many results came as messages, in words."""
+        """Format the numbers of results that arrived as messages."""
         counts = self.messages.items()
         return ", ".join(f"{count:,} {topic.strip('/')}" for topic, count in counts)

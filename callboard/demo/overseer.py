@@ -1,13 +1,13 @@
-"""The overseer on A: watches the aggregator and all sensors across the hops, and heals.
+"""The overseer on A: monitors the aggregator and all sensors over several hops, and recovers.
 
-What it does about each event:
+Its reactions:
 
-- a node comes in reach: its sensors are found by name, monitored, and told the aggregator;
-- the aggregator goes down: another one is spawned on the best node in reach, and every sensor
-  in reach is told;
-- a sensor goes down: it is forgotten until its node comes in reach again.
+- a node becomes reachable: find its sensors by name, monitor them, send them the aggregator;
+- the aggregator goes down: spawn another one on the best reachable node, and notify all
+  reachable sensors;
+- a sensor goes down: forget it until its node is reachable again.
 
-At the start the first choice gets a moment to appear; later nobody is waited for.
+At the start, the overseer waits a moment for the preferred node; later it does not wait.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,42 +19,42 @@ from callboard.demo.sensor import Note, Rest
 from callboard.kernel.actors import Actor, ActorRef, Down, handler
 from callboard.kernel.errors import CallboardError
 
-#: Where the aggregator should live, best first; the overseer's own node is the last resort.
+#: Preferred nodes for the aggregator, best first; the overseer's own node is the last resort.
 PREFERRED: Final = ("C", "B")
 
-#: Seconds that the first choice has to appear at the start.
+#: Seconds to wait for the preferred node at the start.
 GRACE: Final = 3.0
 
-#: Seconds until sensors that were not registered yet are looked for again.
+#: Seconds until the search for unregistered sensors is repeated.
 RETRY: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAppeared:
-    """A node came in reach."""
+    """A node became reachable."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reconsider:
-    """The first choice had its time to appear."""
+    """The time to wait for the preferred node is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindSensors:
-    """Look for the sensors of a node (again)."""
+    """Asks the overseer to find the sensors of a node."""
 
     node: str
 
 
 def choose_hosts(in_reach: Collection[str], *, is_patient: bool) -> tuple[str, ...]:
-    """Return the nodes to try for the aggregator, best first; while patient only the very best.
+    """Return the nodes to try for the aggregator, best first; if `is_patient`, only the best.
 
     Pure: `choose_hosts({"B", "D"}, is_patient=False)` is `("B",)`.
     """
-    wanted = PREFERRED[:1] if is_patient else PREFERRED
-    return tuple(name for name in wanted if name in in_reach)
+    candidates = PREFERRED[:1] if is_patient else PREFERRED
+    return tuple(name for name in candidates if name in in_reach)
 
 
 class Overseer(Actor):
@@ -66,7 +66,7 @@ class Overseer(Actor):
         local_sensors: Mapping[str, ActorRef[Any]],
         remote_sensors: Mapping[str, Sequence[str]],
     ) -> None:
-        """`remote_sensors` names, for each other node, the actors that are registered there."""
+        """Create the overseer; `remote_sensors` has the registered names by node."""
         self._note = note
         self._remote_sensors = remote_sensors
         self._sensors: dict[str, ActorRef[Any]] = {}
@@ -80,43 +80,43 @@ class Overseer(Actor):
 
     @handler
     async def on_node_appeared(self, event: NodeAppeared) -> None:
-        """Give the node its part: the aggregator, or word of where it is."""
+        """Spawn an aggregator if there is none, and connect the sensors of the node."""
         await self._ensure_aggregator()
         await self.on_find_sensors(FindSensors(event.name))
 
     @handler
     async def on_reconsider(self, _: Reconsider) -> None:
-        """Wait no longer for the first choice."""
+        """Stop waiting for the preferred node."""
         self._is_patient = False
         await self._ensure_aggregator()
 
     @handler
     async def on_find_sensors(self, order: FindSensors) -> None:
-        """Find the sensors of a node by name, watch them, and tell them the aggregator."""
-        wanted = [
+        """Find the sensors of a node by name, monitor them, and send them the aggregator."""
+        missing = [
             name
             for name in self._remote_sensors.get(order.node, ())
             if name not in self._sensors
         ]
-        if not wanted or order.node not in self._in_reach():
+        if not missing or order.node not in self._in_reach():
             return
-        searches = [(name, self.node.find(name)) for name in wanted]
-        found = 0
+        searches = [(name, self.node.find(name)) for name in missing]
+        count = 0
         for name, search in searches:
             try:
                 self._adopt(name, await search)
             except CallboardError:
-                continue  # not registered yet, or lost again: the retry finds out
-            found += 1
-        if found:
-            self._note("sensors_found", node=order.node, count=found)
+                continue  # not registered yet, or lost again; retried below
+            count += 1
+        if count:
+            self._note("sensors_found", node=order.node, count=count)
             self._tell_sensors([name for name, _ in searches])
-        if found < len(wanted) and not self._is_resting:
+        if count < len(missing) and not self._is_resting:
             self.after(RETRY, order)
 
     @handler
     async def on_down(self, down: Down) -> None:
-        """Replace a lost aggregator; forget a lost sensor."""
+        """Replace a lost aggregator; remove a lost sensor."""
         if down.ref == self._aggregator:
             self._note("aggregator_down", host=self._host, reason=str(down.reason))
             self._aggregator = None
@@ -129,20 +129,20 @@ class Overseer(Actor):
 
     @handler
     def on_rest(self, _: Rest) -> None:
-        """Heal nothing more: the demo is about to settle its accounts."""
+        """Stop recovering, because the demo is about to settle its accounts."""
         self._is_resting = True
 
     def _in_reach(self) -> dict[str, bytes]:
-        """Return the nodes in reach, by name."""
-        return {known.name: known.node_id for known in self.node.nodes()}
+        """Return the reachable nodes by name."""
+        return {route.name: route.node_id for route in self.node.nodes()}
 
     def _adopt(self, name: str, ref: ActorRef[Any]) -> None:
-        """Watch a sensor."""
+        """Monitor a sensor."""
         self._sensors[name] = ref
         self.monitor(ref)
 
     async def _ensure_aggregator(self) -> None:
-        """Spawn an aggregator on the best node, unless there is one."""
+        """Spawn an aggregator on the best reachable node, unless there is one."""
         if self._aggregator is not None or self._is_resting:
             return
         in_reach = self._in_reach()
@@ -155,11 +155,11 @@ class Overseer(Actor):
             self._serve(name, ref)
             return
         if not self._is_patient:
-            # Not a child of this actor: it ends by its own monitor, as it does elsewhere.
+            # Not a child of this actor, so that it ends by its own monitor as on other nodes.
             self._serve(self.node.name, self.node.spawn(Aggregator, self.me))
 
     def _serve(self, host: str, ref: ActorRef[Any]) -> None:
-        """Watch an aggregator, and point all sensors at it."""
+        """Monitor an aggregator, and point all sensors at it."""
         self._aggregator, self._host = ref, host
         self._is_patient = False
         self.monitor(ref)

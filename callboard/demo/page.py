@@ -1,8 +1,9 @@
-"""The demo's page in the browser: its address is there at once, the page a moment later.
+"""The demo's page in the browser: its link is available at once, the page a moment later.
 
-The demo waits for nothing: a port is opened and a token made, and a thread loads what serves
-the page. Its node is linked with A only, as a tool: a link to each node would be a second path
-between them. While no page is open it sends nothing, so the balance is that of the demo.
+To avoid delays, the demo only opens a port and creates a token; a thread loads the server. The
+server's node is linked only with A, as a tool, because links to several nodes would add paths
+between them. Without an open page it sends nothing, so the balance contains only messages of
+the demo.
 """
 
 import contextlib
@@ -18,13 +19,13 @@ from callboard.demo.line import LINKS, NAMES
 from callboard.demo.screen import KeyCommand, Verb
 from callboard.kernel.twins import Closing
 
-#: What the page can be told to do to the demo's own cluster.
+#: The levers of the page: actions on the demo's own cluster.
 LEVERS: Final[tuple[Verb, ...]] = ("kill", "freeze", "cut")
 
-#: Seconds that the node A may take to answer at first.
+#: Seconds to wait for the first answer of node A.
 CONNECT_LIMIT: Final = 60.0
 
-#: Seconds until it is tried again where nobody listens.
+#: Seconds between connection attempts while A is not listening yet.
 RETRY: Final = 0.2
 
 
@@ -32,11 +33,11 @@ class DemoPage(Closing):
     """The page of one run of the demo."""
 
     def __init__(self, address: str, pull: Callable[[KeyCommand], object]) -> None:
-        """Open a port, and let the page come.
+        """Open a port, and start loading the server.
 
         Args:
-            address: of the node A.
-            pull: called with what was clicked, on a thread of the page.
+            address: address of node A.
+            pull: called with each clicked command, on a thread of the page.
         """
         self._address, self._pull = address, pull
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -57,14 +58,14 @@ class DemoPage(Closing):
         return f"http://127.0.0.1:{self._socket.getsockname()[1]}/?token={self._token}"
 
     def close(self) -> None:
-        """Take the page and its node away. Idempotent."""
+        """Close the page and its node. Idempotent."""
         with self._lock:
             self._over.set()
             self._parts.close()
         self._socket.close()
 
     def _serve(self) -> None:
-        """Load what serves the page, and begin."""
+        """Load the server, start it, and connect its node to A."""
         from callboard.dashboard import DashboardServer
         from callboard.node import Node
 
@@ -82,7 +83,7 @@ class DemoPage(Closing):
             )
             self._parts.enter_context(server)
         for _ in range(round(CONNECT_LIMIT / RETRY)):  # a busy machine is slow to start A
-            with contextlib.suppress(Exception):  # it is closed, or nobody listens there yet
+            with contextlib.suppress(Exception):  # the page is closed, or A is not listening
                 node.connect(self._address, CONNECT_LIMIT)
                 return
             if self._over.wait(RETRY):
@@ -100,7 +101,7 @@ class DemoPage(Closing):
 
 
 def command_of(verb: Verb, target: str) -> KeyCommand | None:
-    """Return what a click means: a node, or the two ends of a link; None for nothing."""
+    """Return the command of a click on a node, or on a link; None for an unknown target."""
     if verb != "cut":
         return KeyCommand(verb, target) if target in NAMES else None
     ends = tuple(sorted(target.split("-")))

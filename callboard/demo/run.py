@@ -1,6 +1,6 @@
-"""The demo's parent process: starts the nodes, plays the story, draws, and closes the books.
+"""The demo's parent process: starts the nodes, plays the story, draws, checks the balance.
 
-It holds no node. One thread waits for reports, keys, signals and the next step of the story.
+It has no node. One thread waits for reports, keys, signals and the next step of the story.
 """
 
 import functools
@@ -27,10 +27,10 @@ from callboard.support.text import printable
 
 
 def process_start_ns() -> int:
-    """Return when this process started, on the monotonic clock; from /proc, to 10 ms."""
+    """Return the start time of this process, in monotonic ns; from /proc, to 10 ms."""
     now_ns = time.monotonic_ns()
     try:
-        with open("/proc/self/stat", encoding="ascii") as stat:  # noqa: PTH123  # pathlib costs its import
+        with open("/proc/self/stat", encoding="ascii") as stat:  # noqa: PTH123  # avoids importing pathlib
             ticks = int(stat.read().rpartition(")")[2].split()[19])
     except OSError:
         return now_ns
@@ -38,29 +38,29 @@ def process_start_ns() -> int:
     return now_ns - int(max(age, 0.0) * 1e9)
 
 
-#: Seconds that the line may take to stand.
+#: Seconds until the line must be complete.
 STAND_LIMIT: Final = 60.0
 
-#: The line should stand within this part of the story; if it does not, the story is put off.
+#: If the line is not complete within this fraction of the story, the story is delayed.
 EARLY: Final = 0.1
 
-#: Seconds that the accounts may take to close: an unreachable node is noticed after three, and
-#: a machine with much other work takes its time for all that follows.
+#: Seconds until the accounts must be settled. An unreachable node is noticed after three
+#: seconds; the rest is for busy machines.
 SETTLE_LIMIT: Final = 60.0
 
-#: Seconds that the store may take to settle, and each of its sides to close.
+#: Seconds until the store must be settled, and until each of its sides must be closed.
 STORE_LIMIT: Final = 40.0
 
-#: Seconds that the nodes are kept for results of Spark, where the machine has other work.
+#: Seconds for which the nodes wait for late results of Spark on a busy machine.
 RESULTS_LIMIT: Final = 15.0
 
-#: Seconds that the system may take beyond the story to heal from the scripted blow.
+#: Seconds after the story until the cluster must have recovered from the scripted blow.
 HEALING_LIMIT: Final = 60.0
 
 #: Seconds between two rounds of delivery reports.
 ROUND: Final = 0.05
 
-#: How long a link that the user cut is refused.
+#: Seconds for which a link that the user cut is refused.
 CUT_SECONDS: Final = 3.0
 
 
@@ -84,21 +84,21 @@ class Show:
         self._delay = 0.0
         self._next_draw = 0.0
         self._is_ending = self._was_interrupted = False
-        #: What was clicked in the page and is not done yet, and how to wake who does it.
+        #: Pending commands from the page; `wake` wakes the thread that executes them.
         self._clicked: deque[KeyCommand] = deque()
         self.wake: Callable[[], object] = lambda: None
-        #: Takes the page away before the books are closed.
+        #: Closes the page before the accounts are settled.
         self.end_page: Callable[[], object] = lambda: None
 
     # --- the run ---
 
     def click(self, command: KeyCommand) -> None:
-        """Do what was clicked in the page; from any thread."""
+        """Queue a command from the page; thread-safe."""
         self._clicked.append(command)
         self.wake()
 
     def play(self) -> RunOutcome:
-        """Run from the first process to the closed books."""
+        """Run the demo from the first process to the final balance."""
         for name in NAMES:
             self._start(name, again=False)
         self.start_ms = self._seconds() * 1000
@@ -107,7 +107,7 @@ class Show:
         self._pump(self._has_risen, limit)
         problem = ""
         if not self.scene.stands() and not self._is_ending:
-            problem = self._why_not_standing()
+            problem = self._standing_problem()
         else:
             self.stood_ms = self._seconds() * 1000
             self._delay = max(self.stood_ms / 1000 - EARLY * self.options.seconds, 0.0)
@@ -142,7 +142,7 @@ class Show:
         }
 
     def interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        """End early, in order; the second time at once."""
+        """End early but in order; the second call ends immediately."""
         if self._was_interrupted:
             raise KeyboardInterrupt
         self._is_ending = self._was_interrupted = True
@@ -154,13 +154,13 @@ class Show:
         return ((time.monotonic_ns() if at_ns is None else at_ns) - self._origin_ns) / 1e9
 
     def _played(self) -> float:
-        """Return the seconds of the story."""
+        """Return the seconds since the start of the story."""
         return self._seconds() - self._delay
 
     # --- waiting and acting ---
 
     def _pump(self, is_done: Callable[[], bool], limit: float | None = None) -> None:
-        """Take in what comes until `is_done` or the monotonic time `limit`."""
+        """Handle events until `is_done` or the monotonic time `limit`."""
         while not is_done():
             now = time.monotonic()
             if limit is not None and now >= limit:
@@ -178,10 +178,10 @@ class Show:
                 self._act()
 
     def _take(self, wait: float) -> None:
-        """Wait for reports, keys and signals, and take them in."""
+        """Wait for reports, keys and signals, and handle them."""
         for key, _ in self.line.selector.select(wait):
             if key.data is None:
-                os.read(key.fd, 64)  # a signal woke us, and its handler has run; or a click
+                os.read(key.fd, 64)  # woken by a signal, whose handler has run, or by a click
                 while self._clicked:
                     command = self._clicked.popleft()
                     if not self._is_ending:
@@ -192,10 +192,10 @@ class Show:
                 for name, report in self.line.read(key):
                     for event in self.scene.report(name, report):
                         self._show(event)
-        self._look_for_ended()
+        self._record_ended()
 
     def _act(self) -> None:
-        """Carry out the steps of the story that are due."""
+        """Execute the due steps of the story."""
         for step in self._timeline.due(self._played()):
             if step.action == "kill" and self.line.processes[step.node].is_alive:
                 self._kill(step.node, is_scripted=True)
@@ -212,7 +212,7 @@ class Show:
             self._show(event)
 
     def _kill(self, name: str, *, is_scripted: bool = False) -> None:
-        """Kill a node; one that the user killed starts again a little later."""
+        """Kill a node; a node that the user killed restarts a little later."""
         at_ns = self.line.kill(name)
         self._strike("kill", name, at_ns, is_scripted=is_scripted)
         if not is_scripted:
@@ -221,12 +221,12 @@ class Show:
     def _strike(
         self, blow: Blow, target: str, at_ns: int, *, is_scripted: bool = False
     ) -> None:
-        """Note a blow, and show it."""
+        """Record a blow, and show it."""
         incident = self.scene.chronicle.strike(blow, target, at_ns, is_scripted=is_scripted)
         self._show(self.scene.struck(incident))
 
-    def _look_for_ended(self) -> None:
-        """Note processes that ended by themselves, and let them start again."""
+    def _record_ended(self) -> None:
+        """Record processes that ended without being killed, and schedule their restarts."""
         for name, process in self.line.processes.items():
             if self.scene.nodes[name].is_alive and not process.is_alive:
                 status = process.popen.returncode
@@ -235,7 +235,7 @@ class Show:
                     self._timeline.restart(name, self._played())
 
     def _press(self, keys: str) -> None:
-        """Take keys, and draw at once what they lead to."""
+        """Handle keys, and redraw immediately."""
         for key in keys:
             command = self._keys.press(key)
             if command is not None and not self._is_ending:
@@ -243,7 +243,7 @@ class Show:
         self._next_draw = 0.0
 
     def _obey(self, command: KeyCommand) -> None:
-        """Do what the user wants."""
+        """Execute a command of the user."""
         if command.verb == "quit":
             self._is_ending = True
         elif not self.stood_ms or not self.line.processes[command.target].is_alive:
@@ -258,10 +258,10 @@ class Show:
             self._cut(command.target)
 
     def _cut(self, left: str) -> None:
-        """Let both ends of a link refuse each other for a while."""
+        """Make both ends of a link refuse each other for `CUT_SECONDS`."""
         right = dict(LINKS)[left]
         at_ns = time.monotonic_ns()
-        # Both sides refuse the other: the one that dials would be back at once.
+        # Both sides must refuse; otherwise the dialing one would restore the link immediately.
         for name, peer in ((left, right), (right, left)):
             command = {"do": "cut", "peer": peer, "seconds": CUT_SECONDS}
             self.line.processes[name].send(command)
@@ -270,9 +270,9 @@ class Show:
     # --- the end ---
 
     def _await_results(self) -> None:
-        """Keep the nodes until all healed and each kind of results came, or it takes too long.
+        """Wait until the cluster has recovered and all kinds of results arrived, with limits.
 
-        On a busy machine healing takes longer than the story.
+        On a busy machine, recovery takes longer than the story.
         """
         chronicle, missing = self.scene.chronicle, self.scene.findings.missing
         self._pump(
@@ -288,7 +288,7 @@ class Show:
             self._pump(is_over, time.monotonic() + RESULTS_LIMIT)
 
     def _settle(self, problem: str) -> RunOutcome:
-        """Let the traffic rest, wait until nothing is in flight, and return what came out."""
+        """Stop the traffic, wait until nothing is in flight, and return the outcome."""
         self._is_ending = True
         self.end_page()
         if self.line.thaw_all():
@@ -297,15 +297,15 @@ class Show:
         self.line.tell_all({"do": "rest"})
         self._settle_store()
         limit = time.monotonic() + SETTLE_LIMIT
-        number, before = 0, None
+        number, previous = 0, None
         while time.monotonic() < limit:
             number += 1
             self.line.tell_all({"do": "settle", "round": number})
             self._pump(functools.partial(self._has_reported, number), limit)
             balance = self.scene.balance()
-            if balance.is_exact and balance == before:
+            if balance.is_exact and balance == previous:
                 break
-            before = balance
+            previous = balance
             self._pump(lambda: False, time.monotonic() + ROUND)
         incident = self.scene.chronicle.headline()
         return RunOutcome(
@@ -319,20 +319,20 @@ class Show:
         )
 
     def _peaks_problem(self) -> str:
-        """Return what is wrong with the daily peaks; empty when nothing is."""
+        """Return an error text about the daily peaks; empty without an error."""
         lower = self.scene.peaks[1]
-        return f"{lower} daily peaks forgot what they had acknowledged" if lower else ""
+        return f"{lower} daily peaks lost acknowledged values" if lower else ""
 
     def _settle_store(self) -> None:
-        """Let all writes be acknowledged, then close the clones, and last the master."""
+        """Wait for all acknowledgements, then close the clones, and the master last."""
         holdings = self.scene.holdings
         self._pump(
-            lambda: holdings.is_settled({each.name for each in self.line.alive()}),
+            lambda: holdings.is_settled({process.name for process in self.line.alive()}),
             time.monotonic() + STORE_LIMIT,
         )
         writers = {life.node for life in holdings.latest_lives()}
         for names in (writers, {holdings.host}):
-            present = {each.name for each in self.line.alive()} & names
+            present = {process.name for process in self.line.alive()} & names
             for name in present:
                 self.line.processes[name].send({"do": "part"})
             self._pump(
@@ -341,38 +341,38 @@ class Show:
             )
 
     def _has_reported(self, number: int) -> bool:
-        """Return whether all living nodes have answered a round of settling."""
+        """Return whether all living nodes have reported for a round of settling."""
         views = [view for view in self.scene.nodes.values() if view.is_alive]
         return all(view.has_reported and view.round >= number for view in views)
 
     def _has_risen(self) -> bool:
-        """Return whether the line stands, or never will."""
+        """Return whether the line is complete, or cannot become complete."""
         has_ended = any(not process.is_alive for process in self.line.processes.values())
         return self._is_ending or has_ended or self.scene.stands()
 
-    def _why_not_standing(self) -> str:
-        """Return why the line does not stand: the last error of a node, or who is missing."""
+    def _standing_problem(self) -> str:
+        """Return why the line is incomplete: the last error of a node, or the missing nodes."""
         for name, process in self.line.processes.items():
             if error := process.last_error():
                 return f"node {name}: {error}"
         missing = [name for name, view in self.scene.nodes.items() if view.state != "up"]
-        what = ", ".join(missing) or "readings"
-        return f"the line did not stand within {STAND_LIMIT:g} s; not there: {what}"
+        names = ", ".join(missing) or "readings"
+        return f"the line was not complete within {STAND_LIMIT:g} s; missing: {names}"
 
-    # --- showing ---
+    # --- display ---
 
     def _show(self, event: Event) -> None:
         """Show an event."""
         self.screen.event(event, self._seconds(event.at_ns))
 
     def _draw(self) -> None:
-        """Draw the scene, and say when it is drawn next."""
+        """Draw the scene, and schedule the next drawing."""
         self.scene.findings.state = self.analysis.state()
         prompt = self._keys.prompt if self.keyboard.is_there else ""
         if self._is_ending:
             prompt = "settling the accounts"
         elif not self.stood_ms:
-            prompt = "starting the nodes"  # keys have no effect before they stand
+            prompt = "starting the nodes"  # keys have no effect before the line is complete
         self.screen.draw(self.scene, self._seconds(), prompt)
         self._next_draw = time.monotonic() + self.screen.interval
 
@@ -381,7 +381,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def choose_screen(options: DemoOptions) -> DemoScreen:
-    """Return the screen that fits the options and the terminal."""
+    """Return the screen for the options and the terminal."""
     is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     if options.as_json or options.plain or not is_terminal:
         return PlainScreen(is_silent=options.as_json)
@@ -391,13 +391,13 @@ def choose_screen(options: DemoOptions) -> DemoScreen:
 
 
 def _wake(descriptor: int) -> None:
-    """Wake the thread that waits at the other end of a pipe, if it is there still."""
+    """Wake the thread that reads the other end of a pipe; ignore a closed pipe."""
     with suppress(OSError):
         os.write(descriptor, b"c")
 
 
 def run(options: DemoOptions) -> int:
-    """Play the demo; returns the exit code: 0 when the books close exactly."""
+    """Play the demo; return the exit code: 0 if the balance is exact."""
     screen = choose_screen(options)
     with (
         Analysis(options) as analysis,
@@ -429,12 +429,12 @@ def run(options: DemoOptions) -> int:
                 signal.signal(number, handler)
             os.close(wake_read)
             os.close(wake_write)
-        found = analysis.finish()
-    summary = {**show.summary(outcome), "analysis": found.summary()}
+        analysis_result = analysis.finish()
+    summary = {**show.summary(outcome), "analysis": analysis_result.summary()}
     if not options.as_json:
-        found.print()
-        if returned := show.scene.findings.line():
-            print(printable(returned))  # noqa: T201
+        analysis_result.print()
+        if results_line := show.scene.findings.line():
+            print(printable(results_line))  # noqa: T201
     text = json.dumps(summary) if options.as_json else outcome.line()
     print(printable(text, kept="\n"), flush=True)  # noqa: T201
     return outcome.exit_code

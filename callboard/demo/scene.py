@@ -1,8 +1,9 @@
-"""Everything that the parent knows about the four nodes, from their reports.
+"""The state of the four nodes, as the parent knows it from their reports.
 
-Pure. One reading a second is followed hop by hop: A knows when it sent the reading and when the
-answer came, the nodes in between know when it passed, the aggregator says when it handled it.
-All processes of one machine share the monotonic clock, so the times can be put in one row.
+Pure. One reading per second is traced hop by hop: A reports when it sent the reading and when
+the answer arrived, the nodes in between report when it passed, and the aggregator reports when
+it was handled. All processes of one machine share the monotonic clock, so these times can be
+compared.
 """
 
 from collections import OrderedDict, deque
@@ -16,10 +17,10 @@ from callboard.demo.outcome import Balance, Findings, StoreBooks
 from callboard.demo.story import Chronicle, Incident
 from callboard.demo.window import Rate
 
-#: What makes a line of the log good or bad news.
+#: The color of a line of the log: neutral, bad or good news.
 Tone = Literal["plain", "bad", "good"]
 
-#: The node whose view of the others is shown: the overseer lives there.
+#: The node whose view of the others is shown; it has the overseer.
 WITNESS: Final = "A"
 
 _LINES: Final[dict[str, tuple[Tone, str]]] = {
@@ -60,25 +61,25 @@ _LINES: Final[dict[str, tuple[Tone, str]]] = {
 
 
 def describe(reporter: str, note: dict[str, Any]) -> tuple[str, Tone] | None:
-    """Return the line for a note; None for what is shown elsewhere or told by another node."""
+    """Return the log line of a note; None if it is shown elsewhere or for another node."""
     kind = note["kind"]
-    # What several nodes see is told by one: nodes by A, a link that is up by its left end.
-    is_told = (kind not in ("NodeUp", "NodeDown") or reporter == WITNESS) and (
+    # Of several nodes that see the same, one reports it: A for nodes, the left end for links.
+    is_reported = (kind not in ("NodeUp", "NodeDown") or reporter == WITNESS) and (
         kind != "LinkUp" or reporter < note["name"]
     )
-    if kind not in _LINES or not is_told:
+    if kind not in _LINES or not is_reported:
         return None
     tone, line = _LINES[kind]
     origin = str(note.get("sensor", "")).partition(".")[0]
     return line.format(**{**note, "reporter": reporter, "origin": origin}), tone
 
 
-#: Passages that wait for their ask to be answered; older ones are forgotten.
+#: Maximum forwarded asks without an answer; older ones are dropped.
 PASSAGES_KEPT: Final = 512
 
 
 class FollowedAsk(NamedTuple):
-    """An ask that was answered, as its sender saw it. Times in nanoseconds."""
+    """An answered ask, as seen by its sender. Times are in nanoseconds."""
 
     source: str
     host: str
@@ -90,61 +91,61 @@ class FollowedAsk(NamedTuple):
 
 
 class Hop(NamedTuple):
-    """One station of the way: who, and microseconds since the reading was sent."""
+    """One node on a route, and the microseconds since the reading was sent."""
 
     node: str
     microseconds: float
 
 
 class Journey(NamedTuple):
-    """The whole way of one reading, there and back."""
+    """The route of one reading to the aggregator and back."""
 
     number: int
     hops: tuple[Hop, ...]
 
     def line(self) -> str:
-        """Return the way as text: `A 0 µs → B 85 µs → C 170 µs → B 260 µs → A 340 µs`."""
+        """Format the route: `A 0 µs → B 85 µs → C 170 µs → B 260 µs → A 340 µs`."""
         return " → ".join(f"{hop.node} {hop.microseconds:,.0f} µs" for hop in self.hops)
 
 
 class Follower:
-    """Puts what the nodes report about one ask together, in whatever order the reports come."""
+    """Combines the reports of several nodes about one ask; they may arrive in any order."""
 
     def __init__(self) -> None:
-        # (who asked, message id): the nodes that ask and answer passed, with nanoseconds
+        # (asker, message id) → the nodes that forwarded the ask and its answer, with times
         self._passages: OrderedDict[tuple[str, int], list[tuple[str, int]]] = OrderedDict()
         self._answered: deque[FollowedAsk] = deque(maxlen=2)
 
     def passed(self, source: str, message_id: int, node: str, at_ns: int) -> None:
-        """Note that a node forwarded an ask of `source`, or the answer to it."""
+        """Record that a node forwarded an ask of `source`, or its answer."""
         self._passages.setdefault((source, message_id), []).append((node, at_ns))
         while len(self._passages) > PASSAGES_KEPT:
             self._passages.popitem(last=False)
 
     def answered(self, asked: FollowedAsk) -> None:
-        """Note that an ask was answered."""
+        """Record an answered ask."""
         self._answered.append(asked)
 
     @property
     def last(self) -> Journey | None:
-        """The latest journey that is complete, as far as one can know.
+        """The latest journey that seems complete.
 
-        The nodes in between may report later than the asker: until they do, the one before is
-        shown.
+        The nodes in between may report later than the asker; until then, the previous journey
+        is returned.
         """
         if not self._answered:
             return None
-        asked, before = self._answered[-1], self._answered[0]
-        if before.host == asked.host and self._between(before) and not self._between(asked):
-            asked = before
-        ends = (asked.source, asked.sent_ns), (asked.source, asked.answered_ns)
-        row = [*ends, (asked.host, asked.handled_ns), *self._between(asked)]
-        row.sort(key=lambda station: station[1])
-        hops = tuple(Hop(node, (at_ns - asked.sent_ns) / 1000) for node, at_ns in row)
-        return Journey(asked.number, hops)
+        ask, previous = self._answered[-1], self._answered[0]
+        if previous.host == ask.host and self._between(previous) and not self._between(ask):
+            ask = previous
+        times_at_source = (ask.source, ask.sent_ns), (ask.source, ask.answered_ns)
+        stations = [*times_at_source, (ask.host, ask.handled_ns), *self._between(ask)]
+        stations.sort(key=lambda station: station[1])
+        hops = tuple(Hop(node, (at_ns - ask.sent_ns) / 1000) for node, at_ns in stations)
+        return Journey(ask.number, hops)
 
     def _between(self, asked: FollowedAsk) -> list[tuple[str, int]]:
-        """Return the nodes that an ask passed, with the times."""
+        """Return the nodes that forwarded an ask, with the times."""
         return self._passages.get((asked.source, asked.message_id), [])
 
 
@@ -157,10 +158,10 @@ class Event(NamedTuple):
     """One line of the log.
 
     Attributes:
-        at_ns: when, on the monotonic clock.
-        since_ms: milliseconds since the blow that it belongs to; None before the first.
-        text: what happened.
-        tone: for the color.
+        at_ns: time, on the monotonic clock.
+        since_ms: milliseconds since the last blow; None before the first one.
+        text: description.
+        tone: its color.
     """
 
     at_ns: int
@@ -171,7 +172,7 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class NodeView:
-    """What is known about one node."""
+    """The state of one node."""
 
     name: str
     pid: int = 0
@@ -190,7 +191,7 @@ class NodeView:
 
     @property
     def state(self) -> NodeState:
-        """How the node is doing, worst first."""
+        """The state for the display; the worst one that applies."""
         if not self.is_alive:
             return "dead"
         if self.is_frozen:
@@ -200,7 +201,7 @@ class NodeView:
         return "up" if self.is_reachable else "unreachable"
 
     def take(self, report: dict[str, Any]) -> None:
-        """Take the figures of a report in."""
+        """Update from a report."""
         now = report["at"] / 1e9
         self.has_reported = True
         self.round = report["round"]
@@ -219,7 +220,7 @@ class NodeView:
 
 
 class Scene:
-    """The four nodes, the log, the figures of the aggregator, the reading that is followed."""
+    """The four nodes, the log, the figures of the aggregator, and the traced reading."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.nodes = {name: NodeView(name) for name in names}
@@ -230,17 +231,17 @@ class Scene:
         self.findings = Findings()
         self.host = ""
         self.snapshot: dict[str, Any] = {}
-        #: Daily peaks that answered again after their node was lost: how many, how many lower.
+        #: Daily peaks that answered again after the loss of their node, and how many are lower.
         self.peaks: tuple[int, int] = (0, 0)
-        #: Figures of the readings by MQTT; None without any.
+        #: Figures of the readings by MQTT; None without MQTT.
         self.mqtt: dict[str, Any] | None = None
         self.topic_rates: dict[str, Rate] = {}
-        self._ids: dict[str, str] = {}  # node id: name
+        self._ids: dict[str, str] = {}  # node id → name
 
-    # --- what the parent does ---
+    # --- actions of the parent ---
 
     def started(self, name: str, pid: int, at_ns: int, *, again: bool) -> Event | None:
-        """Note that a process was started; the first time is no event."""
+        """Record the start of a process; return an event for a restart."""
         self.nodes[name] = NodeView(name, pid)
         if not again:
             return None
@@ -250,7 +251,7 @@ class Scene:
         return self._log(at_ns, f"{name} is started again", "plain")
 
     def struck(self, incident: Incident) -> Event:
-        """Note what was done to a node or link."""
+        """Record a blow to a node or link."""
         target = incident.target
         texts = {
             "kill": f"{target} is killed (SIGKILL)",
@@ -267,20 +268,20 @@ class Scene:
         return self._log(incident.at_ns, texts[incident.blow], "bad")
 
     def ended(self, name: str, at_ns: int, status: int) -> Event:
-        """Note that a process ended though nobody killed it."""
+        """Record that a process ended without being killed."""
         self.nodes[name].is_alive = False
         self.holdings.ended(name)
         return self._log(at_ns, f"{name} ended by itself (status {status})", "bad")
 
     def awaits(self, kinds: str, limit: float, at_ns: int) -> Event:
-        """Note that the story is over, but for results of Spark."""
+        """Record that the story is over except for results of Spark."""
         text = f"spark is late on this machine: up to {limit:g} s more for its {kinds}"
         return self._log(at_ns, text, "plain")
 
-    # --- what the nodes say ---
+    # --- reports of the nodes ---
 
     def report(self, name: str, report: dict[str, Any]) -> list[Event]:
-        """Take a node's report in; returns the events that it brought."""
+        """Update from a node's report; return its events."""
         view = self.nodes[name]
         view.take(report)
         self.holdings.take(name, report["store"], is_witness=name == WITNESS)
@@ -289,8 +290,10 @@ class Scene:
         if "ready" in report:
             self._ids[report["ready"]] = name
         if name == WITNESS:
-            for other in self.nodes.values():
-                other.is_reachable = other.name == WITNESS or other.name in view.reach
+            for node_view in self.nodes.values():
+                node_view.is_reachable = (
+                    node_view.name == WITNESS or node_view.name in view.reach
+                )
         for asker, message_id, at_ns in report["passages"]:
             if asker in self._ids:
                 self.follower.passed(self._ids[asker], message_id, name, at_ns)
@@ -312,15 +315,15 @@ class Scene:
                 self.peaks = note["count"], self.peaks[1] + note["lower"]
             elif note["kind"] == "spawned":
                 self.host, self.snapshot, self.topic_rates = note["host"], {}, {}
-        for said, group in groupby(notes, lambda note: describe(name, note)):
-            if said is not None:
-                text, tone = said
-                alike = list(group)
-                many = f" ({len(alike)} actors)" if "sensor" in alike[0] else ""
-                yield self._log(alike[0]["at"], text + many, tone)
+        for description, group in groupby(notes, lambda note: describe(name, note)):
+            if description is not None:
+                text, tone = description
+                same_notes = list(group)
+                suffix = f" ({len(same_notes)} actors)" if "sensor" in same_notes[0] else ""
+                yield self._log(same_notes[0]["at"], text + suffix, tone)
 
     def _with_names(self, note: dict[str, Any]) -> dict[str, Any]:
-        """Write names instead of node ids into the reason of a note."""
+        """Replace node ids by names in the reason of a note."""
         reason = note.get("reason")
         if reason:
             for node_id, name in self._ids.items():
@@ -329,42 +332,42 @@ class Scene:
         return note
 
     def _take_answer(self, name: str, note: dict[str, Any]) -> None:
-        """Take the answer to the reading that is followed."""
+        """Record the answer to the traced reading."""
         names = ("message_id", "number", "sent_ns", "handled_ns", "answered_ns")
         host = self._ids.get(note["host"], "?")
-        self.follower.answered(FollowedAsk(name, host, *(note[each] for each in names)))
+        self.follower.answered(FollowedAsk(name, host, *(note[field] for field in names)))
 
     def _log(self, at_ns: int, text: str, tone: Tone) -> Event:
-        """Keep an event, with its time since the last blow."""
+        """Add an event to the log, with its time since the last blow."""
         incident = self.chronicle.at(at_ns)
         since_ms = None if incident is None else (at_ns - incident.at_ns) / 1e6
         event = Event(at_ns, since_ms, text, tone)
         self.events.append(event)
         return event
 
-    # --- questions ---
+    # --- queries ---
 
     def stands(self) -> bool:
-        """True when readings of both ends of the line have reached the aggregator."""
+        """Return whether readings of both ends of the line have reached the aggregator."""
         origins = {sensor.partition(".")[0] for sensor in self.snapshot.get("sensors", {})}
         return {"A", "D"} <= origins
 
     def balance(self) -> Balance:
-        """Return the sums of the accounts of all nodes that are alive."""
+        """Return the sums of the accounts of all living nodes."""
         alive = [view for view in self.nodes.values() if view.is_alive]
         return Balance.of([account for view in alive for account in view.accounts])
 
     def topics(self) -> dict[str, int]:
-        """Return how many messages of each topic reached the aggregator that is at work."""
+        """Return the number of messages of each topic that reached the current aggregator."""
         counts = self.snapshot.get("sensors", {})
         return {topic_of(sensor): count["received"] for sensor, count in counts.items()}
 
     def topics_rate(self) -> float:
-        """Return the messages a second that reach the aggregator, of all topics."""
+        """Return the messages per second that reach the aggregator, of all topics."""
         return sum(rate.per_second for rate in self.topic_rates.values())
 
     def link_is_up(self, left: str, right: str) -> bool:
-        """True when every node at its ends that can say so has the link."""
+        """Return whether both ends of a link are running and report the link."""
         ends = [(self.nodes[left], right), (self.nodes[right], left)]
         able = [(view, peer) for view, peer in ends if view.is_alive and not view.is_frozen]
         return len(able) == 2 and all(peer in view.links for view, peer in able)

@@ -1,4 +1,4 @@
-"""The terminal: lines without a picture, and the keys that hurt the nodes.
+"""The terminal: output as plain lines, and the keyboard commands.
 
 `callboard.demo.view` draws the picture.
 """
@@ -15,22 +15,22 @@ from callboard.support.text import printable
 
 
 class DemoScreen(Protocol):
-    """Where the demo is shown."""
+    """The output of the demo."""
 
     interval: float
     link: str
 
     def open(self, start_ms: float) -> None:
-        """Begin."""
+        """Start the output; `start_ms` is the time since the start, in milliseconds."""
 
     def event(self, event: Event, seconds: float) -> None:
         """Show an event."""
 
     def draw(self, scene: Scene, seconds: float, prompt: str) -> None:
-        """Show the state of things."""
+        """Show the current state."""
 
     def close(self) -> None:
-        """Put the terminal back."""
+        """Restore the terminal."""
 
 
 #: Seconds between two status lines.
@@ -38,7 +38,7 @@ STATUS_INTERVAL: Final = 2.0
 
 
 class PlainScreen:
-    """Prints lines, without control characters; none at all where it is silent."""
+    """Prints lines without control characters; if silent, prints nothing."""
 
     #: Seconds between two pictures.
     interval = STATUS_INTERVAL
@@ -49,7 +49,7 @@ class PlainScreen:
         self.link = ""
 
     def open(self, start_ms: float) -> None:
-        """Print the first line: how long it took to get here."""
+        """Print the first line, with the time since the start."""
         self._print(
             "callboard demo: A ── B ── C ── D · "
             f"first picture {start_ms:,.0f} ms after the start"
@@ -64,7 +64,7 @@ class PlainScreen:
         self._print(status_line(scene, seconds))
 
     def close(self) -> None:
-        """Nothing to put back."""
+        """Do nothing: the terminal was not changed."""
 
     def _print(self, text: str) -> None:
         if not self._is_silent:
@@ -72,13 +72,13 @@ class PlainScreen:
 
 
 def event_line(event: Event, seconds: float) -> str:
-    """Return one line of the log."""
+    """Format an event as a line of the log."""
     since = "" if event.since_ms is None else f"{event.since_ms:+,.1f} ms"
     return f"{seconds:7.3f} s {since:>12}  {event.text}"
 
 
 def status_line(scene: Scene, seconds: float) -> str:
-    """Return the state of the whole line in one."""
+    """Format the state of all nodes as one line."""
     states = " ".join(f"{view.name}:{view.state}" for view in scene.nodes.values())
     states = states.replace("unreachable", "out of reach")
     balance = scene.balance()
@@ -94,8 +94,8 @@ def status_line(scene: Scene, seconds: float) -> str:
         parts.append(f"cpu mean {cpu['mean']:.0f} % p95 {cpu['p95']:.0f} %")
     if scene.holdings.lives:
         parts.append(scene.holdings.status())
-    if found := scene.findings.status():
-        parts.append(found)
+    if results := scene.findings.status():
+        parts.append(results)
     if scene.follower.last is not None:
         parts.append(scene.follower.last.line())
     return " · ".join(parts)
@@ -109,21 +109,21 @@ _VERBS: Final[dict[str, Verb]] = {"k": "kill", "p": "freeze", "c": "cut"}
 
 
 class KeyCommand(NamedTuple):
-    """What the user wants; `target` is a node, for `cut` the node on the link's A side."""
+    """A user's command; `target` is a node, for `cut` the link's end nearer to A."""
 
     verb: Verb | Literal["quit"]
     target: str = ""
 
 
 class KeyParser:
-    """Turns keys into commands. Pure: `k` then `c` kills C, any other key takes `k` back."""
+    """Turns keys into commands. Pure: `k` then `c` kills C; any other key cancels `k`."""
 
     def __init__(self) -> None:
         self._verb: Verb | None = None
 
     @property
     def prompt(self) -> str:
-        """What the bottom line says."""
+        """The text of the bottom line."""
         if self._verb == "cut":
             links = " · ".join(f"{left.lower()}: {left}─{right}" for left, right in LINKS)
             return f"cut which link?  {links}"
@@ -132,7 +132,7 @@ class KeyParser:
         return HELP
 
     def press(self, key: str) -> KeyCommand | None:
-        """Take one key; returns a command when it completes one."""
+        """Handle a key; return the command that it completes, if any."""
         key = key.lower()
         verb, self._verb = self._verb, None
         if verb is None:
@@ -146,10 +146,10 @@ class KeyParser:
 
 
 class Keyboard:
-    """The terminal's keys while the block runs; the terminal is restored after it.
+    """The keyboard, as a context manager that restores the terminal afterwards.
 
-    Where standard input is no terminal, or that of a job in the foreground while this is one in
-    the background, `is_there` is False and no key ever comes.
+    If standard input is not a terminal, or this process is a background job, `is_there` is
+    False and no keys are read.
     """
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class Keyboard:
         return sys.stdin.fileno()
 
     def read(self) -> str:
-        """Return the keys that were pressed."""
+        """Return the pressed keys."""
         return os.read(self.fileno(), 64).decode(errors="replace")
 
     def __enter__(self) -> Self:
@@ -181,4 +181,4 @@ def _is_ours() -> bool:
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except OSError:
-        return True  # a terminal that controls nobody, as a test makes it
+        return True  # a terminal without a controlled process group, as in tests

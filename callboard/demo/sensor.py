@@ -1,7 +1,7 @@
-"""Sensors: actors that look at this machine ten times a second and publish what they see.
+"""Sensors: actors that sample this machine ten times a second and publish the results.
 
-A sample is quick: counters are read once and differences taken here; processes are looked at a
-tenth at a time.
+Samples are quick: counters are read once and their differences computed here; of all
+processes, only a tenth is read at a time.
 """
 
 import time
@@ -12,19 +12,19 @@ from typing import Any, Final
 from callboard.demo.aggregator import Receipt, SensorReading, UseAggregator, topic_of
 from callboard.kernel.actors import Actor, ActorRef, Down, Monitor, handler
 
-#: What each node has a sensor for.
+#: The subjects of a node's sensors.
 SUBJECTS: Final = ("cpu", "memory", "disk", "network", "processes")
 
-#: In how many samples every process has been looked at once.
+#: Number of samples in which every process is read once.
 SLICES: Final = 10
 
-#: How many processes a sample names.
+#: Number of processes that a sample names.
 BUSIEST: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look: the figure that stands for it, and its parts."""
+    """One sample: its main figure, and the parts of it."""
 
     level: float
     parts: dict[str, float]
@@ -34,13 +34,13 @@ Sampler = Callable[[], Sample]
 
 
 class Differences:
-    """Turns counters that only rise into amounts per second."""
+    """Converts rising counters into rates per second."""
 
     def __init__(self) -> None:
         self._last: tuple[float, dict[str, float]] | None = None
 
     def update(self, now: float, counters: Mapping[str, float]) -> dict[str, float]:
-        """Return how fast each counter rose since the last call; zeros on the first."""
+        """Return the rate of each counter since the last call; zeros on the first."""
         last, self._last = self._last, (now, dict(counters))
         if last is None or now <= last[0]:
             return dict.fromkeys(counters, 0.0)
@@ -51,20 +51,20 @@ class Differences:
         }
 
     def sample(self, **counters: float) -> Sample:
-        """Return how fast each counter rose since the last call; the level is their sum."""
+        """Return the rate of each counter since the last call; the level is their sum."""
         parts = self.update(time.monotonic(), counters)
         return Sample(sum(parts.values()), parts)
 
 
 class BusiestProcesses:
-    """Finds who uses the processor, looking at a part of all processes each time."""
+    """Finds the processes with the highest CPU use, reading a part of them each time."""
 
     def __init__(self, processes: Callable[[], Iterable[Any]], gone: type[Exception]) -> None:
-        """Look for the first time.
+        """Create the sampler.
 
         Args:
-            processes: gives what `psutil.process_iter` does: the same objects each time.
-            gone: the error of a process that has ended.
+            processes: `psutil.process_iter`, which returns the same objects each time.
+            gone: exception type for an ended process.
         """
         self._processes = processes
         self._gone = gone
@@ -72,7 +72,7 @@ class BusiestProcesses:
         self._shares: dict[int, tuple[str, float]] = {}
 
     def sample(self) -> Sample:
-        """Look at the next part; the level is the share of the busiest process, in percent."""
+        """Read the next part; the level is the CPU use of the busiest process, in percent."""
         self._turn = (self._turn + 1) % SLICES
         shares: dict[int, tuple[str, float]] = {}
         for process in self._processes():
@@ -92,7 +92,7 @@ class BusiestProcesses:
 
 
 def machine_samplers() -> dict[str, Sampler]:
-    """Return a sampler for each subject, reading this machine through psutil."""
+    """Return a sampler for each subject that reads this machine through psutil."""
     import psutil
 
     disk, network = Differences(), Differences()
@@ -109,7 +109,7 @@ def machine_samplers() -> dict[str, Sampler]:
         return Sample(used.percent, parts)
 
     def disk_io() -> Sample:
-        counters = psutil.disk_io_counters()  # None where a sandbox hides the disks
+        counters = psutil.disk_io_counters()  # None if a sandbox hides the disks
         amounts = (counters.read_bytes, counters.write_bytes) if counters else (0, 0)
         return disk.sample(read=amounts[0], written=amounts[1])
 
@@ -117,44 +117,45 @@ def machine_samplers() -> dict[str, Sampler]:
         counters = psutil.net_io_counters()
         return network.sample(received=counters.bytes_recv, sent=counters.bytes_sent)
 
-    looks = (cpu, memory, disk_io, network_io, processes.sample)
-    return dict(zip(SUBJECTS, looks, strict=True))
+    samplers = (cpu, memory, disk_io, network_io, processes.sample)
+    return dict(zip(SUBJECTS, samplers, strict=True))
 
 
 #: Seconds between two samples.
 INTERVAL: Final = 0.1
 
-#: One reading of so many is also asked for, so that its way can be followed.
+#: Every tenth reading is also sent as an ask, so that its route can be traced.
 FOLLOWED: Final = 10
 
-#: Seconds that a followed reading may take.
+#: Timeout of a traced reading in seconds.
 ANSWER_LIMIT: Final = 5.0
 
 #: Publishes a value under a topic.
 Publish = Callable[[str, Any], None]
 
-#: Keeps the level of a sensor, by its name.
+#: Stores the level of a sensor, by its name.
 Keep = Callable[[str, float], None]
 
-#: Takes a kind and fields; from any thread. What it is told goes to the screen.
+#: Reports an event with a kind and fields to the parent, which displays it; thread-safe.
 Note = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
 class SampleDue:
-    """Time for the next sample."""
+    """Timer of the next sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Ends the sampling: the demo is about to settle its accounts."""
+    """Ends the sampling, because the demo is about to settle its accounts."""
 
 
 class Sensor(Actor):
     """Samples one subject of the machine.
 
-    It publishes while there is an aggregator: at once when the overseer names one, until its
-    monitor says that it is gone. It watches the overseer too. The store gets each reading.
+    It publishes while there is an aggregator: from the overseer's notification until its
+    monitor reports the aggregator as down. It also monitors the overseer. Every reading is
+    written to the store.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class Sensor(Actor):
 
     @handler
     def on_tick(self, _: SampleDue) -> None:
-        """Sample, publish, and wake again at the next tenth of a second."""
+        """Sample, publish, and schedule the next sample for the next tenth of a second."""
         if self._is_resting:
             return
         now = time.monotonic()
@@ -213,11 +214,11 @@ class Sensor(Actor):
 
     @handler
     def on_rest(self, _: Rest) -> None:
-        """Publish nothing more."""
+        """Stop publishing."""
         self._is_resting = True
 
     def _send(self) -> None:
-        """Sample, keep the level, and publish while there is an aggregator."""
+        """Sample, store the level, and publish if there is an aggregator."""
         sample = self._sample()
         aggregator = self._aggregator
         if self._is_resting:
@@ -231,7 +232,7 @@ class Sensor(Actor):
             self._ask(aggregator, SensorReading(self.name, self._number))
 
     def _ask(self, aggregator: ActorRef[Any], reading: SensorReading) -> None:
-        """Ask the aggregator, and note when the answer came."""
+        """Ask the aggregator, and report the times of the ask and its answer."""
         sent_ns = time.monotonic_ns()
         future = aggregator.ask(reading, timeout=ANSWER_LIMIT)
         note, host = self._note, aggregator.node_id.hex()
@@ -239,7 +240,7 @@ class Sensor(Actor):
         def answered(_: object) -> None:
             now_ns = time.monotonic_ns()
             if future.exception() is not None:
-                return  # whatever went wrong shows up as a down
+                return  # the monitor reports the failure
             receipt: Receipt = future.result()
             note(
                 "answered",

@@ -1,4 +1,4 @@
-"""The demo's story: what the user chooses about it, its timeline, and what a blow led to.
+"""The demo's story: its options, its timeline, and the consequences of blows.
 
 Pure: times are arguments.
 """
@@ -6,20 +6,20 @@ Pure: times are arguments.
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-#: How long the demo plays unless it is told otherwise.
+#: Default duration of the demo in seconds.
 SECONDS: Final = 30.0
 
-#: The variable that names the folder of the analysis to the nodes; without it there is none.
+#: Environment variable with the folder of the analysis, for the nodes; unset without analysis.
 ANALYSIS: Final = "CALLBOARD_DEMO_ANALYSIS"
+#: The kill of C and its restart, as fractions of the story.
 KILL_AT: Final = 15.0 / SECONDS
-#: When C is killed and started again, as parts of the whole story.
 RESTART_AT: Final = 18.0 / SECONDS
 
-#: Seconds until a node that the user killed starts again.
+#: Seconds until a node that the user killed restarts.
 RESTART_AFTER: Final = 3.0
 
+#: The node that the story kills, and the node that A then cannot reach.
 KILLED: Final = "C"
-#: The node that the story kills, and the one that is then out of A's reach.
 FAR: Final = "D"
 
 Blow = Literal["kill", "freeze", "thaw", "cut"]
@@ -27,13 +27,13 @@ Blow = Literal["kill", "freeze", "thaw", "cut"]
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """The choices of one run.
+    """The options of one run.
 
     Attributes:
-        seconds: length of the story; the kill and the restart scale with it.
-        forever: play no story, end only by key or signal.
-        as_json: print nothing but the final summary, as JSON.
-        plain: print lines even in a terminal.
+        seconds: duration of the story; the times of the kill and the restart scale with it.
+        forever: whether to run without a story, until a key or signal ends it.
+        as_json: whether to print only the final summary, as JSON.
+        plain: whether to print plain lines even in a terminal.
     """
 
     seconds: float = SECONDS
@@ -43,17 +43,17 @@ class DemoOptions:
 
 
 class Step(NamedTuple):
-    """Something that the story does to a node."""
+    """A scripted action on a node."""
 
     action: Literal["kill", "start"]
     node: str
 
 
 class Timeline:
-    """Says what is due. Seconds count from the moment when the line stood."""
+    """The schedule of steps, in seconds since the line was complete."""
 
     def __init__(self, seconds: float | None) -> None:
-        """`seconds` is the length of the story; None for one without kills and end."""
+        """Create the timeline; `seconds` is the duration, None for no steps and no end."""
         self._end = seconds
         self._steps: list[tuple[float, Step]] = []
         if seconds is not None:
@@ -63,48 +63,48 @@ class Timeline:
             ]
 
     def due(self, now: float) -> list[Step]:
-        """Return the steps whose time has come, once each."""
-        found = [step for at, step in self._steps if at <= now]
-        self._steps = [(at, step) for at, step in self._steps if at > now]
-        return found
+        """Return and remove the due steps."""
+        steps = [step for start, step in self._steps if start <= now]
+        self._steps = [(start, step) for start, step in self._steps if start > now]
+        return steps
 
     def next_at(self) -> float | None:
-        """Return when something is due next: a step or the end."""
-        times = [at for at, _ in self._steps]
+        """Return the time of the next step or of the end."""
+        times = [start for start, _ in self._steps]
         if self._end is not None:
             times.append(self._end)
         return min(times, default=None)
 
     def is_over(self, now: float) -> bool:
-        """True from the end on."""
+        """Return whether the story has ended."""
         return self._end is not None and now >= self._end
 
     def restart(self, node: str, now: float) -> None:
-        """Let a node start again a little later, unless a start of it is to come already."""
+        """Schedule a restart of a node, unless one is scheduled."""
         if not self.will_start(node):
             self._steps.append((now + RESTART_AFTER, Step("start", node)))
 
     def will_start(self, node: str) -> bool:
-        """True when a start of the node is to come."""
+        """Return whether a start of the node is scheduled."""
         return any(step == Step("start", node) for _, step in self._steps)
 
 
 @dataclass(slots=True)
 class Incident:
-    """One blow, and when the system did what about it (nanoseconds of the monotonic clock).
+    """One blow, and the times of the reactions to it, in monotonic nanoseconds.
 
     Milestones, each the first after the blow:
         down: the overseer on A handled the `Down` of a sensor on D, three hops away.
         down_far: a sensor on D handled the `Down` of the overseer on A, three hops away.
-        unreachable: A found no path to D any more.
+        unreachable: A lost its last path to D.
         lost: the overseer handled the `Down` of the aggregator.
-        respawned: the overseer had spawned another aggregator.
-        serving: that one handled its first reading.
-        restarted: the node that was killed was started again.
+        respawned: the overseer spawned another aggregator.
+        serving: the new aggregator handled its first reading.
+        restarted: the killed node was restarted.
         rejoined: A had a path to D again.
-        reopened: the master of the store was back from its file.
-        resumed: D's sensors were told where the aggregator is.
-        peaks: all daily peaks that A had seen on the killed node answered again, elsewhere.
+        reopened: the master of the store had reopened its file.
+        resumed: D's sensors were notified of the aggregator.
+        peaks: all daily peaks of the killed node answered again on another node.
     """
 
     blow: Blow
@@ -114,7 +114,7 @@ class Incident:
     milestones: dict[str, int] = field(default_factory=dict)
 
     def reach(self, milestone: str, at_ns: int) -> None:
-        """Note a milestone, if it is the first of its kind after the blow."""
+        """Record a milestone, if it is the first of its kind after the blow."""
         if at_ns >= self.at_ns:
             self.milestones.setdefault(milestone, at_ns)
 
@@ -124,8 +124,7 @@ class Incident:
         return None if at_ns is None else (at_ns - self.at_ns) / 1e6
 
 
-#: Kind of note: its milestone, the node that has to report it, and the one that it has to be
-#: about; "" is any.
+#: Kind of note → its milestone, the required reporter, and the required subject; "" is any.
 _MILESTONES: Final = {
     "sensor_down": ("down", "A", FAR),
     "overseer_down": ("down_far", FAR, ""),
@@ -141,7 +140,7 @@ _MILESTONES: Final = {
 
 
 class Chronicle:
-    """All blows of a run, with what followed."""
+    """All blows of a run, with their consequences."""
 
     def __init__(self) -> None:
         self.incidents: list[Incident] = []
@@ -149,35 +148,42 @@ class Chronicle:
     def strike(
         self, blow: Blow, target: str, at_ns: int, *, is_scripted: bool = False
     ) -> Incident:
-        """Begin an incident: what is noted from this moment on belongs to it."""
+        """Start an incident; later notes belong to it."""
         incident = Incident(blow, target, at_ns, is_scripted)
         self.incidents.append(incident)
         return incident
 
     def note(self, reporter: str, note: dict[str, Any]) -> None:
-        """Take a note of a node in."""
-        milestone, by, about = _MILESTONES.get(note["kind"], ("", "", ""))
+        """Record a note of a node."""
+        milestone, required_reporter, prefix = _MILESTONES.get(note["kind"], ("", "", ""))
         subject = note.get("sensor") or note.get("name") or ""
         incident = self.at(note["at"])
-        if milestone and incident and by in ("", reporter) and subject.startswith(about):
+        if (
+            milestone
+            and incident
+            and required_reporter in ("", reporter)
+            and subject.startswith(prefix)
+        ):
             incident.reach(milestone, note["at"])
 
     @property
     def has_healed(self) -> bool:
         """Whether all milestones of the scripted blow were reached, if there was one."""
-        wanted = {milestone for milestone, _, _ in _MILESTONES.values()} | {"restarted"}
+        required = {milestone for milestone, _, _ in _MILESTONES.values()} | {"restarted"}
         return all(
-            wanted <= incident.milestones.keys()
+            required <= incident.milestones.keys()
             for incident in self.incidents
             if incident.is_scripted
         )
 
     def at(self, at_ns: int) -> Incident | None:
-        """Return the incident that a moment belongs to: the latest that began before it."""
-        return next((each for each in reversed(self.incidents) if each.at_ns <= at_ns), None)
+        """Return the latest incident that started before a moment."""
+        return next(
+            (incident for incident in reversed(self.incidents) if incident.at_ns <= at_ns), None
+        )
 
     def headline(self) -> Incident | None:
-        """Return the incident for the last line: the scripted one, else the latest measured."""
+        """Return the incident for the last line: the scripted one, or else the latest one."""
         measured = [incident for incident in self.incidents if "down" in incident.milestones]
         scripted = [incident for incident in measured if incident.is_scripted]
         return next(reversed(scripted or measured), None)

@@ -1,4 +1,4 @@
-"""The demo in a terminal: one picture, drawn again eight times a second with rich."""
+"""The demo in a terminal: one picture, redrawn eight times a second with rich."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -21,7 +21,7 @@ from callboard.support.text import printable
 #: Seconds between two pictures.
 DRAW_INTERVAL: Final = 0.125
 
-#: Lines of the picture besides the log.
+#: Lines of the picture, without the log.
 FIXED_LINES: Final = 21
 
 #: Columns of a link; the nodes share the rest.
@@ -39,12 +39,12 @@ _TONES: Final[dict[Tone, str]] = {"plain": "", "bad": "red", "good": "green"}
 
 
 class _Terminal(Console):
-    """A console that writes what a terminal would obey as escapes, whoever said it."""
+    """A console that escapes control characters in all texts."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Return the segments of what is drawn; rich's own control codes stay."""
+        """Return the segments of a renderable; rich's own control codes are kept."""
         for segment in super().render(renderable, options):
             if not segment.control and not segment.text.isprintable():
                 segment = segment._replace(text=printable(segment.text, kept="\n"))
@@ -58,22 +58,22 @@ class LiveScreen:
     interval = DRAW_INTERVAL
 
     def __init__(self, length: float | None) -> None:
-        """`length` is that of the story, in seconds; None without end."""
+        """Create the screen; `length` is the story's duration in seconds, None if endless."""
         self._console = _Terminal()
         self._live = Live(console=self._console, screen=True, auto_refresh=False)
         self._length = length
         self._start_ms = 0.0
         self._events: list[tuple[Event, float]] = []
-        #: Of the page in the browser; "" without one.
+        #: Link of the page in the browser; "" without one.
         self.link = ""
 
     def open(self, start_ms: float) -> None:
-        """Take the screen; `start_ms` is how long it took to get here."""
+        """Open the screen; `start_ms` is the time since the start, in milliseconds."""
         self._start_ms = start_ms
         self._live.start()
 
     def event(self, event: Event, seconds: float) -> None:
-        """Keep an event for the log."""
+        """Add an event to the log."""
         self._events.append((event, seconds))
 
     def draw(self, scene: Scene, seconds: float, prompt: str) -> None:
@@ -98,7 +98,7 @@ class LiveScreen:
         self._live.update(picture, refresh=True)
 
     def close(self) -> None:
-        """Give the screen back and print the log on the ordinary one."""
+        """Restore the ordinary screen and print the log there."""
         self._live.stop()
         if self._events:
             self._console.print(log(self._events), soft_wrap=True)
@@ -112,7 +112,7 @@ class LiveScreen:
 
 
 def line_of_nodes(scene: Scene) -> RenderableType:
-    """Return the nodes and links as a line, with what runs on each node below it."""
+    """Return the nodes and links as a line, with the actors of each node below it."""
     table = Table.grid(expand=True)
     columns: list[list[RenderableType]] = []
     for number, name in enumerate(NAMES):
@@ -134,7 +134,7 @@ def _link(scene: Scene, left: str, right: str) -> Text:
 
 
 def _node(scene: Scene, view: NodeView) -> list[RenderableType]:
-    """Return the cells of a node: its state, what runs there, its traffic."""
+    """Return the cells of a node: its state, its actors, its traffic."""
     sign, style = _LOOKS[view.state]
     cells: list[RenderableType] = [Text(f"{sign} {view.name}", style=f"bold {style}")]
     if view.state not in ("up", "unreachable"):
@@ -143,20 +143,20 @@ def _node(scene: Scene, view: NodeView) -> list[RenderableType]:
         *([_chief(scene, view.name)] if view.name in ("A", scene.host) else []),
         *([f"{len(SUBJECTS)} sensors"] if view.name in ("A", "D") else []),
     ]
-    away = [] if view.state == "up" else [Text("out of reach", style=style)]
-    below = [*away, *map(Text, roles), Text(), Text()]
-    return [*cells, *below[:2], Text(_traffic(view), style="dim")]
+    unreachable = [] if view.state == "up" else [Text("out of reach", style=style)]
+    lines = [*unreachable, *map(Text, roles), Text(), Text()]
+    return [*cells, *lines[:2], Text(_traffic(view), style="dim")]
 
 
 def _traffic(view: NodeView) -> str:
-    """Return the peers of a node, and messages of topics a second that leave and reach it."""
+    """Return a node's peers, and the topic messages per second that it sends and receives."""
     out, back = view.published_rate.per_second, view.received_rate.per_second
     peers = f"{view.peers} peer" + "s" * (view.peers != 1)
     return f"{peers} ↑{out:.0f} ↓{back:.0f} msg/s"
 
 
 def _chief(scene: Scene, name: str) -> str:
-    """Return which of the two chiefs runs on a node."""
+    """Return the role of a node: overseer, aggregator, or both."""
     if name == scene.host:
         return "AGGREGATOR" if name != "A" else "overseer+AGG"
     return "overseer"
@@ -200,7 +200,7 @@ def _topic_rates(scene: Scene, subject: str) -> str:
 
 
 def _counts(sensors: dict[str, dict[str, int]]) -> str:
-    """Return how many readings arrived from each node, and how many did not."""
+    """Return the numbers of received and missed readings for each node."""
     texts = []
     for node in ("A", "D"):
         of_node = [count for sensor, count in sensors.items() if sensor.startswith(f"{node}.")]
@@ -211,7 +211,7 @@ def _counts(sensors: dict[str, dict[str, int]]) -> str:
 
 
 def journey(scene: Scene) -> Text:
-    """Return the way of the reading that was followed last."""
+    """Return the route of the last traced reading."""
     last = scene.follower.last
     way = last.line() if last is not None else "…"
     number = "" if last is None else f" {last.number}"
@@ -221,30 +221,30 @@ def journey(scene: Scene) -> Text:
 
 
 def analysis(scene: Scene) -> list[Text]:
-    """Return the state of the analysis; nothing where there is none."""
-    found = scene.findings.status()
-    return [Text(f" {found}", no_wrap=True)] if found else []
+    """Return the state of the analysis; empty without one."""
+    status = scene.findings.status()
+    return [Text(f" {status}", no_wrap=True)] if status else []
 
 
 def store(scene: Scene) -> Text:
-    """Return the state of the store, and below it what its clone on A holds."""
-    held = []
+    """Return the state of the store, and below it the contents of its clone on A."""
+    texts = []
     for subject in SUBJECTS:
-        found = scene.holdings.latest_and_peak(f"A.{subject}")
-        if found is not None:
-            latest, peak = (amount(subject, value) for value in found)
-            held.append(f"{subject} {latest} / {peak}")
+        levels = scene.holdings.latest_and_peak(f"A.{subject}")
+        if levels is not None:
+            latest, peak = (amount(subject, value) for value in levels)
+            texts.append(f"{subject} {latest} / {peak}")
     return Text.assemble(
         f" {scene.holdings.status()}\n",
         (" clone on A, now / peak of 60 s: ", "dim"),
-        " · ".join(held) or "…",
+        " · ".join(texts) or "…",
         no_wrap=True,
         overflow="ellipsis",
     )
 
 
 def log(events: Iterable[tuple[Event, float]]) -> Text:
-    """Return the log, one event a line."""
+    """Return the log, one event per line."""
     lines = [
         Text(event_line(event, seconds), style=_TONES[event.tone]) for event, seconds in events
     ]
@@ -252,7 +252,7 @@ def log(events: Iterable[tuple[Event, float]]) -> Text:
 
 
 def amount(subject: str, value: float) -> str:
-    """Return a figure with its unit: percent, or bytes per second."""
+    """Format a figure with its unit: percent, or bytes per second."""
     if subject not in ("disk", "network"):
         return f"{value:.0f} %"
     for unit in ("B/s", "kB/s", "MB/s"):
@@ -264,7 +264,7 @@ def amount(subject: str, value: float) -> str:
 
 
 def sparkline(values: Iterable[float], top: float | None = None) -> str:
-    """Return values as bars; `top` is the full height, by default the largest value."""
+    """Format values as bars; `top` is the full height, by default the largest value."""
     row = list(values)
     highest = max(top or max(row, default=0.0), 1e-9)
     steps = len(BARS) - 1

@@ -1,6 +1,6 @@
-"""Rolling statistics, and what the aggregator knows: figures of subjects, counts of sensors.
+"""Rolling statistics of the aggregator: figures of subjects, and counts of sensors.
 
-Pure: the time of each value is an argument, in seconds of any clock that rises.
+Pure: the time of each value is an argument, in seconds of any monotonic clock.
 """
 
 import math
@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-#: Values that a window holds at most; the oldest go first. Ten seconds of 400 a second fit.
+#: Maximum values in a window; the oldest are dropped. Ten seconds with 400 per second fit.
 VALUES_LIMIT: Final = 4096
 
 
@@ -33,17 +33,19 @@ class RollingWindow:
         self._values: deque[tuple[float, float]] = deque(maxlen=VALUES_LIMIT)
 
     def add(self, at: float, value: float) -> None:
-        """Take a value in; times must not fall."""
+        """Add a value; times must not decrease."""
         self._values.append((at, value))
         self._forget(at)
 
     def summary(self, now: float) -> Summary:
-        """Return the figures as of `now`; sorts the window, so call it some times a second."""
+        """Return the figures at `now`. This sorts the window, so call it only occasionally."""
         self._forget(now)
         if not self._values:
             return EMPTY
         ordered = sorted(value for _, value in self._values)
-        rank = max(math.ceil(0.95 * len(ordered)), 1)  # nearest rank: a value that did occur
+        rank = max(
+            math.ceil(0.95 * len(ordered)), 1
+        )  # nearest rank, so the result is one of the values
         return Summary(
             len(ordered), math.fsum(ordered) / len(ordered), ordered[rank - 1], ordered[-1]
         )
@@ -59,32 +61,32 @@ class Peak:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        # Falling values, each with its time: what is lower and older will never be the peak.
+        # Decreasing values with their times; a value before a higher one can never be the peak.
         self._candidates: deque[tuple[float, float]] = deque()
-        #: The peak at the time of the last `add`.
+        #: The peak after the last `add`.
         self.value = -math.inf
 
     def add(self, at: float, value: float) -> bool:
-        """Take a value in; times must not fall. True when the peak is another one."""
-        candidates, before = self._candidates, self.value
+        """Add a value; times must not decrease. Return whether the peak changed."""
+        candidates, old_peak = self._candidates, self.value
         while candidates and candidates[-1][1] <= value:
             candidates.pop()
         candidates.append((at, value))
         while candidates[0][0] <= at - self._seconds:
             candidates.popleft()
         self.value = candidates[0][1]
-        return self.value != before
+        return self.value != old_peak
 
 
 class History:
-    """Means over short bins of time, the newest `bins` of them."""
+    """Means over short time bins; the newest `bins` are kept."""
 
     def __init__(self, bin_seconds: float, bins: int) -> None:
         self._bin_seconds = bin_seconds
         self._sums: deque[tuple[int, float, int]] = deque(maxlen=bins)
 
     def add(self, at: float, value: float) -> None:
-        """Take a value in; times must not fall."""
+        """Add a value; times must not decrease."""
         number = math.floor(at / self._bin_seconds)
         if self._sums and self._sums[-1][0] == number:
             _, total, count = self._sums.pop()
@@ -98,14 +100,14 @@ class History:
 
 
 class Rate:
-    """How fast a counter rises, per second, smoothed over about a second."""
+    """The rate of a counter per second, smoothed over about a second."""
 
     def __init__(self) -> None:
         self.per_second = 0.0
         self._last: tuple[float, float] | None = None
 
     def update(self, at: float, count: float) -> float:
-        """Take the counter's value in and return the rate; a counter that fell began again."""
+        """Update with the counter's value; return the rate. A lower value is a restart."""
         if self._last is not None:
             elapsed, risen = at - self._last[0], count - self._last[1]
             if elapsed <= 0.0:
@@ -119,24 +121,24 @@ class Rate:
         return self.per_second
 
 
-#: Seconds of the window.
+#: Seconds of the rolling window.
 LONG: Final = 10.0
 
+#: Seconds of one point of a sparkline, and number of its points.
 BIN: Final = 0.5
-#: Seconds and number of the points of a sparkline.
 BINS: Final = 24
 
 
 @dataclass(slots=True)
 class SensorCount:
-    """How many readings of one sensor arrived, and how many did not."""
+    """The numbers of received and missed readings of one sensor."""
 
     received: int = 0
     first: int = 0
     last: int = 0
 
     def add(self, number: int) -> None:
-        """Count a reading by its number; numbers of one sensor rise."""
+        """Count a reading by its number; numbers of one sensor increase."""
         if not self.received:
             self.first = number
         self.received += 1
@@ -144,7 +146,7 @@ class SensorCount:
 
     @property
     def missed(self) -> int:
-        """Readings between the first and the last that never arrived."""
+        """The number of readings between the first and the last that did not arrive."""
         return self.last - self.first + 1 - self.received if self.received else 0
 
 
@@ -158,7 +160,7 @@ class Subject:
 
 
 class Tally:
-    """Takes readings in and tells what they come to."""
+    """Accumulates readings into statistics."""
 
     def __init__(self) -> None:
         self.handled = 0
@@ -169,7 +171,7 @@ class Tally:
     def add(
         self, sensor: str, number: int, level: float, parts: dict[str, float], now_ns: int
     ) -> None:
-        """Take one reading in, handled at `now_ns`."""
+        """Add a reading that was handled at `now_ns`."""
         self.handled += 1
         self.first_handled_ns = self.first_handled_ns or now_ns
         self._sensors.setdefault(sensor, SensorCount()).add(number)
@@ -180,7 +182,7 @@ class Tally:
         subject.parts = parts
 
     def snapshot(self, now_ns: int) -> dict[str, Any]:
-        """Return everything as plain values that JSON can hold."""
+        """Return all figures as JSON-compatible values."""
         now = now_ns / 1e9
         return {
             "handled": self.handled,

@@ -1,15 +1,15 @@
-"""The module broker: it knows the modules and their links, and carries what they publish.
+"""The module broker: it has the modules and their links, and transports their messages.
 
     publish ──> one frame (topic + serialized message) ──> inbox of each sink ──> its actor
 
 All methods may be called from any thread at any time, also by a module in its `receive`. One
 lock guards modules and links; it is never held while a caller waits or a module's code runs.
-`publish` does not take it: each source has a tuple of its sinks, made again when links change.
+`publish` does not take it: each source has a tuple of its sinks, rebuilt when links change.
 
-A link leads from a source to a sink, or from every other module (`ANY`) to a sink: never from
-the sink to itself, and also from modules that come later. Links are counted: one added twice
-delivers once and takes two removals. A link from a module to itself is one like any other. An
-`ANY` link and a named one to the same sink are two links, and deliver once.
+A link leads from a source to a sink, or from every other module (`ANY`) to a sink: not from the
+sink to itself, but also from modules that are added later. Links are counted: one that was
+added twice delivers once and must be removed twice. A module may be linked to itself. An `ANY`
+link and a named one to the same sink are two links, and deliver once.
 """
 
 import asyncio
@@ -48,23 +48,23 @@ from callboard.support.text import describe, said
 #: As the source of a link: every other module.
 ANY: Final = "*"
 
-#: Seconds that a module may take to receive what waits for it when it is removed.
+#: Seconds for a module that is removed to receive its queued messages.
 REMOVE_TIMEOUT: Final = 5.0
 
-#: Seconds that a module on another node may take to be made.
+#: Seconds for the creation of a module on another node.
 CREATE_TIMEOUT: Final = 30.0
 
-#: Seconds that a module's `start` may take.
+#: Seconds for a module's `start`.
 START_TIMEOUT: Final = 60.0
 
 M = TypeVar("M")
 
 
 class LinkTable(Counter[tuple[M | None, M]]):
-    """The links between modules, of whatever type they are; not thread-safe.
+    """The links between modules of any type; not thread-safe.
 
-    They stand in the order in which they were added, each with its count. Every question costs
-    a look at each link.
+    Links are in the order in which they were added, each with its count. Every query scans all
+    links.
     """
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class LinkTable(Counter[tuple[M | None, M]]):
         self[source, sink] += 1
 
     def remove(self, source: M | None, sink: M) -> bool:
-        """Remove a link once; False when there is none."""
+        """Remove a link once; return False if there is none."""
         was_there = (source, sink) in self
         if was_there:
             self[source, sink] -= 1
@@ -84,7 +84,7 @@ class LinkTable(Counter[tuple[M | None, M]]):
         return was_there
 
     def sinks_of(self, source: M) -> tuple[M, ...]:
-        """Return the modules that receive what `source` publishes, each once."""
+        """Return the modules that receive messages of `source`, each once."""
         sinks = [
             sink
             for origin, sink in self
@@ -103,42 +103,42 @@ class LinkTable(Counter[tuple[M | None, M]]):
 
 
 class ModuleBroker:
-    """Carries messages between modules."""
+    """Transports messages between modules."""
 
     def __init__(self, node: Node | None = None, name: str = "gateway") -> None:
         """Make a broker with one reference.
 
         Args:
-            node: where the modules' actors live; a node of its own by default, closed with it.
+            node: for the modules' actors; by default the broker makes one and closes it.
             name: for people, in the url.
         """
         self.node = node or Node(name)
         self._owns_node = node is None
         self.name = name
-        #: The name of the broker, unique in the world.
+        #: The globally unique name of the broker.
         self.url = f"callboard-gateway://{name}/{uuid.uuid4()}"
-        #: Told of each message that is lost, on the thread that lost it: must be quick.
+        #: Called for each lost message, on the thread that lost it: must be quick.
         self.on_dead_letter: Callable[[DeadLetter], None] | None = None
-        #: Told of a module whose target or source does not answer (and why), or does again.
+        #: Called when the target or source of a module fails, with the error, or works again.
         self.on_outage: Callable[[str, str], None] | None = None
-        #: Told of modules that ended for good without having been removed, and why.
+        #: Called for modules that ended for good without being removed, with the reason.
         self.on_ended: Callable[[ModuleHandle, str], None] | None = None
         self._lock = locks.lock("broker of a gateway", 220)
         after_fork.register(self)
         self._modules: dict[bytes, ModuleHandle] = {}
         self._links: LinkTable[ModuleHandle] = LinkTable()
         self._numbers = itertools.count(1)
-        #: How many hold this broker; it ends when none does.
+        #: The broker ends when this reaches 0.
         self.references = 1
         self._is_closed = False
 
     # --- references ---
 
     def acquire(self) -> Self:
-        """Hold the broker once more.
+        """Add a reference.
 
         Raises:
-            BrokerClosed: it has ended.
+            BrokerClosed: the broker has ended.
         """
         with self._lock:
             self._refuse_closed()
@@ -146,10 +146,10 @@ class ModuleBroker:
         return self
 
     def release(self) -> int:
-        """Give up one reference; the last one ends all modules. Returns how many are left.
+        """Remove a reference; the last one ends all modules. Returns the number that is left.
 
         Raises:
-            WouldBlock: called on the thread of a running event loop; it is held as before.
+            WouldBlock: called on the thread of a running event loop; the reference is kept.
         """
         refuse_on_loop("release()", "arelease()")
         if after_fork.is_copy(self):
@@ -186,7 +186,7 @@ class ModuleBroker:
             return list(self._modules.values())
 
     def name_of(self, frame: bytes) -> str:
-        """Return the name of the module that published a frame; empty if that is gone."""
+        """Return the name of the module that published a frame; empty if it was removed."""
         handle = self._modules.get(frame[:TOPIC_SIZE])
         return "" if handle is None else handle.name
 
@@ -202,42 +202,42 @@ class ModuleBroker:
         """Create a module on this thread and start its worker.
 
         Args:
-            module: a class, or whatever makes a module when it is called; or one module.
+            module: a class or another factory of modules; or a module.
             args: for its `create`.
             name: for people; any text.
-            options: how it is run.
-            where: its actor lives: None for the node's thread, unless its options or class say
-                that it is detached; `"thread"` for a thread of its own; or another node.
+            options: of the module.
+            where: its actor runs: None for the node's thread, unless its options or class say
+                that it is detached; `"thread"` for a separate thread; or another node.
 
         Raises:
-            DuplicateModule: this object is a module of this broker already.
+            DuplicateModule: this object is already a module of this broker.
             ModuleFailed: the module could not be created.
             BrokerClosed: the broker has ended.
         """
         if not callable(module) and not isinstance(module, Module):
-            msg = f"{module!r} is no Module and makes none; derive a class from Module"
+            msg = f"{module!r} is not a Module or a factory of one; derive a class from Module"
             raise WrongArgument(msg)
         options = options or ModuleOptions()
         if options.store is not None and isinstance(where, RemotePlace):
-            msg = f"module {name!r} is on another node, and can have no store here"
+            msg = f"module {name!r} is on another node, so it cannot have a store on this one"
             raise errors.ModuleFailed(msg)
         topic = next(self._numbers).to_bytes(TOPIC_SIZE)
         label = name or getattr(module, "__name__", type(module).__name__)
-        about = module, dict(args or {}), options, where
-        handle = ModuleHandle(self, topic, label, *about)
+        rest = module, dict(args or {}), options, where
+        handle = ModuleHandle(self, topic, label, *rest)
         with self._lock:
             self._refuse_closed()
             for other in self._modules.values() if isinstance(module, Module) else ():
                 if other.given is module:
-                    msg = f"{module!r} is module {other.name!r} of this broker already"
+                    msg = f"{module!r} is already module {other.name!r} of this broker"
                     raise errors.DuplicateModule(msg)
             self._modules[handle.topic] = handle
         try:
             self._supervise(handle)
             if isinstance(where, RemotePlace) and handle.ref is not None:
-                made = handle.ref.ask(MakeAgent(), timeout=CREATE_TIMEOUT)
+                creation = handle.ref.ask(MakeAgent(), timeout=CREATE_TIMEOUT)
                 if current_cell.get() is None:
-                    made.result()
+                    creation.result()
         except Exception as error:
             self._forget(handle)
             self._end_removal(handle)
@@ -248,26 +248,28 @@ class ModuleBroker:
         return handle
 
     def _supervise(self, handle: ModuleHandle) -> None:
-        """Start the actor of a module, with a supervisor of its own."""
+        """Start the actor of a module below a supervisor of this module alone."""
         options = handle.options
         host = RemoteHost if isinstance(handle.where, RemotePlace) else ModuleHost
-        made = handle.given.func if isinstance(handle.given, partial) else handle.given
-        blocks = getattr(made, "detached", False) is True
+        factory = handle.given.func if isinstance(handle.given, partial) else handle.given
+        blocks = getattr(factory, "detached", False) is True
         if blocks or options.detached or handle.where == "thread":
             host = host.with_options(detached=True)
         child = Child(host, handle, restart=options.restart)
         child.label = handle.name
         supervisor = self.node.supervise([child], intensity=options.intensity)
         handle.supervisor = supervisor
-        self.node.monitor(supervisor).add_done_callback(lambda down: self._gone(handle, down))
+        self.node.monitor(supervisor).add_done_callback(
+            lambda down: self._supervisor_ended(handle, down)
+        )
 
     def start(self, module: ModuleHandle, timeout: float = START_TIMEOUT) -> None:
-        """Let a module start; in a handler this does not wait until it has.
+        """Start a module; in a handler, return before it has started.
 
         Raises:
-            ModuleFailed: its `start` raised; it is restarted or not, as its policy says.
+            ModuleFailed: its `start` raised; its policy decides whether it is restarted.
             UnknownModule: it is not a module of this broker.
-            ResultTimeout: it takes longer; it goes on.
+            ResultTimeout: it takes longer; it continues to start.
             WouldBlock: called on the thread of a running event loop; use `astart`.
         """
         refuse_on_loop("start()", "astart()")
@@ -289,10 +291,10 @@ class ModuleBroker:
         await on_a_thread(self.start, module, timeout)
 
     def remove(self, module: ModuleHandle, timeout: float = REMOVE_TIMEOUT) -> bool:
-        """Remove a module and its links; it receives what waits for it, and is destroyed.
+        """Remove a module and its links, after it has received its queued messages.
 
-        After `timeout` seconds what still waits is lost, and counted. In a handler this does
-        not wait. Returns False when the module is gone already.
+        Messages that are left after `timeout` seconds are lost, and counted. In a handler this
+        does not wait. Returns False if the module was removed before.
 
         Raises:
             WouldBlock: called on the thread of a running event loop; use `aremove`.
@@ -314,16 +316,16 @@ class ModuleBroker:
         return await on_a_thread(self.remove, module, timeout)
 
     def _begin_removal(self, module: ModuleHandle) -> bool:
-        """Unlink a module and let it end; False when it is gone already."""
+        """Unlink a module and let it end; return False if it was removed before."""
         if module.broker is not self or not self._forget(module):
             return False
         module.inbox.drain()
         if module.inbox.context is None and module.ref is not None:
-            module.ref.tell(Quit())  # it does not look into its queue: it was not started
+            module.ref.tell(Quit())  # it was not started, so it does not read its queue
         return True
 
     def _end_removal(self, module: ModuleHandle) -> None:
-        """See that a module is gone, whatever it does."""
+        """Make sure that a module has ended, even if it hangs."""
         if module.removed.done():
             return
         module.inbox.close()
@@ -332,16 +334,16 @@ class ModuleBroker:
         if module.supervisor is not None:
             module.supervisor.kill()
 
-    def _gone(self, handle: ModuleHandle, down: Future[Any]) -> None:
-        """Take note that the supervisor ended: after a removal, or too many restarts."""
-        is_news = self._forget(handle)
+    def _supervisor_ended(self, handle: ModuleHandle, down: Future[Any]) -> None:
+        """Handle the end of a supervisor: after a removal, or after too many restarts."""
+        was_there = self._forget(handle)
         handle.inbox.close()
         handle.removed.set_result(None)
-        if is_news and not self._is_closed and self.on_ended is not None:
+        if was_there and not self._is_closed and self.on_ended is not None:
             self.on_ended(handle, handle.last_end or str(down.result().reason))
 
     def _forget(self, handle: ModuleHandle) -> bool:
-        """Remove a module from the tables; False when it is not there."""
+        """Remove a module from the tables; return False if it is not there."""
         with self._lock:
             if self._modules.pop(handle.topic, None) is None:
                 return False
@@ -352,16 +354,16 @@ class ModuleBroker:
             return True
 
     def _route(self, sources: Iterable[ModuleHandle]) -> None:
-        """Make the tuples of sinks again; needs the lock."""
+        """Rebuild the tuples of sinks; requires the lock."""
         for source in sources:
             source.sinks = tuple(sink.inbox for sink in self._links.sinks_of(source))
 
     # --- links ---
 
     def link(self, source: ModuleHandle | str, sink: Any) -> None:
-        """Let a sink receive what a source publishes; `"*"` is every other module.
+        """Link a sink to a source to receive its messages; `"*"` is every other module.
 
-        Links are counted: one that is added twice delivers once, and is to be removed twice.
+        Links are counted: one that is added twice delivers once, and must be removed twice.
 
         Raises:
             InvalidLink: the sink is `*`.
@@ -373,7 +375,7 @@ class ModuleBroker:
             self._route(self._modules.values() if origin is None else [origin])
 
     def unlink(self, source: ModuleHandle | str, sink: Any) -> bool:
-        """Remove a link once; False when there is none.
+        """Remove a link once; return False if there is none.
 
         Raises:
             InvalidLink: the sink is `*`.
@@ -390,9 +392,9 @@ class ModuleBroker:
         links: Iterable[tuple[ModuleHandle | None, ModuleHandle]],
         leaving: Iterable[ModuleHandle] = (),
     ) -> None:
-        """Replace all links at once; a source of None is every other module but those leaving.
+        """Replace all links at once; a source of None is every module except the leaving ones.
 
-        No publish sees some of the old links and some of the new ones.
+        A publish sees either all old links or all new ones.
         """
         with self._lock:
             self._links = LinkTable()
@@ -421,24 +423,27 @@ class ModuleBroker:
         """Return the ends of a link; a source of None is every other module."""
         origin = self._check(source) if isinstance(source, ModuleHandle) else None
         if origin is None and source != ANY:
-            msg = f"{source!r} is no source of a link; give what add() returned, or '*'"
+            msg = (
+                f"{source!r} is not a link source; pass the handle that add() returned, or '*'"
+            )
             raise errors.InvalidLink(msg)
         if not isinstance(sink, ModuleHandle):
-            msg = f"{sink!r} is no sink of a link; give what add() returned"
+            msg = f"{sink!r} is not a sink of a link; pass the handle that add() returned"
             raise errors.InvalidLink(msg)
         return origin, self._check(sink)
 
     # --- messages ---
 
     def publish(self, source: Any, message: Any, timeout: float | None = None) -> None:
-        """Hand a message to every module that is linked to its source.
+        """Send a message to every module that is linked to its source.
 
-        It was serialized when it was made; each sink reads its own copy. What a full sink does
-        is its queue's policy, see `inbox`; the other sinks get the message all the same.
+        The message was serialized when it was made; each sink reads a separate copy. A full
+        sink follows the policy of its queue, see `inbox`; the other sinks get the message
+        anyway.
 
         Args:
             source: the module that publishes.
-            message: what it publishes.
+            message: the message.
             timeout: seconds that a thread waits for room in each sink; None for no limit.
 
         Raises:
@@ -448,7 +453,9 @@ class ModuleBroker:
             UnknownModule: the source is not a module of this broker.
         """
         if message.__class__ is not Message:
-            msg = f"{message!r} is no Message; make one of bytes: Message(content, properties)"
+            msg = (
+                f"{message!r} is not a Message; make one of bytes: Message(content, properties)"
+            )
             raise WrongArgument(msg)
         if source.__class__ is not ModuleHandle or source.broker is not self:
             self._refuse_source(source)
@@ -468,13 +475,13 @@ class ModuleBroker:
                 try:
                     inbox.put(frame, timeout)
                 except (MailboxFull, TimeoutError):
-                    for other in sinks[index + 1 :]:  # they count theirs; one error is told
+                    for other in sinks[index + 1 :]:  # they count losses; one error is raised
                         with contextlib.suppress(MailboxFull, TimeoutError):
                             other.put(frame, timeout)
                     raise
 
     async def apublish(self, source: Any, message: Any, timeout: float | None = None) -> None:
-        """Awaitable twin of `publish`: it awaits room for one message in each full sink."""
+        """Awaitable twin of `publish`: awaits room for one message in each full sink."""
         timeout = limit(timeout)
         for inbox in source.sinks if isinstance(source, ModuleHandle) else ():
             if inbox.bounds.on_full == "wait" and not inbox.has_room():
@@ -487,28 +494,28 @@ class ModuleBroker:
     # --- checks ---
 
     def _check(self, handle: ModuleHandle) -> ModuleHandle:
-        """Return the handle, if it is that of a module of this broker."""
+        """Return the handle if its module belongs to this broker."""
         if self._modules.get(handle.topic) is not handle:
-            msg = f"module {handle.name!r} is not (any more) one of {self.url}"
+            msg = f"module {handle.name!r} is not, or no longer, one of {self.url}"
             raise errors.UnknownModule(msg)
         return handle
 
     def _refuse_closed(self) -> None:
-        """Raise when the broker has ended."""
+        """Raise if the broker has ended."""
         if self._is_closed:
             msg = f"{self.url} has ended: its last reference was released"
             raise errors.BrokerClosed(msg)
 
     def _refuse_source(self, source: object) -> None:
-        """Raise because a message is published by what is not a module here."""
+        """Raise because the source of a message is not a module of this broker."""
         if isinstance(source, ModuleHandle):
             msg = f"{source!r} belongs to another broker than {self.url}"
         else:
-            msg = f"{source!r} is no module; publish as what add() returned"
+            msg = f"{source!r} is not a module; pass the handle that add() returned"
         raise errors.UnknownModule(msg)
 
 
 def refuse_on_loop(call: str, twin: str) -> None:
-    """Refuse to block the thread of an event loop; handlers of actors do not wait anyway."""
+    """Refuse to block the thread of an event loop; in handlers of actors nothing waits."""
     if current_cell.get() is None:
         refuse_loop(call, twin)

@@ -1,16 +1,17 @@
-"""Configurations of gateways: tables, loaders, every mistake at once.
+"""Configurations of gateways: tables and loaders; all mistakes are reported at once.
 
-JSON or TOML with the keys of the Azure IoT gateway. Before anything is started all of it is
-checked, and every module's class is found. Loaders lead from an entry to what makes a module:
+A configuration is JSON or TOML with the keys of the Azure IoT gateway. It is checked
+completely, and every module's class is found, before anything is started. A loader turns the
+entry of a module into its factory:
 
 | type | entrypoint | |
 |---|---|---|
 | `python` | `{"module.path": "package.file:Class"}`, or a ready-made module's name | default |
-| `outprocess` | see `outprocess` | a module in a process of its own |
+| `outprocess` | see `outprocess` | a module in a separate process |
 | `remote` | `{"address": "basp://HOST:PORT", "module.name": "…"}` | on a node that offers it |
 
 The types `native`, `java`, `node`, `dotnet` and `dotnetcore` of the Azure IoT gateway load code
-of other languages into the process; they are known, and refused.
+of other languages into the process. They are recognized, and refused.
 """
 
 import importlib
@@ -39,19 +40,19 @@ from callboard.gateway.remote import read_place
 from callboard.kernel.queue import Mailbox
 from callboard.support.text import describe, logged
 
-#: What may wait on disk before a module that has a store, unless its queue says otherwise.
+#: The default bounds of a queue on disk, for a module with a store.
 STORED: Final = Mailbox(limit=100_000, bytes=256 << 20)
 
 LOADER_TYPES: Final = ("python", "outprocess", "remote")
 
-#: Types of the original that load code which is not Python.
+#: Types of the Azure IoT gateway that load code of other languages.
 FOREIGN: Final = ("native", "java", "node", "dotnet", "dotnetcore")
 
 MODULE_PATH: Final = "module.path"
 
 
 class Loader(reading.StrictTable):
-    """`loaders`: a loader under a name of its own, which is what modules call it.
+    """`loaders`: a loader under a name that modules refer to.
 
     Attributes:
         type: one of `LOADER_TYPES`.
@@ -65,14 +66,14 @@ class Loader(reading.StrictTable):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What makes a module, and where it lives."""
+    """The factory of a module, and where the module runs."""
 
     factory: Callable[[], Module]
     where: Where = None
 
 
 def built_in_loaders() -> dict[str, Loader]:
-    """Return the loaders that are there without a configuration."""
+    """Return the loaders that exist without a configuration."""
     return {kind: Loader(type=kind, name=kind) for kind in LOADER_TYPES}
 
 
@@ -81,21 +82,21 @@ def refusal_of(kind: str) -> str:
     if kind in FOREIGN:
         return (
             f"loader type {kind!r} loads code of another language into the process; run such a "
-            "module in a process of its own, with the loader 'outprocess'"
+            "module in a separate process, with the loader 'outprocess'"
         )
     return f"there is no loader type {kind!r}; choose one of {', '.join(LOADER_TYPES)}"
 
 
 def load(loader: Loader, entrypoint: Mapping[str, Any], folder: Path) -> Loaded:
-    """Find what an entrypoint names.
+    """Find the module of an entrypoint.
 
     Args:
-        loader: which one loads it.
+        loader: loads the module.
         entrypoint: as in the configuration.
-        folder: where the configuration is: Python modules beside it can be imported.
+        folder: of the configuration: Python modules next to it can be imported.
 
     Raises:
-        InvalidEntrypoint: it names nothing that can be loaded.
+        InvalidEntrypoint: the module cannot be found or loaded.
     """
     match loader.type:
         case "python":
@@ -111,14 +112,14 @@ def load(loader: Loader, entrypoint: Mapping[str, Any], folder: Path) -> Loaded:
 def _python(
     loader: Loader, entrypoint: Mapping[str, Any], folder: Path
 ) -> Callable[[], Module]:
-    """Find the class of an entrypoint of Python."""
+    """Find the class of a Python entrypoint."""
     unknown = sorted(set(entrypoint) - {MODULE_PATH})
     if unknown:
-        invalid_entry(f"there is no such key here; there is {MODULE_PATH}", unknown[0])
+        invalid_entry(f"there is no such key here; use {MODULE_PATH}", unknown[0])
     text = entrypoint.get(MODULE_PATH)
     if not isinstance(text, str) or not text:
-        what = "it has to be there: package.file:Class, or the name of a ready-made module"
-        invalid_entry(what, MODULE_PATH)
+        problem = "it is missing: package.file:Class, or the name of a ready-made module"
+        invalid_entry(problem, MODULE_PATH)
     extra = loader.configuration.get("path")
     for place in (folder, *((folder / str(extra),) if extra else ())):
         if str(place.resolve()) not in sys.path:
@@ -130,50 +131,50 @@ def find_module(text: str) -> Callable[[], Module]:
     """Return the module class `package.file:Class`, or a ready-made one by its name.
 
     Raises:
-        InvalidEntrypoint: there is none.
+        InvalidEntrypoint: there is no such class.
     """
     path, colon, name = READY_MADE.get(text, text).rpartition(":")
     if not colon:
         ready = ", ".join(READY_MADE)
-        msg = f"{text!r} names no module; write package.file:Class, or one of {ready}"
+        msg = f"{text!r} is not a module; write package.file:Class, or one of {ready}"
         raise InvalidEntrypoint(msg, MODULE_PATH)
     try:
-        found: Any = importlib.import_module(path)
+        value: Any = importlib.import_module(path)
     except (Exception, SystemExit) as error:
         msg = f"{path} cannot be imported: {describe(error)}"
         raise InvalidEntrypoint(msg, MODULE_PATH) from error
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not (isinstance(found, type) and issubclass(found, Module)):
+        value = getattr(value, part, None)
+    if not (isinstance(value, type) and issubclass(value, Module)):
         msg = f"there is no module class {name} in {path}; derive one from callboard's Module"
         raise InvalidEntrypoint(msg, MODULE_PATH)
-    return found
+    return value
 
 
 _log = logging.getLogger("callboard.gateway")
 
-#: Seconds between looks at a file that is watched.
+#: Seconds between two checks of a watched file.
 WATCH_INTERVAL: Final = 0.5
 
 
 class LoaderOfModule(reading.StrictTable):
-    """`modules.loader`: which loader, and what it loads."""
+    """`modules.loader`: the name of a loader, and its entrypoint."""
 
     name: str = "python"
     entrypoint: dict[str, Any] = {}
 
 
 class QueueEntry(reading.StrictTable):
-    """`modules.queue`: the bounds before a module."""
+    """`modules.queue`: the bounds of a module's queue."""
 
     limit: int | None = Field(default=None, ge=1)
     bytes: int | None = Field(default=None, ge=1)
     on_full: Literal["wait", "drop_newest", "drop_oldest", "fail"] = "wait"
 
     def bounds(self, usual: Mailbox) -> Mailbox:
-        """Return what the broker takes; the usual bounds where the entry has none."""
-        given = self if self.limit or self.bytes else usual
-        return Mailbox(given.limit, given.bytes, self.on_full)
+        """Return the bounds for the broker; the usual ones if the entry has none."""
+        entry = self if self.limit or self.bytes else usual
+        return Mailbox(entry.limit, entry.bytes, self.on_full)
 
 
 class ModuleEntry(reading.StrictTable):
@@ -206,7 +207,7 @@ class _Whole(reading.StrictTable):
 
 @dataclass(frozen=True, slots=True)
 class ModuleSpec:
-    """A module of a configuration, ready to be made; two are equal if their entries are."""
+    """A checked module of a configuration; two are equal if their entries are."""
 
     name: str
     args: Mapping[str, Any]
@@ -218,7 +219,7 @@ class ModuleSpec:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A configuration that was checked.
+    """A checked configuration.
 
     Attributes:
         modules: by name, in their order.
@@ -232,10 +233,10 @@ class Configuration:
 
 
 def read_file(path: Path | str) -> dict[str, Any]:
-    """Read a file of JSON, or of TOML if its name ends so.
+    """Read a JSON file, or a TOML file if its name ends in `.toml`.
 
     Raises:
-        ConfigurationError: it cannot be read, or is neither.
+        ConfigurationError: it cannot be read, or is malformed.
     """
     return reading.read_values(Path(path), ConfigurationError, takes_json=True)
 
@@ -248,34 +249,34 @@ def read_configuration(
     known: frozenset[str] = frozenset(),
     links: tuple[tuple[str, str], ...] = (),
 ) -> Configuration:
-    """Check a configuration and find what it names.
+    """Check a configuration and find its modules.
 
     Args:
         values: of the file.
-        source: what errors call it: the file's path.
-        folder: where paths in it begin; the working directory by default.
-        known: names of modules that are there already: links may lead to them.
-        links: those that are there already: none may come again.
+        source: its name in errors: the file's path.
+        folder: the start of relative paths; by default the working directory.
+        known: names of existing modules, which links may refer to.
+        links: existing links, which must not be repeated.
 
     Raises:
         ConfigurationError: with all mistakes.
     """
     check = _Check(folder or Path.cwd(), known, links, reading.names_in(values, "modules"))
-    made: list[Configuration] = []
+    result: list[Configuration] = []
 
     def look(whole: _Whole) -> list[tuple[str, str]]:
-        made.append(check.configuration(whole))
-        return check.found
+        result.append(check.configuration(whole))
+        return check.mistakes
 
     reading.check_whole(_Whole, values, ConfigurationError, look, source=source)
-    return made[0]
+    return result[0]
 
 
 def read_configuration_file(path: Path) -> Configuration:
-    """Read a file, check what it says, and find what it names.
+    """Read and check a file, and find its modules.
 
     Raises:
-        ConfigurationError: with all mistakes, and where they stand in a file of TOML.
+        ConfigurationError: with all mistakes, and their lines in a TOML file.
     """
     values = read_file(path)
     check = partial(read_configuration, values, source=str(path), folder=path.parent)
@@ -284,44 +285,44 @@ def read_configuration_file(path: Path) -> Configuration:
 
 @dataclass(slots=True)
 class _Check:
-    """Looks for what the types do not say; notes every mistake."""
+    """Checks beyond the types of values; collects all mistakes."""
 
     folder: Path
     known: frozenset[str]
     known_links: tuple[tuple[str, str], ...]
-    #: The names of all modules, also of those with mistakes.
-    named: list[str]
-    found: list[tuple[str, str]] = field(default_factory=list)
+    #: The names of all modules, including those with mistakes.
+    all_names: list[str]
+    mistakes: list[tuple[str, str]] = field(default_factory=list)
 
     def note(self, path: str, value: object, text: str) -> None:
-        """Note a mistake."""
-        self.found.append((path, f" = {reading.show(value)}: {text}"))
+        """Add a mistake."""
+        self.mistakes.append((path, f" = {reading.show(value)}: {text}"))
 
     def note_unknown(self, path: str, value: object, names: set[str]) -> None:
-        """Note that there is no module of a name."""
-        there = f"there are {', '.join(sorted(names))}"
+        """Add the mistake that a name is not the name of a module."""
+        advice = f"there are {', '.join(sorted(names))}"
         for close in get_close_matches(str(value), names, 1):
-            there = f"did you mean {close!r}?"
-        self.note(path, value, f"there is no module of that name; {there}")
+            advice = f"did you mean {close!r}?"
+        self.note(path, value, f"there is no module of that name; {advice}")
 
     def configuration(self, whole: _Whole) -> Configuration:
-        """Check the whole."""
+        """Check a whole configuration."""
         loaders = self.loaders(whole.loaders)
         modules: dict[str, ModuleSpec] = {}
         stores: set[Path] = set()
         names = set(self.known)
         for index, entry in enumerate(whole.modules):
-            where = f"modules.{index}"
+            path = f"modules.{index}"
             if entry.name == ANY:
-                self.note(f"{where}.name", entry.name, "it stands for all modules in links")
+                self.note(f"{path}.name", entry.name, "in links it stands for all modules")
             elif entry.name in names:
-                self.note(f"{where}.name", entry.name, "another module has that name")
+                self.note(f"{path}.name", entry.name, "another module has that name")
             names.add(entry.name)
             if entry.store is not None:
-                self.store(where, entry, stores)
-            if (spec := self.module(where, entry, loaders)) is not None:
+                self.store(path, entry, stores)
+            if (spec := self.module(path, entry, loaders)) is not None:
                 modules.setdefault(entry.name, spec)
-        names.update(self.named)
+        names.update(self.all_names)
         self.links(whole.links, names)
         dead = whole.dead_letters
         if dead is not None and dead not in names:
@@ -329,50 +330,51 @@ class _Check:
         links = tuple((entry.source, entry.sink) for entry in whole.links)
         return Configuration(modules, links, dead)
 
-    def store(self, where: str, entry: ModuleEntry, stores: set[Path]) -> None:
-        """Check the folder that messages for a module wait in."""
+    def store(self, path: str, entry: ModuleEntry, stores: set[Path]) -> None:
+        """Check the folder of a module's queue."""
         folder = (self.folder / (entry.store or "")).resolve()
         if folder in stores:
-            self.note(f"{where}.store", entry.store, "another module has it; give each its own")
+            self.note(f"{path}.store", entry.store, "another module has it; use another")
         if entry.loader is not None and entry.loader.name == "remote":
-            self.note(f"{where}.store", entry.store, "a module on another node has none here")
+            text = "a module on another node cannot have a store here"
+            self.note(f"{path}.store", entry.store, text)
         stores.add(folder)
 
     def loaders(self, entries: list[Loader]) -> dict[str, Loader]:
         """Check the loaders; return them with the built-in ones."""
         loaders = built_in_loaders()
-        seen: set[str] = set()
+        names: set[str] = set()
         for index, entry in enumerate(entries):
-            if entry.name in seen:
+            if entry.name in names:
                 self.note(f"loaders.{index}.name", entry.name, "another loader has that name")
             if entry.type not in LOADER_TYPES:
                 self.note(f"loaders.{index}.type", entry.type, refusal_of(entry.type))
-            seen.add(entry.name)
+            names.add(entry.name)
             loaders[entry.name] = entry
         return loaders
 
     def module(
-        self, where: str, entry: ModuleEntry, loaders: dict[str, Loader]
+        self, path: str, entry: ModuleEntry, loaders: dict[str, Loader]
     ) -> ModuleSpec | None:
-        """Check a module and find its class; None after a mistake."""
-        chosen = entry.loader
-        if (entry.module is None) == (chosen is None):
+        """Check a module and find its class; return None after a mistake."""
+        choice = entry.loader
+        if (entry.module is None) == (choice is None):
             text = "give either module = 'package.file:Class' or a loader with an entrypoint"
-            self.note(where, entry.name, text)
+            self.note(path, entry.name, text)
             return None
-        if chosen is None:
-            chosen = LoaderOfModule(entrypoint={MODULE_PATH: entry.module})
-            place = f"{where}.module"
+        if choice is None:
+            choice = LoaderOfModule(entrypoint={MODULE_PATH: entry.module})
+            place = f"{path}.module"
         else:
-            place = f"{where}.loader.entrypoint"
-        if (loader := loaders.get(chosen.name)) is None:
-            self.note(f"{where}.loader.name", chosen.name, refusal_of(chosen.name))
+            place = f"{path}.loader.entrypoint"
+        if (loader := loaders.get(choice.name)) is None:
+            self.note(f"{path}.loader.name", choice.name, refusal_of(choice.name))
             return None
         try:
-            loaded = load(loader, chosen.entrypoint, self.folder)
+            loaded = load(loader, choice.entrypoint, self.folder)
         except InvalidEntrypoint as error:
             key = f"{place}.{error.key}" if error.key and entry.module is None else place
-            value = entry.module or chosen.entrypoint.get(error.key, chosen.entrypoint)
+            value = entry.module or choice.entrypoint.get(error.key, choice.entrypoint)
             self.note(key, value, str(error))
             return None
         args = entry.args or {}
@@ -382,9 +384,9 @@ class _Check:
                 model.model_validate(args)
             except ValidationError as error:
                 of = f"; of module {entry.name!r}"
-                for line in reading.explain(error, model, "", at=f"{where}.args"):
-                    path, said = re.findall(r": ([^ :]+)(.*)", line, re.DOTALL)[0]
-                    self.found.append((path, f"{said}{of}"))
+                for line in reading.explain(error, model, "", at=f"{path}.args"):
+                    key, text = re.findall(r": ([^ :]+)(.*)", line, re.DOTALL)[0]
+                    self.mistakes.append((key, f"{text}{of}"))
         options = ModuleOptions(
             queue=entry.queue.bounds(DEFAULT_QUEUE if entry.store is None else STORED),
             restart=entry.restart,
@@ -393,31 +395,31 @@ class _Check:
             hold=True,
             store=None if entry.store is None else self.folder / entry.store,
         )
-        return ModuleSpec(entry.name, args, options, loader, chosen.entrypoint, loaded)
+        return ModuleSpec(entry.name, args, options, loader, choice.entrypoint, loaded)
 
     def links(self, entries: list[LinkEntry], names: set[str]) -> None:
         """Check that links join modules, each pair once."""
-        seen = set(self.known_links)
+        links = set(self.known_links)
         for index, entry in enumerate(entries):
-            where = f"links.{index}"
+            path = f"links.{index}"
             if entry.source != ANY and entry.source not in names:
-                self.note_unknown(f"{where}.source", entry.source, names)
+                self.note_unknown(f"{path}.source", entry.source, names)
             if entry.sink == ANY:
-                self.note(f"{where}.sink", entry.sink, "only a source can be all modules")
+                self.note(f"{path}.sink", entry.sink, "only a source can be all modules")
             elif entry.sink not in names:
-                self.note_unknown(f"{where}.sink", entry.sink, names)
+                self.note_unknown(f"{path}.sink", entry.sink, names)
             link = (entry.source, entry.sink)
-            if link in seen:
-                self.note(where, " -> ".join(link), "this link is there already")
-            seen.add(link)
+            if link in links:
+                self.note(path, " -> ".join(link), "this link exists already")
+            links.add(link)
 
 
-#: What changes when a file is written or replaced; None while there is none.
+#: A value that changes when a file is written or replaced; None if there is no file.
 Mark = tuple[int, int, int] | None
 
 
 class FileWatch:
-    """Calls `changed(path)` on a thread of its own when a file was written or replaced."""
+    """Calls `changed(path)` on a separate thread when a file was written or replaced."""
 
     def __init__(self, path: Path, changed: Callable[[Path], None], seen: Mark) -> None:
         """Watch a file.
@@ -425,7 +427,7 @@ class FileWatch:
         Args:
             path: of the file.
             changed: called with the path.
-            seen: what `mark_of` said before the file was read; a change since then is told.
+            seen: the `mark_of` the file before it was read; later changes are reported.
         """
         self._path = path
         self._changed = changed
@@ -437,28 +439,28 @@ class FileWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Watch no more; in `changed` it does not wait for itself."""
+        """Stop watching; within `changed` it does not wait for itself."""
         self._over.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
     def _run(self) -> None:
-        """Look at the file again and again."""
+        """Check the file periodically."""
         while not self._over.wait(WATCH_INTERVAL):
-            found = mark_of(self._path)
-            if found is None or found == self._seen:
-                continue  # a file that is gone is about to be replaced
-            self._seen = found
+            mark = mark_of(self._path)
+            if mark is None or mark == self._seen:
+                continue  # a missing file is about to be replaced
+            self._seen = mark
             try:
                 self._changed(self._path)
-            except BaseException as error:  # noqa: BLE001  # the watch goes on
-                logged(_log, "%s changed, and that failed", self._path, error=error)
+            except BaseException as error:  # noqa: BLE001  # the watch must continue
+                logged(_log, "%s changed, but the callback failed", self._path, error=error)
 
 
 def mark_of(path: Path) -> Mark:
-    """Return what changes when a file is written or replaced; None when it is not there."""
+    """Return a value that changes when a file is written or replaced; None without a file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -5,14 +5,14 @@ CallboardError
     ├── MalformedMessage     the bytes are not a message of a gateway          (ValueError)
     ├── MalformedControl     the bytes are not a control message               (ValueError)
     ├── BrokerClosed         the module broker has ended
-    ├── UnknownModule        no module of this broker or gateway               (LookupError)
-    ├── DuplicateModule      a module is there already, under that name too    (ValueError)
+    ├── UnknownModule        not a module of this broker or gateway            (LookupError)
+    ├── DuplicateModule      the module, or its name, exists already           (ValueError)
     ├── InvalidLink          an end of a link is unknown, or is `*` as a sink  (ValueError)
-    ├── DuplicateLink        a gateway has that link already                   (ValueError)
+    ├── DuplicateLink        the link exists already in the gateway            (ValueError)
     ├── ModuleFailed         a module could not be created or started
-    ├── PublishTimeout       a sink had no room in the time that was given     (TimeoutError)
+    ├── PublishTimeout       a sink had no room within the timeout             (TimeoutError)
     ├── ConfigurationError   a configuration cannot be used                    (ValueError)
-    ├── InvalidEntrypoint    an entrypoint names nothing that can be loaded    (ValueError)
+    ├── InvalidEntrypoint    an entrypoint cannot be found or loaded           (ValueError)
     └── InvalidArguments     the arguments of a module cannot be used          (ValueError)
 
 A sink that is full raises `MailboxFull`, as an actor does.
@@ -41,11 +41,11 @@ class BrokerClosed(GatewayError):
 
 
 class UnknownModule(GatewayError, LookupError):
-    """A name or handle is not that of a module here."""
+    """A name or handle does not belong to a module of this broker or gateway."""
 
 
 class DuplicateModule(GatewayError, ValueError):
-    """A module of that name, or the same object, is there already."""
+    """A module of that name, or the same object, exists already."""
 
 
 class InvalidLink(GatewayError, ValueError):
@@ -53,7 +53,7 @@ class InvalidLink(GatewayError, ValueError):
 
 
 class DuplicateLink(GatewayError, ValueError):
-    """The gateway has that link already."""
+    """The link exists already in the gateway."""
 
 
 class ModuleFailed(GatewayError):
@@ -61,14 +61,14 @@ class ModuleFailed(GatewayError):
 
 
 class PublishTimeout(GatewayError, TimeoutError):
-    """A sink had no room for a message in the time that was given; the loss is counted."""
+    """A sink had no room for a message within the timeout; the loss is counted."""
 
 
 class ConfigurationError(GatewayError, ValueError):
     """A configuration cannot be used; nothing was started or changed.
 
     Attributes:
-        lines: one for each mistake: file, path in it, value, what was expected.
+        lines: one for each mistake: file, path in it, value, expected value.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -77,7 +77,7 @@ class ConfigurationError(GatewayError, ValueError):
 
 
 class InvalidEntrypoint(GatewayError, ValueError):
-    """An entrypoint names nothing that can be loaded; `key` is the place in the entry."""
+    """An entrypoint cannot be found or loaded; `key` is the place in the entry."""
 
     def __init__(self, message: str, key: str = "") -> None:
         super().__init__(message)
@@ -85,7 +85,7 @@ class InvalidEntrypoint(GatewayError, ValueError):
 
 
 def invalid_entry(text: str, key: str = "") -> NoReturn:
-    """Raise because of an entrypoint."""
+    """Raise an error about an entrypoint."""
     raise InvalidEntrypoint(text, key)
 
 

@@ -1,4 +1,4 @@
-"""Events of a gateway: callbacks run on one thread of their own, in order."""
+"""Events of a gateway: callbacks run in order, on one separate thread."""
 
 import contextlib
 import logging
@@ -28,24 +28,24 @@ EventKind = Literal[
 
 EVENTS: Final[tuple[EventKind, ...]] = get_args(EventKind)
 
-#: Events about dead letters that may wait for their callbacks; counters count all of them.
+#: Events about dead letters that may wait for their callbacks; all are counted anyway.
 DEAD_LETTER_LIMIT: Final = 10_000
 
-#: Seconds that the end waits for callbacks which are under way.
+#: Seconds that the end waits for running callbacks.
 CLOSE_TIMEOUT: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleStatus:
-    """One module, at the moment when it was looked at.
+    """A snapshot of one module.
 
     Attributes:
         name: in the gateway.
         sources: names of the modules that are linked to it; `*` for all others.
         waiting: messages that wait for it.
-        counters: what became of the others.
+        counters: of all other messages.
         is_started: whether its `start` was called.
-        outage: why what is behind it does not answer; empty while it does.
+        outage: the error of its target or source; empty while it works.
     """
 
     name: str
@@ -58,14 +58,14 @@ class ModuleStatus:
 
 @dataclass(frozen=True, slots=True)
 class GatewayEvent:
-    """What happened.
+    """An event of a gateway.
 
     Attributes:
         kind: one of `EVENTS`.
-        modules: all modules at that moment; for `dead_letter` none.
-        module: whose event it is: `module_failed`, `outage`, `recovered`, `dead_letter`.
-        detail: why.
-        dead_letter: what was lost.
+        modules: a snapshot of all modules; empty for `dead_letter`.
+        module: the module of a `module_failed`, `outage`, `recovered` or `dead_letter`.
+        detail: the reason.
+        dead_letter: the lost message.
     """
 
     kind: EventKind
@@ -76,7 +76,7 @@ class GatewayEvent:
 
 
 class EventDispatcher:
-    """Calls back, on one thread, in the order of events, and of registration for each."""
+    """Runs callbacks on one thread, in the order of events, and of registration."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -88,17 +88,17 @@ class EventDispatcher:
         self._is_closed = False
 
     def on(self, kind: EventKind, callback: Any, *args: Any) -> None:
-        """Call `callback(event, *args)` for each event of a kind from here on.
+        """Call `callback(event, *args)` for each event of a kind from now on.
 
         Raises:
-            TypeError: it cannot be called.
+            TypeError: the callback is not callable.
             ValueError: there is no such kind.
         """
         if kind not in self._callbacks:
             msg = f"there is no event {kind!r}; there are {', '.join(EVENTS)}"
             raise ValueError(msg)
         if not callable(callback):
-            msg = f"{callback!r} cannot be called; give a function of an event"
+            msg = f"{callback!r} is not callable; pass a function of an event"
             raise TypeError(msg)
         with self._lock:
             self._callbacks[kind] = [*self._callbacks[kind], (callback, args)]
@@ -108,24 +108,24 @@ class EventDispatcher:
                 self._thread.start()
 
     def off(self, kind: EventKind, callback: Callable[..., object]) -> None:
-        """Call it no more."""
+        """Remove a callback."""
         with self._lock:
-            kept = [entry for entry in self._callbacks[kind] if entry[0] != callback]
-            self._callbacks[kind] = kept
+            entries = [entry for entry in self._callbacks[kind] if entry[0] != callback]
+            self._callbacks[kind] = entries
 
     def wants(self, kind: EventKind) -> bool:
-        """Return whether a callback wants such an event, and the backlog has room for it."""
+        """Return whether an event of a kind has a callback, and fits into the backlog."""
         if not self._callbacks[kind]:
             return False
         return kind != "dead_letter" or self._events.qsize() < DEAD_LETTER_LIMIT
 
     def emit(self, event: GatewayEvent) -> None:
-        """Tell of an event; from any thread, never waits."""
+        """Queue an event for its callbacks; from any thread, never waits."""
         if self._callbacks[event.kind]:
             self._events.put(event)
 
     def close(self) -> None:
-        """Tell what is left, then end; in a callback it does not wait for itself."""
+        """Run the remaining callbacks, then end; in a callback it does not wait for itself."""
         with self._lock:
             self._is_closed = True
             thread = self._thread
@@ -134,7 +134,7 @@ class EventDispatcher:
             thread.join(CLOSE_TIMEOUT)
 
     def _run(self) -> None:
-        """Call back for each event, and for those that are left at the end."""
+        """Run callbacks for each event, and for the remaining ones at the end."""
         while (event := self._events.get()) is not None:
             self._tell(event)
         with contextlib.suppress(queue.Empty):
@@ -142,10 +142,10 @@ class EventDispatcher:
                 self._tell(event)
 
     def _tell(self, event: GatewayEvent) -> None:
-        """Call back for one event; an error is logged."""
+        """Run the callbacks of one event; log their errors."""
         for callback, args in self._callbacks[event.kind]:
             try:
                 callback(event, *args)
-            except BaseException as error:  # noqa: BLE001  # the next callback follows
+            except BaseException as error:  # noqa: BLE001  # the next callback must still run
                 text = "a callback for %r of gateway %s failed"
                 logged(_log, text, event.kind, self._name, error=error)

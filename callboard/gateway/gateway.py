@@ -1,4 +1,4 @@
-"""A gateway: modules by name, their links, a configuration, events.
+"""A gateway: named modules and their links, configurations, events.
 
     with Gateway.from_file("gateway.toml") as gateway:
         gateway.link("*", "sink")
@@ -34,36 +34,36 @@ from callboard.node import Node
 
 _log = logging.getLogger("callboard.gateway")
 
-#: Seconds between looks whether all messages were received.
+#: Seconds between two checks whether all messages were received.
 SETTLE_INTERVAL: Final = 0.01
 
 LinkNames = tuple[str, str]
 
 
 class Gateway(Closing):
-    """Modules that are linked by name."""
+    """A set of modules that are linked by name."""
 
     def __init__(self, node: Node | None = None, *, name: str = "gateway") -> None:
         """Make a gateway without modules.
 
         Args:
-            node: where its modules live; one of its own by default, closed with it.
-            name: for people.
+            node: for its modules; by default the gateway makes a node and closes it.
+            name: for logs and people.
         """
         require(isinstance(node, Node | None), "Gateway(node) takes a Node", node)
         require(isinstance(name, str), "the name of a gateway is a text", name)
         self.broker = ModuleBroker(node, name)
         self.broker.on_dead_letter = self._dead_letter
         self.broker.on_ended = self._module_ended
-        self.broker.on_outage = lambda name, why: self._tell(
-            "outage" if why else "recovered", name, why
+        self.broker.on_outage = lambda name, reason: self._tell(
+            "outage" if reason else "recovered", name, reason
         )
         self._events = EventDispatcher(name)
         self._lock = locks.lock("modules of a gateway", 210, reentrant=True)
-        #: Held while a configuration is taken over.
+        #: Held while a configuration is applied.
         self._updating = locks.lock("update of a gateway", 200, reentrant=True, runs_users=True)
         self._handles: dict[str, ModuleHandle] = {}
-        #: The modules that came from a configuration.
+        #: The modules of the last configuration.
         self._specs: dict[str, ModuleSpec] = {}
         self._dead_letters: str | None = None
         self._is_started = self._is_closed = False
@@ -79,13 +79,13 @@ class Gateway(Closing):
         start: bool = True,
         watch: bool = False,
     ) -> Self:
-        """Make a gateway of a JSON or TOML file, and start it.
+        """Make a gateway from a JSON or TOML file, and start it.
 
         Args:
-            path: of the file; Python modules beside it can be imported.
-            node: where its modules live; one of its own by default.
-            start: call `start` as well. Without, callbacks can be registered first.
-            watch: follow changes of the file; what is wrong in it changes nothing.
+            path: of the file; Python modules next to it can be imported.
+            node: for its modules; by default the gateway makes one.
+            start: whether to call `start`. Without it, callbacks can be registered first.
+            watch: whether to reload the file when it changes; a file with mistakes is ignored.
 
         Raises:
             ConfigurationError: the file cannot be used; nothing was made.
@@ -93,11 +93,11 @@ class Gateway(Closing):
         """
         require(isinstance(path, str | Path), "the path of a JSON or TOML file is a text", path)
         path = Path(path)
-        seen = configuration.mark_of(path)
-        found = configuration.read_configuration_file(path)
+        mark = configuration.mark_of(path)
+        config = configuration.read_configuration_file(path)
         gateway = cls(node, name=path.stem)
         try:
-            gateway._apply(found, is_whole=True)
+            gateway._apply(config, is_whole=True)
             gateway._tell("created")
             gateway._tell("module_list_changed")
             if start:
@@ -106,26 +106,26 @@ class Gateway(Closing):
             gateway.close()
             raise
         if watch:
-            gateway._watch = FileWatch(path, gateway._file_changed, seen)
+            gateway._watch = FileWatch(path, gateway._file_changed, mark)
         return gateway
 
-    # --- its life ---
+    # --- start, wait and close ---
 
     @property
     def node(self) -> Node:
-        """The node that the modules live on."""
+        """The node of the modules."""
         return self.broker.node
 
     @property
     def url(self) -> str:
-        """The name of the gateway, unique in the world."""
+        """The globally unique name of the gateway."""
         return self.broker.url
 
     def start(self, *, leave_out: Iterable[str] = ()) -> None:
-        """Start all modules, in their order: from here on they receive.
+        """Start all modules in their order; from then on they receive messages.
 
-        A module whose `start` raises is logged and told of as `module_failed`; its restart
-        policy says what follows.
+        If the `start` of a module raises, the error is logged and reported as `module_failed`;
+        its restart policy decides what happens next.
 
         Args:
             leave_out: names of modules that are not started.
@@ -141,35 +141,35 @@ class Gateway(Closing):
         self._tell("started")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the gateway is closed; False when `timeout` seconds are over before.
+        """Wait until the gateway is closed; return False after `timeout` seconds.
 
         Raises:
-            WouldDeadlock: called in a handler, which the gateway's end waits for.
+            WouldDeadlock: called in a handler, for which the close would have to wait.
         """
         _refuse_in_handler("wait()")
         return self._over.wait(limit(timeout))
 
     def settle(self, timeout: float = 10.0) -> bool:
-        """Wait until nothing waits and nothing is being received; False when time is over.
+        """Wait until all messages were received; return False after `timeout` seconds.
 
         Raises:
             WouldBlock: called on the thread of a running event loop.
-            WouldDeadlock: called in a handler: that message is being received.
+            WouldDeadlock: called in a handler: its message is being received.
         """
         _refuse_in_handler("settle()")
         refuse_on_loop("settle()", "asettle()")
         timeout = seconds(timeout)
-        deadline, before = time.monotonic() + timeout, -1
+        deadline, previous = time.monotonic() + timeout, -1
         while time.monotonic() < deadline:
             handles = [h for h in self._all() if h.is_started and h.ref is not None]
             answers = [h.ref.ask(Settle(), timeout=timeout) for h in handles if h.ref]
             for answer in answers:
                 with contextlib.suppress(CallboardError):
                     answer.result(max(0.0, deadline - time.monotonic()))
-            taken = sum(h.counters.received + h.counters.failed for h in handles)
-            if taken == before and not any(h.waiting for h in handles):
+            count = sum(h.counters.received + h.counters.failed for h in handles)
+            if count == previous and not any(h.waiting for h in handles):
                 return True
-            before = taken
+            previous = count
             self._over.wait(SETTLE_INTERVAL)
         return False
 
@@ -182,7 +182,7 @@ class Gateway(Closing):
         return await on_a_thread(self.settle, timeout)
 
     def close(self) -> None:
-        """Remove all modules, each after its waiting messages, and end. Idempotent.
+        """Remove all modules, each after its queued messages, and end. Idempotent.
 
         Raises:
             WouldBlock: called on the thread of a running event loop; nothing was closed.
@@ -206,22 +206,22 @@ class Gateway(Closing):
 
     def modules(self) -> tuple[ModuleStatus, ...]:
         """Return the state and the counters of all modules."""
-        found = []
+        statuses = []
         for handle in self._all():
             sources = tuple(map(_name, self.broker.sources_of(handle)))
-            about = handle.waiting, handle.counters, handle.is_started, handle.outage
-            found.append(ModuleStatus(handle.name, sources, *about))
-        return tuple(found)
+            rest = handle.waiting, handle.counters, handle.is_started, handle.outage
+            statuses.append(ModuleStatus(handle.name, sources, *rest))
+        return tuple(statuses)
 
     def links(self) -> tuple[LinkNames, ...]:
         """Return all links, as pairs of source and sink."""
         return tuple((_name(source), sink.name) for source, sink in self.broker.links())
 
     def ref(self, name: str) -> ActorRef[Any]:
-        """Return the actor of a module, to be monitored; another one after a restart.
+        """Return the actor of a module, for monitoring; a restart replaces it.
 
         Raises:
-            UnknownModule: there is none of that name.
+            UnknownModule: there is no module of that name.
         """
         ref = self._handle(name).ref
         assert ref is not None
@@ -236,27 +236,27 @@ class Gateway(Closing):
         options: ModuleOptions | None = None,
         start: bool = True,
     ) -> None:
-        """Create a module; it is started if the gateway is.
+        """Create a module; start it if the gateway is started.
 
         Args:
             name: unique in the gateway; any text but `*`.
-            module: a class of modules, one module, `package.file:Class`, the name of a
-                ready-made module, or a loader with an entrypoint as in a configuration.
+            module: a module class, a module, `package.file:Class`, the name of a ready-made
+                module, or a loader with an entrypoint as in a configuration.
             args: for its `create`.
-            options: how it is run; in any case messages wait until it was started.
-            start: False leaves it to `start_module`, after its links are there.
+            options: of the module; its messages always wait until it is started.
+            start: False leaves it to `start_module`, for example until it is linked.
 
         Raises:
-            DuplicateModule: there is one of that name.
-            InvalidEntrypoint: the text or entrypoint names no module.
+            DuplicateModule: there is a module of that name already.
+            InvalidEntrypoint: the text or entrypoint does not name a module.
             ModuleFailed: it could not be created.
         """
-        found = _loaded(module)
+        loaded = _loaded(module)
         with self._lock:
             self._check_name(name)
         options = replace(options or ModuleOptions(), hold=True)
         handle = self.broker.add(
-            found.factory, args, name=name, options=options, where=found.where
+            loaded.factory, args, name=name, options=options, where=loaded.where
         )
         try:
             with self._lock:
@@ -270,18 +270,18 @@ class Gateway(Closing):
             self.start_module(name)
 
     def start_module(self, name: str) -> None:
-        """Start a module that `add_module` left alone.
+        """Start a module that `add_module` did not start.
 
         Raises:
-            UnknownModule: there is none of that name.
+            UnknownModule: there is no module of that name.
             ModuleFailed: its `start` raised.
         """
         self.broker.start(self._handle(name))
 
     def remove_module(self, name: str, timeout: float = REMOVE_TIMEOUT) -> bool:
-        """Remove a module and its links; False when there is none of that name.
+        """Remove a module and its links; return False if there is none of that name.
 
-        It receives what waits for it, for `timeout` seconds at most, and is destroyed.
+        It first receives its queued messages, for at most `timeout` seconds.
 
         Raises:
             WouldBlock: called on the thread of a running event loop; nothing was removed.
@@ -305,7 +305,7 @@ class Gateway(Closing):
     # --- links and messages ---
 
     def link(self, source: str, sink: str) -> None:
-        """Let a sink receive what a source publishes; `"*"` is every other module.
+        """Link a sink to a source to receive its messages; `"*"` is every other module.
 
         Raises:
             DuplicateLink: they are linked already.
@@ -320,7 +320,7 @@ class Gateway(Closing):
             self.broker.link(*ends)
 
     def unlink(self, source: str, sink: str) -> bool:
-        """Undo `link`; False when there is no such link.
+        """Remove a link; return False if there is no such link.
 
         Raises:
             InvalidLink: the sink is `*`.
@@ -332,34 +332,35 @@ class Gateway(Closing):
     def publish(
         self, source: str, content: Any, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Publish a message as if a module had; a thread waits for room.
+        """Publish a message on behalf of a module; a thread waits for room.
 
         Raises:
-            UnknownModule: there is none of that name.
+            UnknownModule: there is no module of that name.
             MailboxFull: a sink refused it.
         """
         message = content if isinstance(content, Message) else Message(content, properties)
         self.broker.publish(self._handle(source), message)
 
-    # --- changes ---
+    # --- configurations ---
 
     def update(self, configuration: Mapping[str, Any] | Path | str) -> None:
-        """Add modules, links or both; if anything fails, all is as it was.
+        """Add modules, links or both; if anything fails, nothing is changed.
 
         Args:
-            configuration: of the form of a file, or the path of one.
+            configuration: like the contents of a file, or the path of one.
 
         Raises:
-            ConfigurationError: it cannot be used, or names a module that is there already.
+            ConfigurationError: it cannot be used, or names a module that exists already.
             ModuleFailed: a module could not be created.
         """
         self._change(configuration, is_whole=False)
 
     def reload(self, configuration: Mapping[str, Any] | Path | str) -> None:
-        """Make the gateway what a configuration says; if anything fails, all is as it was.
+        """Replace the configuration; if anything fails, nothing is changed.
 
-        Modules whose entries are the same run on. Those that came from a configuration and are
-        not in this one are removed; those that were added otherwise stay, with their links.
+        Modules with unchanged entries continue to run. Modules of the old configuration that
+        are missing in the new one are removed. Modules added by other calls stay, with their
+        links.
 
         Raises:
             ConfigurationError: it cannot be used.
@@ -367,106 +368,106 @@ class Gateway(Closing):
         """
         self._change(configuration, is_whole=True)
 
-    def _change(self, given: Mapping[str, Any] | Path | str, *, is_whole: bool) -> None:
-        """Take over a configuration; `is_whole` replaces the one before."""
-        source, folder, values = "configuration", Path.cwd(), given
-        if not isinstance(given, Mapping):
-            source, folder = str(given), Path(given).parent
-            values = configuration.read_file(given)
+    def _change(self, changes: Mapping[str, Any] | Path | str, *, is_whole: bool) -> None:
+        """Apply a configuration; `is_whole` replaces the old one."""
+        source, folder, values = "configuration", Path.cwd(), changes
+        if not isinstance(changes, Mapping):
+            source, folder = str(changes), Path(changes).parent
+            values = configuration.read_file(changes)
         with self._updating:
-            known = self._all()
+            handles = self._all()
             if is_whole:
-                known = [handle for handle in known if handle.name not in self._specs]
-            names = frozenset(handle.name for handle in known)
+                handles = [handle for handle in handles if handle.name not in self._specs]
+            names = frozenset(handle.name for handle in handles)
             assert isinstance(values, Mapping)
             links = () if is_whole else self.links()
-            found = configuration.read_configuration(
+            config = configuration.read_configuration(
                 values, source=source, folder=folder, known=names, links=links
             )
-            if self._apply(found, is_whole=is_whole):
+            if self._apply(config, is_whole=is_whole):
                 self._tell("module_list_changed")
 
-    def _apply(self, found: Configuration, *, is_whole: bool) -> bool:
-        """Create what is new, then change over at once, then remove what is old.
+    def _apply(self, config: Configuration, *, is_whole: bool) -> bool:
+        """Create the new modules, then switch over at once, then remove the old ones.
 
-        Only one thread at a time does this: see `_updating`.
+        Called by one thread at a time: see `_updating`.
         """
-        wanted = [s for s in found.modules.values() if self._specs.get(s.name) != s]
-        made: dict[str, ModuleHandle] = {}
+        changed = [s for s in config.modules.values() if self._specs.get(s.name) != s]
+        created: dict[str, ModuleHandle] = {}
         try:
-            for spec in wanted:
+            for spec in changed:
                 make, where = spec.loaded.factory, spec.loaded.where
-                made[spec.name] = self.broker.add(
+                created[spec.name] = self.broker.add(
                     make, spec.args, name=spec.name, options=spec.options, where=where
                 )
         except BaseException:
-            for handle in reversed(made.values()):
+            for handle in reversed(created.values()):
                 self.broker.remove(handle)
             raise
-        leaving = self._change_over(found, made, is_whole=is_whole)
+        leaving = self._change_over(config, created, is_whole=is_whole)
         for handle in reversed(leaving):
             self.broker.remove(handle)
         if self._is_started:
-            for handle in made.values():
+            for handle in created.values():
                 self._start(handle)
-        return bool(made or leaving)
+        return bool(created or leaving)
 
     def _change_over(
-        self, found: Configuration, made: dict[str, ModuleHandle], *, is_whole: bool
+        self, config: Configuration, created: dict[str, ModuleHandle], *, is_whole: bool
     ) -> list[ModuleHandle]:
-        """Swap the old modules and links for the new ones; return the modules that leave."""
+        """Replace the old modules and links by the new ones; return the modules that leave."""
         with self._lock:
-            gone = set(self._specs) - set(found.modules) if is_whole else set()
-            old = {*gone, *(made.keys() & self._handles.keys())}
+            removed = set(self._specs) - set(config.modules) if is_whole else set()
+            old = {*removed, *(created.keys() & self._handles.keys())}
             leaving = [self._handles[name] for name in self._handles if name in old]
-            kept = [
+            kept_links = [
                 link
                 for link in self.links()
                 if not is_whole or not set(link) & self._specs.keys()
             ]
-            self._handles = {n: h for n, h in self._handles.items() if n not in old} | made
+            self._handles = {n: h for n, h in self._handles.items() if n not in old} | created
             if is_whole:
-                self._specs = dict(found.modules)
-                self._dead_letters = found.dead_letters
+                self._specs = dict(config.modules)
+                self._dead_letters = config.dead_letters
             else:
-                self._specs.update(found.modules)
-                self._dead_letters = found.dead_letters or self._dead_letters
+                self._specs.update(config.modules)
+                self._dead_letters = config.dead_letters or self._dead_letters
             ends = [
                 (None if source == ANY else self._handles[source], self._handles[sink])
-                for source, sink in dict.fromkeys((*kept, *found.links))
+                for source, sink in dict.fromkeys((*kept_links, *config.links))
                 if sink in self._handles and (source == ANY or source in self._handles)
             ]
             self.broker.rewire(ends, leaving)
             return leaving
 
     def _file_changed(self, path: Path) -> None:
-        """Take over a file that has changed; mistakes in it change nothing."""
+        """Apply a changed file; ignore it if it has mistakes."""
         try:
             self.reload(path)
         except errors.GatewayError as error:
-            _log.error("%s was not taken over: %s", path, error)  # not a bug
+            _log.error("%s was not applied: %s", path, error)  # not a bug
             self._events.emit(GatewayEvent("update_failed", self.modules(), detail=str(error)))
 
     # --- events ---
 
     def on(self, kind: EventKind, callback: Callable[..., object], *args: Any) -> None:
-        """Call `callback(event, *args)` on one separate thread, in order, for a kind of events.
+        """Call `callback(event, *args)` for events of a kind, in order, on one separate thread.
 
-        `created`, `started`, `module_list_changed`, `module_failed`, `update_failed`,
-        `outage`, `recovered`, `dead_letter`, `destroyed`.
+        The kinds are `created`, `started`, `module_list_changed`, `module_failed`,
+        `update_failed`, `outage`, `recovered`, `dead_letter`, `destroyed`.
 
         Raises:
-            TypeError: it cannot be called.
+            TypeError: the callback is not callable.
             ValueError: there is no such kind.
         """
         self._events.on(kind, callback, *args)
 
     def off(self, kind: EventKind, callback: Callable[..., object]) -> None:
-        """Call it no more."""
+        """Remove a callback."""
         self._events.off(kind, callback)
 
     def _dead_letter(self, letter: DeadLetter) -> None:
-        """Report a message that is lost to callbacks and to the module for them."""
+        """Report a lost message to callbacks, and to the module for dead letters."""
         if self._events.wants("dead_letter"):
             event = GatewayEvent("dead_letter", (), letter.module, letter.detail, letter)
             self._events.emit(event)
@@ -475,7 +476,7 @@ class Gateway(Closing):
             target.inbox.offer(letter.as_frame())
 
     def _module_ended(self, handle: ModuleHandle, detail: str) -> None:
-        """Take a module off the gateway that has ended for good."""
+        """Remove a module that has ended for good."""
         _log.error("module %r has ended for good: %s", handle.name, detail)
         with self._lock:
             if self._handles.get(handle.name) is handle:
@@ -484,10 +485,10 @@ class Gateway(Closing):
         self._tell("module_failed", handle.name, detail)
         self._tell("module_list_changed")
 
-    # --- inside ---
+    # --- helpers ---
 
     def _start(self, handle: ModuleHandle) -> None:
-        """Start a module; an error is logged and told."""
+        """Start a module; log and report an error."""
         try:
             self.broker.start(handle)
         except (errors.ModuleFailed, errors.UnknownModule, TimeoutError) as error:
@@ -502,47 +503,47 @@ class Gateway(Closing):
     def _handle(self, name: str) -> ModuleHandle:
         """Return the handle of a module."""
         if (handle := self._handles.get(name)) is None:
-            known = ", ".join(map(repr, self._handles)) or "none"
-            msg = f"there is no module {name!r}; there are {known}"
+            names = ", ".join(map(repr, self._handles)) or "none"
+            msg = f"there is no module {name!r}; there are {names}"
             raise errors.UnknownModule(msg)
         return handle
 
     def _ends(self, source: str, sink: str) -> tuple[ModuleHandle | str, ModuleHandle]:
-        """Return the two ends of a link by their names."""
+        """Return the modules of a link's ends."""
         if sink == ANY:
             msg = f"{source!r} -> '*': only a source can be all modules"
             raise errors.InvalidLink(msg)
         return ANY if source == ANY else self._handle(source), self._handle(sink)
 
     def _check_name(self, name: Any) -> None:
-        """Raise when a name cannot be that of another module."""
+        """Raise if a name is not valid for another module."""
         if not isinstance(name, str) or not name or name == ANY:
-            msg = f"{name!r} is no name of a module: any text but '' and '*' is"
+            msg = f"{name!r} is not the name of a module: any text but '' and '*' is"
             raise errors.InvalidLink(msg)
         if name in self._handles:
-            msg = f"there is a module {name!r} already"
+            msg = f"there is already a module {name!r}"
             raise errors.DuplicateModule(msg)
 
     def _tell(self, kind: EventKind, module: str = "", detail: str = "") -> None:
-        """Tell of an event, with a snapshot of all modules."""
+        """Report an event, with a snapshot of all modules."""
         if self._events.wants(kind):
             self._events.emit(GatewayEvent(kind, self.modules(), module, detail))
 
 
 def _name(source: ModuleHandle | None) -> str:
-    """Return what names the source of a link."""
+    """Return the name for a link's source."""
     return ANY if source is None else source.name
 
 
 def _refuse_in_handler(call: str) -> None:
-    """Raise when a handler would wait for itself."""
+    """Raise if a handler would wait for itself."""
     if current_cell.get() is not None:
         msg = f"{call} in a handler would wait for that handler; call it outside of modules"
         raise WouldDeadlock(msg)
 
 
 def _loaded(module: Any) -> Loaded:
-    """Return what makes the module that a user names or gives."""
+    """Find the factory of a module."""
     if isinstance(module, str):
         return Loaded(configuration.find_module(module))
     if isinstance(module, Mapping):

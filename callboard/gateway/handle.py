@@ -1,4 +1,4 @@
-"""The handle of a module: opaque to programs that add, link and publish."""
+"""The handle of a module, opaque to programs that add, link and publish."""
 
 import logging
 from collections import deque
@@ -21,10 +21,10 @@ from callboard.support.text import describe
 
 _log = logging.getLogger("callboard.gateway")
 
-#: Bytes of a topic: a number of the source, so names may have any length.
+#: Bytes of a topic, which is the number of the source; so names may have any length.
 TOPIC_SIZE: Final = 8
 
-#: Why a message is lost: its bytes are not a message.
+#: Reason of a loss: the bytes are not a message.
 CORRUPT: Final = "corrupt"
 
 OnError = Literal["continue", "crash"]
@@ -32,12 +32,12 @@ OnError = Literal["continue", "crash"]
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that a module should have received and did not.
+    """A message that a module should have received, but did not.
 
     Attributes:
         module: the name of that module.
-        source: the name of the module that published it; empty if that is gone.
-        message: what was lost; None if its bytes were no message.
+        source: the name of the module that published it; empty if it was removed.
+        message: the lost message; None if its bytes were not a message.
         reason: `overflow`, `failed`, `ended`, `corrupt`, or `unconfirmed` (it may have been
             received on a node that was lost).
         detail: of the reason.
@@ -50,10 +50,10 @@ class DeadLetter:
     detail: str = ""
 
     def as_frame(self) -> bytes:
-        """Return the letter as a frame: the lost message, with properties that say why.
+        """Return the letter as a frame: the lost message, with properties about the loss.
 
-        `dead.module` should have received it, `dead.source` published it, `dead.reason` and
-        `dead.detail` tell why it was lost. The gateway itself is the source of the frame.
+        `dead.module` should have received it, `dead.source` published it; `dead.reason` and
+        `dead.detail` describe the loss. The source of the frame is the gateway itself.
         """
         lost, about = self.message or Message(), {}
         for name in ("module", "source", "reason", "detail"):
@@ -64,13 +64,13 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class ModuleCounters:
-    """What became of the messages for one module.
+    """Counts of the messages for one module.
 
     Attributes:
         received: `receive` returned.
         failed: `receive` raised.
-        lost: by reason, all others that are not waiting any more.
-        restarts: how often the module's actor was started again.
+        lost: by reason, all other messages that are not waiting any longer.
+        restarts: how often the module's actor was restarted.
         unlinked: messages that it published while it had no sinks.
     """
 
@@ -83,19 +83,19 @@ class ModuleCounters:
 
 @dataclass(frozen=True, slots=True)
 class ModuleOptions:
-    """How a module is run.
+    """The options of a module.
 
     Attributes:
-        queue: how much may wait before it, and what becomes of the rest.
-        restart: when its actor is started again after it ended: `permanent` always,
-            `transient` unless it ended normally, `temporary` never.
-        on_error: what an exception in `receive` does: `continue` logs and counts it,
+        queue: its bounds, and the policy for messages that do not fit.
+        restart: when its actor is restarted after it ended: `permanent` always, `transient`
+            unless it ended normally, `temporary` never.
+        on_error: the effect of an exception in `receive`: `continue` logs and counts it,
             `crash` ends the module's actor, so that `restart` decides.
-        detached: run on a thread of its own, for modules that block for long.
-        hold: let messages wait until the module is started.
-        intensity: more than so many restarts in so many seconds end the module for good.
-        store: a folder that its queue is in, see `callboard.gateway.spool`: while `receive`
-            raises an `OSError`, messages wait there; None for a queue in memory.
+        detached: run on a separate thread, for modules that block for long.
+        hold: queue messages until the module is started.
+        intensity: number of restarts and seconds; more restarts in that time end the module.
+        store: the folder of its queue, see `callboard.gateway.spool`; messages wait there while
+            `receive` raises an `OSError`. None for a queue in memory.
     """
 
     queue: Mailbox = DEFAULT_QUEUE
@@ -109,7 +109,7 @@ class ModuleOptions:
 
 @dataclass(frozen=True, slots=True)
 class RemotePlace:
-    """Another node, as the place of a module.
+    """The place of a module on another node.
 
     Attributes:
         address: of the node.
@@ -120,12 +120,12 @@ class RemotePlace:
     module_name: str
 
 
-#: Where a module lives: on its node's thread, on a thread of its own, on another node.
+#: The place of a module: its node's thread, a separate thread, another node.
 Where = Literal["thread"] | RemotePlace | None
 
 
 def message_in(frame: bytes) -> Message | None:
-    """Return the message that a frame holds, if it holds one."""
+    """Return the message in a frame; None if the frame is malformed."""
     try:
         return Message.of_frame(frame, TOPIC_SIZE)
     except MalformedMessage:
@@ -135,20 +135,20 @@ def message_in(frame: bytes) -> Message | None:
 class ModuleCarrier(Protocol):
     """The broker of a module, as its handle and its actor see it."""
 
-    #: Told of each message that is lost, on the thread that lost it: must be quick.
+    #: Called for each lost message, on the thread that lost it: must be quick.
     on_dead_letter: Callable[[DeadLetter], None] | None
-    #: Told of a module whose target or source does not answer (and why), or does again.
+    #: Called when the target or source of a module fails, with the error, or works again.
     on_outage: Callable[[str, str], None] | None
 
     @property
     def url(self) -> str:
-        """The name of the broker, unique in the world."""
+        """The globally unique name of the broker."""
 
     def publish(self, source: Any, message: Any, timeout: float | None = None) -> None:
-        """Hand a message to every module that is linked to its source."""
+        """Send a message to every module that is linked to its source."""
 
     def name_of(self, frame: bytes) -> str:
-        """Return the name of the module that published a frame; empty if that is gone."""
+        """Return the name of the module that published a frame; empty if it was removed."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -156,34 +156,34 @@ class ModuleHandle:
     """One module of one broker; made by the broker."""
 
     broker: ModuleCarrier
-    #: The number of the module, as it stands before its messages.
+    #: The number of the module, which precedes its messages.
     topic: bytes
     name: str
-    #: What the user gave: the same object cannot be added twice.
+    #: The object that the user passed: it cannot be added twice.
     given: Any
     args: Mapping[str, Any]
     options: ModuleOptions
     where: Where
-    #: The queues of all that receive what this module publishes.
+    #: The queues of all modules that receive messages of this one.
     sinks: tuple[Inbox, ...] = ()
     module: Module | None = None
     ref: ActorRef[Any] | None = None
     supervisor: ActorRef[Any] | None = None
     is_started: bool = False
-    #: Why its actor ended last.
+    #: The reason of the last end of its actor.
     last_end: str = ""
-    #: Why what is behind the module does not answer; empty while it does.
+    #: The error of the module's target or source; empty while it works.
     outage: str = ""
     #: Done when the module has ended for good.
     removed: Future[None] = field(default_factory=Future)
-    #: What is counted so far; `counters` is a copy.
+    #: The current counts; `counters` is a copy.
     counted: ModuleCounters = field(default_factory=ModuleCounters)
     inbox: Inbox = field(init=False)
     _lock: locks.Lock = field(
         default_factory=lambda: locks.lock("counters of a gateway module", 245)
     )
-    #: Reasons of losses that are not in the counters yet, empty for what was unlinked: appended
-    #: in one step, as a message may be lost inside another count.
+    #: Reasons of losses that are not counted yet; empty for messages without sinks. Appending
+    #: is atomic, because a message may be lost inside another count.
     _uncounted: deque[str] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -195,23 +195,23 @@ class ModuleHandle:
 
     @property
     def is_open(self) -> bool:
-        """False once it is being removed, or has ended for good."""
+        """Return False if the module is being removed, or has ended for good."""
         return self.inbox.is_open
 
     @property
     def waiting(self) -> int:
-        """Messages that wait for the module."""
+        """The number of messages that wait for the module."""
         return len(self.inbox.items)
 
     @property
     def counters(self) -> ModuleCounters:
-        """What became of the messages for this module."""
+        """A copy of the counts of messages for this module."""
         self._count()
         with self._lock:
             return replace(self.counted, lost=dict(self.counted.lost))
 
     def lose(self, frame: bytes, reason: str, detail: str = "") -> None:
-        """Count a frame that is not received, and report it as a dead letter."""
+        """Count a frame that was not received, and report it as a dead letter."""
         if reason == FAILED:
             self.counted.failed += 1
         else:
@@ -223,17 +223,17 @@ class ModuleHandle:
         report(DeadLetter(self.name, source, message, reason, detail))
 
     def note_outage(self, error: BaseException | None) -> None:
-        """Log and tell, once, that what is behind the module fails; None: it is back."""
+        """Log and report, once, that the module's target fails; None: it works again."""
         text = "" if error is None else describe(error)
         if bool(text) == bool(self.outage):
             return
         self.outage = text
         if text:
             store = self.options.store
-            what = f"messages wait in {store}" if store else "it is tried again"
-            _log.warning("module %r: %s; %s", self.name, text, what)
+            action = f"messages wait in {store}" if store else "it is tried again"
+            _log.warning("module %r: %s; %s", self.name, text, action)
         else:
-            _log.warning("module %r: what it is connected to answers again", self.name)
+            _log.warning("module %r: its connection works again", self.name)
         if self.broker.on_outage is not None:
             self.broker.on_outage(self.name, text)
 
@@ -243,7 +243,7 @@ class ModuleHandle:
         self._count()
 
     def _count(self) -> None:
-        """Enter losses into the counters, unless this is inside another count."""
+        """Add losses to the counters, unless this is called inside another count."""
         counted = self.counted
         while self._uncounted and reentry.take(self._lock):
             try:

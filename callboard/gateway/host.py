@@ -1,8 +1,8 @@
 """The actor of a module: it makes the module and calls it, one call at a time.
 
-It takes frames from the module's inbox and calls `receive` with each, one after the other. A
-module that ends, however it ends, is destroyed in its actor's own turn; its supervisor decides
-whether another one is created. Frames wait meanwhile.
+It takes frames from the module's inbox and calls `receive` with each, one after the other. When
+the actor ends, for whatever reason, it destroys the module in its own turn. Its supervisor then
+decides whether another one is created; frames wait until then.
 """
 
 import asyncio
@@ -26,35 +26,35 @@ from callboard.support.text import describe
 
 _log = logging.getLogger("callboard.gateway")
 
-#: Seconds of the first and the longest pause before a target that is down is tried again.
+#: The first and the longest pause before a failed target is tried again, in seconds.
 RETRY: Final = (0.1, 5.0)
 
-#: Frames that one turn takes: the node's other actors have their turns too.
+#: The most frames of one turn, so that other actors of the node have their turns.
 RUN: Final = 256
 
 
 class FramesWait:
-    """To the actor of a module: look into its queue."""
+    """Makes the actor of a module read its queue."""
 
 
 class FramesAwaited:
-    """The same to the actor of a module whose `receive` has to be awaited."""
+    """The same for a module whose `receive` is a coroutine function."""
 
 
 class FramesStored:
-    """The same to the actor of a module whose queue is on disk."""
+    """The same for a module whose queue is on disk."""
 
 
 class BeginStart:
-    """To the actor of a module: all links are there."""
+    """Starts a module: all its links exist."""
 
 
 class Settle:
-    """To the actor of a module: answer when you have received what waits."""
+    """Asks the actor of a module to answer after its queued messages."""
 
 
 class Quit:
-    """To the actor of a module: end, behind a start that waits."""
+    """Ends the actor of a module; handled after a start that is queued."""
 
 
 class ModuleHost(ModuleActor):
@@ -69,8 +69,8 @@ class ModuleHost(ModuleActor):
         self._backoff = Backoff(*RETRY)
         self._retry: Reminder | None = None
         self.crashes = handle.options.on_error == "crash"
-        given = handle.given
-        factory = (lambda: given) if isinstance(given, Module) else given
+        module = handle.given
+        factory = (lambda: module) if isinstance(module, Module) else module
         self.make(handle.name, factory, handle.args, partial(handle.broker.publish, handle))
         handle.counted.restarts += handle.module is not None
         handle.module, handle.ref = self.module, self.me
@@ -80,7 +80,7 @@ class ModuleHost(ModuleActor):
             self.open_inbox()
 
     def open_inbox(self) -> None:
-        """Let the module receive."""
+        """Attach the actor to the inbox, so that the module receives messages."""
         if self._inbox.context is not self.context:
             mark: Any = FramesWait()
             if isinstance(self._inbox, SpooledInbox):
@@ -89,11 +89,11 @@ class ModuleHost(ModuleActor):
                 mark = FramesAwaited()
             self._inbox.attach(self.context, mark)
 
-    # --- its life ---
+    # --- start and end ---
 
     @handler
     def begin_start(self, _: BeginStart) -> Any:
-        """Start the module, and let it receive."""
+        """Start the module, and open its inbox."""
         self._handle.is_started = True
         if isinstance(self._inbox, SpooledInbox):
             self._is_up = self._tried(self.module.start)
@@ -102,11 +102,11 @@ class ModuleHost(ModuleActor):
         self.open_inbox()
 
     def note_outage(self, error: BaseException | None) -> None:
-        """Log and tell, once, that what is behind the module fails; None: it is back."""
+        """Log and report, once, that the module's target fails; None: it works again."""
         self._handle.note_outage(error)
 
     def on_end(self, reason: ExitReason, detail: str) -> None:
-        """Destroy the module before others learn of the end."""
+        """Destroy the module before monitors are notified of the end."""
         handle = self._handle
         self._inbox.detach(self.context)
         self._destroy()
@@ -117,7 +117,7 @@ class ModuleHost(ModuleActor):
             handle.supervisor.stop()
 
     def _destroy(self) -> None:
-        """Destroy the module, once; an error is logged."""
+        """Destroy the module, once; log an error."""
         if not self._is_destroyed:
             self._is_destroyed = True
             with self.noted("destroy()"):
@@ -125,7 +125,7 @@ class ModuleHost(ModuleActor):
 
     @handler
     def quit(self, _: Quit) -> Any:
-        """Destroy the module and end, with the supervisor: nothing is received after this."""
+        """Destroy the module and end, with its supervisor; nothing is received after this."""
         self._destroy()
         self._inbox.close()
         assert self._handle.supervisor is not None
@@ -133,15 +133,15 @@ class ModuleHost(ModuleActor):
 
     @handler
     def settle(self, _: Settle) -> None:
-        """Answer behind what waited."""
+        """Answer after the messages that were queued."""
 
     # --- receiving ---
 
     @handler
     def receive_frames(self, _: FramesWait) -> None:
-        """Receive what waits, up to a share of the turn.
+        """Receive queued frames, up to the limit of a turn.
 
-        One loop for each frame: calls would cost as much as what they do.
+        It is one loop without helper functions, because a call would cost as much as its work.
         """
         inbox, context = self._inbox, self.context
         inbox.is_poked = False
@@ -154,7 +154,7 @@ class ModuleHost(ModuleActor):
         for _index in range(min(len(items), RUN)):
             try:
                 frame = take()
-            except IndexError:  # a policy dropped the rest
+            except IndexError:  # `drop_oldest` has removed the rest
                 break
             if is_counted:
                 inbox.took(frame)
@@ -176,7 +176,7 @@ class ModuleHost(ModuleActor):
 
     @handler
     async def receive_awaited(self, _: FramesAwaited) -> None:
-        """Receive one after the other with a `receive` that is a coroutine function."""
+        """Receive one frame after the other with an async `receive`."""
         for (frame,) in islice(self._inbox.runs(1), RUN):
             try:
                 await self.module.receive(Message.of_frame(frame, TOPIC_SIZE))
@@ -195,10 +195,10 @@ class ModuleHost(ModuleActor):
 
     @handler
     async def forward(self, _: FramesStored) -> None:
-        """Receive what waits on disk, one after the other, unless the target is down.
+        """Receive the frames on disk, one after the other, unless the target fails.
 
-        A frame stays there until it was received. An `OSError` lets it wait and be tried
-        again; what else `receive` raises makes it a dead letter, as everywhere.
+        A frame stays on disk until it was received. After an `OSError` it is tried again later;
+        any other exception of `receive` makes it a dead letter, as for all modules.
         """
         inbox = self._inbox
         assert isinstance(inbox, SpooledInbox)
@@ -209,19 +209,19 @@ class ModuleHost(ModuleActor):
             self._is_up = True
             self.note_outage(None)
         for _index in range(RUN):
-            found = inbox.spool.head() if inbox.is_taker and self._is_up else None
-            if found is None or self._retry is not None:
+            entry = inbox.spool.head() if inbox.is_taker and self._is_up else None
+            if entry is None or self._retry is not None:
                 break
-            await self._receive_stored(inbox, *found)
+            await self._receive_stored(inbox, *entry)
             if self.context.attention:
                 break
         if self._retry is None or inbox.is_open:
             self._look_again()
-        else:  # what waits stays on disk
+        else:  # the remaining frames stay on disk
             self.post_self(Quit())
 
     async def _receive_stored(self, inbox: SpooledInbox, place: int, frame: bytes) -> None:
-        """Receive a frame, or let it wait for its target."""
+        """Receive a frame, or keep it until its target works again."""
         try:
             result = self.module.receive(Message.of_frame(frame, TOPIC_SIZE))
             if inspect.isawaitable(result):
@@ -243,7 +243,7 @@ class ModuleHost(ModuleActor):
                 self.note_outage(None)
 
     def _tried(self, function: Callable[[], object]) -> bool:
-        """Call what starts the module; False when its target is down."""
+        """Call a function that starts the module; return False if its target fails."""
         try:
             function()
         except OSError as error:
@@ -252,18 +252,18 @@ class ModuleHost(ModuleActor):
         return True
 
     def _wait_for_target(self, error: OSError) -> None:
-        """Try again later, and tell why."""
+        """Report the error, and schedule another attempt."""
         self.note_outage(error)
         pause = self._backoff.next_pause(self.runtime.random)
         self._retry = self.after(pause, CallBack(self._try_again))
 
     def _try_again(self) -> None:
-        """Look whether the target is back."""
+        """Try the target again."""
         self._retry = None
         self._inbox.poke()
 
     def _look_again(self) -> None:
-        """See that what still waits is received, or that a module that is removed ends."""
+        """Continue with queued frames, or end a module that is being removed."""
         inbox = self._inbox
         if inbox.items and not (isinstance(inbox, SpooledInbox) and not inbox.is_taker):
             if not inbox.is_poked and self._retry is None:
@@ -272,9 +272,9 @@ class ModuleHost(ModuleActor):
             self.post_self(Quit())
 
     def _failed(self, frame: bytes, error: BaseException) -> None:
-        """Count a message that `receive` did not take, and log why."""
+        """Count a message that `receive` did not accept, and log the error."""
         if isinstance(error, MalformedMessage) and message_in(frame) is None:
-            _log.warning("module %r was sent what is no message: %s", self.name, error)
+            _log.warning("module %r received a malformed message: %s", self.name, error)
             self._handle.lose(frame, CORRUPT, str(error))
             return
         if isinstance(error, OSError):

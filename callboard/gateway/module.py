@@ -31,43 +31,43 @@ _log = logging.getLogger("callboard.gateway")
 
 @dataclass(frozen=True, slots=True)
 class EndBy:
-    """To the actor of a module: end, because of this error."""
+    """Ends the actor of a module because of an error."""
 
     error: BaseException
 
 
 class Module:
-    """A part of a gateway: it receives messages and publishes some.
+    """A part of a gateway that receives messages and publishes others.
 
-    `create`, `start`, `receive`, `destroy` and what `after` and `every` call never run at the
-    same time, so a module needs no locks unless it has threads of its own. Where `receive` is a
+    `create`, `start`, `receive`, `destroy` and the callbacks of `after` and `every` never run
+    at the same time, so a module needs no locks unless it starts threads. If `receive` is a
     coroutine function, the next message waits until it is done.
     """
 
-    #: Run on a thread of its own, because it blocks for long.
+    #: Whether to run on a separate thread, because the module blocks for long.
     detached: ClassVar[bool] = False
-    #: A pydantic model of `args`, so that a configuration is checked before it is used.
+    #: A pydantic model of `args`, which checks a configuration before it is applied.
     Arguments: ClassVar[Any] = None
 
-    #: What the module uses of the runtime.
+    #: The access of the module to the runtime.
     _actor: "ModuleActor"
 
     def create(self, args: Mapping[str, Any]) -> None:
-        """Make ready with the configuration; what this raises, the gateway's user gets.
+        """Prepare with the arguments; an exception is raised to the gateway's user.
 
         Links do not exist yet: messages published here are not received.
         """
 
     def start(self) -> None:
-        """Begin to work: all links are there. Optional."""
+        """Start to work: all links exist. Optional."""
 
     def receive(self, message: Message) -> Any:
-        """Take a message of a module that is linked to this one."""
+        """Handle a message of a module that is linked to this one."""
 
     def destroy(self) -> None:
-        """Free what `create` and `start` took; nothing is received any more."""
+        """Release the resources of `create` and `start`; no message is received after that."""
 
-    # --- for the module ---
+    # --- for use by the module ---
 
     @property
     def name(self) -> str:
@@ -76,27 +76,27 @@ class Module:
 
     @property
     def me(self) -> ActorRef[Any]:
-        """The module's actor, to be monitored, or told to others."""
+        """The module's actor, for monitoring or for other actors."""
         return self._actor.me
 
     @property
     def node(self) -> Any:
-        """The node that the module lives on."""
+        """The node of the module."""
         return self._actor.node
 
     def publish(self, content: Any, properties: Mapping[str, str] | None = None) -> None:
         """Publish a message, from any thread.
 
-        In `receive` it never blocks; a thread of the module's own waits for room.
+        In `receive` it never blocks; a thread that the module has started waits for room.
 
         Args:
-            content: bytes, or a message that goes on as it is.
-            properties: text by text; with a message they replace its own.
+            content: bytes, or a message to be published unchanged.
+            properties: texts by name; with a message they replace its properties.
 
         Raises:
-            MailboxFull: a sink is full and has not taken it.
+            MailboxFull: a sink is full and has refused the message.
             TypeError: the content is not bytes, or a property is not text.
-            ValueError: a property holds a NUL character.
+            ValueError: a property contains a NUL character.
         """
         if content.__class__ is not Message:
             content = Message(content, properties)
@@ -105,35 +105,35 @@ class Module:
         self._actor.hand_out(content)
 
     def after(self, seconds: float, callback: Callable[[], object]) -> Reminder:
-        """Call a function once in `seconds`, never while `receive` runs."""
+        """Call a function once after `seconds`, never while `receive` runs."""
         return self._actor.after(seconds, CallBack(callback))
 
     def every(self, seconds: float, callback: Callable[[], object]) -> Reminder:
-        """Call a function every so many seconds, never while `receive` runs."""
+        """Call a function every `seconds`, never while `receive` runs."""
         return self._actor.every(seconds, CallBack(callback))
 
     def outage(self, error: BaseException) -> None:
-        """Tell that what this module is connected to fails: once, until `recovered`.
+        """Report that the target or source of this module fails; once, until `recovered`.
 
-        It is a line in the log and an event of the gateway. An `OSError` of `receive` tells
-        it by itself, and the next message that is received tells the end of it.
+        The report is a line in the log and an event of the gateway. An `OSError` of `receive`
+        is reported automatically, and the next received message reports the recovery.
         """
         self._actor.note_outage(error)
 
     def recovered(self) -> None:
-        """Tell that what this module is connected to works again; once after each outage."""
+        """Report that the target or source of this module works again, once per outage."""
         self._actor.note_outage(None)
 
     def fail(self, error: BaseException) -> None:
-        """End this module because of an error; its restart policy says what follows."""
+        """End this module because of an error; its restart policy decides what happens next."""
         self._actor.post_self(EndBy(error))
 
 
 class ModuleArguments(StrictTable):
-    """Arguments of a module, checked as the configuration around them is.
+    """Arguments of a module, checked like the configuration around them.
 
-    A subclass has a field for each; with `Module.Arguments` set to it, mistakes are found
-    before anything is started.
+    A subclass has a field for each argument. If `Module.Arguments` is set to it, mistakes are
+    found before anything is started.
     """
 
     @classmethod
@@ -146,16 +146,16 @@ class ModuleArguments(StrictTable):
         try:
             return cls.model_validate(dict(args))
         except ValidationError as error:
-            found = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-            there = ", ".join(cls.model_fields)
-            msg = f"args: {'; '.join(found)} (there are {there})"
+            problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+            names = ", ".join(cls.model_fields)
+            msg = f"args: {'; '.join(problems)} (there are {names})"
             raise InvalidArguments(msg) from error
 
 
 class ModuleActor(SystemActor):
-    """Runs a module, here for its gateway or for one on another node."""
+    """Runs a module, for a gateway on this node or on another one."""
 
-    #: Whether an error of a callback ends the actor.
+    #: Whether an exception of a callback ends the actor.
     crashes = False
 
     def make(
@@ -171,66 +171,66 @@ class ModuleActor(SystemActor):
             name: of the module.
             factory: makes it.
             args: for its `create`.
-            publish: hands a message to all modules that are linked; from any thread.
+            publish: sends a message to all linked modules; from any thread.
 
         Raises:
-            TypeError: what the factory makes is not a module.
+            TypeError: the factory returns something other than a module.
         """
         self.name, self.hand_out = name, publish
-        made = factory()
-        if not isinstance(made, Module):
-            msg = f"{factory!r} made {made!r}, which is no Module"
+        module = factory()
+        if not isinstance(module, Module):
+            msg = f"{factory!r} returned {module!r}, which is not a Module"
             raise WrongArgument(msg)
-        made._actor = self  # noqa: SLF001  # users' classes shall not meet another public name
-        made.create(args)
-        self.module: Module = made
+        module._actor = self  # noqa: SLF001  # subclasses may use any public name
+        module.create(args)
+        self.module: Module = module
 
     def note_outage(self, error: BaseException | None) -> None:
-        """Log that what is behind the module fails; None: it is back."""
+        """Log that the module's target or source fails; None: it works again."""
         if error is not None:
             _log.warning("module %r: %s", self.name, describe(error))
 
     @handler
     def call_back(self, order: CallBack) -> None:
-        """Call what the module wanted to be called."""
+        """Call a callback of the module."""
         with self.noted("a callback", raises=self.crashes):
             order.function()
 
     @handler
     def end_by(self, order: EndBy) -> None:
-        """End with what a thread of the module found."""
+        """End with the error that the module has reported."""
         raise order.error
 
     @contextlib.contextmanager
-    def noted(self, where: str, *, raises: bool = False) -> Iterator[None]:
-        """Log what the module raises; `raises` raises it again."""
+    def noted(self, label: str, *, raises: bool = False) -> Iterator[None]:
+        """Log exceptions of the module; `raises` raises them again."""
         try:
             yield
         except BaseException as error:
-            self.note(error, where)
+            self.note(error, label)
             if raises:
                 raise
 
-    def note(self, error: BaseException, where: str) -> None:
-        """Log an error of the module."""
+    def note(self, error: BaseException, label: str) -> None:
+        """Log an exception of the module."""
         text = "%s of module %r raised %s"
-        logged(_log, text, where, self.name, describe(error), error=error)
+        logged(_log, text, label, self.name, describe(error), error=error)
 
 
 class FunctionModule(Module):
-    """A module made of a function: what it returns is published."""
+    """A module made from a function, whose results are published."""
 
     function: Callable[..., Any]
 
     def receive(self, message: Message) -> None:
-        """Call the function; publish a message or bytes, or each of a list."""
+        """Call the function; publish the returned message or bytes, or each one of a list."""
         if (result := type(self).function(message)) is None:
             return
         if isinstance(result, bytes | bytearray | memoryview | Message):
             self.publish(result)
             return
-        for each in result:
-            self.publish(each)
+        for item in result:
+            self.publish(item)
 
 
 @overload
@@ -240,10 +240,10 @@ def module(*, name: str) -> Callable[[Callable[[Message], Any]], type[Module]]: 
 def module(
     function: Callable[[Message], Any] | None = None, /, *, name: str = ""
 ) -> type[Module] | Callable[[Callable[[Message], Any]], type[Module]]:
-    """Make a module class of a function.
+    """Make a module class from a function.
 
-    The function gets each message. What it returns is published: a message, bytes, a list or
-    generator of those, or nothing for None.
+    The function gets each message. Its result is published: a message, bytes, a list or
+    generator of these, or nothing for None.
     """
 
     def make(function: Any) -> type[Module]:

@@ -1,14 +1,14 @@
-"""Modules in processes of their own, over the control messages of the Azure IoT gateway.
+"""Modules in separate processes, over the control messages of the Azure IoT gateway.
 
 Two channels of nanomsg's protocol PAIR lead to the process, which listens on both: one for
-control messages, one for messages. `create` waits for the reply; `start` follows when all
-links are there; `destroy` is sent at the end, and a process that was launched here has a grace
-period before it is killed. A reply that says failed or detached later, a channel that breaks, a
-process that ends: each ends the module's actor, and its restart policy decides whether all is
-done again. Needs pynng (extra `nanomsg`).
+control messages, one for messages. `create` waits for the reply; `start` follows when all links
+exist; `destroy` is sent at the end, and a process that was launched here has a grace period
+before it is killed. A later reply *failed* or *detached*, a broken channel, or the end of the
+process ends the module's actor, and its restart policy decides whether everything starts again.
+Needs pynng (extra `nanomsg`).
 
-The other side in Python is `outprocess_host`; modules in other languages use the library of
-the original ("proxy gateway").
+The other side in Python is `outprocess_host`; modules in other languages use the library of the
+Azure IoT gateway ("proxy gateway").
 """
 
 import contextlib
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("callboard.gateway")
 
-#: Seconds that the process may take to reply to `create`.
+#: Seconds for the process to reply to `create`.
 CREATE_TIMEOUT: Final = 10.0
 
-#: Seconds that a message may wait for a process which does not take it; then it failed.
+#: Seconds that a message waits for a process that does not read; then it has failed.
 SEND_TIMEOUT: Final = 10.0
 
-#: Seconds between looks whether the process is there.
+#: Seconds between checks whether the process is running.
 LOOK_INTERVAL: Final = 0.2
 
-#: Messages that the channel keeps on each side.
+#: Messages that the channel buffers on each side.
 MESSAGES_KEPT: Final = 128
 
 
@@ -59,13 +59,13 @@ class _Launch(StrictTable):
 
 
 class ProcessEntrypoint(StrictTable):
-    """How a process is reached, with the keys of the original.
+    """The address of a process, with the keys of the Azure IoT gateway.
 
     Attributes:
-        activation: `launch` starts the process, `none` finds it running.
+        activation: `launch` starts the process; `none` expects it to be running.
         control_id: the control channel: an address, or the name of a socket file.
-        message_id: the channel for messages; a fresh one if there is none.
-        launch: the program, its arguments, and how long it has to end before it is killed.
+        message_id: the channel for messages; without one, a new name is generated.
+        launch: the program, its arguments, and its grace period before it is killed.
     """
 
     activation: str = Field(default="none", alias="activation.type", pattern="^(none|launch)$")
@@ -78,23 +78,23 @@ class ProcessEntrypoint(StrictTable):
         """Check the keys and values.
 
         Raises:
-            InvalidEntrypoint: a key is missing, unknown or has a wrong value.
+            InvalidEntrypoint: a key is missing or unknown, or has a wrong value.
         """
         try:
-            found = cls.model_validate(dict(values))
+            entrypoint = cls.model_validate(dict(values))
         except ValidationError as error:
             first = error.errors()[0]
             raise errors.InvalidEntrypoint(
                 first["msg"], ".".join(map(str, first["loc"]))
             ) from error
-        if (found.activation == "launch") != (found.launch is not None):
-            msg = "activation.type 'launch' and the table launch belong together"
+        if (entrypoint.activation == "launch") != (entrypoint.launch is not None):
+            msg = "activation.type 'launch' and the table launch require each other"
             raise errors.InvalidEntrypoint(msg, "launch")
-        return found
+        return entrypoint
 
 
 def channel_url(text: str) -> str:
-    """Return the address of a channel: a plain name is that of a socket file in /tmp."""
+    """Return the address of a channel; a plain name is a socket file in /tmp."""
     return text if "://" in text else f"ipc://{tempfile.gettempdir()}/{text}"
 
 
@@ -102,28 +102,28 @@ def message_channel(**options: Any) -> "pynng.Pair0":
     """Open one side of the channel for messages."""
     import pynng
 
-    kept = {"send_buffer_size": MESSAGES_KEPT, "recv_buffer_size": MESSAGES_KEPT}
-    return pynng.Pair0(recv_max_size=0, **kept, **options)
+    buffers = {"send_buffer_size": MESSAGES_KEPT, "recv_buffer_size": MESSAGES_KEPT}
+    return pynng.Pair0(recv_max_size=0, **buffers, **options)
 
 
 class OutProcess(Module):
-    """Stands in the gateway for a module in another process."""
+    """The representative, in the gateway, of a module in another process."""
 
     detached: ClassVar[bool] = True  # channels block
 
     def __init__(self, entrypoint: ProcessEntrypoint, folder: Path) -> None:
-        """Remember how the process is reached, and where the path of its program begins."""
+        """Store the entrypoint, and the start of relative paths to its program."""
         self._launch = entrypoint.launch
         self._folder = folder
         self._control_url = channel_url(entrypoint.control_id)
         self._message_id = entrypoint.message_id
         self._process: subprocess.Popen[bytes] | None = None
-        #: The channels that are open: that for control messages, that for messages.
+        #: The open channels: for control messages, and for messages.
         self._channels: list[pynng.Pair0] = []
         self._is_leaving = threading.Event()
 
     def create(self, args: Mapping[str, Any]) -> None:
-        """Launch the process, if it is to be, and let it create the module."""
+        """Launch the process if configured, and let it create the module."""
         try:
             import pynng
         except ImportError as error:
@@ -132,8 +132,8 @@ class OutProcess(Module):
         messages = channel_url(self._message_id or f"callboard-{uuid.uuid4().hex}")
         try:
             if self._launch is not None:
-                beside = self._folder / self._launch.path
-                path = str(beside) if beside.is_file() else self._launch.path
+                program = self._folder / self._launch.path
+                path = str(program) if program.is_file() else self._launch.path
                 self._process = subprocess.Popen([path, *self._launch.args])  # noqa: S603  # as configured
             limit = _ms(CREATE_TIMEOUT)
             channel = self._control = pynng.Pair0(
@@ -149,7 +149,7 @@ class OutProcess(Module):
             )
             reply = control.decode_control(channel.recv())
             if not isinstance(reply, control.ControlReply) or reply.status != control.OK:
-                msg = f"the process at {self._control_url} did not create it: {reply}"
+                msg = f"the process at {self._control_url} did not create the module: {reply}"
                 raise errors.ModuleFailed(msg)
             self._messages = message_channel(
                 dial=messages, block_on_dial=False, send_timeout=_ms(SEND_TIMEOUT)
@@ -163,27 +163,30 @@ class OutProcess(Module):
             raise errors.ModuleFailed(msg) from error
 
     def start(self) -> None:
-        """Start the module there, and publish what it publishes."""
+        """Start the module in the process, and publish its messages."""
         self._control.send(control.encode_control(control.ControlStart()))
         for work in (self._read_control, self._read_messages):
             name = f"callboard-outprocess-{self.name}"
             threading.Thread(target=self._watched, args=(work,), name=name, daemon=True).start()
 
     def receive(self, message: Message) -> None:
-        """Hand the message to the process; waits where its channel is full."""
+        """Send the message to the process; wait while its channel is full."""
         self._messages.send(message.data)
 
     def _leave(self) -> None:
-        """Drop the channels in a forked process; to close them would wait for their threads."""
+        """Abandon the channels in a forked process.
+
+        Closing them would wait for their threads.
+        """
         for channel in self._channels:
             after_fork.keep_for_ever(channel)
             for dialer in channel.dialers:
                 after_fork.drop_endpoint(dialer.url, is_bound=False)
 
     def destroy(self) -> None:
-        """Tell the module to end, and see that a launched process does."""
+        """Ask the module to end, and make sure that a launched process does."""
         self._is_leaving.set()
-        with contextlib.suppress(Exception):  # best effort: the process may be gone
+        with contextlib.suppress(Exception):  # best effort: the process may have ended
             if self._channels and self._control.pipes:
                 self._control.send_timeout = _ms(LOOK_INTERVAL)
                 self._control.send(control.encode_control(control.ControlDestroy()))
@@ -199,15 +202,15 @@ class OutProcess(Module):
             channel.close()
 
     def _watched(self, work: Any) -> None:
-        """Run on a thread of this module; what goes wrong there ends its actor."""
+        """Run a function on a thread of this module; an error ends its actor."""
         try:
             work()
-        except Exception as error:  # noqa: BLE001  # the thread cannot raise it elsewhere
+        except Exception as error:  # noqa: BLE001  # the thread cannot raise it anywhere else
             if not self._is_leaving.is_set():
                 self.fail(errors.ModuleFailed(f"the process of module {self.name!r}: {error}"))
 
     def _read_control(self) -> None:
-        """Take replies that come later, and see that the process is there."""
+        """Handle later replies, and check that the process is running."""
         import pynng
 
         self._control.recv_timeout = _ms(LOOK_INTERVAL)
@@ -223,20 +226,20 @@ class OutProcess(Module):
             except pynng.Timeout:
                 continue
             except errors.MalformedControl as error:
-                _log.warning("module %r sent what is no control message: %s", self.name, error)
+                _log.warning("module %r sent a malformed control message: %s", self.name, error)
                 continue
             if isinstance(message, control.ControlReply) and message.status != control.OK:
-                msg = f"it says status {message.status}"
+                msg = f"it replied with status {message.status}"
                 raise errors.ModuleFailed(msg)
 
     def _read_messages(self) -> None:
-        """Publish what the process sends."""
+        """Publish messages of the process."""
         while not self._is_leaving.is_set():
             data = self._messages.recv()
             try:
                 self.publish(Message.decode(data))
             except errors.MalformedMessage as error:
-                _log.warning("module %r sent what is no message: %s", self.name, error)
+                _log.warning("module %r sent a malformed message: %s", self.name, error)
 
 
 def _ms(seconds: float) -> int:

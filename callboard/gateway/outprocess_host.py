@@ -3,7 +3,7 @@
     python -m callboard.gateway.outprocess_host package.file:Class CONTROL
 
 CONTROL is the `control.id` of the gateway's configuration. The process ends when the gateway
-says so. The module is an actor here too: calls of it come one after the other, and its bounded
+orders it. The module is an actor here, too: it is called one call at a time, and its bounded
 mailbox makes the channels wait.
 """
 
@@ -29,7 +29,7 @@ from callboard.support.nesting import parse_json
 
 _log = logging.getLogger("callboard.gateway")
 
-#: Milliseconds that a last reply has to leave.
+#: Milliseconds for a last reply to be sent.
 LINGER_MS: Final = 1000
 
 
@@ -53,12 +53,12 @@ class ProcessHost(ModuleActor):
 
     @handler
     def create(self, order: control.ControlCreate) -> None:
-        """Make the module, and reply whether it was made."""
+        """Make the module, and reply with the result."""
         try:
             args: dict[str, Any] = parse_json(order.args or "{}") or {}
             self._end_module()
             self._messages = channel = message_channel(listen=order.uri)
-            self.make("module", self._factory, args, lambda sent: channel.send(sent.data))
+            self.make("module", self._factory, args, lambda message: channel.send(message.data))
             self._is_made = True
         except BaseException as error:  # noqa: BLE001  # a module may raise anything
             self.note(error, "create()")
@@ -78,11 +78,11 @@ class ProcessHost(ModuleActor):
 
     @handler
     def receive(self, data: bytes) -> None:
-        """Let the module receive a message of the gateway."""
+        """Pass a message of the gateway to the module."""
         try:
             message = Message.decode(data)
         except MalformedMessage as error:
-            _log.warning("the gateway sent what is no message: %s", error)
+            _log.warning("the gateway sent a malformed message: %s", error)
             return
         if self._is_made:
             with self.noted("receive()"):
@@ -90,17 +90,17 @@ class ProcessHost(ModuleActor):
 
     @handler
     def destroy(self, _: control.ControlDestroy) -> None:
-        """End: the gateway says so."""
+        """End, because the gateway orders it."""
         self.stop_self()
 
     @handler
     def refuse_reply(self, reply: control.ControlReply) -> None:
-        """Log a reply: only modules send some."""
+        """Log an unexpected reply: only modules send replies."""
         _log.warning("the gateway sent a reply: %s", reply)
 
     @handler
     def end_by(self, order: EndBy) -> None:
-        """Tell the gateway that the module failed, and end."""
+        """Report to the gateway that the module failed, and end."""
         _log.error("the module failed: %s", order.error)
         self._reply(control.FAILED)
         self.stop_self()
@@ -119,29 +119,29 @@ class ProcessHost(ModuleActor):
             self.module.destroy()
 
     def _reply(self, status: int) -> None:
-        """Reply to the gateway, if it is there."""
+        """Reply to the gateway, if it is connected."""
         self._control.send_timeout = LINGER_MS
         with contextlib.suppress(pynng.NNGException):
             self._control.send(control.encode_control(control.ControlReply(status)))
 
     def _read_control(self) -> None:
-        """Hand what the gateway orders to this actor."""
+        """Pass orders of the gateway to this actor."""
         with contextlib.suppress(pynng.Closed):
             while True:
                 try:
                     self.me.tell(control.decode_control(self._control.recv()))
                 except MalformedControl as error:
-                    _log.warning("the gateway sent what is no control message: %s", error)
+                    _log.warning("the gateway sent a malformed control message: %s", error)
 
     def _read_messages(self, channel: pynng.Pair0) -> None:
-        """Hand messages to this actor; waits where its mailbox is full."""
+        """Pass messages to this actor; wait while its mailbox is full."""
         with contextlib.suppress(pynng.Closed):
             while True:
                 self.me.tell(channel.recv())
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command; return the exit code."""
     if len(arguments) != 2:
         print(__doc__, file=sys.stderr)  # noqa: T201  # it is a command
         return 2

@@ -1,11 +1,11 @@
 """Modules on other nodes: the actor in the gateway, and its agent on the other node.
 
-A node offers a class of modules with `offer_module`; nothing else can be made there. The
-module's actor in the gateway (`RemoteHost`) lets that node make an agent (`ModuleAgent`), and
-the two exchange runs of messages: one run is under way in each direction, the next one goes
-when it was taken, so the queues on both sides stay bounded. When the agent or its node is lost,
-the host ends as well, and its restart policy decides; messages of the run that was under way
-count as `unconfirmed`.
+A node offers a class of modules with `offer_module`; gateways can make no others there. The
+module's actor in the gateway (`RemoteHost`) asks that node to make an agent (`ModuleAgent`).
+The two exchange runs of messages, one run at a time in each direction: the next run is sent
+when the last one was received, so the queues on both sides stay bounded. When the agent or its
+node is lost, the host ends as well, and its restart policy decides; messages of a run without
+an answer count as `unconfirmed`.
 """
 
 import inspect
@@ -27,27 +27,27 @@ from callboard.support.text import describe
 
 _log = logging.getLogger("callboard.gateway")
 
-#: Why a message is lost: it was under way to a node that was lost, and may have arrived.
+#: Reason of a loss: the message was sent to a node that was lost; it may have arrived.
 UNCONFIRMED: Final = "unconfirmed"
 
-#: Messages that go in one run.
+#: Messages in one run.
 RUN: Final = 64
 
 _KEYS: Final = ("address", "module.name")
 
 
 def read_place(entrypoint: Mapping[str, Any]) -> RemotePlace:
-    """Read the address of a node and the name of what it offers.
+    """Read the address of a node, and the name of an offered class.
 
     Raises:
-        InvalidEntrypoint: one is missing or has another form.
+        InvalidEntrypoint: one of them is missing or malformed.
     """
     for key in entrypoint:
         if key not in _KEYS:
             invalid_entry(f"there is no such key here; there are {', '.join(_KEYS)}", key)
     for key in _KEYS:
         if not isinstance(entrypoint.get(key), str) or not entrypoint[key]:
-            text = f"{key} has to be there: address of a node, name of what it offers"
+            text = f"{key} is missing: the address of a node, the name of an offered class"
             invalid_entry(text, key)
     try:
         parse_node_address(entrypoint["address"])
@@ -58,14 +58,14 @@ def read_place(entrypoint: Mapping[str, Any]) -> RemotePlace:
 
 @frozen_message("callboard.gateway.Deliver")
 class ReceiveRun:
-    """Gateway to agent: receive these; answered with place and text of each that failed."""
+    """Gateway to agent: receive these; the answer has index and text of each failure."""
 
     messages: tuple[bytes, ...]
 
 
 @frozen_message("callboard.gateway.Published")
 class PublishRun:
-    """Agent to gateway: the module published these; answered when all were handed on."""
+    """Agent to gateway: the module published these; answered after all were published."""
 
     agent: ActorRef[Any]
     messages: tuple[bytes, ...]
@@ -73,20 +73,20 @@ class PublishRun:
 
 @frozen_message("callboard.gateway.StartAgent")
 class StartAgent:
-    """Gateway to agent: all links are there."""
+    """Gateway to agent: start the module, all its links exist."""
 
 
 @frozen_message("callboard.gateway.StopAgent")
 class StopAgent:
-    """Gateway to agent: destroy the module; answered when it is."""
+    """Gateway to agent: destroy the module; answered when that is done."""
 
 
 class MakeAgent:
-    """To the host of a module on another node: let that node make the agent."""
+    """Makes the host of a remote module request its agent from the other node."""
 
 
 class RemoteHost(ModuleHost):
-    """The actor of such a module in the gateway; its own module is an empty one."""
+    """The actor of a remote module in the gateway; its local module is a placeholder."""
 
     def __init__(self, handle: ModuleHandle) -> None:
         self._agent: ActorRef[Any] | None = None
@@ -94,16 +94,16 @@ class RemoteHost(ModuleHost):
         self._place = handle.where
         super().__init__(handle)
         if handle.counted.restarts:
-            self.post_self(MakeAgent())  # the first time the broker asks for it
+            self.post_self(MakeAgent())  # after a restart; the first time the broker sends it
 
     def open_inbox(self) -> None:
-        """Take frames as soon as the agent is there."""
+        """Attach the actor to the inbox, if the agent exists."""
         if self._agent is not None:
             self._inbox.attach(self.context, FramesAwaited())
 
     @handler(cancellable=False)
     async def make_agent(self, _: MakeAgent) -> None:
-        """Let the other node make the agent."""
+        """Ask the other node to make the agent."""
         handle, place = self._handle, self._place
         self._agent = await self.node.aremote_spawn(
             place.address, place.module_name, self.me, self.name, dict(handle.args)
@@ -116,7 +116,7 @@ class RemoteHost(ModuleHost):
 
     @handler(cancellable=False)
     async def begin_start(self, _: BeginStart) -> None:
-        """Start the module there; `make_agent` does it where there is no agent yet."""
+        """Start the remote module; without an agent, `make_agent` does it later."""
         if self._agent is not None:
             self._handle.is_started = True
             await self._agent.ask(StartAgent(), timeout=None)
@@ -124,14 +124,14 @@ class RemoteHost(ModuleHost):
 
     @handler
     def agent_ended(self, down: Down) -> None:
-        """End too: the supervisor decides whether there is another one."""
+        """End with the agent: the supervisor decides whether both are restarted."""
         if down.ref == self._agent:
             msg = f"module {self.name!r} on {self._place.address} ended: {down.reason}"
             raise ModuleFailed(f"{msg} {down.detail}".rstrip())
 
     @handler(concurrent=True)
     async def receive_awaited(self, _: FramesAwaited) -> None:
-        """Send runs of what waits, one after the other."""
+        """Send runs of queued frames, one after the other."""
         inbox, agent = self._inbox, self._agent
         if agent is None:
             return
@@ -143,35 +143,35 @@ class RemoteHost(ModuleHost):
             self.post_self(Quit())
 
     async def _send(self, agent: ActorRef[Any], frames: list[bytes]) -> None:
-        """Let the agent receive a run, and count what became of it."""
+        """Send a run to the agent, and count the outcome of its messages."""
         handle = self._handle
         run = ReceiveRun(tuple(frame[TOPIC_SIZE:] for frame in frames))
         if (failures := await _hand_on(agent, run, frames, handle.lose)) is not None:
-            for place, text in failures:
-                handle.lose(frames[place], FAILED, text)
+            for index, text in failures:
+                handle.lose(frames[index], FAILED, text)
             handle.counted.received += len(frames) - len(failures)
 
     @handler(cancellable=False)
     async def quit(self, order: Quit) -> None:
-        """Let the agent destroy the module, and end."""
+        """Ask the agent to destroy the module, and end."""
         agent, self._agent = self._agent, None
         if agent is not None:
             try:
                 await agent.ask(StopAgent(), timeout=None)
             except CallboardError as error:
-                _log.warning("module %r was not destroyed there: %s", self.name, error)
+                _log.warning("the remote module %r was not destroyed: %s", self.name, error)
         super().quit(order)
 
     @handler
     def publish_run(self, run: PublishRun) -> None:
-        """Publish what the module there did; a sink that refuses has counted it."""
+        """Publish messages of the remote module; a sink that refuses one has counted it."""
         if run.agent != self._agent:
-            return  # of an earlier one
+            return  # from an earlier agent
         for data in run.messages:
             try:
                 self._handle.broker.publish(self._handle, Message.decode(data))
             except (MailboxFull, MalformedMessage) as error:
-                _log.warning("module %r published in vain: %s", self.name, error)
+                _log.warning("a message of module %r was not published: %s", self.name, error)
 
 
 class ModuleAgent(ModuleActor):
@@ -186,7 +186,9 @@ class ModuleAgent(ModuleActor):
         if inspect.iscoroutinefunction(self.module_class.receive):
             msg = "a module whose receive is a coroutine function runs on its gateway's node"
             raise ModuleFailed(msg)
-        self.make(name, self.module_class, args, lambda sent: self._outgoing.put(sent.data))
+        self.make(
+            name, self.module_class, args, lambda message: self._outgoing.put(message.data)
+        )
         self.monitor(host)
 
     @handler
@@ -196,61 +198,61 @@ class ModuleAgent(ModuleActor):
 
     @handler
     def stop_agent(self, _: StopAgent | Down) -> None:
-        """Destroy the module, also when its gateway neither sends nor receives any more."""
+        """Destroy the module, also if the gateway is lost."""
         self.stop_self()
         self.module.destroy()
 
     @handler(concurrent=True, cancellable=False)
     async def deliver(self, run: ReceiveRun) -> tuple[tuple[int, str], ...]:
-        """Receive a run; between two messages wait until what was published has room."""
+        """Receive a run; between two messages, wait until published messages have room."""
         failures = []
-        for place, data in enumerate(run.messages):
+        for index, data in enumerate(run.messages):
             if not self._outgoing.has_room():
                 await self._outgoing.when_room()
             try:
                 self.module.receive(Message.decode(data))
             except BaseException as error:  # noqa: BLE001  # a module may raise anything
                 self.note(error, "receive()")
-                failures.append((place, describe(error)))
+                failures.append((index, describe(error)))
         return tuple(failures)
 
     @handler(concurrent=True)
     async def send_out(self, _: FramesAwaited) -> None:
-        """Send runs of what the module published, one after the other."""
+        """Send runs of published messages, one after the other."""
         for frames in self._outgoing.runs(RUN):
             run = PublishRun(self.me, tuple(frames))
             await _hand_on(self._host, run, frames, self._lost)
 
     def _lost(self, _frame: bytes, reason: str, detail: str = "") -> None:
         """Log that a message does not reach the gateway."""
-        _log.warning("module %r published in vain: %s %s", self.name, reason, detail)
+        _log.warning("a message of module %r was lost: %s %s", self.name, reason, detail)
 
 
 async def _hand_on(
     receiver: ActorRef[Any], run: Any, frames: list[bytes], lose: Callable[..., None]
 ) -> Any:
-    """Send a run and return the answer; a run without an answer is lost, as unconfirmed."""
+    """Send a run and return the answer; without an answer its messages are unconfirmed."""
     try:
         return await receiver.ask(run, timeout=None)
     except BaseException as error:
-        is_ours = not isinstance(error, CallboardError)  # this actor ends meanwhile
-        why = "this end was lost before the answer came" if is_ours else str(error)
+        is_ours = not isinstance(error, CallboardError)  # this actor is being ended
+        reason = "this end was lost before the answer arrived" if is_ours else str(error)
         for frame in frames:
-            lose(frame, UNCONFIRMED, why)
+            lose(frame, UNCONFIRMED, reason)
         if is_ours:
             raise
         return None
 
 
 def offer_module(node: Node, module_class: type[Module], name: str = "") -> str:
-    """Let gateways on other nodes run modules of a class here; returns its name.
+    """Allow gateways on other nodes to run modules of a class here; return its name.
 
     Raises:
-        TypeError: it is not a class of modules.
+        TypeError: it is not a module class.
     """
-    given: Any = module_class
-    if not isinstance(given, type) or not issubclass(given, Module):
-        msg = f"{module_class!r} is no class of modules; derive one from Module"
+    candidate: Any = module_class
+    if not isinstance(candidate, type) or not issubclass(candidate, Module):
+        msg = f"{module_class!r} is not a module class; derive one from Module"
         raise TypeError(msg)
     name = name or module_class.__name__
     agent = type(

@@ -1,12 +1,12 @@
-"""Store and forward: the queue before a module, on disk.
+"""Store and forward: the queue of a module, on disk.
 
     publishers ──> log in a folder ──> the module's actor ──> position in that folder
 
-A frame is in the log when `put` returns, so it outlives the process, and the machine a moment
-later. The position moves behind a frame once the module has received it: what it tells is
-received again after a crash, at most that one frame twice. The bounds and policies are those of
-every inbox. While two incarnations of a module have one folder, as at a change of its entry,
-the one that was made last takes the frames.
+A frame is in the log when `put` returns, so it survives the end of the process, and soon after
+also the end of the machine. The position advances after the module has received a frame; after
+a crash at most that one frame is received twice. Bounds and policies are the same as for every
+inbox. If two instances of a module share a folder, as after a change of its entry, the newer
+one reads the frames.
 """
 
 import logging
@@ -27,19 +27,19 @@ from callboard.support.text import describe
 
 _log = logging.getLogger("callboard.gateway")
 
-#: Bytes of one file of the log: those whose frames were received are removed.
+#: Bytes of one file of the log; a file is removed when all its frames were received.
 SEGMENT: Final = 4 << 20
 
 #: Frames, and their bytes, that are read from the disk at once.
 AHEAD: Final = (256, 1 << 20)
 
-#: Frames that are received between two looks for files that can be removed.
+#: Frames that are received between two attempts to remove files.
 TRIM: Final = 1024
 
-#: The file that says how far the frames were received: a number of 20 digits.
+#: The file with the position after the last received frame: a number of 20 digits.
 POSITION: Final = "received"
 
-#: A number of a source of an earlier run says nothing now.
+#: Replaces a source's number of an earlier run, which is meaningless in this one.
 _NO_SOURCE: Final = bytes(8)
 
 
@@ -47,40 +47,41 @@ class Spool:
     """Frames on disk, in order. Methods may be called from any thread."""
 
     def __init__(self, folder: Path) -> None:
-        """Open a folder, or make it.
+        """Open a folder, or create it.
 
         Raises:
-            LogError: another process has it, or the disk refuses.
-            OSError: the disk refuses.
+            LogError: another process uses it, or the disk reports an error.
+            OSError: the disk reports an error.
         """
         self.folder = folder
-        #: The inboxes that have it; the last one takes the frames.
+        #: The inboxes that share the folder; the last one reads the frames.
         self.owners: list[SpooledInbox] = []
         self._lock = locks.lock("spool of a gateway", 250)
-        #: Tells whether this thread is in a call of the spool.
+        #: Returns whether this thread is in a call of the spool.
         self.is_inside = locks.owner_test(self._lock)
         self._log = CommitLog(folder, segment_bytes=SEGMENT)
         self._file = os.open(folder / POSITION, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        said = os.pread(self._file, 20, 0)
-        position = int(said) if said.isdigit() else 0
+        digits = os.pread(self._file, 20, 0)
+        position = int(digits) if digits.isdigit() else 0
         after_fork.register(self, Spool._leave)
         self._begun = self._end = self._log.end
         self._position = self._trimmed = min(max(position, self._log.start), self._end)
         self._ahead: deque[tuple[int, bytes]] = deque()
-        #: Bytes that wait.
+        #: Bytes of the waiting frames.
         self.size = sum(len(frame) for _, frame in self._frames(is_told=False))
 
     def __len__(self) -> int:
-        return self._end - self._position
+        position = self._position  # read first: the end may grow, and be received, in between
+        return self._end - position
 
     def append(self, frame: bytes) -> None:
         """Store a frame.
 
         Raises:
-            LogError: the disk refuses.
+            LogError: the disk reports an error.
         """
         with self._lock:
-            # One that failed takes nothing before it is opened again.
+            # After a failure the log accepts nothing until it is opened again.
             if self._log.may_reopen:
                 with suppress(LogError):
                     self._log.close()
@@ -90,14 +91,14 @@ class Spool:
             self.size += len(frame)
 
     def head(self) -> tuple[int, bytes] | None:
-        """Return the oldest frame and its place; None when nothing waits."""
+        """Return the oldest frame and its place; None if no frame waits."""
         with self._lock:
             if not self._ahead and self._position < self._end:
                 self._read_ahead()
             return self._ahead[0] if self._ahead else None
 
     def _read_ahead(self) -> None:
-        """Read some frames; needs the lock."""
+        """Read some frames ahead; requires the lock."""
         most, size = AHEAD
         for offset, frame in self._frames():
             self._ahead.append((offset, frame))
@@ -105,35 +106,36 @@ class Spool:
             if most <= 0 or size <= 0:
                 return
         if not self._ahead:
-            self.size = 0  # the rest cannot be read
+            self.size = 0  # the other frames cannot be read
             self._move_to(self._end)
 
     def _frames(self, *, is_told: bool = True) -> Iterator[tuple[int, bytes]]:
-        """Iterate over the frames that wait, and their places.
+        """Iterate over the waiting frames and their places.
 
-        What is damaged, or no frame, is left out: it keeps no other frame from being received.
+        Damaged records, and records that are not frames, are skipped: they must not block
+        others.
         """
 
-        def tell(error: object) -> None:
+        def report(error: object) -> None:
             if is_told:
-                what = "frames in %s cannot be read, and are left out: %s"
-                _log.error(what, self.folder, error)
+                text = "frames in %s cannot be read, and are skipped: %s"
+                _log.error(text, self.folder, error)
 
-        for record in self._log.read(self._position, on_damage=tell):
+        for record in self._log.read(self._position, on_damage=report):
             try:
                 frame = record.payload
             except LogError as error:
-                tell(error)
+                report(error)
                 continue
             if not isinstance(frame, bytes):
-                tell(f"record {record.offset} is of type {type(frame).__name__}")
+                report(f"record {record.offset} is of type {type(frame).__name__}")
                 continue
             if record.offset < self._begun:
                 frame = _NO_SOURCE + frame[len(_NO_SOURCE) :]
             yield record.offset, frame
 
     def took(self, place: int) -> None:
-        """Take note that the frame at a place was received; no effect if it was before."""
+        """Record that the frame at a place was received; does nothing the second time."""
         with self._lock:
             if not self._ahead or self._ahead[0][0] != place:
                 return
@@ -142,32 +144,32 @@ class Spool:
             self._move_to(place + 1)
 
     def _move_to(self, position: int) -> None:
-        """Take note how far frames were received; needs the lock."""
+        """Store the position of received frames; requires the lock."""
         self._position = position
         os.pwrite(self._file, b"%020d" % position, 0)
         if position - self._trimmed >= TRIM:
             self._trimmed = position
-            with suppress(LogError):  # tried again with the next ones
+            with suppress(LogError):  # tried again after the next frames
                 self._log.trim(position)
 
     def popleft(self) -> bytes:
-        """Take the oldest frame out.
+        """Remove and return the oldest frame.
 
         Raises:
-            IndexError: nothing waits.
+            IndexError: no frame waits.
         """
-        if (found := self.head()) is None:
+        if (entry := self.head()) is None:
             raise IndexError
-        self.took(found[0])
-        return found[1]
+        self.took(entry[0])
+        return entry[1]
 
     def _leave(self) -> None:
-        """Drop the position in a forked process; the log refuses what this copy is given."""
+        """Abandon the files in a forked process; the log refuses appends of the copy."""
         after_fork.drop(self._file)
         _OPEN.pop(self.folder.resolve(), None)
 
     def close(self) -> None:
-        """Close the files; what waits stays in them."""
+        """Close the files; waiting frames stay in them."""
         if after_fork.is_copy(self):
             return
         with self._lock:
@@ -189,7 +191,7 @@ class SpooledInbox(Inbox):
     """The queue of a module, on disk.
 
     Attributes:
-        folder: that it is in.
+        folder: of the queue.
         broker: the url of the module's broker: a folder belongs to one module.
     """
 
@@ -198,13 +200,13 @@ class SpooledInbox(Inbox):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.room = self._usual_room = 0  # `put` looks closer at each frame
+        self.room = self._usual_room = 0  # every frame goes through `put`
         folder = self.folder.resolve()
         with _LOCK:
             spool = _OPEN.get(folder)
             other = spool.owners[-1] if spool is not None else self
             if (other.name, other.broker) != (self.name, self.broker):
-                msg = f"the store {folder} is that of {other.name!r}; give each its own"
+                msg = f"the store {folder} belongs to {other.name!r}; use separate folders"
                 raise ModuleFailed(msg)
             try:
                 spool = spool or Spool(folder)
@@ -220,16 +222,16 @@ class SpooledInbox(Inbox):
 
     @property
     def is_taker(self) -> bool:
-        """Whether this module takes the frames: none was made after it that does."""
+        """Whether this module reads the frames: no newer instance shares the folder."""
         return bool(self.spool.owners) and self.spool.owners[-1] is self
 
     def _push(self, frame: bytes) -> None:
-        """Append a frame; needs the lock."""
+        """Append a frame; requires the lock."""
         self.spool.append(frame)
         self.pressure.held = self.spool.size
 
     def _take(self, frame: bytes, times: int = 1) -> bool:
-        """Append a frame if it fits; one that the disk refuses is lost."""
+        """Append a frame if it fits; lose it if the disk fails."""
         try:
             self.pressure.held = self.spool.size
             return super()._take(frame, times)
@@ -238,17 +240,17 @@ class SpooledInbox(Inbox):
             return True
 
     def received(self, place: int) -> None:
-        """Take note that the frame at a place was received, or is lost."""
+        """Record that the frame at a place was received, or lost."""
         self.spool.took(place)
         self.pressure.held = self.spool.size
         self.pressure.make_room(len(self.spool))
 
     def is_drained(self) -> bool:
-        """Return whether nothing is left to take, for this module."""
+        """Return whether this module has read all its frames."""
         return super().is_drained() or (not self.is_open and not self.is_taker)
 
     def _bury(self) -> None:
-        """Leave what waits to the next run."""
+        """Keep the waiting frames for the next run."""
         self.is_poked = False
         with _LOCK:
             owners = self.spool.owners

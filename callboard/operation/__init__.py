@@ -1,6 +1,6 @@
-"""Running nodes: configuration, health and metrics, the service manager, logs.
+"""Operate nodes: configuration, health and metrics, the service manager, logs.
 
-`callboard node run` puts these together; a program with a `Node` of its own can use each alone.
+`callboard node run` combines these; a program that creates a `Node` can use each separately.
 """
 
 from callboard.figures import Metric, exposition

@@ -1,7 +1,7 @@
 """The configuration file of a node.
 
-TOML. Environment variables stand above the file, options of the command above both. Paths in
-the file begin at its folder.
+The format is TOML. Environment variables override the file, and options of the command override
+both. Relative paths in the file start at its folder.
 """
 
 import os
@@ -20,7 +20,7 @@ from callboard.kernel.shutdown import DRAIN_TIMEOUT
 from callboard.kernel.tls import Limits
 from callboard.kernel.topology import parse_node_address, parse_seed
 
-#: Environment variables and the keys they stand for; CALLBOARD_JOIN separates by commas.
+#: Environment variables and the keys that they set. CALLBOARD_JOIN is a comma-separated list.
 VARIABLES: Final = {
     f"CALLBOARD_{key.upper()}": key
     for key in (
@@ -37,8 +37,8 @@ class InvalidConfiguration(ValueError):
     """A configuration cannot be used.
 
     Attributes:
-        lines: one for each mistake: where, key, value, what was expected.
-        is_misuse: an option of the command is among them.
+        lines: one for each mistake: source, key, value, and the expected form.
+        is_misuse: whether one of the mistakes is in an option of the command.
     """
 
     def __init__(self, lines: list[str]) -> None:
@@ -48,14 +48,15 @@ class InvalidConfiguration(ValueError):
 
 
 def check_class(text: str) -> None:
-    """Refuse a text that is neither `module:Class` nor `Class`, a class of the app's file.
+    """Check that a text is `module:Class`, or `Class` for a class of the app's file.
 
     Raises:
         ValueError: the text has another form.
     """
     if _CLASS.fullmatch(text) is None:
         message = (
-            f"{text!r} names no class; write module:Class, or Class for one of the app's file"
+            f"{text!r} is not a class name; write module:Class, or Class for one in the "
+            "app's file"
         )
         raise ValueError(message)
 
@@ -66,13 +67,13 @@ ActorName = Annotated[str, reading.text_form(check_name)]
 
 
 def check_log_name(text: str) -> None:
-    """Refuse a name under which no log can be served.
+    """Check that a log can be served under a name.
 
     Raises:
-        ValueError: it has other characters than an address may have.
+        ValueError: the name has characters that an address must not have.
     """
     if SERVED_NAME.fullmatch(text) is None:
-        message = f"{text!r} is no name for a log: letters, digits and -_.+@= are"
+        message = f"{text!r} is not a log name; use letters, digits and -_.+@="
         raise ValueError(message)
 
 
@@ -80,7 +81,7 @@ LogName = Annotated[str, reading.text_form(check_log_name)]
 
 
 def _in_folder(path: Path, info: ValidationInfo) -> Path:
-    """Return the path of a file whose reader tells when it is not there."""
+    """Resolve a path whose reader reports a missing file later."""
     folder: Path = (info.context or {}).get("folder", Path())
     return folder / path
 
@@ -89,7 +90,7 @@ ReadLater = Annotated[Path, AfterValidator(_in_folder)]
 
 
 class TlsFiles(reading.Table):
-    """`[tls]`: PEM files, as `Tls` takes them."""
+    """`[tls]`: PEM files, the arguments of `Tls`."""
 
     certificate: reading.ExistingFile | None = None
     key: reading.ExistingFile | None = None
@@ -151,9 +152,9 @@ def load_configuration(
     """Read a configuration.
 
     Args:
-        path: of the file; None for none.
-        options: by key, what stands above the file and the environment.
-        environment: that of the process by default.
+        path: path of the file; None without a file.
+        options: values by key that override the file and the environment.
+        environment: environment variables; those of the process by default.
 
     Raises:
         InvalidConfiguration: with all mistakes.

@@ -1,13 +1,13 @@
-"""Health and metrics over HTTP, for what starts, watches and restarts nodes.
+"""Health checks and metrics over HTTP, for service managers and monitoring.
 
-- `/livez` 200 while the node's runner makes progress, else 503: restart it
-- `/readyz` 200 while the node may get work, else 503 and why: it starts, joins or drains, or a
-  supervisor gave up that no other one starts again
-- `/metrics` its figures in Prometheus's text format, those of its topics included
-- `/v1/status/json` the status of its topics, under Zeek Broker's keys; 404 where it has none
+- `/livez`: 200 while the node's runner makes progress, else 503: restart the node
+- `/readyz`: 200 while the node may get work, else 503 and the reason: it is starting, joining
+  or draining, or a top-level supervisor gave up
+- `/metrics`: the node's figures in Prometheus's text format, including those of its topics
+- `/v1/status/json`: the status of its topics under Zeek Broker's keys; 404 without topics
 
-It answers on a thread of its own, reads counters when asked, and changes nothing. Every program
-that reaches the port may ask, so it belongs on 127.0.0.1 or a network of yours.
+The server runs on its own thread, reads counters for each request, and changes nothing. It does
+not authenticate clients, so bind it to 127.0.0.1 or a private network.
 """
 
 import threading
@@ -24,12 +24,12 @@ from callboard.pages import Page, PageServer, metrics_page, text_page
 if TYPE_CHECKING:
     from callboard.node import Node
 
-#: Seconds in which the runner of a node that lives takes a turn: its watcher needs far less.
+#: Seconds within which a live runner must take a turn; it normally needs far less.
 LIVE_LIMIT: Final = 2.0
 
 
 class HealthServer(PageServer):
-    """Serves `/livez`, `/readyz`, `/metrics` and the status of one node until it is closed."""
+    """Serves `/livez`, `/readyz`, `/metrics` and the status page of one node until closed."""
 
     def __init__(
         self,
@@ -41,28 +41,28 @@ class HealthServer(PageServer):
         hosts: Iterable[str] = (),
         option: str = "hosts",
     ) -> None:
-        """Open the port and begin to answer.
+        """Open the port and start serving.
 
         Args:
-            node: that runs.
+            node: the running node.
             host: local address.
-            port: TCP port; 0 picks one.
-            joins: the node is not ready before it has reached another node once.
-            hosts: names by which the port is reached, beside addresses, `localhost` and the
-                name of the machine; `*` for all. `/livez`, `/readyz` and `/metrics` need none
-                if other machines reach the port.
-            option: what the option for `hosts` is called.
+            port: TCP port; 0 picks a free one.
+            joins: whether the node becomes ready only after it has reached another node.
+            hosts: host names that requests may use, besides addresses, `localhost` and the
+                name of the machine; `*` allows all. `/livez`, `/readyz` and `/metrics` accept
+                any name if other machines reach the port.
+            option: the name of the option for `hosts`, quoted in refusals.
 
         Raises:
-            OSError: the address is not ours or the port is taken.
+            OSError: the address is not local or the port is in use.
         """
         self._node = node
         self._is_set_up = False
         self._has_joined = not joins
-        #: What is done by nobody any more.
+        #: The last top-level supervisor that gave up; "" if none did.
         self._given_up = ""
         self._subscription = ExitStack()
-        self._subscription.enter_context(node.subscribed(self._note))
+        self._subscription.enter_context(node.subscribed(self._record))
         pages = {
             "/livez": self.livez,
             "/readyz": self.readyz,
@@ -72,7 +72,7 @@ class HealthServer(PageServer):
         super().__init__(pages, host, port, hosts=hosts, option=option)
 
     def set_ready(self) -> None:
-        """Say that the node's set-up is over."""
+        """Mark the node's set-up as finished."""
         self._is_set_up = True
 
     def close(self) -> None:
@@ -80,20 +80,20 @@ class HealthServer(PageServer):
         self._subscription.close()
         super().close()
 
-    def _note(self, event: object) -> None:
-        """Look at an event of the node: a service may be dead though its node lives."""
+    def _record(self, event: object) -> None:
+        """Record a supervisor that gave up: its service is down although the node is up."""
         if isinstance(event, RestartsExhausted) and event.is_top:
             self._given_up = given_up(event)
 
     # --- pages ---
 
     def livez(self) -> Page:
-        """Tell whether the runner takes turns."""
+        """Return the page of `/livez`: whether the runner takes turns."""
         text = f"the runner took no turn within {LIVE_LIMIT:g} s"
         return _page("live", "" if is_live(self._node, LIVE_LIMIT) else text)
 
     def readyz(self) -> Page:
-        """Tell whether the node may get work."""
+        """Return the page of `/readyz`: whether the node may get work."""
         return _page("ready", self._reason_not_ready())
 
     def _reason_not_ready(self) -> str:
@@ -111,18 +111,18 @@ class HealthServer(PageServer):
 
 
 def given_up(event: RestartsExhausted) -> str:
-    """Return what is to be said of a supervisor that gave up."""
+    """Return a line about a supervisor that gave up."""
     often = f"{event.restarts} restarts within {event.seconds:g} s"
     return f"supervisor {event.supervisor} gave up: {event.child} needed more than {often}"
 
 
 def _page(word: str, problem: str) -> Page:
-    """Return the page of a check that found no problem, or that found one."""
+    """Return 200 and `word` without a problem, else 503 and the problem."""
     return text_page(problem, HTTPStatus.SERVICE_UNAVAILABLE) if problem else text_page(word)
 
 
 def is_live(node: "Node", limit: float) -> bool:
-    """Return whether a node's runner takes a turn within `limit` seconds; blocks until then."""
+    """Return whether a node's runner takes a turn within `limit` seconds; block until then."""
     turned = threading.Event()
     node.context.post(turned.set)
     return not node.context.is_closed and turned.wait(limit)

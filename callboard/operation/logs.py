@@ -1,7 +1,7 @@
-"""Which node, which actor and which trace a log record comes from.
+"""Label log records with the node, the actor and the trace that they come from.
 
-A record factory asks for them while the record is made, so it costs what is logged and
-nothing for each message. Formats may then use `%(node)s`, `%(actor)s` and `%(trace)s`.
+A record factory looks these up when a record is created, so the cost is per log record and not
+per message. Formats can use `%(node)s`, `%(actor)s` and `%(trace)s`.
 """
 
 import logging
@@ -14,19 +14,19 @@ from callboard.support.json_form import json_of
 from callboard.support.redaction import redacted
 from callboard.support.text import printable
 
-#: What `callboard node run` writes.
+#: The log format of `callboard node run`.
 FORMAT: Final = (
     "%(asctime)s %(levelname)s [%(node)s %(actor)s%(in_trace)s] %(name)s: %(message)s"
 )
 
-#: What stands for no node or no actor.
+#: Placeholder for a missing node, actor, trace or span.
 NOTHING: Final = "-"
 
-_THREAD_PREFIX: Final = "callboard-"  # of the threads that run a node's handlers
+_THREAD_PREFIX: Final = "callboard-"  # threads that run a node's handlers
 
 
 class _LabelledFactory:
-    """Makes log records with attributes that say where they come from."""
+    """Creates log records with the attributes `node`, `actor`, `trace` and `span`."""
 
     def __init__(self, make: Any) -> None:
         self._make = make
@@ -41,34 +41,35 @@ class _LabelledFactory:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Writes records without characters that a terminal would obey.
+    """Formats records without control characters.
 
-    Names and texts of other nodes and clients stand in them. The lines of a message that has
-    several are indented, so that none looks like a record.
+    Records quote names and texts of other nodes and clients, which could contain terminal
+    escape sequences. The further lines of a message are indented, so that none looks like
+    a separate record.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # its name there
-        """Write a record without its traceback."""
-        vars(record).setdefault("in_trace", "")  # of records that were made elsewhere
+        """Format a record without its traceback."""
+        vars(record).setdefault("in_trace", "")  # records that another factory created
         return super().formatMessage(record).replace("\n", "\n    ")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record."""
+        """Format a record."""
         return printable(redacted(super().format(record)), kept="\n\t")
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes each record as a line of JSON, for what collects logs; ASCII only.
+    """Formats each record as a line of JSON for log collectors; ASCII only.
 
-    Its keys: time (UTC), level, logger, node, actor, message; trace_id and span_id in a trace;
-    exception; and whatever was given as `extra`.
+    Keys: time (UTC), level, logger, node, actor, message; trace_id and span_id within a trace;
+    exception; and the keys of `extra`.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record."""
-        at = datetime.fromtimestamp(record.created, UTC)
+        """Format a record."""
+        time = datetime.fromtimestamp(record.created, UTC)
         row = {
-            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
             "node": getattr(record, "node", NOTHING),
@@ -79,11 +80,11 @@ class JsonFormatter(logging.Formatter):
             row |= {"trace_id": record.__dict__["trace"], "span_id": record.__dict__["span"]}
         if record.exc_info:
             row["exception"] = redacted(self.formatException(record.exc_info))
-        more = {key: value for key, value in vars(record).items() if key not in _KNOWN}
-        return json_of(more | row, ensure_ascii=True, default=str)
+        extra = {key: value for key, value in vars(record).items() if key not in _KNOWN}
+        return json_of(extra | row, ensure_ascii=True, default=str)
 
 
-#: Attributes that every record has; others were given as `extra`.
+#: Attributes of every record; all others are from `extra`.
 _KNOWN: Final = frozenset(
     {*vars(logging.makeLogRecord({})), "message", "asctime"}
     | {"node", "actor", "trace", "span", "in_trace"}
@@ -93,11 +94,11 @@ LogFormat = Literal["text", "json"]
 
 
 def label_log_records() -> None:
-    """Give every log record of this process attributes that say where it is from. Idempotent.
+    """Label every log record of this process with its origin. Idempotent.
 
-    `node` is the node's name, `actor` the class and the number of the actor whose handler
-    logs, `trace` and `span` the ids of the trace context of the message that it handles; each
-    is "-" where there is none. Libraries that the handler calls are labelled too.
+    `node` is the node's name; `actor` is the class and the number of the actor whose handler
+    logs; `trace` and `span` are the ids of the trace context of the message being handled. A
+    missing value is "-". Records of libraries that the handler calls are labelled too.
     """
     factory = logging.getLogRecordFactory()
     if not isinstance(factory, _LabelledFactory):
@@ -105,14 +106,14 @@ def label_log_records() -> None:
 
 
 def set_up_logging(level: str = "warning", form: LogFormat = "text") -> None:
-    """Write labelled records to standard error; the root logger's handlers stay if it has some.
+    """Write labelled records to standard error, unless the root logger already has handlers.
 
     Args:
         level: `debug`, `info`, `warning`, `error` or `critical`.
-        form: `text`, or `json` for a line of JSON each.
+        form: `text`, or `json` for one JSON object in a line.
 
     Raises:
-        ValueError: the level is another one.
+        ValueError: the level is unknown.
     """
     label_log_records()
     handler = logging.StreamHandler()

@@ -1,9 +1,9 @@
-"""Telling the service manager how the node is: systemd's notification protocol.
+"""Report the state of a node to the service manager: systemd's notification protocol.
 
-Datagrams of `KEY=VALUE` lines to the Unix socket that NOTIFY_SOCKET names; a name that begins
-with @ is in the abstract name space. WATCHDOG_USEC is the time in microseconds after which a
-silent service counts as hung, for the process that WATCHDOG_PID names. (sd_notify(3),
-sd_watchdog_enabled(3))
+The node sends datagrams of `KEY=VALUE` lines to the Unix socket in NOTIFY_SOCKET; a name that
+starts with @ is in the abstract namespace. WATCHDOG_USEC is the time in microseconds after
+which a silent service counts as hung; it applies to the process in WATCHDOG_PID. See
+sd_notify(3) and sd_watchdog_enabled(3).
 """
 
 import logging
@@ -19,13 +19,13 @@ log = logging.getLogger("callboard.operation")
 
 
 class ServiceManager:
-    """The service manager that started this process; silent where there is none."""
+    """Connection to the service manager that started this process; a no-op without one."""
 
     def __init__(self, path: str = "", watchdog: float | None = None) -> None:
-        """Talk to a socket.
+        """Create the connection; nothing is sent yet.
 
         Args:
-            path: of the socket; "" for no service manager.
+            path: path of the socket; "" without a service manager.
             watchdog: seconds after which a silent service counts as hung; None for never.
         """
         self._path = "\0" + path[1:] if path.startswith("@") else path
@@ -33,31 +33,31 @@ class ServiceManager:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """Take the socket and the watchdog's time from the environment."""
-        given = os.environ if environment is None else environment
-        usec, pid = given.get("WATCHDOG_USEC", ""), given.get("WATCHDOG_PID", "")
-        is_ours = not pid or pid == str(os.getpid())
-        watchdog = int(usec) / 1e6 if usec.isdecimal() and int(usec) and is_ours else None
-        return cls(given.get("NOTIFY_SOCKET", ""), watchdog)
+        """Create a connection from NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID."""
+        variables = os.environ if environment is None else environment
+        usec, pid = variables.get("WATCHDOG_USEC", ""), variables.get("WATCHDOG_PID", "")
+        is_for_us = not pid or pid == str(os.getpid())
+        watchdog = int(usec) / 1e6 if usec.isdecimal() and int(usec) and is_for_us else None
+        return cls(variables.get("NOTIFY_SOCKET", ""), watchdog)
 
     def ready(self, node: "Node") -> None:
-        """Say that the node is up, and from then on that it lives, while its runner turns."""
+        """Report that the node is up, then ping the watchdog while its runner takes turns."""
         self._send("READY=1", f"STATUS={node.name} listens on {node.address}")
         if self._path and self._watchdog is not None:
             self._keep_alive(node, self._watchdog / 2)
 
     def _keep_alive(self, node: "Node", interval: float) -> None:
-        """Tell the service manager that the runner turns, again and again."""
+        """Ping the watchdog, and schedule the next ping on the runner."""
         self._send("WATCHDOG=1")
         node.context.call_later(interval, self._keep_alive, node, interval)
 
     def stopping(self, timeout: float) -> None:
-        """Say that the node drains, and how many seconds that may take."""
-        grace = int((timeout + 10) * 1e6)  # and time to close
+        """Report that the node drains, which may take `timeout` seconds."""
+        grace = int((timeout + 10) * 1e6)  # 10 s more to close
         self._send("STOPPING=1", "STATUS=draining", f"EXTEND_TIMEOUT_USEC={grace}")
 
     def _send(self, *lines: str) -> None:
-        """Send lines; a manager that does not hear is logged."""
+        """Send lines in one datagram; log a failure."""
         if not self._path:
             return
         try:
@@ -65,4 +65,4 @@ class ServiceManager:
                 sock.setblocking(False)  # noqa: FBT003  # its signature
                 sock.sendto("\n".join(lines).encode(), self._path)
         except OSError as error:
-            log.warning("the service manager does not hear %s: %s", lines[0], error)
+            log.warning("cannot send %s to the service manager: %s", lines[0], error)

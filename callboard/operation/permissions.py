@@ -1,8 +1,8 @@
-"""The file of `callboard node run --permissions`: named secrets, and what each peer may do.
+"""The file of `callboard node run --permissions`: named secrets, and the rights of peers.
 
-TOML: `[secrets]` holds texts, or files as `{ file = "PATH" }`, whose paths begin at the file's
-folder, or lists of these while one secret takes the place of another;
-`[permissions.PATTERN]` the rights of the peers whose names match, the first one first.
+The format is TOML. An entry of `[secrets]` is a text, or `{ file = "PATH" }` with a path
+relative to the file's folder, or a list of these while a secret is rotated.
+`[permissions.PATTERN]` holds the rights of peers whose names match; the first match counts.
 """
 
 import difflib
@@ -18,7 +18,7 @@ from callboard.operation.configuration import InvalidConfiguration
 
 
 class PeerPermissions(NamedTuple):
-    """What a file says: secrets by name, rights by pattern."""
+    """The contents of a permissions file: secrets by name, rights by pattern."""
 
     secrets: dict[str, Secrets] | None = None
     permissions: dict[str, Rights] | None = None
@@ -29,34 +29,34 @@ class PeerPermissions(NamedTuple):
 
 
 def _secrets(value: Any, info: ValidationInfo) -> Secrets:
-    """Return the secrets of a name: texts, or files that hold one in a line.
+    """Return the secrets of one name: texts, or files with one secret in a line.
 
-    A list has several; the first of all is proved first.
+    A list has several secrets; a dialer proves the first one.
 
     Raises:
-        ValueError: there is none, or one is neither text nor file, or empty.
+        ValueError: the list is empty, or an item is empty or neither text nor file.
     """
-    given = value if isinstance(value, list) else [value]
-    found = [secret for each in given for secret in _secrets_of(each, info)]
-    if not found:
+    items = value if isinstance(value, list) else [value]
+    secrets = [secret for item in items for secret in _secrets_of(item, info)]
+    if not secrets:
         message = "write at least one secret"
         raise ValueError(message)
-    return found[0] if len(found) == 1 else found
+    return secrets[0] if len(secrets) == 1 else secrets
 
 
 def _secrets_of(value: Any, info: ValidationInfo) -> list[str]:
-    """Return a secret, or those of a file.
+    """Return a secret as a list, or all secrets of a file.
 
     Raises:
-        ValueError: it is neither, or empty.
+        ValueError: the value is empty or neither text nor file.
     """
     is_file = isinstance(value, dict) and list(value) == ["file"]
     if is_file and isinstance(value["file"], str):
-        place = reading.find_file(Path(value["file"]), info)
+        file = reading.find_file(Path(value["file"]), info)
         try:
-            value = place.read_text(encoding="utf-8").strip()
+            value = file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            message = f"{place}: {getattr(error, 'strerror', None) or 'it is no text'}"
+            message = f"{file}: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}"
             raise ValueError(message) from None
     if not isinstance(value, str) or not value:
         message = 'write a text that is not empty, or { file = "PATH" }'
@@ -70,7 +70,7 @@ _RIGHTS: dict[str, Any] = {
     "stores": (dict[str, Level], Field(default={})),
     **dict.fromkeys(("inspect", "drain", "member"), (bool, False)),
 }
-#: `[permissions.PATTERN]`: the fields of `Rights`, or `member = true` for everything.
+#: `[permissions.PATTERN]`: the fields of `Rights`, or `member = true` for all rights.
 RightsTable: Any = create_model("RightsTable", __base__=reading.StrictTable, **_RIGHTS)
 
 
@@ -82,34 +82,34 @@ class PermissionsFile(reading.Table):
 
 
 def load_permissions(path: Path) -> PeerPermissions:
-    """Read a file of permissions.
+    """Read a permissions file.
 
     Raises:
         InvalidConfiguration: with all mistakes.
     """
     values = reading.read_values(path, InvalidConfiguration)
-    found = reading.check_values(PermissionsFile, values, InvalidConfiguration, path)
+    contents = reading.check_values(PermissionsFile, values, InvalidConfiguration, path)
     mistakes, permissions = [], {}
-    for pattern, table in found.permissions.items():
-        given = table.model_dump(exclude_unset=True)
-        if given.pop("member", False):
+    for pattern, table in contents.permissions.items():
+        rights = table.model_dump(exclude_unset=True)
+        if rights.pop("member", False):
             permissions[pattern] = Rights.member()
-            if given:
-                where = f"{path}: permissions.{pattern}.member = True"
-                more = ", ".join(given)
-                mistakes.append(f"{where}: that is everything; leave {more} out, or that")
+            if rights:
+                label = f"{path}: permissions.{pattern}.member = True"
+                names = ", ".join(rights)
+                mistakes.append(f"{label}: a member has all rights; remove {names} or member")
         else:
-            permissions[pattern] = Rights(**given)
-    for name in found.secrets:
+            permissions[pattern] = Rights(**rights)
+    for name in contents.secrets:
         if not any(fnmatchcase(name, pattern) for pattern in permissions):
-            meant = difflib.get_close_matches(name, permissions, 1)
-            hint = f"; did you mean {meant[0]!r}?" if meant else ""
-            why = "no [permissions.PATTERN] matches it, so nobody could come with it"
-            mistakes.append(f"{path}: secrets.{name}: {why}{hint}")
+            matches = difflib.get_close_matches(name, permissions, 1)
+            hint = f"; did you mean {matches[0]!r}?" if matches else ""
+            reason = "no [permissions.PATTERN] matches it, so it would admit no peer"
+            mistakes.append(f"{path}: secrets.{name}: {reason}{hint}")
     try:
-        LinkAccess.of(None, found.secrets, permissions)
+        LinkAccess.of(None, contents.secrets, permissions)
     except ValueError as error:
         mistakes.append(f"{path}: secrets: {error}")
     if mistakes:
         raise InvalidConfiguration(mistakes)
-    return PeerPermissions(found.secrets, permissions)
+    return PeerPermissions(contents.secrets, permissions)

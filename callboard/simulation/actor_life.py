@@ -1,8 +1,8 @@
-"""Chance, threads and blocking calls of the actors on one simulated node.
+"""Random numbers, sleeps and threads for the actors on one simulated node.
 
-`programs.substitutes` puts functions in the place of those of Python's library. In code that
-actors of a simulated node run, these call this life: chance comes from the seed of the run, a
-sleep passes in virtual time, and what would need a real thread or socket is refused.
+`programs.substitutes` patches functions of the standard library. When actors of a simulated
+node call these, the patches use this module: random numbers come from the seed of the run,
+sleeps pass in virtual time, and anything that needs a real thread or socket is refused.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from callboard.kernel.environment import LoopRunner, RunnerLoop
 from callboard.simulation.clock import Clock, NodeClock
 from callboard.simulation.not_simulated import NotSimulated
 
-#: Seconds after which an executor begins with a function, at most.
+#: Maximum seconds until an executor starts a function.
 EXECUTOR_SECONDS: Final = 0.001
 
-#: Rooms of callboard itself, by the first part of a module's name.
+#: Top-level packages of callboard itself.
 OWN_ROOMS: Final = ("callboard", "actors", "basp", "proxies")
 
-#: Frames that are looked at to find out who calls.
+#: Maximum frames to inspect for the caller.
 _FRAMES: Final = 200
 
 _LOOP: Final = RunnerLoop.__module__
@@ -30,26 +30,26 @@ _INSTALLED: Final = ("site-packages", "dist-packages")
 
 
 def is_called_by_users(depth: int = 2) -> bool:
-    """Return whether code of users makes the present call, and not callboard for itself.
+    """Return whether the current call is made by user code, and not by callboard itself.
 
-    The frames from the call outwards are those of Python's library, of libraries that are
-    installed, of users, and of callboard, which runs them all. Between the call and callboard
-    there is code of users, or an actor runs a library that users have brought along, or the
-    event loop a function of asyncio that a task was made of.
+    Walking outwards, the frames belong to the standard library, to installed libraries, to
+    users, and finally to callboard, which runs everything. The call is a user's if there is a
+    user's frame before the first frame of callboard, if an actor runs an installed library, or
+    if the event loop runs an asyncio function as a task.
 
     Args:
-        depth: frames between the one that asks and the call.
+        depth: frames between this function and the call.
     """
-    frame: Any = sys._getframe(depth)  # the documented way to a caller
+    frame: Any = sys._getframe(depth)  # documented, despite the underscore
     has_library = False
     for _ in range(_FRAMES):
         if frame is None:
             return False
         name = str(frame.f_globals.get("__name__", ""))
-        room = name.partition(".")[0]
-        if room in OWN_ROOMS:
+        package = name.partition(".")[0]
+        if package in OWN_ROOMS:
             return name == _LOOP or (has_library and name.startswith("callboard.actors."))
-        if room not in sys.stdlib_module_names:
+        if package not in sys.stdlib_module_names:
             if not any(part in frame.f_code.co_filename for part in _INSTALLED):
                 return True
             has_library = True
@@ -58,7 +58,7 @@ def is_called_by_users(depth: int = 2) -> bool:
 
 
 class ActorLife:
-    """What stands for chance, time and threads in the actors of one simulated node."""
+    """Random source, clock and thread substitute for the actors of one simulated node."""
 
     def __init__(
         self,
@@ -67,17 +67,18 @@ class ActorLife:
         rng: random.Random,
         clocks: tuple[Clock, NodeClock],
     ) -> None:
-        """Begin the life of a node.
+        """Create the environment of a node's actors.
 
         Args:
-            name: of the node.
-            number: its place among the nodes.
-            rng: the chance of the node; nothing is drawn from it, so runs stay what they are.
-            clocks: the simulation's and the node's.
+            name: name of the node.
+            number: index of the node.
+            rng: random source of the node. Only its state is copied; drawing from it would
+                change the runs of existing seeds.
+            clocks: the clocks of the simulation and of the node.
         """
         seeds = random.Random(0)
         seeds.setstate(rng.getstate())
-        #: Where the chance of functions and generators comes from that actors use.
+        #: Random source of the `random` functions and generators that actors use.
         self.drawn = random.Random(f"drawn {seeds.getrandbits(64)}")
         self.random = random.Random(f"made {seeds.getrandbits(64)}")
         self.name, self.number = name, number
@@ -87,21 +88,21 @@ class ActorLife:
 
     @property
     def host(self) -> "ActorLife":
-        """Itself: a node is its own host."""
+        """The environment itself: a node is its own host."""
         return self
 
     def time(self) -> float:
-        """Return what the node's clock shows."""
+        """Return the node's monotonic time."""
         return self.node_clock.time()
 
     def block(self, seconds: float) -> None:
-        """Let seconds pass in which the node, or a function on a thread, does nothing else."""
+        """Block the node, or a function of its executor, for some seconds."""
         clock = self.node_clock
         since = max(clock.busy_until, self.simulation.now)
         clock.busy_until = since + seconds / clock.rate
 
     def refuse(self, what: str, instead: str) -> NoReturn:
-        """Raise `NotSimulated`, and say what to do."""
+        """Raise `NotSimulated` with the unsupported call and an alternative."""
         message = f"node {self.name!r}: {what}; {instead}"
         raise NotSimulated(message)
 
@@ -116,9 +117,9 @@ class SimulatedLoop(RunnerLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Call a function of users soon, in one step; its sleeps pass in virtual time.
+        """Schedule a user's function to run in one step; its sleeps pass in virtual time.
 
-        Functions of callboard itself wait for real threads and disks, on a real thread.
+        Functions of callboard itself run on a real thread.
         """
         if not is_called_by_users():
             return super().run_in_executor(executor, func, *args)
@@ -128,7 +129,7 @@ class SimulatedLoop(RunnerLoop):
         return future
 
     def _run(self, future: asyncio.Future[Any], func: Callable[..., Any], args: Any) -> None:
-        """Call a function as if on a thread of its own."""
+        """Call a function as if on a separate thread."""
         if future.cancelled():
             return
         life = self._life()
@@ -142,7 +143,7 @@ class SimulatedLoop(RunnerLoop):
             result = func(*args)
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as raised:  # noqa: BLE001 - it belongs to who waits
+        except BaseException as raised:  # noqa: BLE001 - the awaiting task gets it
             error = raised
         finally:
             current_cell.reset(cell)
@@ -153,7 +154,7 @@ class SimulatedLoop(RunnerLoop):
 
 
 def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    """Give a future the outcome of its function."""
+    """Set the outcome of a function on its future."""
     if future.cancelled():
         return
     if error is None:

@@ -1,10 +1,10 @@
-"""A node in a process of its own, for tests: what `processes` starts.
+"""The program of a node process for tests; `processes` starts it.
 
     python -m callboard.simulation.child NAME OFFERED
 
 OFFERED is JSON: name → module, file and qualified name of a class. Classes are loaded from
-there, never unpickled. The node prints its address and runs
-until its standard input ends, so it never outlives the test that started it.
+their files, never unpickled. The node prints its address and runs until its standard input
+ends, so it never outlives the test that started it.
 """
 
 import json
@@ -19,11 +19,11 @@ from callboard.simulation.processes import HOST_NAME, NodeCall
 
 
 class Host(SystemActor):
-    """Calls methods of the node for the test."""
+    """Calls methods of the node on behalf of the test."""
 
     @handler(cancellable=False)
     async def call(self, call: NodeCall) -> Any:
-        """Call the awaitable form of a method and return its result."""
+        """Call the async form of a method, if there is one, and return its result."""
         node = self.node
         method = getattr(node, f"a{call.method}", None)
         if method is not None:
@@ -33,7 +33,7 @@ class Host(SystemActor):
 
     @handler
     def spawn_from_file(self, where: tuple) -> ActorRef[Any]:  # type: ignore[type-arg]
-        """Spawn a class that is named by its file."""
+        """Spawn an actor whose class is loaded from its file."""
         source, args, kwargs = where
         actor_class = load_class(ClassSource(*source))
         return self.runtime.start_actor(actor_class, tuple(args), kwargs)
@@ -42,7 +42,7 @@ class Host(SystemActor):
 def main() -> None:
     """Run a node until standard input ends."""
     name, offered = sys.argv[1], json.loads(sys.argv[2])
-    classes = {key: load_class(ClassSource(*where)) for key, where in offered.items()}
+    classes = {key: load_class(ClassSource(*source)) for key, source in offered.items()}
     with Node(name, spawnable=classes) as node:
         node.register(HOST_NAME, node.spawn(Host))
         node.listen("127.0.0.1", 0)

@@ -1,12 +1,11 @@
 """A cluster of nodes in one process: simulated network, virtual time, one seed.
 
-The nodes are `Node` objects like any other and run the code that runs on sockets; only what
-they stand on is simulated. Nothing happens between two calls of the test: time moves, and
-nodes run, while the test waits for a result or calls `advance`.
+The nodes are ordinary `Node` objects that run their production code; network, disks and clocks
+are simulated. Nodes run and time advances only while the test waits for a result or calls
+`advance`, never between two calls of the test.
 
-Nodes that have something to do take turns, and time moves when none has. A node sleeps until
-something wakes it: bytes, a message, its own next timer. So the cost of a quiet node is its
-timers, however many nodes there are.
+Nodes with work take turns; when no node has work, time jumps to the next event. A node sleeps
+until bytes, a message or its next timer wakes it, so an idle node costs only its timers.
 """
 
 import gc
@@ -36,7 +35,7 @@ from callboard.simulation.programs.substitutes import dates, substitutes
 from callboard.simulation.runner import STANDSTILL, SimulatedRunner, TimeStandsStill, runner_of
 from callboard.simulation.trace import EventTrace, describe
 
-#: What faults happen to: a node, or a host with a program of plain asyncio.
+#: A target of faults: a node, or a host that runs a plain asyncio program.
 Machine = Node | SimulatedHost
 
 MachineT = TypeVar("MachineT", Node, SimulatedHost, Machine)
@@ -44,14 +43,14 @@ MachineT = TypeVar("MachineT", Node, SimulatedHost, Machine)
 #: The port on which every simulated node listens.
 PORT: Final = 4222
 
-#: Turns of nodes between two collections of garbage. A node tells others of refs that are gone,
-#: so garbage is collected at moments that a seed decides, not when an interpreter sees fit.
+#: Turns of nodes between two garbage collections. A node notifies others when its last ref to
+#: an actor is collected, so the times of collections must depend on the seed alone.
 COLLECT_EVERY: Final = 5_000
 
-#: Turns after which all garbage of earlier clusters is collected.
+#: Turns of all clusters after which a full garbage collection runs when a cluster closes.
 _COLLECT_ALL_EVERY: Final = 50_000
 
-#: Hosts take their turns after nodes.
+#: Added to the numbers of hosts, so that hosts take their turns after nodes.
 HOST_NUMBERS: Final = 1_000_000
 
 #: Seconds from a host to itself.
@@ -69,48 +68,48 @@ _TOPOLOGIES: Final[dict[str, Callable[[int], list[tuple[int, int]]]]] = {
 
 
 class Cluster:
-    """Makes simulated nodes, moves their time, and does to them what the test wants."""
+    """Creates simulated nodes, advances their time, and injects faults for the test."""
 
-    #: What makes the runners of its nodes.
+    #: The class of its nodes' runners.
     runner_class: type[SimulatedRunner] = SimulatedRunner
 
     def __init__(self, seed: int = 0) -> None:
-        """Make an empty cluster; the same seed gives the same run."""
+        """Create an empty cluster; the same seed gives the same run."""
         self.seed = seed
         self.random = random.Random(seed)
         self.clock = Clock()
-        #: What happened so far: two runs of a seed have the same.
+        #: The events so far; two runs of one seed have equal traces.
         self.trace = EventTrace()
         self.network = SimulatedNetwork(self.clock, self.random, self.trace)
         self.nodes: list[Node] = []
-        #: Called with each node that was started again: links, actors and names are up to it.
-        #: A `cluster_test` starts killed and crashed nodes again only where it is set.
+        #: Called with each restarted node to recreate its links, actors and names.
+        #: A `cluster_test` restarts killed and crashed nodes only if this is set.
         self.restarted: Callable[[Node], object] | None = None
-        #: Called with each fault of a swarm or a list, its nodes, and whether it begins or
-        #: ends; that of a killed node ends with the new one.
+        #: Called with each fault of a swarm or a list, its nodes, and whether it begins (True)
+        #: or ends. For a killed node, the end is called with the restarted node.
         self.on_fault: Callable[[Any, list[Machine], bool], object] | None = None
-        #: Whether the call of the cluster links nodes just now: no fault begins meanwhile.
+        #: Whether `__call__` is linking nodes; no fault begins until it has finished.
         self.is_linking = False
-        #: The node that `restarted` starts just now.
+        #: The node for which `restarted` is running.
         self._starting: Node | None = None
-        #: Whether the test has let time pass.
+        #: Whether the test has advanced time.
         self._has_begun = False
-        #: What `calm` calls: it ends the faults of a `cluster_test`.
+        #: Called by `calm` to end the faults of a `cluster_test`.
         self.calmed: Callable[[], object] | None = None
-        #: Which of the test's steps are taken, for a test that was made smaller; None for all.
+        #: Numbers of the steps that a shrunk test still takes; None for all.
         self.kept_steps: Collection[int] | None = None
-        #: How many steps the test has had so far.
+        #: Number of steps that `steps` has planned so far.
         self.steps_had = 0
         self._watch: Callable[[str, Machine | None], object] | None = None
         self._turning: SimulatedRunner | HostLoop | None = None
-        #: Nodes that something woke; each is here once until it had its turn.
+        #: Nodes to run, each at most once, until their turn.
         self._awake: list[SimulatedRunner | HostLoop] = []
         self._made: list[Machine] = []
         self._hosts: dict[Machine, str] = {}
         self._options: dict[Node, dict[str, Any]] = {}
         self._disks: dict[str, SimulatedDisk] = {}
         self._databases: dict[str, ModelDatabase] = {}
-        #: Disks whose node ended in the middle of its turn: they stop it.
+        #: Disks whose node was ended by a fault during its turn; further writes stop that turn.
         self._stopped: list[SimulatedDisk] = []
         self._turns = 0
         self._garbage = _Garbage()
@@ -126,45 +125,47 @@ class Cluster:
         spawnable: Mapping[str, type[Actor]] | None = None,
         names: str = "abcdefghijklmnopqrstuvwxyz",
     ) -> list[Node]:
-        """Make `count` nodes that are linked and know each other.
+        """Create `count` linked nodes and wait until they know each other.
 
         Args:
-            count: how many.
-            topology: `line`, `ring`, `star`, `mesh`, or `none` (no links); or the links
-                themselves, each as the places of the node that dials and of the one dialed.
-            spawnable: the classes that each of them offers.
-            names: their names, one letter each.
+            count: number of nodes.
+            topology: `line`, `ring`, `star`, `mesh`, or `none` (no links); or a list of links,
+                each as the indices of the dialing and the listening node.
+            spawnable: the classes that each node offers.
+            names: one letter for the name of each node.
 
         Raises:
-            ValueError: the topology is not known, or a link is not one of two of the nodes.
+            ValueError: the topology is unknown, or a link does not have two valid indices.
         """
         links = _links(count, topology)
-        made = [
+        nodes = [
             self.node(names[index] if index < len(names) else f"n{index}", spawnable=spawnable)
             for index in range(count)
         ]
         self.is_linking = True
         for dialer, listener in links:
-            made[dialer].connect(made[listener].address)
+            nodes[dialer].connect(nodes[listener].address)
         if links:
-            others = [len(part) - 1 for part in _parts(count, links)]
-            ignorant = list(zip(made, others, strict=True))
-            self.run_until(partial(_all_know, ignorant), 60.0)
+            peer_counts = [len(part) - 1 for part in _parts(count, links)]
+            waiting = list(zip(nodes, peer_counts, strict=True))
+            self.run_until(partial(_all_know, waiting), 60.0)
         self.is_linking = False
-        return made
+        return nodes
 
     def link(self, dialer: Node, listener: Node) -> None:
-        """Let a node dial another one and stay linked, whatever goes wrong; not waited for.
+        """Make a node dial another one and keep the link up, without waiting for it.
 
-        It dials again until the link is there, and whenever it is lost; a node that is started
-        again does not know of it. `connect` of the node is the call that waits, and gives up.
+        The node redials until the link is up, and after each loss; a restarted node does not
+        continue. To wait for a link, or for its failure, call `connect` of the node.
         """
-        there = self._hosts[listener], PORT
-        dial = partial(dialer.overlay.dial, there, retry=LAST_RETRY, on_failure=lambda _: None)
+        address = self._hosts[listener], PORT
+        dial = partial(
+            dialer.overlay.dial, address, retry=LAST_RETRY, on_failure=lambda _: None
+        )
         dialer.runtime.post(dial)
 
     def node(self, name: str = "", **options: Any) -> Node:
-        """Make one node that listens and is not linked yet; options are those of `Node`."""
+        """Create one listening node without links; options are those of `Node`."""
         index = len(self.nodes)
         return self._make(name, f"10.0.{index >> 8}.{index & 255}", options)
 
@@ -176,19 +177,18 @@ class Cluster:
         respawn: float | None = None,
         mortal: bool = True,
     ) -> SimulatedHost:
-        """Make a host that runs a program of plain asyncio: `main(*args)`, a coroutine.
+        """Create a host that runs a plain asyncio program: the coroutine `main(*args)`.
 
-        Others reach it by its name, as host of a connection of asyncio. Its program finds
-        virtual time and the simulated network, and ends when `main` returns. An error of `main`
-        is raised in the test.
+        Other hosts connect to it by its name. The program uses virtual time and the simulated
+        network, and ends when `main` returns. An error of `main` is raised in the test.
 
         Args:
-            name: of the host, by which others find it.
-            main: a coroutine function, called again when the host is started again.
-            args: what it is called with.
-            respawn: seconds after which a program that failed starts again, as a supervisor
-                would do it; its errors are not raised then.
-            mortal: whether the faults of a plan or a swarm may kill and crash it.
+            name: name of the host.
+            main: a coroutine function, called again after a restart of the host.
+            args: arguments of `main`.
+            respawn: seconds after which a failed program restarts, as under a supervisor; its
+                errors are then not raised in the test.
+            mortal: whether planned and drawn faults may kill and crash the host.
 
         Raises:
             ValueError: the name is taken.
@@ -196,13 +196,13 @@ class Cluster:
         if name in self.network.names:
             msg = f"there is a host {name!r} already; choose another name"
             raise ValueError(msg)
-        number = sum(isinstance(each, SimulatedHost) for each in self._made)
+        number = sum(isinstance(machine, SimulatedHost) for machine in self._made)
         if not number:
             self._watching.enter_context(substitutes.installed())
         address = self.network.names[name] = f"10.1.{number >> 8}.{number & 255}"
         self.network.way(address, address).delay = LOOPBACK_DELAY
         wake, restart = self._awake.append, self.restart
-        made = SimulatedHost(
+        host = SimulatedHost(
             World(
                 self.clock, self.network, self.trace, self.random, wake, self.disk_of, restart
             ),
@@ -212,16 +212,16 @@ class Cluster:
             respawn=respawn,
             mortal=mortal,
         )
-        self._made.append(made)
-        self._hosts[made] = address
-        return made
+        self._made.append(host)
+        self._hosts[host] = address
+        return host
 
     def restart(self, node: MachineT) -> MachineT:
-        """Start a killed or crashed machine again: same host, port and options.
+        """Restart a killed or crashed machine with the same host, port and options.
 
-        A node is another one then, with another id; nothing of its earlier life is left, and
-        links, actors and names are up to the test. A host is itself, and runs its program from
-        the beginning; one that still runs is killed before.
+        For a node, a new `Node` with a new id is created. It has no links, actors or names; the
+        test must recreate them. A host remains the same object and runs its program from the
+        beginning; it is killed first if it still runs.
         """
         host = self._hosts[node]
         if isinstance(node, SimulatedHost):
@@ -234,20 +234,20 @@ class Cluster:
             return node
         self._note("restart", node)
         self.network.start_host(host)
-        before = runner_of(self._node_of(host)).node_clock
-        made = self._make(node.name, host, self._options[node])
-        runner_of(made).go_on_with(before)
+        clock = runner_of(self._node_of(host)).node_clock
+        new = self._make(node.name, host, self._options[node])
+        runner_of(new).go_on_with(clock)
         if self.restarted is not None:
-            before_it, self._starting = self._starting, made
+            starting, self._starting = self._starting, new
             try:
-                self.restarted(made)
+                self.restarted(new)
             finally:
-                self._starting = before_it
-        self.moment("start", made)
-        return made
+                self._starting = starting
+        self.moment("start", new)
+        return new
 
     def machines(self) -> list[Machine]:
-        """Return the latest node of each machine and all hosts, in the order of making."""
+        """Return the latest node of each machine and all hosts, in the order of creation."""
         return list({self._hosts[node]: node for node in self._made}.values())
 
     def _node_of(self, host: str) -> Node:
@@ -255,7 +255,7 @@ class Cluster:
         return next(node for node in reversed(self.nodes) if self._hosts[node] == host)
 
     def is_running(self, node: Machine) -> bool:
-        """Return whether a machine was neither killed nor closed; a frozen one runs."""
+        """Return whether a machine is neither killed nor closed; a frozen one is running."""
         return not _runner(node).closed
 
     def is_paused(self, node: Machine) -> bool:
@@ -263,7 +263,7 @@ class Cluster:
         return _runner(node).is_paused
 
     def _make(self, name: str, host: str, options: dict[str, Any]) -> Node:
-        """Make a node with its runner, host and disk."""
+        """Create a node with its runner, host and disk."""
         index = len(self.nodes)
 
         def make_runner(of: str) -> SimulatedRunner:
@@ -287,9 +287,9 @@ class Cluster:
         self._options[node] = options
         return node
 
-    def _happened(self, where: str, event: object) -> None:
-        """Note an event of a node in the trace."""
-        self.trace.note(self.now, where, describe(event))
+    def _happened(self, node_name: str, event: object) -> None:
+        """Record an event of a node in the trace."""
+        self.trace.note(self.now, node_name, describe(event))
 
     # --- time ---
 
@@ -299,23 +299,23 @@ class Cluster:
         return self.clock.now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and everything happen that is due in it."""
+        """Advance time by `seconds` and run everything that becomes due."""
         self._has_begun = True
         self.run_until(lambda: False, seconds)
 
     def run_until(self, condition: Callable[[], bool], limit: float) -> bool:
-        """Let time pass until `condition()` or for `limit` seconds; returns the condition."""
+        """Advance time until `condition()` holds, for at most `limit` seconds; return it."""
         clock = self.clock
         end = clock.now + limit
         self.moment("test")
-        seen, rounds = -1.0, 0
+        latest, rounds = -1.0, 0
         while not condition():
-            if clock.now != seen:
-                seen, rounds = clock.now, 0
+            if clock.now != latest:
+                latest, rounds = clock.now, 0
             else:
                 rounds += 1
                 if rounds > STANDSTILL:
-                    msg = f"time stands still at {seen:.6f} s: {STANDSTILL:,} rounds in a row"
+                    msg = f"time stands still at {latest:.6f} s: {STANDSTILL:,} rounds in a row"
                     raise TimeStandsStill(msg)
             if clock.run_due() or self._awake:
                 self._take_turns()
@@ -328,8 +328,8 @@ class Cluster:
         return True
 
     def _take_turns(self) -> None:
-        """Let every node that is awake take a turn, the oldest first."""
-        if len(self._awake) == 1:  # nearly always
+        """Run one turn of every node that is awake, in the order of creation."""
+        if len(self._awake) == 1:  # the common case
             awake = [self._awake.pop()]
             self._turns += 1
         else:
@@ -342,7 +342,8 @@ class Cluster:
                 turning.turn()
         finally:
             self._turning = None
-            if awake:  # a program's error goes to the test, which may go on
+            # An error of a program is raised in the test, which may catch it and continue.
+            if awake:
                 self._awake += awake
             if self._stopped:
                 for disk in self._stopped:
@@ -353,81 +354,84 @@ class Cluster:
             self._garbage.collect()
 
     def wait(self, future: Future[Any], timeout: float | None) -> None:
-        """Run until a future is done; what `.result(timeout)` does in a simulation.
+        """Run until a future is done; the simulated form of `.result(timeout)`.
 
-        Before the test lets any time pass, it sets things up: what a node does then for itself,
-        such as to host entities, is waited for without faults.
+        Until the test first advances time, it is setting up. Waits for a node's own work, such
+        as hosting entities, then run without faults.
         """
         limit = 3600.0 if timeout is None else timeout
         is_nodes = timeout is None and future.asked is None
-        before, starting = self.is_linking, self._starting
+        was_linking, starting = self.is_linking, self._starting
         self._has_begun = self._has_begun or not is_nodes
-        self.is_linking = before or not self._has_begun
+        self.is_linking = was_linking or not self._has_begun
         try:
             self.run_until(lambda: future.is_done or self._has_ended(starting), limit)
         finally:
-            self.is_linking = before
+            self.is_linking = was_linking
         if future.is_done:
             return
         if starting is not None and self._has_ended(starting):
-            msg = f"{starting.name} ended while it was started again"
+            msg = f"{starting.name} ended while it was being restarted"
             raise NodeClosed(msg)
-        what = "nothing came" if is_nodes else f"no answer from {future.asked}"
-        msg = f"{what} within {limit:g} virtual s; {'it' if is_nodes else 'the ask'} goes on"
+        problem = "no result" if is_nodes else f"no answer from {future.asked}"
+        msg = (
+            f"{problem} within {limit:g} virtual s; {'it' if is_nodes else 'the ask'} continues"
+        )
         raise ResultTimeout(msg)
 
     def _has_ended(self, node: Node | None) -> bool:
-        """Return whether there is such a node and it has ended."""
+        """Return whether a node has ended; False for None."""
         return node is not None and not self.is_running(node)
 
     def history(self) -> History:
-        """Return an empty history whose times are those of the cluster."""
+        """Return an empty history that uses the clock of the cluster."""
         return History(lambda: self.clock.now, partial(self.moment, "answer"))
 
     def steps(self, count: int, within: float = 20.0) -> Iterator[tuple[int, random.Random]]:
-        """Yield the steps of a test: the number of each, and chance of its own.
+        """Yield the steps of a test: each one's number, and its own random source.
 
-        What a loop over them does in each can be left out without changing the others, so a
-        failure that needs few of them is shown with these few.
+        Steps do not share a random source, so shrinking can leave some out without changing the
+        others, and a failure is shown with the few steps that it needs.
 
         Args:
-            count: how many there are.
-            within: virtual seconds in which they are; time passes up to each. 0 lets none pass.
+            count: number of steps.
+            within: virtual seconds over which the steps are spread; the cluster advances to
+                each one. 0 does not advance.
         """
         chance = random.Random(f"steps {self.seed} {self.steps_had}")
         first, self.steps_had = self.steps_had, self.steps_had + count
-        begin = self.now
-        for number, at in enumerate(sorted(chance.random() for _ in range(count)), first):
+        start = self.now
+        for number, fraction in enumerate(sorted(chance.random() for _ in range(count)), first):
             if self.kept_steps is None or number in self.kept_steps:
                 if within:
-                    self.advance(max(0.0, begin + at * within - self.now))
+                    self.advance(max(0.0, start + fraction * within - self.now))
                 yield number, random.Random(f"step {self.seed} {number}")
 
     # --- moments that faults wait for ---
 
     def watch(self, told: Callable[[str, Machine | None], object] | None) -> None:
-        """Let a function be told of each moment that a fault may wait for, or none."""
+        """Call a function at each moment that a fault may wait for; None for no function."""
         self._watch = told
         self.network.sending = None if told is None else self._sending
 
     def moment(self, what: str, doer: Machine | None = None) -> None:
-        """Tell who watches that the test, or the node that has its turn, does something."""
+        """Report a moment of `doer`, or of the node whose turn it is, to the watcher."""
         if self._watch is not None:
             if doer is None and self._turning is not None:
                 doer = self._of_runner(self._turning)
             self._watch(what, doer)
 
     def _of_runner(self, runner: SimulatedRunner | HostLoop) -> Machine | None:
-        """Return the node of a runner, or the host of a loop."""
-        return next((made for made in self._made if _runner(made) is runner), None)
+        """Return the machine that a runner or loop belongs to."""
+        return next((machine for machine in self._made if _runner(machine) is runner), None)
 
     def _sending(self, host: str) -> None:
-        """Tell who watches that a node sends something."""
+        """Report that the node whose turn it is sends bytes."""
         if self._turning is not None:
             self.moment("send")
 
     def _disk_changed(self, disk: SimulatedDisk) -> None:
-        """Tell who watches that a node changed its disk; stop it if that was its end."""
+        """Report a change of a disk; stop the rest of the turn if a fault ended its node."""
         runner = self._turning
         if runner is not None and self._watch is not None:
             self.moment("disk")
@@ -438,66 +442,66 @@ class Cluster:
     # --- faults of the network ---
 
     def calm(self) -> None:
-        """Let nothing go wrong from now on: what is left of the test has a quiet cluster.
+        """End all faults, so that the rest of the test has a healthy cluster.
 
-        Faults of a `cluster_test` end, also those to come; nodes that were killed or crashed
-        start again if `restarted` is set. Partitions of the test's own are healed.
+        Active and future faults of a `cluster_test` end; killed and crashed nodes restart if
+        `restarted` is set. Partitions made by the test are healed.
         """
         if self.calmed is not None:
             self.calmed()
         self.heal()
 
     def partition(self, one: Machine, other: Machine, *, both: bool = True) -> None:
-        """Let nothing through between two nodes, or only nothing from `one` to `other`."""
+        """Block all traffic between two nodes, or with `both=False` from `one` to `other`."""
         self._note("partition" if both else "one-way partition", one, other)
         self.network.cut(self._hosts[one], self._hosts[other], both=both)
 
     def heal(self) -> None:
-        """Let everything through again; slow and lossy ways stay what they are."""
+        """Remove all partitions; delays, losses and other faults remain."""
         self._note("heal")
         self.network.heal()
 
     def mend(self, one: Machine, other: Machine) -> None:
-        """Let everything through again between two nodes; other partitions stay."""
+        """Remove the partition between two nodes; other partitions remain."""
         self._note("mend", one, other)
         self.network.mend(self._hosts[one], self._hosts[other])
 
     def cut(self, one: Machine, other: Machine) -> None:
-        """Break the connections between two nodes at once, as a router that restarts does."""
+        """Break the connections between two nodes, as a restarting router does."""
         self._note("cut", one, other)
         self.network.reset(self._hosts[one], self._hosts[other])
 
     def delay(self, one: Machine, other: Machine, seconds: float) -> None:
-        """Set how long bytes are under way between two nodes."""
+        """Set the latency between two nodes."""
         self._note("delay", one, other, seconds)
         for way in self._ways(one, other):
             way.delay = seconds
 
     def jitter(self, seconds: float) -> None:
-        """Let each packet between any two machines be up to `seconds` late, drawn for each.
+        """Delay each packet between machines by a random time of up to `seconds`.
 
-        A stream keeps its order; packets of several connections overtake each other.
+        A connection keeps its order; packets of different connections may overtake each other.
 
         Raises:
             ValueError: the seconds are negative.
         """
         if not 0.0 <= seconds < math.inf:
-            msg = f"packets are late by a number of seconds from 0 on, not {seconds!r}"
+            msg = f"jitter takes a number of seconds of at least 0, not {seconds!r}"
             raise ValueError(msg)
         self._note("jitter", seconds)
         self.network.jitter = seconds
 
     def bandwidth(self, one: Machine, other: Machine, bytes_per_second: float) -> None:
-        """Set how many bytes pass between two nodes in a second, each way; 0 is no limit."""
+        """Limit the bytes per second between two nodes, in each direction; 0 is no limit."""
         self._note("bandwidth", one, other, bytes_per_second)
         for way in self._ways(one, other):
             way.bytes_per_second = bytes_per_second
 
     def loss(self, one: Machine, other: Machine, part: float) -> None:
-        """Lose a part (0 to 1) of the packets between two nodes.
+        """Lose a fraction (0 to 1) of the packets between two nodes.
 
-        Their streams lose nothing: bytes come late by 0.2 s or more, those behind them wait,
-        and a connection breaks whose packet is lost six times in a row.
+        As with TCP, streams lose nothing: a lost packet is retransmitted after 0.2 s or more,
+        later bytes wait for it, and a packet lost six times in a row breaks its connection.
 
         Raises:
             ValueError: the part is not between 0 and 1.
@@ -507,10 +511,10 @@ class Cluster:
             way.loss = part
 
     def doubling(self, one: Machine, other: Machine, part: float) -> None:
-        """Let a part (0 to 1) of what passes between two nodes arrive and get no answer.
+        """Break the connection after a fraction (0 to 1) of the deliveries between two nodes.
 
-        The connection breaks behind it. The sender cannot know that it arrived; if it says it
-        again, as at-least-once delivery does, the receiver has it twice.
+        The bytes arrive, but the sender cannot know. If it sends them again, as at-least-once
+        delivery does, the receiver gets them twice.
 
         Raises:
             ValueError: the part is not between 0 and 1.
@@ -520,14 +524,14 @@ class Cluster:
             way.doubling = part
 
     def _ways(self, one: Machine, other: Machine) -> list[Way]:
-        """Return the ways between two hosts that a fault concerns."""
-        here, there = self._hosts[one], self._hosts[other]
-        return [self.network.way(here, there), self.network.way(there, here)]
+        """Return both directions between two machines."""
+        first, second = self._hosts[one], self._hosts[other]
+        return [self.network.way(first, second), self.network.way(second, first)]
 
     # --- faults of nodes ---
 
     def disk(self, node: Machine) -> SimulatedDisk:
-        """Return the disk of a node's machine; a node that is started again finds it there."""
+        """Return the disk of a machine; it survives restarts of the node."""
         return self.disk_of(self._hosts[node])
 
     def disk_of(self, host: str) -> SimulatedDisk:
@@ -540,35 +544,37 @@ class Cluster:
         return self._disks[host]
 
     def _wait_for_disk(self, host: str, seconds: float) -> None:
-        """Let the node of a host wait until its disk is done."""
-        latest = next(each for each in reversed(self._made) if self._hosts[each] == host)
+        """Block the node of a host until its disk has finished."""
+        latest = next(
+            machine for machine in reversed(self._made) if self._hosts[machine] == host
+        )
         self.network.busy[host] = _runner(latest).wait_for_disk(seconds)
 
     def database(self, url: str) -> ModelDatabase:
-        """Return the model database of a URL: what all nodes use that have it as a state."""
+        """Return the model database of a URL; it is shared by all nodes with this state."""
         if url not in self._databases:
             rng = random.Random(zlib.crc32(url.encode(), self.seed & 0xFFFFFFFF))
             self._databases[url] = ModelDatabase(url, self.clock, rng)
         return self._databases[url]
 
     def databases(self) -> list[ModelDatabase]:
-        """Return the model databases that were used so far."""
+        """Return the model databases used so far."""
         return list(self._databases.values())
 
     def pause(self, node: Machine) -> None:
-        """Freeze a node as SIGSTOP does: its connections stay, it neither reads nor writes."""
+        """Freeze a node like SIGSTOP: connections stay open, but nothing is read or sent."""
         self._note("pause", node)
         _runner(node).is_paused = True
         self.network.freeze(self._hosts[node])
 
     def resume(self, node: Machine) -> None:
-        """Let a frozen node go on."""
+        """Resume a frozen node."""
         self._note("resume", node)
         self.network.thaw(self._hosts[node])
         _runner(node).resume()
 
     def clock_rate(self, node: Machine, rate: float) -> None:
-        """Let `rate` seconds pass on a node while one passes elsewhere; 1.05 is 5 % fast.
+        """Set how many seconds pass on a node per simulated second; 1.05 is 5 % fast.
 
         Raises:
             ValueError: the rate is not a positive number.
@@ -577,30 +583,30 @@ class Cluster:
         _runner(node).set_rate(rate)
 
     def clock_step(self, node: Machine, seconds: float) -> None:
-        """Set the date of a node ahead of the right one, or back if `seconds` is below 0.
+        """Set a node's wall clock ahead of the correct time, or back if `seconds` is negative.
 
-        `time.time` jumps, for what runs on the node; `time.monotonic` and timers do not. A
-        node that is started again has the date of its machine.
+        On the node, `time.time` jumps; `time.monotonic` and timers do not. A restarted node
+        keeps the wall clock of its machine.
 
         Raises:
-            ValueError: the seconds are not a number.
+            ValueError: the seconds are not finite.
         """
         if not math.isfinite(seconds):
-            msg = f"a clock is set by a number of seconds, not {seconds!r}"
+            msg = f"clock_step takes a finite number of seconds, not {seconds!r}"
             raise ValueError(msg)
         self._note("clock step", node, seconds)
         _runner(node).node_clock.step = seconds
 
     def kill(self, node: Machine) -> None:
-        """End a node as SIGKILL does: its connections close, it says no more."""
+        """Kill a node like SIGKILL: its connections close, and nothing else is sent."""
         self._note("kill", node)
         self._end(node, "it was killed")
         self.network.kill_host(self._hosts[node])
 
     def crash(self, node: Machine) -> None:
-        """End a node as a power failure does: the others only hear nothing any more.
+        """End a node like a power failure: its peers receive nothing, not even a close.
 
-        Its disk keeps what was synced and any part of the rest.
+        Its disk keeps everything that was synced and a random part of the rest.
         """
         self._note("crash", node)
         self.network.silence_host(self._hosts[node])
@@ -610,89 +616,92 @@ class Cluster:
         self._end(node, "it crashed")
 
     @staticmethod
-    def _end(machine: Machine, why: str) -> None:
-        """Let a machine take no more turns."""
+    def _end(machine: Machine, reason: str) -> None:
+        """End a machine; it takes no further turns."""
         if isinstance(machine, SimulatedHost):
-            machine.ended(why)
+            machine.ended(reason)
         else:
             runner_of(machine).die()
 
-    def _note(self, what: str, *about: object) -> None:
-        """Note a fault in the trace."""
-        told = [part.name if isinstance(part, Node | SimulatedHost) else part for part in about]
-        self.trace.note(self.now, "test", what, *told)
+    def _note(self, fault: str, *parts: object) -> None:
+        """Record a fault in the trace."""
+        texts = [
+            part.name if isinstance(part, Node | SimulatedHost) else part for part in parts
+        ]
+        self.trace.note(self.now, "test", fault, *texts)
 
     # --- the end ---
 
     def close(self) -> None:
-        """Close all nodes that still run; the trace ends before."""
+        """Close all running nodes; this is not recorded in the trace."""
         for machine in self._made:
             if isinstance(machine, SimulatedHost):
                 machine.close()
         self._watching.close()
         for node in self.nodes:
-            if not _runner(node).closed:  # nor killed
+            if not _runner(node).closed:  # killed nodes count as closed
                 node.close()
         waiting.reset(self._token)
         self._garbage.close(self._turns)
 
 
 def _checked_part(part: float) -> float:
-    """Return a part; raise `ValueError` unless it is one."""
+    """Return a fraction; raise `ValueError` if it is not between 0 and 1."""
     if not 0.0 <= part <= 1.0:
-        msg = f"the part of packets is between 0 and 1, not {part!r}"
+        msg = f"the part of packets must be between 0 and 1, not {part!r}"
         raise ValueError(msg)
     return part
 
 
 def _links(count: int, topology: str | Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the links of a topology, each as the places of two nodes.
+    """Return the links of a topology, each as the indices of two nodes.
 
     Raises:
-        ValueError: it is not known, or a link is not one of two of the nodes.
+        ValueError: the topology is unknown, or a link does not have two valid indices.
     """
     if isinstance(topology, str):
         if topology not in _TOPOLOGIES:
-            msg = f"topology {topology!r} is not known; choose one of {', '.join(_TOPOLOGIES)}"
+            msg = f"unknown topology {topology!r}; choose one of {', '.join(_TOPOLOGIES)}"
             raise ValueError(msg)
         return _TOPOLOGIES[topology](count) if count > 1 else []
     links = [tuple(link) for link in topology]
     for link in links:
         if len(link) != 2 or not set(link) <= set(range(count)) or link[0] == link[1]:
-            msg = f"{link} is not a link: give two places from 0 to {count - 1}, as (1, 0)"
+            msg = f"{link} is not a link; give two indices from 0 to {count - 1}, as (1, 0)"
             raise ValueError(msg)
     return [(dialer, listener) for dialer, listener in links]
 
 
 def _parts(count: int, links: list[tuple[int, int]]) -> list[set[int]]:
-    """Return for each node the places of those that links lead to, its own among them."""
-    parts = [{place} for place in range(count)]
-    for one, other in links:
-        whole = parts[one] | parts[other]
-        for place in whole:
-            parts[place] = whole
+    """Return for each node the set of nodes connected to it by links, including itself."""
+    parts = [{index} for index in range(count)]
+    for first, second in links:
+        union = parts[first] | parts[second]
+        for index in union:
+            parts[index] = union
     return parts
 
 
-def _all_know(ignorant: list[tuple[Node, int]]) -> bool:
-    """Say whether all nodes know so many others; takes those that do from the list."""
-    while ignorant and len(ignorant[-1][0].nodes()) >= ignorant[-1][1]:
-        ignorant.pop()
-    return not ignorant
+def _all_know(waiting: list[tuple[Node, int]]) -> bool:
+    """Return whether all nodes know their number of others; remove nodes that do."""
+    while waiting and len(waiting[-1][0].nodes()) >= waiting[-1][1]:
+        waiting.pop()
+    return not waiting
 
 
 def _runner(machine: Machine) -> SimulatedRunner | HostLoop:
-    """Return what gives a machine its turns."""
+    """Return the runner of a node or the loop of a host."""
     return machine.loop if isinstance(machine, SimulatedHost) else runner_of(machine)
 
 
 class _Garbage:
-    """Collects garbage only when it is told to, while a cluster is open.
+    """Disables automatic garbage collection while a cluster is open.
 
-    What was there before is not looked at: it is no business of the cluster, and large.
+    Objects that existed before are frozen (`gc.freeze`): they do not belong to the cluster, and
+    scanning them in each collection would be slow.
     """
 
-    #: Clusters that are open, and turns since all garbage was collected.
+    #: Number of open clusters, and turns since the last full collection.
     _open = 0
     _turns = 0
 
@@ -705,12 +714,12 @@ class _Garbage:
             gc.freeze()
 
     def collect(self) -> None:
-        """Collect what became garbage since the cluster was made."""
+        """Collect garbage among the objects created since the cluster was opened."""
         _Garbage._turns += COLLECT_EVERY
         gc.collect()
 
     def close(self, turns: int) -> None:
-        """Let the interpreter collect again when it wants."""
+        """Enable automatic collection again, after the last open cluster."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -725,7 +734,7 @@ class _Garbage:
 
 
 class SimulatedMachine(NamedTuple):
-    """A machine, as what runs on it sees it: its network, its disk."""
+    """The network and the disk of a simulated machine, as its node uses them."""
 
     cluster: Cluster
     host: str
@@ -735,24 +744,24 @@ class SimulatedMachine(NamedTuple):
         return self.cluster.network.bind(host, port)
 
     def resolve(self, host: str, port: int, *, numeric: bool) -> list[Any] | None:
-        """Return the address of a host: it is its name."""
+        """Return the address of a host by its name; unknown names are addresses already."""
         return [(self.cluster.network.names.get(host, host), port)]
 
-    def connect(self, found: Any) -> tuple[Any, int]:
-        """Begin to connect; returns the socket and an error number, 0 when it is under way."""
-        return self.cluster.network.connect(self.host, found), 0
+    def connect(self, address: Any) -> tuple[Any, int]:
+        """Start connecting; return the socket and an error number, 0 while in progress."""
+        return self.cluster.network.connect(self.host, address), 0
 
     @property
     def disk(self) -> SimulatedDisk:
-        """The disk."""
+        """The disk of the machine."""
         return self.cluster.disk_of(self.host)
 
     def serve_mqtt(self, port: int, door: Any, entrance: Any, runner: Any) -> Any:
-        """Open a port of an MQTT router; whatever host it names, the machine has one."""
+        """Open a port of an MQTT router; every local address means the machine's only one."""
         from callboard.simulation.mqtt.port import SimulatedServer
 
         return SimulatedServer(door, entrance, runner, self.bind(self.host, port))
 
     def let_pass(self, seconds: float, condition: Callable[[], bool]) -> None:
-        """Let time pass until a condition holds, while something on the machine blocks."""
+        """Advance time until a condition holds, while code on the machine blocks."""
         self.cluster.run_until(condition, seconds)

@@ -1,9 +1,9 @@
-"""`@cluster_test`: one test, many seeds, each with other faults; what fails is made small.
+"""`@cluster_test`: run one test with many seeds and different faults, and shrink failures.
 
-Seeds come from the name of the test, so a run is the same each time. The environment says how
-long: `CALLBOARD_SEEDS` sets how many seeds there are, `CALLBOARD_SECONDS` for how long further
-ones are begun, and `CALLBOARD_NEW_SEEDS=1` draws others than yesterday. A seed that failed is
-kept in `.callboard/seeds/` and comes first from then on.
+Seeds are derived from the name of the test, so it always runs the same ones. Environment
+variables change that: `CALLBOARD_SEEDS` sets the number of seeds, `CALLBOARD_SECONDS` the time
+in which further seeds are started, and `CALLBOARD_NEW_SEEDS=1` draws new random seeds. A failed
+seed is saved in `.callboard/seeds/` and from then on runs first.
 """
 
 import functools
@@ -45,20 +45,20 @@ from callboard.simulation.trace import first_difference
 if TYPE_CHECKING:
     import pytest
 
-#: Seeds of a test that does not say how many.
+#: Default number of seeds of a test.
 SEEDS: Final = 100
 
-#: Seconds of a processor for which a failure is made smaller.
+#: Seconds of CPU time for shrinking a failure.
 SHRINK_SECONDS: Final = 20.0
 
-#: How much longer, where more faults and steps are left than anybody likes to read.
+#: Factor for that time while more than `_MANY` faults and steps are left.
 _MANY_LONGER: Final = 3.0
 _MANY: Final = 25
 
-#: How much longer at most where other programs have the processor meanwhile.
+#: Maximum factor of real time, when other programs use the CPU.
 _BUSY_LONGER: Final = 2.0
 
-#: Where seeds that failed are kept, below the root folder of the tests.
+#: Folder of failed seeds, below the root folder of the tests.
 KEPT: Final = Path(".callboard") / "seeds"
 
 
@@ -66,7 +66,7 @@ _DEPENDS: Final = "something depends on more than the seed"
 
 
 class NotDeterministic(CallboardError, AssertionError):
-    """Two runs of a seed differ, so a failure could not be found again."""
+    """Two runs of a seed differ, so a failure cannot be reproduced."""
 
 
 class ClusterTest:
@@ -91,7 +91,7 @@ class ClusterTest:
         )
         self.twice = twice
         self._rhythm: Rhythm | None = None
-        #: When `run` found a seed that fails, in seconds of `time.monotonic`.
+        #: Time at which `run` found a failing seed, by `time.monotonic`.
         self.found_at = math.inf
 
     def faults_of(self, seed: int) -> list[Fault]:
@@ -101,7 +101,7 @@ class ClusterTest:
         return self.faults
 
     def listen(self, arguments: dict[str, Any]) -> None:
-        """Live a seed without faults, unless that was done, so that faults can be aimed."""
+        """Run a seed without faults, once, to learn at which moments faults can be aimed."""
         if self._rhythm is None and isinstance(self.faults, Swarm):
             run = self.live(0, [], arguments, listens=True)
             assert run.cluster is not None
@@ -123,9 +123,10 @@ class ClusterTest:
         *,
         listens: bool = False,
     ) -> "Run":
-        """Live a seed once, with all steps of the test, or some of them.
+        """Run a seed once, with all steps of the test or some of them.
 
-        A test that skips, and what ends all tests, such as ctrl-C, is raised.
+        Exceptions that are not failures are raised: those of skipped tests, and those that end
+        pytest, such as KeyboardInterrupt.
         """
         run = Run(seed, faults)
         with marking(run.met) as met:
@@ -151,13 +152,13 @@ class ClusterTest:
         only: int | None = None,
         root: Path | None = None,
     ) -> "Run | None":
-        """Live all seeds, and return the first that failed, with its smallest faults.
+        """Run all seeds; return the first failed run with the smallest faults found for it.
 
         Args:
-            name: of the test, from which its seeds come.
-            arguments: what the scenario takes beside the cluster.
-            only: the one seed to live.
-            root: the folder below which failed seeds are kept.
+            name: name of the test, from which its seeds are derived.
+            arguments: arguments of the scenario besides the cluster.
+            only: the only seed to run.
+            root: the folder below which failed seeds are saved.
 
         Raises:
             NotDeterministic: two runs of a seed differ.
@@ -168,22 +169,22 @@ class ClusterTest:
         failed = _first_failure(self, seeds, arguments, counted)
         if failed is not None:
             self.found_at = time.monotonic()
-            again = self.live(failed, self.faults_of(failed), arguments)
-            if again.error is None:
+            repeated = self.live(failed, self.faults_of(failed), arguments)
+            if repeated.error is None:
                 message = (
-                    f"seed {failed} failed, and passes when it is lived again: {_DEPENDS}\n"
+                    f"seed {failed} failed, but passed when it was repeated: {_DEPENDS}\n"
                     f"{self.suspects(failed, arguments)}"
                 )
                 raise NotDeterministic(message)
-            if isinstance(self.seeds, int):  # others have those that they name
-                _keep(root, name, failed)
-            return self._small(again, arguments)
+            if isinstance(self.seeds, int):  # a list of seeds stays as it is
+                _save_seed(root, name, failed)
+            return self._small(repeated, arguments)
         if only is None:
             warn_of_missed(name, f"{len(seeds)} seeds", self.scenario, counted)
         return None
 
     def only(self, seed: int, arguments: dict[str, Any], *, shrinks: bool = True) -> "Run":
-        """Live one seed; a failed run has its smallest faults, if wanted."""
+        """Run one seed; shrink a failure if `shrinks`."""
         self.listen(arguments)
         run = self.live(seed, self.faults_of(seed), arguments)
         return self._small(run, arguments) if run.error is not None and shrinks else run
@@ -192,29 +193,29 @@ class ClusterTest:
         """Raise `NotDeterministic` unless two runs of a seed had the same events."""
         assert run.cluster is not None
         assert again.cluster is not None
-        found = first_difference(run.cluster.trace.lines(), again.cluster.trace.lines())
-        if found is not None:
-            number, was, now = found
+        difference = first_difference(run.cluster.trace.lines(), again.cluster.trace.lines())
+        if difference is not None:
+            number, old, new = difference
             message = (
                 f"two runs of seed {run.seed} differ at event {number + 1:,}: {_DEPENDS}\n"
-                f"  it was: {was}\n  it is:  {now}\n{self.suspects(run.seed, arguments)}"
+                f"  it was: {old}\n  it is:  {new}\n{self.suspects(run.seed, arguments)}"
             )
             raise NotDeterministic(message)
 
     def suspects(self, seed: int, arguments: dict[str, Any]) -> str:
-        """Live a seed again, and say what in it is likely to differ from run to run."""
+        """Run a seed again, and return likely reasons why its runs differ."""
         with watched() as calls:
             self.live(seed, self.faults_of(seed), arguments)
         if calls:
             return "  likely: " + ", ".join(calls[:5])
-        return "  likely: the order of a set, an id(), or what an earlier run left behind"
+        return "  likely: the order of a set, an id(), or global state of an earlier run"
 
     def _small(self, run: "Run", arguments: dict[str, Any]) -> "Run":
-        """Return a failed run with the smallest faults that were found for it in time."""
-        begin, worked, kind = time.monotonic(), time.process_time(), type(run.error)
+        """Shrink a failed run within the time limit; return it."""
+        start, cpu_start, kind = time.monotonic(), time.process_time(), type(run.error)
 
         def is_over(parts: int) -> bool:
-            return enough(parts, time.monotonic() - begin, time.process_time() - worked)
+            return enough(parts, time.monotonic() - start, time.process_time() - cpu_start)
 
         def lives(faults: list[Fault], steps: list[int]) -> bool:
             try:
@@ -222,14 +223,14 @@ class ClusterTest:
             except BaseException as error:
                 if ends_all(error):
                     raise
-                return False  # it skips
+                return False  # the test skips with these faults
 
         tries = Tries(lives, is_over)
         assert run.cluster is not None
         count = len(run.cluster.machines())
-        known = [resolved(fault, count) for fault in run.faults]
+        resolved_faults = [resolved(fault, count) for fault in run.faults]
         all_steps = list(range(run.cluster.steps_had)) if self.steps is None else self.steps
-        faults = known if tries.fails(known, all_steps) else run.faults
+        faults = resolved_faults if tries.fails(resolved_faults, all_steps) else run.faults
 
         def timed(faults: list[Fault], steps: list[int]) -> list[Fault]:
             struck = self.live(run.seed, faults, arguments, steps).struck
@@ -239,25 +240,25 @@ class ClusterTest:
         if len(steps) < run.cluster.steps_had:
             run.steps = steps
         small = self.live(run.seed, run.smallest, arguments, steps)
-        if small.error is not None:  # its text tells of what is left
+        if small.error is not None:  # its text fits the remaining faults
             run.error, run.struck = small.error, small.struck
         return run
 
 
 @dataclass
 class Run:
-    """One seed, lived.
+    """The run of one seed.
 
     Attributes:
-        seed: which.
-        faults: what went wrong in it.
-        error: how it failed; None if it passed.
-        cluster: what it was lived in, closed.
+        seed: the seed.
+        faults: the faults of the seed.
+        error: the failure; None if it passed.
+        cluster: the cluster, closed.
         smallest: the fewest faults with which it still fails.
-        steps: the steps of the test that are needed for that; None for all.
-        met: how often each mark was met.
-        struck: when, and at which places, faults began that waited for something.
-        times: when moments came for which faults can wait, if anybody listened.
+        steps: the steps of the test needed for the failure; None for all.
+        met: number of times that each mark was reached.
+        struck: actual starts and machines of the faults that waited for an event.
+        times: times of events that faults can wait for, if they were recorded.
     """
 
     seed: int
@@ -273,14 +274,14 @@ class Run:
     def program(
         self, scenario: Callable[..., object], request: "pytest.FixtureRequest | None" = None
     ) -> str:
-        """Return a test that fails as this run did.
+        """Return the source of a test that reproduces the failure of this run.
 
         Args:
-            scenario: the function that was lived.
-            request: that of its test, for parameters, fixtures and the class it stands in.
+            scenario: the function that was run.
+            request: the request of its test, for parameters, fixtures and its class.
         """
         faults = self.smallest if self.smallest is not None else self.faults
-        lines = "".join(f"    {fault},{self._told_of(fault)}\n" for fault in faults)
+        lines = "".join(f"    {fault},{self._comment(fault)}\n" for fault in faults)
         steps = "" if self.steps is None else f"steps={self.steps}, "
         options = (
             f"seeds=[{self.seed}], {steps}faults={f'[{chr(10)}{lines}]' if faults else '[]'}"
@@ -289,24 +290,24 @@ class Run:
         title = f"test_seed_{self.seed}"
         return Scenario(scenario, "cluster_test").program(needs, options, title, request)
 
-    def _told_of(self, fault: Fault) -> str:
-        """Return a comment: which machines a fault concerns, and when if it waited."""
+    def _comment(self, fault: Fault) -> str:
+        """Return a comment with the machines of a fault, and its start if it waited."""
         assert self.cluster is not None
         machines = self.cluster.machines()
-        at, places = self.struck.get(fault, (fault.at, fault.machines))
-        named = [machines[place].name for place in places if 0 <= place < len(machines)]
-        if not all(named) or not 0 < len(named) == len(places):
+        start, places = self.struck.get(fault, (fault.at, fault.machines))
+        names = [machines[place].name for place in places if 0 <= place < len(machines)]
+        if not all(names) or not 0 < len(names) == len(places):
             return ""
-        when = f", at {at:.6g} s" if fault in self.struck else ""
-        return f"  # {', '.join(named)}{when}"
+        when = f", at {start:.6g} s" if fault in self.struck else ""
+        return f"  # {', '.join(names)}{when}"
 
     def told(
         self, scenario: Callable[..., object], request: "pytest.FixtureRequest"
     ) -> BaseException:
-        """Return its error with a note: the seed, and a test that fails alike."""
+        """Return the error with a note: the seed, and a test that reproduces the failure."""
         assert self.error is not None
         program = self.program(scenario, request)
-        self.error.add_note(f"seed {self.seed}; this test fails alike:\n\n{program}")
+        self.error.add_note(f"seed {self.seed}; this test reproduces the failure:\n\n{program}")
         return self.error
 
 
@@ -318,22 +319,23 @@ def cluster_test(
     twice: bool = False,
     steps: Iterable[int] | None = None,
 ) -> Any:
-    """Make a function of a cluster a pytest test that lives many seeds.
+    """Turn a function of a cluster into a pytest test that runs with many seeds.
 
     Args:
         scenario: the function; its first argument is the cluster, others are fixtures.
-        seeds: how many, or which ones. It stops at the first that fails.
-        faults: what goes wrong: `swarm(…)` draws it for each seed, a list is the same for all.
-        twice: whether each seed is lived twice; the test fails where the two differ.
-        steps: which of the test's steps (`cluster.steps`) are taken; all by default.
+        seeds: number of seeds, or a list of seeds. The test stops at the first failure.
+        faults: the faults: `swarm(…)` draws them for each seed; a list is used for all seeds.
+        twice: whether to run each seed twice; the test fails if the two runs differ.
+        steps: numbers of the test's steps (`cluster.steps`) to take; all by default.
 
-    The failure is that of the scenario, with a note: its seed, and a test of a few lines with
-    the smallest faults that were found. `.scenario` of the test is the function itself.
+    A failure raises the exception of the scenario with a note: the seed, and a short test with
+    the smallest faults found. The attribute `.scenario` of the test is the original function.
 
-    Methods of test classes are tests as well; each seed has a copy of the instance.
+    Methods of test classes work as well; each seed gets a copy of the instance.
 
     Raises:
-        WrongArgument: it is no plain function of a cluster, or an option is of another kind.
+        WrongArgument: the function is not a plain function of a cluster, or an option has the
+            wrong type.
         WrongValue: there is no seed, or a negative one.
     """
     if scenario is None:
@@ -341,45 +343,45 @@ def cluster_test(
             cluster_test, seeds=seeds, faults=faults, twice=twice, steps=steps
         )
     test = ClusterTest(scenario, seeds, faults, twice=twice, steps=steps)
-    told = Scenario(scenario, "cluster_test")
+    function = Scenario(scenario, "cluster_test")
 
     @functools.wraps(scenario)
-    def lived(*bound: object, **arguments: Any) -> None:
+    def wrapper(*bound: object, **arguments: Any) -> None:
         from callboard.simulation.plugin import CLUSTER, seed_of
 
         __tracebackhide__ = True
-        here = copy(test)
-        here.scenario = told.of(bound)
-        request = told.fixtures(arguments)
+        bound_test = copy(test)
+        bound_test.scenario = function.of(bound)
+        request = function.fixtures(arguments)
         root = request.config.rootpath
         only = seed_of(request.config)
         with unlogged(request):
-            run = here.run(request.node.nodeid, arguments, only, root)
+            run = bound_test.run(request.node.nodeid, arguments, only, root)
         if run is None and only is not None:
             if request.config.getoption("--callboard-events") is not None:
-                cluster = here.live(only, here.faults_of(only), arguments).cluster
+                cluster = bound_test.live(only, bound_test.faults_of(only), arguments).cluster
                 assert cluster is not None
                 request.node.stash[CLUSTER] = cluster
         elif run is not None:
             assert run.cluster is not None
             request.node.stash[CLUSTER] = run.cluster
-            if run.smallest is not None:  # once more, for the log
-                here.live(run.seed, run.smallest, arguments, run.steps)
+            if run.smallest is not None:  # once more, so that pytest shows its log
+                bound_test.live(run.seed, run.smallest, arguments, run.steps)
             raise run.told(scenario, request)
 
-    lived.__signature__ = told.signature()  # type: ignore[attr-defined]
-    lived.scenario = scenario  # type: ignore[attr-defined]
-    lived.test = test  # type: ignore[attr-defined]
-    return lived
+    wrapper.__signature__ = function.signature()  # type: ignore[attr-defined]
+    wrapper.scenario = scenario  # type: ignore[attr-defined]
+    wrapper.test = test  # type: ignore[attr-defined]
+    return wrapper
 
 
 def enough(parts: int, took: float, worked: float) -> bool:
-    """Return whether a failure of so many faults and steps is left as it is.
+    """Return whether to stop shrinking a failure.
 
     Args:
-        parts: how many there are.
-        took: for how many seconds it has been made smaller.
-        worked: seconds of a processor that this process had meanwhile.
+        parts: number of its faults and steps.
+        took: seconds of real time spent on shrinking.
+        worked: seconds of CPU time spent on shrinking.
     """
     limit = SHRINK_SECONDS * (_MANY_LONGER if parts > _MANY else 1.0)
     return took > limit and (worked > limit or took > limit * _BUSY_LONGER)
@@ -389,30 +391,30 @@ def enough(parts: int, took: float, worked: float) -> bool:
 
 
 def _planned(seeds: int | list[int], name: str, root: Path | None) -> list[int]:
-    """Return the seeds of a test: those that failed before, then its own."""
+    """Return the seeds of a test: saved failures first, then its own."""
     if isinstance(seeds, list):
         return seeds
     chance = environment.chance(name)
     drawn = [chance.randrange(2**31) for _ in range(environment.seeds(seeds))]
-    return list(dict.fromkeys([*_kept(root, name), *drawn]))
+    return list(dict.fromkeys([*_saved_seeds(root, name), *drawn]))
 
 
 def _file(root: Path, name: str) -> Path:
-    """Return where the failed seeds of a test are."""
+    """Return the file of the failed seeds of a test."""
     return root / KEPT / f"{zlib.crc32(name.encode()):08x}.txt"
 
 
-def _kept(root: Path | None, name: str) -> list[int]:
-    """Return the seeds of a test that failed before."""
+def _saved_seeds(root: Path | None, name: str) -> list[int]:
+    """Return the saved failed seeds of a test."""
     if root is None or not _file(root, name).exists():
         return []
     lines = _file(root, name).read_text(encoding="utf-8").split("\n")
     return [int(line) for line in lines if line.strip().isdecimal()]
 
 
-def _keep(root: Path | None, name: str, seed: int) -> None:
-    """Keep a seed that failed."""
-    if root is None or seed in _kept(root, name):
+def _save_seed(root: Path | None, name: str, seed: int) -> None:
+    """Save a failed seed."""
+    if root is None or seed in _saved_seeds(root, name):
         return
     path = _file(root, name)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -421,13 +423,13 @@ def _keep(root: Path | None, name: str, seed: int) -> None:
         file.write((f"# {name}\n" if is_new else "") + f"{seed}\n")
 
 
-# --- many at once ---
+# --- parallel runs ---
 
 
 def _first_failure(
     test: ClusterTest, seeds: Sequence[int], arguments: dict[str, Any], counted: Counter[str]
 ) -> int | None:
-    """Live seeds until one fails, on all processors where that is possible."""
+    """Run seeds until one fails, on all processors if possible; return the failed seed."""
     end = time.monotonic() + environment.seconds(math.inf)
     jobs = _jobs(len(seeds))
     if jobs == 1:
@@ -458,7 +460,7 @@ def _first_failure(
 
 
 def _jobs(seeds: int) -> int:
-    """Return how many processes live seeds; one where forks are not safe or not worth it."""
+    """Return the number of processes; 1 if forking is unsafe or not worthwhile."""
     return 1 if seeds < 8 else min(processors(), seeds)
 
 
@@ -470,7 +472,7 @@ def _child(
     over: Any,
     answers: Any,
 ) -> None:
-    """Live a share of the seeds in a process of its own."""
+    """Run a share of the seeds in a child process."""
     counted: Counter[str] = Counter()
     problem = None
     failed: int | None = None
@@ -479,7 +481,7 @@ def _child(
         problem = None if failed is None else "failed"
     except NotDeterministic as error:
         problem = str(error)
-    except BaseException:  # noqa: BLE001 - the parent has to hear of it
+    except BaseException:  # noqa: BLE001 - reported to the parent
         problem = traceback.format_exc()
     answers.put((failed, dict(counted), problem))
     os._exit(0)
@@ -493,7 +495,7 @@ def _live_all(
     end: float,
     over: Any = None,
 ) -> int | None:
-    """Live seeds one after the other; returns the first that fails.
+    """Run seeds one after another; return the first that fails.
 
     Raises:
         NotDeterministic: two runs of a seed differ.
@@ -507,7 +509,7 @@ def _live_all(
         except BaseException:
             if over is None:
                 raise
-            return seed  # the parent lives it again, and so is told that the test skips
+            return seed  # the parent repeats it and gets the same exception
         counted.update(run.met)
         if run.error is not None:
             return seed

@@ -1,7 +1,7 @@
-"""Whether messages arrived as they were promised: none lost, none twice, in their order.
+"""Checkers for message delivery: nothing lost, nothing duplicated, order kept.
 
-These checkers look at what `History.sent`, `publish`, `received` and `take` recorded. A message
-is known by its key and its value, so the values of a key differ.
+They check what `History.sent`, `publish`, `received` and `take` recorded. A message is
+identified by its key and value, so each message of a key must have a different value.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -11,146 +11,154 @@ from callboard.support.text import shown
 
 
 class MessageLost(HistoryViolation):
-    """A message that was acknowledged did not arrive."""
+    """A confirmed message did not arrive."""
 
 
 class MessageDoubled(HistoryViolation):
-    """A client got a message twice, or one that nobody sent."""
+    """A client received a message twice, or one that was never sent."""
 
 
 class OutOfOrder(HistoryViolation):
-    """A client got messages of one sender in another order than they were sent in."""
+    """A client received messages of one sender in the wrong order."""
 
 
 class NothingLost:
-    """Acknowledged is never lost: each message with a receipt arrived."""
+    """Checks that each confirmed message arrived."""
 
     def __init__(
         self, receivers: Iterable[object] | None = None, *, every: bool = False
     ) -> None:
-        """Say who has to get it, and what.
+        """Create the checker.
 
         Args:
-            receivers: each of them has to get each message; by default each client that got any
-                message of the key, and somebody at least.
-            every: messages without a receipt have to arrive as well, for services that promise
-                it to all, such as topics without faults.
+            receivers: clients that must each receive every message. By default these are the
+                clients that received any message of the key; there must be at least one.
+            every: whether unconfirmed messages must arrive too, for services that deliver all
+                messages, such as topics without faults.
         """
-        self._receivers = None if receivers is None else [str(each) for each in receivers]
+        self._receivers = (
+            None if receivers is None else [str(receiver) for receiver in receivers]
+        )
         self._every = every
 
     def __call__(self, history: History) -> None:
-        """Judge a history.
+        """Check a history.
 
         Raises:
             MessageLost: a message did not arrive.
         """
-        got: dict[Hashable, dict[str, set[Hashable]]] = {}
-        for each in _receives(history):
-            readers = got.setdefault(identity(each.key), {})
-            readers.setdefault(each.client, set()).add(identity(each.value))
-        for sent in _sends(history).values():
-            is_promised = sent.outcome == "answered" or self._every
-            if not is_promised or sent.outcome == "failed":
+        received: dict[Hashable, dict[str, set[Hashable]]] = {}
+        for operation in _receives(history):
+            readers = received.setdefault(identity(operation.key), {})
+            readers.setdefault(operation.client, set()).add(identity(operation.value))
+        for send in _sends(history).values():
+            is_promised = send.outcome == "answered" or self._every
+            if not is_promised or send.outcome == "failed":
                 continue
-            readers = got.get(identity(sent.key), {})
-            wanted = self._receivers if self._receivers is not None else list(readers)
-            lacking = [
-                each for each in wanted if identity(sent.value) not in readers.get(each, ())
+            readers = received.get(identity(send.key), {})
+            receivers = self._receivers if self._receivers is not None else list(readers)
+            missing = [
+                operation
+                for operation in receivers
+                if identity(send.value) not in readers.get(operation, ())
             ]
-            if lacking or not wanted:
-                whom = ", ".join(sorted(lacking)) or "anybody"
-                message = f"{_told(sent)} did not come to {whom}:\n{draw([sent])}"
+            if missing or not receivers:
+                names = ", ".join(sorted(missing)) or "any client"
+                message = f"{_described(send)} did not arrive at {names}:\n{draw([send])}"
                 raise MessageLost(message)
 
 
 class ExactlyOnce(NothingLost):
-    """Each message with a receipt arrived, none came twice, and none from nowhere."""
+    """Checks that each confirmed message arrived, once, and that no other ones did."""
 
     def __call__(self, history: History) -> None:
-        """Judge a history.
+        """Check a history.
 
         Raises:
-            MessageDoubled: a message came twice, or nobody sent it.
-            MessageLost: one did not arrive.
+            MessageDoubled: a message arrived twice, or was never sent.
+            MessageLost: a message did not arrive.
         """
         at_most_once(history)
         super().__call__(history)
 
 
 def at_most_once(history: History) -> None:
-    """Check that no client got a message twice, and none that nobody sent.
+    """Check that no client received a message twice, or one that was never sent.
 
     Raises:
-        MessageDoubled: one did.
+        MessageDoubled: a client did.
     """
     sends = _sends(history)
-    seen: dict[Hashable, Operation] = {}
-    for got in _receives(history):
-        known = (identity(got.key), identity(got.value))
-        sent = sends.get(known)
-        if sent is None or sent.outcome == "failed":
-            what = "nobody sent" if sent is None else "was refused"
-            drawn = draw([got] if sent is None else [sent, got])
-            message = f"{got.client} got a message that {what}:\n{drawn}"
+    arrivals: dict[Hashable, Operation] = {}
+    for arrival in _receives(history):
+        message_key = (identity(arrival.key), identity(arrival.value))
+        send = sends.get(message_key)
+        if send is None or send.outcome == "failed":
+            problem = "was never sent" if send is None else "was refused"
+            drawing = draw([arrival] if send is None else [send, arrival])
+            message = f"{arrival.client} received a message that {problem}:\n{drawing}"
             raise MessageDoubled(message)
-        if (first := seen.setdefault((got.client, known), got)) is not got:
-            message = f"{_told(sent)} came to {got.client} twice:\n{draw([sent, first, got])}"
+        first = arrivals.setdefault((arrival.client, message_key), arrival)
+        if first is not arrival:
+            operations = [send, first, arrival]
+            message = f"{_described(send)} reached {arrival.client} twice:\n{draw(operations)}"
             raise MessageDoubled(message)
 
 
 def in_order(history: History) -> None:
-    """Check that each client got the messages of each sender in the order of their sending.
+    """Check that each client received the messages of each sender in the order of sending.
 
-    Messages may be missing, and may come again, as long as none is overtaken by a later one
-    that came for the first time.
+    Messages may be missing. Repetitions are ignored; only the first arrival of each message
+    counts.
 
     Raises:
-        OutOfOrder: a message came behind one that was sent later.
+        OutOfOrder: a message arrived after one that was sent later.
     """
     sends = _sends(history)
     latest: dict[Hashable, tuple[Operation, Operation]] = {}
-    seen: set[Hashable] = set()
-    for got in _receives(history):
-        known = (identity(got.key), identity(got.value))
-        sent = sends.get(known)
-        if sent is None or (got.client, known) in seen:
+    arrived: set[Hashable] = set()
+    for received in _receives(history):
+        message_key = (identity(received.key), identity(received.value))
+        send = sends.get(message_key)
+        if send is None or (received.client, message_key) in arrived:
             continue
-        seen.add((got.client, known))
-        pair = (sent.client, got.client, known[0])
-        before = latest.get(pair)
-        if before is not None and sent.began < before[0].began:
+        arrived.add((received.client, message_key))
+        pair = (send.client, received.client, message_key[0])
+        previous = latest.get(pair)
+        if previous is not None and send.began < previous[0].began:
             message = (
-                f"{_told(sent)} came to {got.client} behind a later one:\n"
-                f"{draw([sent, *before, got])}"
+                f"{_described(send)} reached {received.client} after a later one:\n"
+                f"{draw([send, *previous, received])}"
             )
             raise OutOfOrder(message)
-        latest[pair] = (sent, got)
+        latest[pair] = (send, received)
 
 
 def _sends(history: History) -> dict[Hashable, Operation]:
-    """Return what was sent, by key and value.
+    """Return the sent messages by key and value.
 
     Raises:
         ValueError: two messages of a key have the same value.
     """
     sends: dict[Hashable, Operation] = {}
-    for each in history.operations:
-        if each.name == "send":
-            known = (identity(each.key), identity(each.value))
-            if sends.setdefault(known, each) is not each:
-                message = f"{_told(each)} was sent twice; number the messages of a key"
+    for operation in history.operations:
+        if operation.name == "send":
+            message_key = (identity(operation.key), identity(operation.value))
+            if sends.setdefault(message_key, operation) is not operation:
+                message = (
+                    f"{_described(operation)} was sent twice; number the messages of a key"
+                )
                 raise ValueError(message)
     return sends
 
 
 def _receives(history: History) -> Iterator[Operation]:
-    """Return what clients got, in its order."""
-    return (each for each in history.operations if each.name == "receive")
+    """Return the received messages, in the order of arrival."""
+    return (operation for operation in history.operations if operation.name == "receive")
 
 
-def _told(sent: Operation) -> str:
-    """Return a message in words."""
-    on = "" if sent.key is None else f" on {shown(sent.key, 60)}"
-    who = f" by {sent.client}" if sent.client else ""
-    return f"the message {shown(sent.value, 60)} sent{who}{on}"
+def _described(operation: Operation) -> str:
+    """Return a description of a sent message."""
+    topic = "" if operation.key is None else f" on {shown(operation.key, 60)}"
+    sender = f" by {operation.client}" if operation.client else ""
+    return f"the message {shown(operation.value, 60)} sent{sender}{topic}"

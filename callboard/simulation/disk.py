@@ -1,15 +1,14 @@
-"""A simulated disk: files in memory, by seed, that lose at a crash what was not synced.
+"""A simulated disk: files in memory that lose unsynced data in a crash, depending on the seed.
 
-It promises what POSIX promises and no more. What was written is seen at once by all, and
-durable after `fsync` of the file; a name that was made, renamed or removed is durable after
-`sync_folder`. Until then a change waits in a list of its file or folder (an inode). A crash
-carries out a part of that list only, in order: a random number of changes, the next write up to
-a random byte, and perhaps some sectors of zeros where written data had not reached the disk. On
-top of that the disk fails when told to: short writes, no room, an `fsync` with an error, bits
-that flip.
+It guarantees what POSIX guarantees and nothing else. Writes are visible to all readers at once,
+and durable after `fsync` of the file; a created, renamed or removed name is durable after
+`sync_folder`. Until then, changes are pending in a list of their file or folder (an inode). A
+crash applies only a part of that list, in order: a random number of changes, the next write up
+to a random byte, and sometimes with sectors of zeros where data had not reached the disk. In
+addition, the disk can be told to fail: short writes, no space, failing `fsync`, flipped bits.
 
-Programs that are tested on it take a `Disk` as an argument, and get a
-`callboard.simulation.RealDisk` or something of their own like it elsewhere.
+Programs that are tested with it take a `Disk` as an argument; in production they get a
+`callboard.simulation.RealDisk` or their own implementation.
 """
 
 import errno
@@ -22,13 +21,13 @@ from callboard.commitlog.disk import check_rename
 from callboard.commitlog.errors import FolderInPlace
 from callboard.support.dataclass import dataclass
 
-#: Bytes that a disk writes whole or not at all.
+#: Bytes that a disk writes atomically.
 SECTOR: Final = 512
 
-#: Part of the crashes after which some sectors of unsynced writes are zeros.
+#: Fraction of crashes after which some sectors of unsynced writes are zeros.
 HOLES: Final = 0.25
 
-#: A write: its offset and bytes. Or with None: the file ends at this size from now on.
+#: A write: its offset and bytes. With None instead of bytes: a truncation to this size.
 Change = tuple[int, bytes | None]
 
 
@@ -36,13 +35,13 @@ class FileInode:
     """One file."""
 
     def __init__(self) -> None:
-        """Make an empty file that no crash would keep."""
+        """Create an empty file without durable contents."""
         self.seen = bytearray()
         self._durable = bytearray()
         self._pending: list[Change] = []
 
     def change(self, change: Change) -> None:
-        """Carry out a change that is not durable yet."""
+        """Apply a change; it is not durable yet."""
         _apply(self.seen, change)
         self._pending.append(change)
 
@@ -53,9 +52,9 @@ class FileInode:
         self._pending.clear()
 
     def sync_failed(self, rng: random.Random) -> None:
-        """Make some changes durable and forget that the others still have to be.
+        """Make some changes durable and drop the others from the pending ones.
 
-        Linux does so after an error: a later `fsync` that succeeds says nothing of them.
+        Linux does so after an I/O error: a later `fsync` succeeds although they are lost.
         """
         for change in self._pending:
             if rng.random() < 0.5:
@@ -63,18 +62,18 @@ class FileInode:
         self._pending.clear()
 
     def flip(self, bit: int) -> None:
-        """Flip a bit for good: on the disk, and for who reads."""
+        """Flip a bit permanently, on the disk and for readers."""
         for content in (self.seen, self._durable):
             if bit < len(content) * 8:
                 content[bit // 8] ^= 1 << bit % 8
 
     def crash(self, rng: random.Random) -> None:
-        """Keep what a crash leaves."""
-        kept = rng.randint(0, len(self._pending))
+        """Reduce the contents to what a crash leaves."""
+        count = rng.randint(0, len(self._pending))
         has_holes = rng.random() < HOLES
-        for change in self._pending[:kept]:
+        for change in self._pending[:count]:
             self._apply_torn(change, None, rng if has_holes else None)
-        for change in self._pending[kept : kept + 1]:
+        for change in self._pending[count : count + 1]:
             if change[1]:
                 size = rng.randint(0, len(change[1]))
                 self._apply_torn(change, size, rng if has_holes else None)
@@ -84,7 +83,7 @@ class FileInode:
     def _apply_torn(
         self, change: Change, size: int | None, holes: random.Random | None
     ) -> None:
-        """Carry out a random part of a change, as a crash in the middle of it does."""
+        """Apply a part of a change, as a crash in the middle of it does."""
         offset, data = change
         if data is None:
             _apply(self._durable, change)
@@ -99,7 +98,7 @@ class FileInode:
 
 
 def _apply(content: bytearray, change: Change) -> None:
-    """Carry out a change of a file's contents."""
+    """Apply a change to a file's contents."""
     offset, data = change
     if data is None:
         del content[offset:]
@@ -110,21 +109,21 @@ def _apply(content: bytearray, change: Change) -> None:
 
 
 class FolderInode:
-    """One folder: names and what they stand for. Each change of it is whole or not at all."""
+    """One folder: names with their inodes. Each change of it is atomic."""
 
     def __init__(self) -> None:
-        """Make an empty folder."""
+        """Create an empty folder."""
         self.seen: dict[str, FileInode | FolderInode] = {}
         self._durable: dict[str, FileInode | FolderInode] = {}
         self._pending: list[dict[str, FileInode | FolderInode | None]] = []
 
     def change(self, entries: "dict[str, FileInode | FolderInode | None]") -> None:
-        """Set several names in one step; None takes a name away."""
+        """Set several names atomically; None removes a name."""
         _enter(self.seen, entries)
         self._pending.append(entries)
 
     def keep(self, name: str, inode: "FileInode | FolderInode") -> None:
-        """Enter a name that is durable at once."""
+        """Set a name that is durable immediately."""
         self.seen[name] = self._durable[name] = inode
 
     def sync(self) -> None:
@@ -134,7 +133,7 @@ class FolderInode:
         self._pending.clear()
 
     def crash(self, rng: random.Random) -> None:
-        """Keep what a crash leaves, also below this folder."""
+        """Reduce the folder and everything below it to what a crash leaves."""
         for entries in self._pending[: rng.randint(0, len(self._pending))]:
             _enter(self._durable, entries)
         self._pending.clear()
@@ -147,7 +146,7 @@ def _enter(
     names: "dict[str, FileInode | FolderInode]",
     entries: "dict[str, FileInode | FolderInode | None]",
 ) -> None:
-    """Enter or remove a name: seen at once, durable later."""
+    """Set and remove names."""
     for name, inode in entries.items():
         if inode is None:
             names.pop(name, None)
@@ -157,50 +156,50 @@ def _enter(
 
 @dataclass(slots=True)
 class DiskFaults:
-    """What goes wrong, as parts (0 to 1) of the calls; change it at any time."""
+    """Faults as fractions (0 to 1) of calls; tests may change them at any time."""
 
     short_writes: float = 0.0
     fsync_errors: float = 0.0
     bit_flips: float = 0.0
-    #: Bytes that all files together may have; None is no limit.
+    #: Maximum bytes of all files together; None is no limit.
     capacity: int | None = None
-    #: Seconds that each write and each `fsync` takes; the node that asks waits for them.
+    #: Seconds of each write and each `fsync`; the calling node is blocked for them.
     latency: float = 0.0
 
 
 class PowerLost(BaseException):
-    """Ends a handler whose machine ended at this change of its disk."""
+    """Aborts a handler whose machine was ended at a change of its disk."""
 
 
 def _nothing() -> None:
-    """Do nothing: no fault waits for a change."""
+    """Do nothing: no fault waits for a disk change."""
 
 
 class SimulatedDisk:
     """A `Disk` in memory; the same seed and the same calls give the same results."""
 
     def __init__(self, seed: int = 0) -> None:
-        """Make an empty disk."""
+        """Create an empty disk."""
         self.faults = DiskFaults()
         self.random = random.Random(seed)
-        #: How often it crashed; files that were open before are closed.
+        #: Number of crashes; files opened before the last crash are closed.
         self.crashes = 0
-        #: Called with the seconds that a call takes.
+        #: Called with the duration of a call in seconds.
         self.works: Callable[[float], object] = float
-        #: Called behind each change.
+        #: Called after each change.
         self.changed: Callable[[], object] = _nothing
-        #: Whether who uses it is stopped: its node ended in the middle of a handler.
+        #: Whether calls raise `PowerLost`: the node was ended in the middle of a handler.
         self.is_stopped = False
         self._root = FolderInode()
 
-    # --- what a disk can do ---
+    # --- the interface of a disk ---
 
     def open(self, path: str, *, append: bool = False) -> "SimulatedFile":
-        """Open a file to read it, or with `append` to write as well, made if needed.
+        """Open a file for reading; with `append` also for writing, and create it if missing.
 
         Raises:
-            FileNotFoundError: there is none, or not its folder.
-            FolderInPlace: it is a folder.
+            FileNotFoundError: the file or its folder does not exist.
+            FolderInPlace: the path is a folder.
         """
         folder, name, inode = self._look(path)
         if inode is None:
@@ -214,10 +213,10 @@ class SimulatedDisk:
         return SimulatedFile(self, inode, is_writable=append)
 
     def mkdir(self, path: str) -> None:
-        """Make a folder.
+        """Create a folder.
 
         Raises:
-            FileExistsError: the name is taken.
+            FileExistsError: the name exists.
         """
         folder, name, inode = self._look(path)
         if inode is not None:
@@ -226,28 +225,28 @@ class SimulatedDisk:
         self.did_change()
 
     def furnish(self, path: str) -> None:
-        """Make a folder that is durable at once, as one that a machine begins with."""
+        """Create a folder that is durable immediately, as part of a new machine."""
         folder, name, inode = self._look(path)
         if inode is not None:
             raise _error(errno.EEXIST, path)
         folder.keep(name, FolderInode())
 
     def rename(self, old: str, new: str) -> None:
-        """Rename within one folder; what has the new name is replaced, all in one step.
+        """Rename within one folder; an existing file is replaced atomically.
 
         Raises:
-            FileNotFoundError: there is no `old`.
+            FileNotFoundError: `old` does not exist.
             IsADirectoryError: a file would replace a folder.
             NotADirectoryError: a folder would replace a file.
-            OSError: a folder would replace one that is not empty.
+            OSError: a folder would replace a folder with entries.
             ValueError: the folders differ.
         """
         check_rename(old, new)
-        folder, before, inode = self._look(old)
-        _, after, replaced = self._look(new)
-        if inode is None or not before:
+        folder, old_name, inode = self._look(old)
+        _, new_name, replaced = self._look(new)
+        if inode is None or not old_name:
             raise _error(errno.ENOENT, old)
-        if before == after:
+        if old_name == new_name:
             return
         if isinstance(inode, FileInode) and isinstance(replaced, FolderInode):
             raise _error(errno.EISDIR, new)
@@ -255,16 +254,16 @@ class SimulatedDisk:
             raise _error(errno.ENOTDIR, new)
         if isinstance(replaced, FolderInode) and replaced.seen:
             raise _error(errno.ENOTEMPTY, new)
-        folder.change({before: None, after: inode})
+        folder.change({old_name: None, new_name: inode})
         self.did_change()
 
     def rmdir(self, path: str) -> None:
         """Remove an empty folder.
 
         Raises:
-            FileNotFoundError: there is none.
-            NotADirectoryError: it is a file.
-            OSError: it is not empty, or the root.
+            FileNotFoundError: the folder does not exist.
+            NotADirectoryError: the path is a file.
+            OSError: the folder has entries, or is the root.
         """
         inode = self._folder(path)
         folder, name, _ = self._look(path)
@@ -274,11 +273,11 @@ class SimulatedDisk:
         self.did_change()
 
     def unlink(self, path: str) -> None:
-        """Remove a file's name; who has it open can go on.
+        """Remove the name of a file; open files remain usable.
 
         Raises:
-            FileNotFoundError: there is none.
-            IsADirectoryError: it is a folder.
+            FileNotFoundError: the file does not exist.
+            IsADirectoryError: the path is a folder.
         """
         folder, name, _ = self._look(path)
         if not isinstance(self.find(path), FileInode):
@@ -290,7 +289,7 @@ class SimulatedDisk:
         """Return the names in a folder, sorted.
 
         Raises:
-            NotADirectoryError: it is a file.
+            NotADirectoryError: the path is a file.
         """
         return sorted(self._folder(path).seen)
 
@@ -298,7 +297,7 @@ class SimulatedDisk:
         """Return the size of a file in bytes.
 
         Raises:
-            FolderInPlace: it is a folder.
+            FolderInPlace: the path is a folder.
         """
         inode = self.find(path)
         if not isinstance(inode, FileInode):
@@ -309,7 +308,7 @@ class SimulatedDisk:
         """Make the names in a folder durable.
 
         Raises:
-            OSError: the disk says that it failed (`faults.fsync_errors`).
+            OSError: the sync failed (`faults.fsync_errors`).
         """
         folder = self._folder(path)
         self.take_time()
@@ -318,53 +317,53 @@ class SimulatedDisk:
         self.did_change()
 
     def did_change(self) -> None:
-        """Tell who waits for a change, and stop a node that this was the end of."""
+        """Report a change; abort the handler if a fault ended its node at this change."""
         self.changed()
         self.check_power()
 
     def check_power(self) -> None:
-        """Stop a node that ended in the middle of a handler."""
+        """Abort the handler of a node that has ended."""
         if self.is_stopped:
             raise PowerLost
 
-    # --- what goes wrong ---
+    # --- faults ---
 
     def crash(self) -> None:
-        """Lose the power: any part of what was not synced is lost, open files are closed."""
+        """Lose power: a random part of the unsynced data is lost, open files are closed."""
         self.crashes += 1
         self._root.crash(self.random)
 
     def flip_bit(self, path: str, bit: int) -> None:
-        """Flip a bit of a file for good; bit 0 is the lowest one of its first byte."""
+        """Flip a bit of a file permanently; bit 0 is the lowest bit of its first byte."""
         inode = self.find(path)
         assert isinstance(inode, FileInode), f"{path} is a folder"
         inode.flip(bit)
 
     def room(self) -> int | None:
-        """Return how many bytes can still be written; None is no limit."""
+        """Return the free space in bytes; None is no limit."""
         if self.faults.capacity is None:
             return None
         return max(0, self.faults.capacity - self.used)
 
     @property
     def used(self) -> int:
-        """The bytes of all files."""
+        """The total size of all files, in bytes."""
         return _bytes_of(self._root)
 
     def take_time(self) -> None:
-        """Let a call take as long as the disk needs."""
+        """Block the calling node for the latency of the disk."""
         if self.faults.latency:
             self.works(self.faults.latency)
 
     def fail_fsync(self, path: str) -> None:
-        """Raise an error for a part of the calls."""
+        """Raise an error for a fraction of the calls."""
         if self.faults.fsync_errors and self.random.random() < self.faults.fsync_errors:
             raise _error(errno.EIO, path)
 
     # --- names ---
 
     def _look(self, path: str) -> "tuple[FolderInode, str, FileInode | FolderInode | None]":
-        """Return a path's folder, its last name (none for the root), and what has it."""
+        """Return a path's folder, its last name (empty for the root), and its inode, if any."""
         self.check_power()
         names = [name for name in path.split("/") if name]
         folder = self._root
@@ -379,7 +378,7 @@ class SimulatedDisk:
         return folder, name, folder.seen.get(name) if name else folder
 
     def find(self, path: str) -> FileInode | FolderInode:
-        """Return what has a path; raise `FileNotFoundError` where nothing has."""
+        """Return the inode of a path; raise `FileNotFoundError` without one."""
         _, _, inode = self._look(path)
         if inode is None:
             raise _error(errno.ENOENT, path)
@@ -405,19 +404,18 @@ class SimulatedFile:
         self._life = disk.crashes
 
     def write(self, data: bytes) -> int:
-        """Write at the end; returns how many bytes were taken, which may be fewer.
+        """Append bytes; return the number written, which may be smaller.
 
         Raises:
-            OSError: there is no room for a single byte; or the file is closed, or open to
-                read.
+            OSError: the disk is full, or the file is closed or open for reading only.
         """
         return self.pwrite(data, len(self._inode.seen))
 
     def pwrite(self, data: bytes, offset: int) -> int:
-        """Write at an offset, as `write` does; zeros fill what lies between the end and it.
+        """Write at an offset, like `write`; a gap after the end is filled with zeros.
 
         Raises:
-            OSError: as of `write`; or the offset is negative.
+            OSError: as for `write`, or the offset is negative.
         """
         self._check(is_write=True)
         if offset < 0:
@@ -436,27 +434,27 @@ class SimulatedFile:
         return size
 
     def is_in_place(self) -> bool:
-        """Return True: nobody but its owner changes a simulated disk."""
+        """Return True: no other program replaces files of a simulated disk."""
         return True
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Return up to `size` bytes from an offset; fewer only at the end of the file."""
+        """Read `size` bytes from an offset; fewer only at the end of the file."""
         self._check()
         if offset < 0:
             raise _error(errno.EINVAL, "")
-        found = bytes(self._inode.seen[offset : offset + size])
+        data = bytes(self._inode.seen[offset : offset + size])
         faults, rng = self._disk.faults, self._disk.random
-        if found and faults.bit_flips and rng.random() < faults.bit_flips:
-            changed, bit = bytearray(found), rng.randrange(len(found) * 8)
+        if data and faults.bit_flips and rng.random() < faults.bit_flips:
+            changed, bit = bytearray(data), rng.randrange(len(data) * 8)
             changed[bit // 8] ^= 1 << bit % 8
             return bytes(changed)
-        return found
+        return data
 
     def truncate(self, size: int) -> None:
-        """Set the size; zeros fill what is added.
+        """Set the size; added bytes are zeros.
 
         Raises:
-            OSError: the file is closed, or open to read; or the size is negative.
+            OSError: the file is closed or open for reading only, or the size is negative.
         """
         self._check()
         if size < 0 or not self._is_writable:
@@ -473,8 +471,8 @@ class SimulatedFile:
         """Make the contents durable, but not the name.
 
         Raises:
-            OSError: the disk says that it failed; what was written may be lost at a crash,
-                also when a later call succeeds.
+            OSError: the sync failed. Earlier writes may be lost in a crash, even if a later
+                call succeeds.
         """
         self._check()
         self._disk.take_time()
@@ -489,14 +487,15 @@ class SimulatedFile:
     def close(self) -> None:
         """Close the file; this makes nothing durable.
 
-        A file of before a crash is let go of: what is left of that life may be collected late.
+        A file from before a crash may be closed as well: objects of the former process may be
+        garbage-collected late.
         """
         if self._life == self._disk.crashes:
             self._check()
         self._is_open = False
 
     def _check(self, *, is_write: bool = False) -> None:
-        """Raise unless the file is open, and open to write if that is wanted."""
+        """Raise unless the file is open; with `is_write`, for writing."""
         self._disk.check_power()
         is_open = self._is_open and self._life == self._disk.crashes
         if not is_open or (is_write and not self._is_writable):
@@ -504,7 +503,7 @@ class SimulatedFile:
 
 
 def _bytes_of(folder: FolderInode) -> int:
-    """Return the bytes of all files below a folder."""
+    """Return the total size of all files below a folder, in bytes."""
     return sum(
         _bytes_of(inode) if isinstance(inode, FolderInode) else len(inode.seen)
         for inode in folder.seen.values()
@@ -512,5 +511,5 @@ def _bytes_of(folder: FolderInode) -> int:
 
 
 def _error(code: int, path: str) -> OSError:
-    """Return the system's error of a number for a path."""
+    """Return the OSError of an error number, for a path."""
     return OSError(code, os.strerror(code), path)

@@ -1,17 +1,17 @@
-"""Faults of a simulated cluster, as values: when, to which machines, how long, how much.
+"""Faults of a simulated cluster as values: kind, machines, start, duration, amount.
 
-A kind of fault is called with the places of its machines, in the order in which they were made,
-and gives a `Fault`: `partition(0, 1, at=2.0, lasts=3.5)`. A swarm draws them from a seed
+Calling a kind of fault with the indices of its machines, in the order of creation, returns a
+`Fault`: `partition(0, 1, at=2.0, lasts=3.5)`. A swarm draws faults from a seed
 (`callboard.simulation.runs.swarm`).
 
-A fault begins at a time, or behind it when something happens: `crash(1, at=2.0, on="disk")`
-takes the power away in the middle of a handler, behind the first change of that disk from then
-on. Much of what goes wrong needs a moment that no time would hit by chance. Which machine comes
-to such a moment is not known before: `isolate("doer", on="mark", after=0.1)` cuts off the one
-that was elected, whichever it is, a tenth of a second later.
+A fault starts at a time, or at the first event of a given kind after that time.
+`crash(1, at=2.0, on="disk")` cuts the power right after the first disk change after 2 s, in the
+middle of a handler. Many bugs need a moment that no fixed time would hit. The machine that
+triggers the event may be unknown beforehand: `isolate("doer", on="mark", after=0.1)` isolates
+whichever machine was elected, 0.1 s after it reached the mark.
 
-When a fault ends, what it did is undone; others of the same machines that still last are done
-again. Machines keep their faults when their nodes start again.
+When a fault ends, its effect is undone, and the effects of other active faults of the same
+machines are applied again. Restarted nodes keep the faults of their machines.
 """
 
 import math
@@ -30,27 +30,28 @@ from callboard.simulation.programs.host import SimulatedHost
 from callboard.simulation.runner import runner_of
 from callboard.support.dataclass import dataclass
 
-#: What a fault may wait for: its first machine sends bytes, changes its disk, comes to a mark
-#: (`reachable`, or `sometimes` with a condition that holds), or has started again.
+#: Events of the fault's first machine that a fault may wait for: it sends bytes, changes its
+#: disk, reaches a mark (`reachable`, or `sometimes` with a true condition), or has restarted.
 OWN_MOMENTS: Final = ("send", "disk", "mark", "start")
 
-#: The same, and moments of no machine: a history notes an answer; the test did something.
+#: All events that a fault may wait for: those, and two of no particular machine: a history
+#: records an answer; the test makes a call.
 MOMENTS: Final = (*OWN_MOMENTS, "answer", "test")
 
-#: The place of the machine that comes to the moment for which a fault waits.
+#: The index that stands for the machine that triggers the event.
 DOER: Final = -1
 
-#: What stands for that place in a program.
+#: The name of that index in a test.
 _DOER_NAME: Final = "doer"
 
-#: Half of the faults begin between this time and the last, each order of magnitude as likely:
-#: tests may be over in less than a second.
+#: Earliest start, in seconds, of the half of the faults whose start is drawn log-uniformly:
+#: many tests are over in less than a second.
 SOONEST: Final = 0.002
 
-#: Seconds that a fault of a swarm lasts at least, unless its kind says otherwise.
+#: Minimum duration, in seconds, of a fault of a swarm, unless its kind sets another.
 SHORTEST: Final = 0.05
 
-#: Seconds until a node starts again that its disk did not let start, at least.
+#: Minimum seconds until a node restarts whose previous start failed because of its disk.
 _AGAIN: Final = 1.0
 
 
@@ -59,14 +60,14 @@ class Fault:
     """One fault of a run.
 
     Attributes:
-        kind: what goes wrong.
-        machines: which ones, by the order in which the cluster made them.
-        at: virtual seconds after the cluster was made at which it begins.
-        lasts: seconds until it ends.
-        amount: how much, in the unit of the kind; 0 where there is nothing to say.
-        on: what it waits for from then on, one of `MOMENTS`; empty for nothing.
-        skip: how many of these it lets pass.
-        after: seconds between that moment and its begin.
+        kind: the kind of fault.
+        machines: indices of the affected machines, in the order of creation.
+        at: start, in virtual seconds after the creation of the cluster.
+        lasts: duration in seconds.
+        amount: the amount in the unit of the kind; 0 if the kind has none.
+        on: the event it waits for after `at`, one of `MOMENTS`; empty for none.
+        skip: number of these events to skip.
+        after: seconds between the event and the start.
     """
 
     kind: "FaultKind"
@@ -79,7 +80,7 @@ class Fault:
     after: float = 0.0
 
     def __str__(self) -> str:
-        """Return the call that makes this fault."""
+        """Return the call that creates this fault."""
         names = (f'"{_DOER_NAME}"' if place == DOER else str(place) for place in self.machines)
         places = "".join(f"{name}, " for name in names)
         amount = f", {self.kind.unit}={self.amount:g}" if self.kind.unit else ""
@@ -91,11 +92,11 @@ class Fault:
 
 
 def _nothing(*_: Any) -> None:
-    """Do, or undo, nothing."""
+    """Start or end a fault that has no effect of its own."""
 
 
 class FaultKind:
-    """What can go wrong, and how it is done and undone."""
+    """A kind of fault: how it starts and ends, and how it is drawn."""
 
     def __init__(
         self,
@@ -113,16 +114,16 @@ class FaultKind:
         """Define a kind.
 
         Args:
-            name: of the kind, that of the variable which holds it: printed tests import it.
-            machines: how many machines a fault of it concerns.
+            name: name of the kind and of the variable that holds it; printed tests import it.
+            machines: number of machines that a fault affects.
             begin: called with the cluster, the nodes, and the amount if there is a unit.
-                Without it, `on_fault` of the cluster does what there is to do.
-            end: called with the cluster and the nodes; without it a fault lasts no time.
-            unit: the name of the amount.
-            least: the least amount that a swarm draws; small ones are as likely as large ones.
-            most: the largest amount.
-            is_signed: whether half of the amounts that a swarm draws are below 0.
-            often: how often a swarm draws it, beside others.
+                Without it, `on_fault` of the cluster must apply the fault.
+            end: called with the cluster and the nodes; without it, the fault is instantaneous.
+            unit: the keyword of the amount.
+            least: smallest amount that a swarm draws; the distribution is log-uniform.
+            most: largest amount.
+            is_signed: whether half of the drawn amounts are negative.
+            often: weight of the kind in a swarm.
         """
         self.name = name
         self.machines = machines
@@ -143,21 +144,20 @@ class FaultKind:
         after: float = 0.0,
         **amount: float,
     ) -> Fault:
-        """Make a fault of this kind.
+        """Create a fault of this kind.
 
         Args:
-            machines: their places. The first may be "doer": the machine, whichever it is, that
-                comes to the moment for which the fault waits.
-            at: when it begins, in virtual seconds.
-            lasts: for how long.
-            on: what it waits for behind that time, one of `MOMENTS`.
-            skip: how many of these it lets pass.
-            after: seconds between that moment and its begin; 0 is in the middle of a turn.
-            amount: how much, under the name of its unit.
+            machines: indices of the machines. The first may be "doer": the machine that
+                triggers the event.
+            at: start, in virtual seconds.
+            lasts: duration in seconds.
+            on: the event it waits for after that time, one of `MOMENTS`.
+            skip: number of these events to skip.
+            after: seconds between the event and the start; 0 starts in the middle of a turn.
+            amount: the amount, with the unit as keyword.
 
         Raises:
-            ValueError: it needs another number of machines, or another unit, or waits for
-                something that is not known.
+            ValueError: the number of machines or the unit is wrong, or the event is unknown.
         """
         if on and on not in MOMENTS:
             message = f"a fault cannot wait for {on!r}; it waits for {', '.join(MOMENTS)}"
@@ -167,31 +167,31 @@ class FaultKind:
             places = ", ".join("ij"[: self.machines])
             message = f"{self.name} is called as {self.name}({places}, at=…, lasts=…{unit})"
             raise ValueError(message)
-        how_much = amount.get(self.unit, 0.0)
-        return Fault(self, _numbers(machines, on), at, lasts, how_much, on, skip, after)
+        value = amount.get(self.unit, 0.0)
+        return Fault(self, _numbers(machines, on), at, lasts, value, on, skip, after)
 
     def __repr__(self) -> str:
-        """Return its name."""
+        """Return the name of the kind."""
         return self.name
 
     def __eq__(self, other: object) -> bool:
-        """Return whether it is the same kind, whatever a swarm draws of it."""
+        """Return whether it is the same kind; the bounds for a swarm are not compared."""
         return isinstance(other, FaultKind) and self.name == other.name
 
     def __hash__(self) -> int:
-        """Return the hash of its name."""
+        """Return the hash of the name."""
         return hash(self.name)
 
     def draw(
         self, rng: random.Random, machines: int, span: float, lasting: float | None = None
     ) -> Fault:
-        """Draw a fault of this kind for so many machines.
+        """Draw a fault of this kind.
 
         Args:
-            rng: where chance comes from.
-            machines: how many there are.
-            span: seconds within which it begins.
-            lasting: seconds, half of which it lasts at most; the same by default.
+            rng: the random source.
+            machines: number of machines in the cluster.
+            span: seconds within which it starts.
+            lasting: twice the maximum duration, in seconds; `span` by default.
         """
         places = tuple(rng.sample(range(max(machines, self.machines)), self.machines))
         longest = (span if lasting is None else lasting) / 2
@@ -201,25 +201,25 @@ class FaultKind:
         amount = float(f"{between(rng, self._least, self._most):.3g}") if self.unit else 0.0
         if self._is_signed and rng.random() < 0.5:
             amount = -amount
-        is_soon = rng.random() < 0.5
-        at = between(rng, SOONEST, span) if is_soon else rng.uniform(0.0, span)
-        return Fault(self, places, round(at, 3), lasts, amount)
+        is_log_uniform = rng.random() < 0.5
+        start = between(rng, SOONEST, span) if is_log_uniform else rng.uniform(0.0, span)
+        return Fault(self, places, round(start, 3), lasts, amount)
 
     def between(self, least: float, most: float) -> "FaultKind":
-        """Return this kind with other bounds of what a swarm draws."""
-        made = copy(self)
-        made._least, made._most = least, most  # noqa: SLF001 - its own class
-        return made
+        """Return this kind with other bounds for the drawn amounts."""
+        kind = copy(self)
+        kind._least, kind._most = least, most  # noqa: SLF001 - its own class
+        return kind
 
     def bounded(self, seconds: float) -> float:
-        """Return how long it lasts if a swarm wants these seconds."""
+        """Return a duration within the bounds of this kind."""
         return min(max(seconds, self._shortest), self._longest)
 
     def lasting(self, shortest: float, longest: float) -> "FaultKind":
-        """Return this kind with other bounds of how long a swarm lets it last, in seconds.
+        """Return this kind with other bounds for the drawn durations, in seconds.
 
         Raises:
-            ValueError: they are not two positive numbers, the smaller one first.
+            ValueError: the bounds are not positive, or in the wrong order.
         """
         if not 0.0 < shortest <= longest < math.inf:
             message = (
@@ -227,35 +227,35 @@ class FaultKind:
                 "longest time in seconds, such as lasting(2, 10)"
             )
             raise ValueError(message)
-        made = copy(self)
-        made._shortest, made._longest = shortest, longest  # noqa: SLF001 - its own class
-        return made
+        kind = copy(self)
+        kind._shortest, kind._longest = shortest, longest  # noqa: SLF001 - its own class
+        return kind
 
     def begin(self, cluster: Cluster, nodes: Sequence[Machine], amount: float) -> None:
-        """Do it."""
+        """Apply a fault of this kind."""
         self._begin(cluster, *nodes, *((amount,) if self.unit else ()))
 
     def end(self, cluster: Cluster, nodes: Sequence[Machine]) -> None:
-        """Undo it."""
+        """Undo a fault of this kind."""
         self._end(cluster, *nodes)
 
 
 def _numbers(machines: tuple[int | str, ...], on: str) -> tuple[int, ...]:
-    """Return places as numbers.
+    """Return the indices of machines, with `DOER` for "doer".
 
     Raises:
-        ValueError: one is no place, or of a machine that does nothing.
+        ValueError: an item is not an index, or "doer" without an event of a machine.
     """
     numbers: list[int] = []
-    for place in machines:
-        if place == _DOER_NAME and not numbers and on in OWN_MOMENTS:
+    for item in machines:
+        if item == _DOER_NAME and not numbers and on in OWN_MOMENTS:
             numbers.append(DOER)
-        elif isinstance(place, int) and place >= 0:
-            numbers.append(place)
+        elif isinstance(item, int) and item >= 0:
+            numbers.append(item)
         else:
             message = (
-                f"{place!r} is no machine: they are counted from 0 on, in the order in which "
-                f'the test makes them; the first one may be "{_DOER_NAME}", with on= one of '
+                f"{item!r} is not a machine; give an index from 0 on, in the order in which "
+                f'the test creates them; the first one may be "{_DOER_NAME}" with on= one of '
                 f"{', '.join(OWN_MOMENTS)}"
             )
             raise ValueError(message)
@@ -263,24 +263,24 @@ def _numbers(machines: tuple[int | str, ...], on: str) -> tuple[int, ...]:
 
 
 def between(rng: random.Random, least: float, most: float) -> float:
-    """Draw a number of which each order of magnitude is as likely."""
+    """Draw a number from a log-uniform distribution."""
     return float(least * (most / least) ** rng.random())
 
 
-def _one_way(cluster: Cluster, one: Machine, other: Machine) -> None:
-    """Let nothing pass from one to the other."""
-    cluster.partition(one, other, both=False)
+def _one_way(cluster: Cluster, source: Machine, target: Machine) -> None:
+    """Block traffic from one machine to the other."""
+    cluster.partition(source, target, both=False)
 
 
 def _isolate(cluster: Cluster, node: Machine) -> None:
-    """Let nothing pass between a machine and others."""
+    """Block traffic between a machine and all others."""
     for other in cluster.machines():
         if other.address != node.address:
             cluster.partition(node, other)
 
 
 def _colleagues(cluster: Cluster, node: Machine) -> list[Machine]:
-    """Return the other machines that faults may end: clients of a test are not among them."""
+    """Return the other machines that faults may kill; these exclude the clients of a test."""
     return [
         other
         for other in cluster.machines()
@@ -290,54 +290,54 @@ def _colleagues(cluster: Cluster, node: Machine) -> list[Machine]:
 
 
 def _split(cluster: Cluster, node: Machine) -> None:
-    """Let nothing pass between a machine and others that faults may end."""
+    """Block traffic between a machine and the others that faults may kill."""
     for other in _colleagues(cluster, node):
         cluster.partition(node, other)
 
 
 def _unite(cluster: Cluster, node: Machine) -> None:
-    """Let it pass again."""
+    """Undo `_split`."""
     for other in _colleagues(cluster, node):
         cluster.mend(node, other)
 
 
 def _rejoin(cluster: Cluster, node: Machine) -> None:
-    """Let it pass again."""
+    """Undo `_isolate`."""
     for other in cluster.machines():
         if other.address != node.address:
             cluster.mend(node, other)
 
 
 def _fill(cluster: Cluster, node: Machine) -> None:
-    """Leave no room on a disk."""
+    """Limit a disk to the space that is in use."""
     disk = cluster.disk(node)
     disk.faults.capacity = disk.used
 
 
 def _empty(cluster: Cluster, node: Machine) -> None:
-    """Make room again."""
+    """Remove the limit of a disk."""
     cluster.disk(node).faults.capacity = None
 
 
 def _fail_fsync(cluster: Cluster, node: Machine, part: float) -> None:
-    """Let a part of the calls of fsync fail."""
+    """Make a fraction of fsync calls fail."""
     cluster.disk(node).faults.fsync_errors = part
 
 
 def _slow(cluster: Cluster, node: Machine, seconds: float) -> None:
-    """Let a disk take its time."""
+    """Set the latency of a disk."""
     cluster.disk(node).faults.latency = seconds
 
 
 def _cut_off(cluster: Cluster, node: Machine) -> None:
-    """Let nothing pass between a node and databases."""
+    """Block traffic between a node and all databases."""
     if isinstance(node, Node):
         for database in cluster.databases():
             database.cut(runner_of(node))
 
 
 def _bring_back(cluster: Cluster, node: Machine) -> None:
-    """Let it pass again."""
+    """Undo `_cut_off`."""
     if isinstance(node, Node):
         for database in cluster.databases():
             database.mend(runner_of(node))
@@ -350,106 +350,106 @@ def _stop_databases(cluster: Cluster) -> None:
 
 
 def _start_databases(cluster: Cluster) -> None:
-    """Start them again."""
+    """Start the servers of all databases."""
     for database in cluster.databases():
         database.up()
 
 
 def _slow_databases(cluster: Cluster, seconds: float) -> None:
-    """Let databases take their time."""
+    """Set the latency of all databases."""
     for database in cluster.databases():
         database.latency = seconds
 
 
 def _lose_answers(cluster: Cluster, part: float) -> None:
-    """Lose answers of commits."""
+    """Lose a fraction of the answers to commits."""
     for database in cluster.databases():
         database.lost_answers = part
 
 
 def _fail_over(cluster: Cluster) -> None:
-    """Let standbys take over that have all that was acknowledged."""
+    """Fail over to standbys, which have all acknowledged commits."""
     for database in cluster.databases():
         database.fail_over()
 
 
-#: Nothing passes between two machines.
+#: Traffic between two machines is blocked.
 partition: Final = FaultKind("partition", 2, Cluster.partition, Cluster.mend, often=1.5)
-#: Nothing passes from the first machine to the second.
+#: Traffic from the first machine to the second is blocked.
 one_way: Final = FaultKind("one_way", 2, _one_way, Cluster.mend)
-#: Nothing passes between a machine and all others.
+#: Traffic between a machine and all others is blocked.
 isolate: Final = FaultKind("isolate", 1, _isolate, _rejoin, often=1.5)
-#: Nothing passes between a machine and others that faults may end; clients still reach it.
+#: Traffic between a machine and others that faults may kill is blocked; clients still reach it.
 split: Final = FaultKind("split", 1, _split, _unite, often=0.7)
 #: The connections between two machines break.
 cut: Final = FaultKind("cut", 2, Cluster.cut, _nothing)
-#: Bytes between two machines are `seconds` under way.
+#: Bytes between two machines arrive after `seconds`.
 delay: Final = FaultKind(
     "delay", 2, Cluster.delay, lambda c, a, b: c.delay(a, b, DELAY), "seconds", 0.005, 3.0
 )
-#: Each packet is up to `seconds` late, whichever machines it is between: what several send at
-#: once, such as candidates of an election, arrives in any order.
+#: Each packet between any machines is delayed by up to `seconds`. Messages that several
+#: machines send at once, such as candidates of an election, arrive in any order.
 jitter: Final = FaultKind(
     "jitter", 0, Cluster.jitter, lambda c: c.jitter(0.0), "seconds", 0.002, 0.5
 ).lasting(1.0, 10.0)
-#: A `part` of the packets between two machines is lost, and sent again.
+#: A `part` of the packets between two machines is lost and retransmitted.
 loss: Final = FaultKind(
     "loss", 2, Cluster.loss, lambda c, a, b: c.loss(a, b, 0.0), "part", 0.02, 0.5
 )
-#: A `part` of what passes between two machines arrives, and its connection breaks before an
-#: answer: who says again what it has no answer to says it twice.
+#: A `part` of the bytes between two machines arrives, and then the connection breaks. A sender
+#: that repeats unanswered messages delivers them twice.
 doubling: Final = FaultKind(
     "doubling", 2, Cluster.doubling, lambda c, a, b: c.doubling(a, b, 0.0), "part", 0.01, 0.5
 )
-#: So many `bytes` pass between two machines in a second.
+#: The bandwidth between two machines is `bytes` per second.
 narrow: Final = FaultKind(
     "narrow", 2, Cluster.bandwidth, lambda c, a, b: c.bandwidth(a, b, 0), "bytes", 500, 100_000
 )
-#: A machine stands still, as by SIGSTOP.
+#: A machine is frozen, as by SIGSTOP.
 pause: Final = FaultKind("pause", 1, Cluster.pause, Cluster.resume, often=2.0)
 #: The clock of a machine runs `rate` times as fast.
 clock_rate: Final = FaultKind(
     "clock_rate", 1, Cluster.clock_rate, lambda c, a: c.clock_rate(a, 1.0), "rate", 0.8, 1.25
 )
-#: The date of a machine is `seconds` ahead, or back if below 0; its timers do not notice.
+#: The wall clock of a machine is `seconds` ahead, or back if negative; timers are not affected.
 clock_step: Final = FaultKind(
     *("clock_step", 1, Cluster.clock_step, lambda c, a: c.clock_step(a, 0.0)),
     *("seconds", 0.01, 100_000.0),
     is_signed=True,
 )
-#: The process on a machine is killed; it starts again if the test says how.
+#: The process on a machine is killed. It restarts if the test has set `restarted`.
 kill: Final = FaultKind("kill", 1, Cluster.kill, _nothing, often=2.0)
-#: A machine has a power failure: it is silent, and what was not synced may be lost.
+#: A machine has a power failure: it goes silent, and data that was not synced may be lost.
 crash: Final = FaultKind("crash", 1, Cluster.crash, _nothing, often=3.0)
-#: The disk of a machine takes no byte more.
+#: The disk of a machine is full.
 full_disk: Final = FaultKind("full_disk", 1, _fill, _empty)
 #: Each write and each fsync on a machine takes `seconds`.
 slow_disk: Final = FaultKind(
     "slow_disk", 1, _slow, lambda c, a: _slow(c, a, 0.0), "seconds", 0.001, 1.0
 )
-#: A `part` of the calls of fsync fails.
+#: A `part` of the fsync calls fails.
 bad_fsync: Final = FaultKind(
     "bad_fsync", 1, _fail_fsync, lambda c, a: _fail_fsync(c, a, 0.0), "part", 0.05, 1.0
 )
 
-#: Nothing passes between a machine and databases.
+#: Traffic between a machine and all databases is blocked.
 database_cut: Final = FaultKind("database_cut", 1, _cut_off, _bring_back)
-#: All databases are away; what was committed is there afterwards.
+#: All databases are down; committed data is still there afterwards.
 database_down: Final = FaultKind("database_down", 0, _stop_databases, _start_databases)
-#: Each request, statement and answer of databases takes `seconds`.
+#: Each request, statement and answer of a database takes `seconds`.
 slow_database: Final = FaultKind(
     *("slow_database", 0, _slow_databases, lambda c: _slow_databases(c, LATENCY)),
     *("seconds", 0.002, 0.5),
 )
-#: The answers of a `part` of commits are lost.
+#: The answers to a `part` of commits are lost.
 lost_answers: Final = FaultKind(
     *("lost_answers", 0, _lose_answers, lambda c: _lose_answers(c, 0.0)),
     *("part", 0.02, 0.8),
 )
-#: Standbys take over from all databases, and have what was acknowledged.
+#: All databases fail over to standbys, which have all acknowledged commits.
 fail_over: Final = FaultKind("fail_over", 0, _fail_over, _nothing)
 
-#: What goes wrong with databases: for programs that have some.
+#: Faults of databases, for programs that use some.
 DATABASE_KINDS: Final = (database_cut, database_down, slow_database, lost_answers, fail_over)
 
 KINDS: Final = (
@@ -459,26 +459,26 @@ KINDS: Final = (
 )
 DEADLY: Final = (kill, crash)
 
-#: What takes one machine away from the others for a time.
+#: Faults that separate one machine from the others for a time.
 OUTAGES: Final = (kill, crash, isolate, split, pause)
 
 
-#: When faults began that had waited for something, and at which places.
+#: For each fault that waited for an event: its actual start, and the indices of its machines.
 Struck = dict[Fault, tuple[float, tuple[int, ...]]]
 
 
 class Unrest:
-    """Lets the faults of a plan happen in a cluster, and ends them."""
+    """Injects planned faults into a cluster, and ends them."""
 
     def __init__(self, cluster: Cluster, faults: Iterable[Fault]) -> None:
-        """Plan faults, counted from now."""
+        """Schedule faults, relative to now."""
         self._cluster = cluster
         self._active: list[tuple[Fault, list[int]]] = []
-        #: Ended nodes that start again, by the fault that ended them.
+        #: Killed and crashed nodes that will restart, with the fault that ended them.
         self._gone: dict[Machine, Fault] = {}
-        #: Faults that wait for something, and how many of these each has to let pass.
+        #: Faults that wait for an event, and the number of events still to skip.
         self._armed: list[tuple[Fault, int]] = []
-        #: What waited for a moment has begun at these times, at these places.
+        #: Actual starts of faults that had waited for an event.
         self.struck: Struck = {}
         self._is_over = self._strikes = False
         cluster.calmed = self.end
@@ -486,7 +486,7 @@ class Unrest:
             cluster.clock.plan(fault.at, self._arm if fault.on else self.begin, fault)
 
     def end(self) -> None:
-        """End all faults, now and later, and start again what is to be started again."""
+        """End all active faults, cancel later ones, and restart all ended machines."""
         self._is_over = True
         self._arm_all([])
         for fault, nodes in list(self._active):
@@ -494,36 +494,36 @@ class Unrest:
         for node in list(self._gone):
             self._restart(node)
         for node in self._cluster.machines():
-            if isinstance(node, SimulatedHost):  # its program may have come to its end
+            if isinstance(node, SimulatedHost):  # its program may have finished normally
                 continue
             if self._cluster.restarted is not None and not self._cluster.is_running(node):
                 self._cluster.restart(node)
 
     def _arm(self, fault: Fault) -> None:
-        """Let a fault wait for what it begins with."""
+        """Make a fault wait for its event."""
         if not self._is_over:
             self._arm_all([*self._armed, (fault, fault.skip)])
 
     def _arm_all(self, armed: list[tuple[Fault, int]]) -> None:
-        """Watch what happens as long as faults wait for something."""
+        """Replace the waiting faults; watch the cluster's events while there are any."""
         self._armed = armed
         self._cluster.watch(self._happened if armed else None)
 
-    def _happened(self, what: str, doer: Machine | None) -> None:
-        """Let the faults begin that waited for this."""
+    def _happened(self, moment: str, doer: Machine | None) -> None:
+        """Start the faults that waited for this event."""
         if self._strikes or self._cluster.is_linking:
             return
         machines = self._cluster.machines()
         due, waiting = [], []
         for fault, skip in self._armed:
-            if fault.on != what or not _concerns(fault, doer, machines):
+            if fault.on != moment or not _concerns(fault, doer, machines):
                 waiting.append((fault, skip))
             elif skip:
                 waiting.append((fault, skip - 1))
             else:
                 due.append(fault)
         self._arm_all(waiting)
-        self._strikes = True  # what a fault does is no moment for another one
+        self._strikes = True  # the effects of a fault do not trigger other faults
         for fault in due:
             place = machines.index(doer) if doer in machines else 0
             if fault.after:
@@ -533,11 +533,11 @@ class Unrest:
         self._strikes = False
 
     def begin(self, fault: Fault, doer: int = 0) -> None:
-        """Let a fault happen now, if there are machines for it.
+        """Start a fault now, if the cluster has enough machines.
 
         Args:
-            fault: which.
-            doer: the place of the machine that came to the moment for which it waited.
+            fault: the fault.
+            doer: index of the machine that triggered its event.
         """
         if self._is_over:
             return
@@ -561,75 +561,82 @@ class Unrest:
         if fault.kind.is_lasting:
             self._active.append((fault, places))
             self._cluster.clock.plan(fault.lasts, self._end, fault, places)
-        self._tell(fault, nodes, begins=True)
+        self._notify(fault, nodes, begins=True)
 
-    def _tell(self, fault: Fault, nodes: list[Machine], *, begins: bool) -> None:
-        """Tell the test, if it wants to know."""
+    def _notify(self, fault: Fault, nodes: list[Machine], *, begins: bool) -> None:
+        """Call `on_fault` of the cluster, if the test has set it."""
         if self._cluster.on_fault is not None:
             self._cluster.on_fault(fault, nodes, begins)
 
     def _end_node(self, fault: Fault, node: Machine) -> None:
-        """End a node, and start it again later; without a way to start it, one remains."""
+        """Kill or crash a node and schedule its restart.
+
+        Nodes that cannot restart are ended too, but the last running one is spared.
+        """
         cluster = self._cluster
-        running = [each for each in cluster.machines() if cluster.is_running(each)]
+        running = [machine for machine in cluster.machines() if cluster.is_running(machine)]
         starts_again = isinstance(node, SimulatedHost) or cluster.restarted is not None
         if node not in running or (not starts_again and len(running) < 2):
             return
         if isinstance(node, SimulatedHost) and not node.mortal:
             return
         fault.kind.begin(cluster, (node,), 0.0)
-        self._tell(fault, [node], begins=True)
+        self._notify(fault, [node], begins=True)
         if starts_again:
             self._gone[node] = fault
             cluster.clock.plan(fault.lasts, self._restart, node)
 
     def _restart(self, node: Machine) -> None:
-        """Start a node again, unless that has happened."""
+        """Restart a node, unless it was restarted already."""
         fault = self._gone.pop(node, None)
         if fault is None:
             return
-        cluster, again = self._cluster, True
+        cluster, is_up = self._cluster, True
         if node in cluster.machines() and not cluster.is_running(node):
-            again = self._starts(fault, node)
-        latest = [each for each in cluster.machines() if each.address == node.address]
-        if again:
-            self._tell(fault, latest, begins=False)
+            is_up = self._try_restart(fault, node)
+        latest = [machine for machine in cluster.machines() if machine.address == node.address]
+        if is_up:
+            self._notify(fault, latest, begins=False)
 
-    def _starts(self, fault: Fault, node: Machine) -> bool:
-        """Start a node again; it may die of a fault meanwhile, or of its disk: then later."""
+    def _try_restart(self, fault: Fault, node: Machine) -> bool:
+        """Restart a node and return whether it is up.
+
+        If another fault ends it during its start, the start failed. If its own disk makes the
+        start fail, it is killed and restarted later.
+        """
         cluster = self._cluster
         place, count = cluster.machines().index(node), len(cluster.nodes)
         try:
             cluster.restart(node)
         except (CallboardError, OSError):
-            made = (*cluster.nodes[count:], node)[0]  # it may be back already
-            if cluster.is_running(made):
-                ill = [each.kind for each, places in self._active if place in places]
-                if self._is_over or not {full_disk, bad_fsync} & set(ill):
+            restarted = (*cluster.nodes[count:], node)[0]  # the new node, if it was created
+            if cluster.is_running(restarted):
+                kinds = [other.kind for other, places in self._active if place in places]
+                if self._is_over or not {full_disk, bad_fsync} & set(kinds):
                     raise
-                cluster.kill(made)  # as a process that fails, and is begun again
-                self._gone[made] = fault
-                cluster.clock.plan(max(fault.lasts, _AGAIN), self._restart, made)
+                cluster.kill(restarted)  # like a process that exits and is respawned
+                self._gone[restarted] = fault
+                cluster.clock.plan(max(fault.lasts, _AGAIN), self._restart, restarted)
             return False
         return True
 
     def _end(self, fault: Fault, places: list[int]) -> None:
-        """Undo a fault; those that still last for some of the machines are done again."""
-        if (fault, places) not in self._active:  # the test is calm
+        """Undo a fault; apply other active faults of these machines again."""
+        if (fault, places) not in self._active:  # `calm` has ended it
             return
         self._active.remove((fault, places))
-        machines = self._cluster.machines()  # nodes may have started again
+        machines = self._cluster.machines()  # nodes may have restarted
         nodes = [machines[place] for place in places]
         fault.kind.end(self._cluster, nodes)
         for other, concerned in self._active:
             if set(concerned) & set(places) or not (concerned or places):
-                again = [machines[place] for place in concerned]
-                other.kind.begin(self._cluster, again, other.amount)
-        self._tell(fault, nodes, begins=False)
+                machines_of = [machines[place] for place in concerned]
+                other.kind.begin(self._cluster, machines_of, other.amount)
+        self._notify(fault, nodes, begins=False)
 
 
 def _concerns(fault: Fault, doer: Machine | None, machines: list[Machine]) -> bool:
-    """Return whether a fault waits for what this machine does, or the test or a history."""
+    """Return whether a fault waits for events of this machine, or of no machine."""
     first = fault.machines[:1]
     if first == (DOER,):
         return doer in machines
@@ -639,26 +646,26 @@ def _concerns(fault: Fault, doer: Machine | None, machines: list[Machine]) -> bo
 
 
 def at_its_time(fault: Fault, struck: Struck) -> Fault:
-    """Return a fault that begins when, and where, this one began after it had waited."""
+    """Return a fault with a fixed start and machines, as they were after the wait."""
     if fault not in struck:
         return fault
-    at, places = struck[fault]
-    return replace(fault, machines=places, at=float(f"{at:.6g}"), on="", skip=0, after=0.0)
+    start, places = struck[fault]
+    return replace(fault, machines=places, at=float(f"{start:.6g}"), on="", skip=0, after=0.0)
 
 
 def resolved(fault: Fault, count: int) -> Fault:
-    """Return a fault with places of machines that there are."""
+    """Return a fault whose indices are those of existing machines."""
     if count < len(fault.machines) or DOER in fault.machines:
         return fault
     return replace(fault, machines=tuple(_places(fault.machines, count)))
 
 
 def _places(drawn: tuple[int, ...], count: int) -> list[int]:
-    """Return places of machines that there are, each another one."""
+    """Map drawn indices to different existing machines."""
     places: list[int] = []
-    for place in drawn:
-        found = place % count
-        while found in places:
-            found = (found + 1) % count
-        places.append(found)
+    for draw in drawn:
+        index = draw % count
+        while index in places:
+            index = (index + 1) % count
+        places.append(index)
     return places

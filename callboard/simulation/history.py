@@ -1,11 +1,12 @@
-"""What clients did and what they were told: operations with their begin and their end.
+"""A history of client operations: what each client called, and what it was answered.
 
-A history judges a service from outside. Each operation has the moments at which its client
-began it and heard of its end; what the service did with it happened somewhere between the two.
-An operation without an answer may have happened at any later time, or never. Checkers (`check`)
-find out whether a promise explains all that the clients saw.
+A history tests a service from the outside. Each operation records when its client called it
+and when it got the answer; the effect took place at some moment in between. An operation
+without an answer may take effect at any later time, or never. Checkers (`check`) decide
+whether a guarantee of the service explains everything that the clients observed.
 
-The order of moments is the order in which the test saw them; times are only shown.
+The order of calls and answers is the order in which the test recorded them. Times are only for
+display.
 """
 
 import time
@@ -22,7 +23,7 @@ from callboard.store.store import Store
 from callboard.support.dataclass import dataclass
 from callboard.support.text import shown
 
-#: How an operation ended: it is `open` while nothing is known, for ever if nothing ever is.
+#: The outcome of an operation; `open` until it is known, which may be never.
 Outcome = Literal["open", "answered", "failed", "unknown"]
 
 #: Columns of the bars in a drawing.
@@ -32,7 +33,7 @@ T = TypeVar("T")
 
 
 class HistoryViolation(CallboardError, AssertionError):
-    """A history contradicts a promise; the text draws the shortest part that shows it."""
+    """A history violates a guarantee; the text draws a short part that shows it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,17 +41,17 @@ class Operation:
     """One operation of one client.
 
     Attributes:
-        client: who did it; operations of one client may overlap.
-        name: what was done, a word that the model knows: `read`, `write`, `add`.
-        value: with what.
-        key: on what: models judge each key by itself.
-        began: its place among all begins and ends.
-        begin: seconds at which it began.
-        ended: its place, None while there is no answer.
-        end: seconds at which its client heard of its end.
-        outcome: `answered`; `failed`, so it certainly did not happen; `unknown` or `open`, so
-            it may happen at any time after its begin, or never.
-        answer: what its client was told.
+        client: the client; operations of one client may overlap.
+        name: name of the operation in the model, such as `read`, `write`, `add`.
+        value: argument of the operation.
+        key: key of the operation; models check each key separately.
+        began: position of the call in the sequence of all calls and answers.
+        begin: time of the call, in seconds.
+        ended: position of the answer in that sequence; None without one.
+        end: time of the answer, in seconds.
+        outcome: `answered`; `failed`: it certainly had no effect; `unknown` or `open`: it may
+            take effect at any time after the call, or never.
+        answer: answer that the client got.
     """
 
     client: str
@@ -65,38 +66,38 @@ class Operation:
     answer: Any = None
 
     def __str__(self) -> str:
-        """Return what was done and what was answered."""
+        """Return the call and its answer."""
         value = "" if self.value is None else f" {shown(self.value, 40)}"
-        told = {"answered": f" -> {shown(self.answer, 40)}", "failed": " failed"}
-        return f"{self.name}{value}{told.get(self.outcome, ' -> ?')}"
+        outcomes = {"answered": f" -> {shown(self.answer, 40)}", "failed": " failed"}
+        return f"{self.name}{value}{outcomes.get(self.outcome, ' -> ?')}"
 
 
 class Publishing(Protocol):
-    """An endpoint, or what publishes like one."""
+    """An endpoint, or another object with its `publish`."""
 
     def publish(self, topic: str, value: Any, /) -> object:
         """Publish a value."""
 
 
 class Polled(Protocol):
-    """A subscriber, or what is polled like one."""
+    """A subscriber, or another object with its `poll`."""
 
     def poll(self) -> Sequence[tuple[str, Any]]:
-        """Return what has come: topics and values."""
+        """Return the received messages as topics and values."""
 
 
 class Checker(Protocol):
-    """A promise that a history can break."""
+    """A guarantee that a history can violate."""
 
     def __call__(self, history: "History", /) -> None:
-        """Raise `HistoryViolation` where the history breaks the promise."""
+        """Raise `HistoryViolation` if the history violates the guarantee."""
 
 
 class History:
-    """Records operations, by hand or from asks, and checks them.
+    """Records operations, manually or from asks, and checks them.
 
-    One thread at a time records, as in a simulation; between real processes each answer is
-    recorded where it arrives, so recorded operations are at least as long as the real ones.
+    Not thread-safe; a simulation has one thread. With real processes, record each answer where
+    it arrives, so that recorded operations are at least as long as the real ones.
     """
 
     def __init__(
@@ -104,70 +105,70 @@ class History:
         now: Callable[[], float] = time.monotonic,
         heard: Callable[[], object] | None = None,
     ) -> None:
-        """Begin an empty history.
+        """Create an empty history.
 
         Args:
-            now: the clock that its times come from; that of a cluster for `cluster.history()`.
-            heard: called when a client has heard of the success of an operation.
+            now: returns the time; `cluster.history()` uses the clock of the cluster.
+            heard: called after each answer with outcome `answered`.
         """
         self.operations: list[Operation] = []
         self._now, self._heard = now, heard
         self._moments = count()
 
     def __len__(self) -> int:
-        """Return how many operations there are."""
+        """Return the number of operations."""
         return len(self.operations)
 
-    # --- by hand ---
+    # --- recorded manually ---
 
     def begin(
         self, name: str, value: Any = None, *, key: Any = None, client: object = ""
     ) -> Operation:
-        """Record that a client begins an operation; one of the next three ends it."""
+        """Record a call; `answered`, `failed` or `unknown` ends the operation."""
         return self.started(str(client), name, value, key)
 
     def started(self, client: str, name: str, value: Any, key: Any) -> Operation:
-        """Record that an operation begins."""
-        begun = Operation(client, name, value, key, next(self._moments), self._now())
-        self.operations.append(begun)
-        return begun
+        """Record a call with positional arguments."""
+        operation = Operation(client, name, value, key, next(self._moments), self._now())
+        self.operations.append(operation)
+        return operation
 
     def answered(self, operation: Operation, answer: Any = None) -> None:
-        """Record that the client of an operation was told of its success.
+        """Record the answer to an operation.
 
         Raises:
-            ValueError: the operation has ended before.
+            ValueError: the operation has ended already.
         """
         self._end(operation, "answered", answer)
 
     def failed(self, operation: Operation) -> None:
-        """Record that an operation certainly did not happen, and never will.
+        """Record that an operation had no effect and never will.
 
         Raises:
-            ValueError: the operation has ended before.
+            ValueError: the operation has ended already.
         """
         self._end(operation, "failed", None)
 
     def unknown(self, operation: Operation) -> None:
-        """Record that the client gave up: the operation may happen later, or never.
+        """Record that the client gave up: the operation may take effect later, or never.
 
         Raises:
-            ValueError: the operation has ended before.
+            ValueError: the operation has ended already.
         """
         self._end(operation, "unknown", None)
 
     def _end(self, operation: Operation, outcome: Outcome, answer: Any) -> None:
-        """End an operation, once."""
+        """Record the end of an operation."""
         if operation.outcome != "open":
-            message = f"{operation} has ended before; an operation ends once"
+            message = f"{operation} has ended already; end each operation once"
             raise ValueError(message)
         operation.outcome, operation.answer = outcome, answer
         operation.end = self._now()
         operation.ended = next(self._moments)
-        self._tell(operation)
+        self._notify(operation)
 
-    def _tell(self, operation: Operation) -> None:
-        """Tell who wants to know that a client has heard of a success."""
+    def _notify(self, operation: Operation) -> None:
+        """Call `heard` after an answer."""
         if self._heard is not None and operation.outcome == "answered":
             self._heard()
 
@@ -180,18 +181,21 @@ class History:
         client: object = "",
         refused: type[BaseException] | tuple[type[BaseException], ...] = (),
     ) -> AbstractContextManager[Operation]:
-        """Record what a block does; it sets `answer` on what it gets.
+        """Return a context manager that records its block as an operation.
+
+        The block sets `answer` on the operation. An exception ends it as `failed` or `unknown`.
 
         Args:
-            name: what is done.
-            value: with what.
-            key: on what.
-            client: who does it.
-            refused: errors that mean that it did not happen. Behind others it may have.
+            name: name of the operation.
+            value: argument of the operation.
+            key: key of the operation.
+            client: the client.
+            refused: exceptions after which the operation certainly had no effect; after
+                others, it may have had one.
         """
         return _Block(self, (str(client), name, value, key), refused)
 
-    # --- from what callboard does ---
+    # --- recorded from callboard ---
 
     def ask(
         self,
@@ -205,28 +209,28 @@ class History:
         timeout: float | None = None,
         refused: type[BaseException] | tuple[type[BaseException], ...] = (),
     ) -> Future[Any]:
-        """Ask an actor, and record the ask with its answer; nothing waits for it.
+        """Ask an actor, and record the ask and its answer; does not wait.
 
         Args:
-            ref: whom to ask.
-            message: what.
-            key: on what it works; its class's name by default is the operation.
-            operation: what the ask does, in the words of the model.
-            value: with what; the message by default.
-            client: who asks; the node of the ref by default.
-            timeout: of the ask.
-            refused: errors by which the actor says that it did nothing. Behind others, such as
-                a lost node or a time that is over, it may have.
+            ref: the actor.
+            message: the message.
+            key: key of the operation.
+            operation: name of the operation in the model; the message's class by default.
+            value: argument of the operation; the message by default.
+            client: the client; the node of the ref by default.
+            timeout: timeout of the ask, in seconds.
+            refused: exceptions after which the ask certainly had no effect. After others, such
+                as a timeout or a lost node, it may have had one.
         """
-        begun = self.started(
+        recorded = self.started(
             str(client or getattr(ref.home, "name", "")),
             operation or type(message).__name__,
             message if value is None else value,
             key,
         )
-        asked = ref.ask(message) if timeout is None else ref.ask(message, timeout=timeout)
-        asked.on_done(partial(self._done, begun, refused))
-        return asked
+        future = ref.ask(message) if timeout is None else ref.ask(message, timeout=timeout)
+        future.on_done(partial(self._done, recorded, refused))
+        return future
 
     def follow(
         self,
@@ -235,7 +239,7 @@ class History:
         *,
         refused: type[BaseException] | tuple[type[BaseException], ...] = (),
     ) -> Future[T]:
-        """Let a future end an operation: of a call, of a store's `ask_unique`, of any other."""
+        """End an operation with the outcome of a future; return the future."""
         future.on_done(partial(self._done, operation, refused))
         return future
 
@@ -245,108 +249,110 @@ class History:
         refused: type[BaseException] | tuple[type[BaseException], ...],
         future: Future[Any],
     ) -> None:
-        """End an operation as its future ended, unless it has ended by hand."""
+        """End an operation as its future ended, unless it was ended manually."""
         if operation.outcome != "open":
             return
         try:
             operation.answer = future.result()
             operation.outcome = "answered"
-        except BaseException as error:  # noqa: BLE001 - what was cancelled may have happened
+        except BaseException as error:  # noqa: BLE001 - a cancelled call may have had an effect
             is_refused = isinstance(error, refused) and not future.cancelled()
             operation.outcome = "failed" if is_refused else "unknown"
         operation.end = self._now()
         operation.ended = next(self._moments)
-        self._tell(operation)
+        self._notify(operation)
 
     def store(self, store: Store, client: object = "") -> "RecordedStore":
-        """Return a store whose calls are recorded, each key for itself.
+        """Return a wrapper of a store that records its calls.
 
         Args:
             store: master or clone.
-            client: who calls it; the id of the node that has it by default.
+            client: the client; the id of the store's node by default.
         """
         return RecordedStore(self, store, str(client or store.node_id))
 
     # --- messages ---
 
     def sent(self, value: Any, *, key: Any = None, client: object = "") -> Operation:
-        """Record that a message is sent; `answered` on what it returns tells of its receipt.
+        """Record that a message is sent; call `answered` with the result when it is confirmed.
 
         Args:
-            value: what is in it, another one for each message of a key.
+            value: the content; messages of one key must have different values.
             key: the topic, queue or pair that it is sent on.
-            client: who sends it.
+            client: the sender.
         """
         return self.begin("send", value, key=key, client=client)
 
     def received(self, value: Any, *, key: Any = None, client: object = "") -> Operation:
-        """Record that a client got a message."""
-        got = self.begin("receive", value, key=key, client=client)
-        self.answered(got)
-        return got
+        """Record that a client received a message."""
+        operation = self.begin("receive", value, key=key, client=client)
+        self.answered(operation)
+        return operation
 
     def publish(
         self, endpoint: Publishing, topic: str, value: Any, client: object = ""
     ) -> None:
-        """Publish to a topic, and record that it was sent; no receipt says that it arrived."""
-        sent = self.sent(value, key=topic, client=client)
+        """Publish to a topic and record it as sent; topics do not confirm deliveries."""
+        operation = self.sent(value, key=topic, client=client)
         try:
             endpoint.publish(topic, value)
         except BaseException:
-            self.failed(sent)
+            self.failed(operation)
             raise
-        self.unknown(sent)
+        self.unknown(operation)
 
     def take(self, subscriber: Polled, client: object = "") -> int:
-        """Record what a subscriber has got by now; returns how many messages it was."""
-        got = subscriber.poll()
-        for topic, value in got:
+        """Poll a subscriber and record its messages; return their number."""
+        messages = subscriber.poll()
+        for topic, value in messages:
             self.received(value, key=topic, client=client)
-        return len(got)
+        return len(messages)
 
-    # --- what came of it ---
+    # --- checked ---
 
     def only(self, *names: str) -> "History":
-        """Return the history of operations with these names, for models that know no others."""
-        part = History(self._now)
-        part.operations = [each for each in self.operations if each.name in names]
-        return part
+        """Return the history of the operations with these names, for models without others."""
+        selected = History(self._now)
+        selected.operations = [
+            operation for operation in self.operations if operation.name in names
+        ]
+        return selected
 
     def check(self, *checkers: Checker) -> None:
-        """Judge the history by each checker.
+        """Run checkers on the history, in their order.
 
         Raises:
-            HistoryViolation: it breaks a promise; the first one in their order.
-            NotDecided: a checker gave up, which is no verdict.
+            HistoryViolation: the history violates a guarantee.
+            NotDecided: a checker gave up without a verdict.
         """
         for checker in checkers:
             checker(self)
 
 
 class _Block:
-    """A block whose begin and end are those of an operation."""
+    """Context manager that records its block as an operation."""
 
     __slots__ = ("_begun", "_history", "_refused", "_what")
 
     def __init__(
         self,
         history: History,
-        what: tuple[str, str, Any, Any],
+        call: tuple[str, str, Any, Any],
         refused: type[BaseException] | tuple[type[BaseException], ...],
     ) -> None:
         self._history = history
-        self._what = what
+        self._what = call
         self._refused = refused
 
     def __enter__(self) -> Operation:
-        """Begin the operation."""
+        """Record the call."""
         self._begun = begun = self._history.started(*self._what)
         return begun
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
-        """End it as the block ended."""
+        """Record the end, according to the block's exception."""
         begun = self._begun
         if kind is None:
             self._history.answered(begun, begun.answer)
@@ -357,9 +363,9 @@ class _Block:
 
 
 class RecordedStore:
-    """A store whose calls are recorded as `read`, `write`, `add` and `create` of their keys.
+    """A store that records its calls as `read`, `write`, `add` and `create` of their keys.
 
-    A write and an add end when the call returns, and a read when it has its answer.
+    A write or an add ends when the call returns; a read ends with its answer.
     """
 
     def __init__(self, history: History, store: Store, client: str) -> None:
@@ -368,7 +374,7 @@ class RecordedStore:
         self._client = client
 
     def get(self, key: Any) -> Any:
-        """Read a key; None where it is not there."""
+        """Read a key; None if it does not exist."""
         with self._history.operation("read", key=key, client=self._client) as read:
             read.answer = self._store.get(key)
             return read.answer
@@ -379,7 +385,7 @@ class RecordedStore:
             self._store.put(key, value)
 
     def erase(self, key: Any) -> None:
-        """Write that a key is not there."""
+        """Erase a key; recorded as a write of None."""
         with self._history.operation("write", None, key=key, client=self._client):
             self._store.erase(key)
 
@@ -389,13 +395,13 @@ class RecordedStore:
             self._store.increment(key, amount)
 
     def ask_unique(self, key: Any, value: Any) -> Future[bool]:
-        """Write a key unless it is there; the future says whether it was written."""
-        begun = self._history.begin("create", value, key=key, client=self._client)
-        return self._history.follow(begun, self._store.ask_unique(key, value))
+        """Write a key unless it exists; the future returns whether it was written."""
+        operation = self._history.begin("create", value, key=key, client=self._client)
+        return self._history.follow(operation, self._store.ask_unique(key, value))
 
 
 def identity(value: Any) -> Hashable:
-    """Return what a value is known by: values of two types differ, and lists have a text."""
+    """Return a hashable identity of a value; values of different types are different."""
     try:
         hash(value)
     except TypeError:
@@ -404,28 +410,33 @@ def identity(value: Any) -> Hashable:
 
 
 def draw(operations: list[Operation]) -> str:
-    """Return operations as text, a line each: who, what, when, and a bar beside the others.
+    """Draw operations, one per line: client, call and answer, a bar, and times.
 
-    The bars show the order of begins and ends, not seconds.
+    The bars show the order of calls and answers, not seconds.
     """
-    rows = sorted(operations, key=lambda each: each.began)
+    rows = sorted(operations, key=lambda operation: operation.began)
     moments = sorted(
-        {each.began for each in rows} | {each.ended for each in rows if each.ended is not None}
+        {operation.began for operation in rows}
+        | {operation.ended for operation in rows if operation.ended is not None}
     )
-    place = {moment: index for index, moment in enumerate(moments)}
+    column = {moment: index for index, moment in enumerate(moments)}
     scale = (_BAR - 1) / max(len(moments) - 1, 1)
-    clients = max((len(each.client) for each in rows), default=0)
-    texts = [str(each) for each in rows]
+    clients = max((len(operation.client) for operation in rows), default=0)
+    texts = [str(operation) for operation in rows]
     width = max(map(len, texts), default=0)
     lines = []
-    for each, text in zip(rows, texts, strict=True):
-        first = round(place[each.began] * scale)
-        is_over = each.ended is not None and each.outcome == "answered"
+    for operation, text in zip(rows, texts, strict=True):
+        first = round(column[operation.began] * scale)
+        is_over = operation.ended is not None and operation.outcome == "answered"
         last = (
-            round(place[each.ended] * scale) if is_over and each.ended is not None else _BAR - 1
+            round(column[operation.ended] * scale)
+            if is_over and operation.ended is not None
+            else _BAR - 1
         )
         bar = f"{' ' * first}|{'-' * max(last - first - 1, 0)}{'|' if is_over else '>'}"
-        end = f"{each.end:.6f}" if is_over else "?"
-        times = f"{each.begin:.6f} to {end} s"
-        lines.append(f"  {each.client:<{clients}}  {text:<{width}}  {bar:<{_BAR + 1}}  {times}")
+        end = f"{operation.end:.6f}" if is_over else "?"
+        times = f"{operation.begin:.6f} to {end} s"
+        lines.append(
+            f"  {operation.client:<{clients}}  {text:<{width}}  {bar:<{_BAR + 1}}  {times}"
+        )
     return "\n".join(lines)

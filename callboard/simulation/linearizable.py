@@ -1,20 +1,22 @@
-"""Whether some order explains what all clients saw: linearizability, key by key.
+"""Check linearizability: whether some order of operations explains all answers, key by key.
 
-A history of a key is linearizable if each operation can be given one moment between its begin
-and its end such that the operations, in the order of these moments, have the answers that a
-model gives. An operation without an answer may be given any later moment, or none. (Herlihy and
-Wing, "Linearizability: a correctness condition for concurrent objects", TOPLAS 1990.)
+The history of a key is linearizable if each operation can be assigned one moment between its
+call and its answer, such that a model that runs the operations in the order of these moments
+gives the same answers. An operation without an answer may be assigned any later moment, or
+none. (Herlihy and Wing, "Linearizability: a correctness condition for concurrent objects",
+TOPLAS 1990.)
 
-The search goes through begins and ends in their order and keeps all *configurations*: a state
-of the model, and which of the operations under way have had their moment. An operation is given
-its moment as late as it can be, when an end needs it (Lowe, "Testing for linearizability",
-2017). Four things keep the set small, and none changes the verdict:
+The search processes calls and answers in their order and keeps all *configurations*: a state of
+the model, and the set of pending operations that were applied already. An operation is applied
+as late as possible, when an answer requires it (Lowe, "Testing for linearizability", 2017).
+Four rules keep the set of configurations small without changing the verdict:
 
-- of two configurations that differ only in which operations of unknown outcome they used, the
-  one that used what the other did, and more, is left out;
-- of operations under way with the same name, value and answer the one that ends first is first;
-- an operation that the model names in `reads` has its moment as soon as its answer is right;
-- keys are judged one by one.
+- of two configurations that differ only in the applied operations of unknown outcome, the one
+  with a superset of the other's is dropped;
+- of pending operations with the same name, value and answer, the one that ends first is applied
+  first;
+- an operation that the model lists in `reads` is applied as soon as its answer is right;
+- each key is checked separately.
 """
 
 from collections import deque
@@ -29,34 +31,34 @@ from callboard.simulation.history import History, HistoryViolation, Operation, d
 from callboard.simulation.models import NEVER, Model, agrees
 from callboard.support.text import shown
 
-#: Steps of a model after which a search for one key gives up: a minute or so.
+#: Model steps after which the search for one key gives up, about a minute.
 STEP_LIMIT: Final = 20_000_000
 
-#: Steps for each try to leave operations out of what is shown, and for all tries of a history.
+#: Model steps of each attempt to shorten an explanation, and of all attempts for one history.
 _TRY_LIMIT: Final = 20_000
 _TRIES_LIMIT: Final = 500_000
 
-#: States that are told when there are more ways than one to come to the last operation.
+#: Maximum number of possible states that an explanation lists.
 _STATES_SHOWN: Final = 3
 
-#: A configuration: the state, and the bits of the operations under way that had their moment.
+#: A configuration: the state, and a bit mask of the pending operations that were applied.
 _Place = tuple[Hashable, int]
 
 
 class NotLinearizable(HistoryViolation):
-    """No order of the operations explains what the clients were told."""
+    """No order of the operations explains the answers that clients got."""
 
 
 class NotDecided(CallboardError):
-    """A search gave up, which says neither yes nor no."""
+    """A search gave up without a verdict."""
 
 
 def linearizable(model: Model, *, step_limit: int = STEP_LIMIT) -> "Linearizable":
-    """Return the checker of a model: each key has to be linearizable by itself.
+    """Return a checker that requires each key of a history to be linearizable.
 
     Args:
-        model: what one key is.
-        step_limit: steps of the model for a key before the checker gives up with `NotDecided`.
+        model: the model of one key.
+        step_limit: model steps for one key before the checker gives up with `NotDecided`.
     """
     return Linearizable(model, step_limit)
 
@@ -69,11 +71,11 @@ class Linearizable:
         self.step_limit = step_limit
 
     def __call__(self, history: History) -> None:
-        """Judge a history.
+        """Check a history.
 
         Raises:
-            NotLinearizable: a key is not.
-            NotDecided: a key needed too many steps, and no other one is wrong.
+            NotLinearizable: a key is not linearizable.
+            NotDecided: a key needed too many steps, and no other key is wrong.
         """
         undecided = None
         for key, operations in _by_key(history.operations):
@@ -89,38 +91,43 @@ class Linearizable:
             raise undecided
 
     def _explain(self, key: Any, search: "_Search", last: Operation) -> str:
-        """Say what contradicts what, in as few operations as can be found quickly.
+        """Return an explanation of a violation, with as few operations as are found quickly.
 
-        Either some contradict each other whatever all others did, or there is no moment for the
-        last one in what all orders of those before leave; the shorter text is shown.
+        There are two kinds, and the shorter one is returned: a set of operations that
+        contradict each other regardless of all others, or the possible states before the last
+        operation together with the operations that were pending.
         """
         assert last.ended is not None
-        before = [each for each in search.operations if each.began < last.ended]
-        core = _shortest(self.model, before, last)
+        earlier = [operation for operation in search.operations if operation.began < last.ended]
+        core = _shortest(self.model, earlier, last)
         states, under_way = search.left
         on = "" if key is None else f" on {shown(key)}"
-        said = f"no order of these operations{on} is that of a {type(self.model).__name__}"
-        others = len(search.operations) - len(core)
+        head = f"no order of these operations{on} is possible for a {type(self.model).__name__}"
+        other_count = len(search.operations) - len(core)
         if len(core) <= max(len(under_way), 2) or len(states) > _STATES_SHOWN:
-            left = f"\n  and {others:,} more, whatever they did" if others else ""
-            begin = shown(self.model.start)
-            return f"{said} which begins as {begin}:\n{draw(core)}{left}"
-        begin = " or ".join(sorted(shown(each) for each in states))
-        past = len(before) - len(under_way)
-        return f"{said} which is {begin} after the {past:,} before:\n{draw(under_way)}"
+            more = (
+                f"\n  and {other_count:,} more, regardless of their answers"
+                if other_count
+                else ""
+            )
+            start = shown(self.model.start)
+            return f"{head} that starts as {start}:\n{draw(core)}{more}"
+        start = " or ".join(sorted(shown(operation) for operation in states))
+        past = len(earlier) - len(under_way)
+        return f"{head} that is {start} after {past:,} earlier ones:\n{draw(under_way)}"
 
 
 def _by_key(operations: Iterable[Operation]) -> Iterator[tuple[Any, list[Operation]]]:
-    """Return the operations of each key; those that did not happen are left out."""
+    """Return the operations of each key, without failed ones."""
     keys: dict[Any, tuple[Any, list[Operation]]] = {}
-    for each in operations:
-        if each.outcome != "failed":
-            keys.setdefault(identity(each.key), (each.key, []))[1].append(each)
+    for operation in operations:
+        if operation.outcome != "failed":
+            keys.setdefault(identity(operation.key), (operation.key, []))[1].append(operation)
     yield from keys.values()
 
 
 class _Search:
-    """Goes through one key's begins and ends with all configurations that are left."""
+    """The search for an order of one key's operations."""
 
     def __init__(
         self,
@@ -129,27 +136,27 @@ class _Search:
         step_limit: int,
         weakened: Collection[int] = (),
     ) -> None:
-        """Prepare the events.
+        """Prepare the search.
 
         Args:
-            model: of the key.
-            operations: of the key.
-            step_limit: after so many steps the search gives up.
-            weakened: places in `operations` whose ends and answers are not looked at.
+            model: the model of the key.
+            operations: the operations of the key.
+            step_limit: number of steps after which the search gives up.
+            weakened: indices of operations to treat as unanswered.
         """
         self._model = model
         self.operations = operations
-        #: Behind a failure: the states before, and the known operations without a moment.
+        #: After a failure: the possible states, and the answered operations not yet applied.
         self.left: tuple[set[Hashable], list[Operation]] = (set(), [])
         self._limit = step_limit
         self.steps = 0
         reads: frozenset[str] = getattr(model, "reads", frozenset())
-        self._is_known = [each.outcome == "answered" for each in operations]
+        self._is_known = [operation.outcome == "answered" for operation in operations]
         for index in weakened:
             self._is_known[index] = False
-        self._is_read = [each.name in reads for each in operations]
+        self._is_read = [operation.name in reads for operation in operations]
         self._kinds = self._numbered()
-        #: Operations under way by their kind; of each kind in the order of their ends.
+        #: Pending operations by kind, in the order in which they end.
         self._under_way: dict[int, list[int]] = {}
         self._reads: list[int] = []
         self._bits = [0] * len(operations)
@@ -159,28 +166,30 @@ class _Search:
         self._results: dict[tuple[Hashable, int], tuple[Hashable] | None] = {}
 
     def _numbered(self) -> list[int]:
-        """Number the operations; those with the same name, value and answer have the same."""
+        """Return the kind of each operation: equal for the same name, value and answer."""
         numbers: dict[Hashable, int] = {}
         kinds = []
-        for each, is_known in zip(self.operations, self._is_known, strict=True):
-            told = identity(each.answer) if is_known else None
-            kind = (each.name, identity(each.value), is_known, told)
+        for operation, is_known in zip(self.operations, self._is_known, strict=True):
+            answer = identity(operation.answer) if is_known else None
+            kind = (operation.name, identity(operation.value), is_known, answer)
             kinds.append(numbers.setdefault(kind, len(numbers)))
         return kinds
 
     def _events(self) -> list[tuple[int, int, bool]]:
-        """Return begins and ends as (moment, operation, whether it is the end)."""
+        """Return calls and answers as (position, index of the operation, whether it ends)."""
         events = []
-        for index, each in enumerate(self.operations):
+        for index, operation in enumerate(self.operations):
             if self._is_known[index]:
-                assert each.ended is not None
-                events.append((each.ended, index, True))
-            if self._is_known[index] or not self._is_read[index]:  # else it tells nothing
-                events.append((each.began, index, False))
+                assert operation.ended is not None
+                events.append((operation.ended, index, True))
+            if (
+                self._is_known[index] or not self._is_read[index]
+            ):  # unanswered reads prove nothing
+                events.append((operation.began, index, False))
         return sorted(events)
 
     def run(self) -> Operation | None:
-        """Return the operation at whose end no configuration is left; None if there is none."""
+        """Return the first operation whose answer no configuration allows; None without one."""
         places: set[_Place] = {(self._model.start, 0)}
         for _, index, is_end in self._events():
             if not is_end:
@@ -190,21 +199,25 @@ class _Search:
                 continue
             after = self._end(index, places)
             if not after:
-                self.left = self._told(index, places)
+                self.left = self._explain_state(index, places)
                 return self.operations[index]
             places = after
         return None
 
-    def _told(self, index: int, places: set[_Place]) -> tuple[set[Hashable], list[Operation]]:
-        """Return the states in which an operation has no moment, and what was under way."""
+    def _explain_state(
+        self, index: int, places: set[_Place]
+    ) -> tuple[set[Hashable], list[Operation]]:
+        """Return the possible states before a wrong answer, and the pending operations."""
         happened = reduce(and_, (mask for _, mask in places))
         under_way = [*self._reads, *chain.from_iterable(self._under_way.values()), index]
-        waiting = {each for each in under_way if not happened & self._bits[each]}
-        known = [self.operations[each] for each in sorted(waiting) if self._is_known[each]]
-        return {state for state, _ in places}, known
+        waiting = {pending for pending in under_way if not happened & self._bits[pending]}
+        answered = [
+            self.operations[pending] for pending in sorted(waiting) if self._is_known[pending]
+        ]
+        return {state for state, _ in places}, answered
 
     def _begin(self, index: int) -> None:
-        """Let an operation be under way."""
+        """Add an operation to the pending ones."""
         if self._free_bits:
             bit = self._free_bits.pop()
         else:
@@ -216,20 +229,20 @@ class _Search:
         if self._is_read[index]:
             self._reads.append(index)
             return
-        alike = self._under_way.setdefault(self._kinds[index], [])
-        alike.append(index)
-        if self._is_known[index] and len(alike) > 1:
-            alike.sort(key=self._end_of)
+        same_kind = self._under_way.setdefault(self._kinds[index], [])
+        same_kind.append(index)
+        if self._is_known[index] and len(same_kind) > 1:
+            same_kind.sort(key=self._end_of)
 
     def _end_of(self, index: int) -> int:
-        """Return the moment at which an operation ended."""
+        """Return the position of an operation's answer."""
         return self.operations[index].ended or 0
 
     def _end(self, index: int, places: set[_Place]) -> set[_Place]:
-        """Let an operation end; what is left are configurations in which it had its moment.
+        """End an operation; return the configurations in which it has been applied.
 
-        Those that used up fewer operations of unknown outcome are looked at first, so what is
-        worse than another is found as it comes.
+        Configurations with fewer applied operations of unknown outcome are processed first, so
+        dominated ones are recognized when they appear.
         """
         bit, unknown = self._bits[index], self._unknown
         todo = deque(sorted(places, key=lambda place: (place[1] & unknown).bit_count()))
@@ -244,17 +257,17 @@ class _Search:
                 continue
             if not _keep(better, (state, mask & ~unknown), used):
                 continue
-            for after, is_unknown in self._moments(place):
+            for following, is_unknown in self._moments(place):
                 if is_unknown:
-                    todo.append(after)
+                    todo.append(following)
                 else:
-                    todo.appendleft(after)
+                    todo.appendleft(following)
         if self._is_read[index]:
             self._reads.remove(index)
         else:
-            alike = self._under_way[self._kinds[index]]
-            alike.remove(index)
-            if not alike:
+            same_kind = self._under_way[self._kinds[index]]
+            same_kind.remove(index)
+            if not same_kind:
                 del self._under_way[self._kinds[index]]
         self._free_bits.append(bit)
         return {
@@ -264,23 +277,23 @@ class _Search:
         }
 
     def _moments(self, place: _Place) -> Iterator[tuple[_Place, bool]]:
-        """Give one more operation its moment; yields what comes, and if it used an unknown."""
+        """Yield the results of applying one more operation, and whether it is unanswered."""
         state, mask = place
         bits = self._bits
-        for alike in self._under_way.values():
-            for index in alike:
+        for same_kind in self._under_way.values():
+            for index in same_kind:
                 if mask & bits[index]:
                     continue
-                after = self._step(state, index)
-                if after is not None:
+                following = self._step(state, index)
+                if following is not None:
                     yield (
-                        self._settled((after[0], mask | bits[index])),
+                        self._settled((following[0], mask | bits[index])),
                         not self._is_known[index],
                     )
-                break  # those alike come after it
+                break  # others of its kind end later
 
     def _settled(self, place: _Place) -> _Place:
-        """Give each read under way its moment whose answer is right."""
+        """Apply all pending reads whose answers are right."""
         state, mask = place
         for index in self._reads:
             if not mask & self._bits[index] and self._step(state, index) is not None:
@@ -288,52 +301,55 @@ class _Search:
         return state, mask
 
     def _step(self, state: Hashable, index: int) -> tuple[Hashable] | None:
-        """Return the state behind an operation in a tuple; None where its answer is wrong."""
+        """Return the state after an operation, as a tuple; None if its answer is wrong."""
         self._count(index)
         kind = (state, self._kinds[index])
         try:
             return self._results[kind]
         except KeyError:
             operation = self.operations[index]
-            after, answer = self._model.step(state, operation.name, operation.value)
+            following, answer = self._model.step(state, operation.name, operation.value)
             if self._is_known[index]:
                 is_right = answer is not NEVER and agrees(answer, operation.answer)
             else:
                 is_right = answer is not NEVER
-            found = self._results[kind] = (after,) if is_right else None
-            return found
+            result = self._results[kind] = (following,) if is_right else None
+            return result
 
     def _count(self, index: int) -> None:
-        """Count a step; raise `NotDecided` when there were too many."""
+        """Count a step; raise `NotDecided` at the limit."""
         self.steps += 1
         if self.steps > self._limit:
             operation = self.operations[index]
             on = "" if operation.key is None else f" for {shown(operation.key)}"
             message = (
-                f"no verdict{on} after {self._limit:,} steps: too many operations overlap, or "
-                "have no answer. Use more keys, fewer clients, or a larger step_limit"
+                f"no verdict{on} after {self._limit:,} steps: too many operations overlap or "
+                "have no answer; use more keys, fewer clients, or a larger step_limit"
             )
             raise NotDecided(message)
 
 
-def _keep(kept: dict[_Place, list[int]], place: _Place, used: int) -> bool:
-    """Keep what a place used up, unless one that is there used a part of it or the same."""
-    others = kept.setdefault(place, [])
-    if any(other & used == other for other in others):
+def _keep(used_sets: dict[_Place, list[int]], place: _Place, used: int) -> bool:
+    """Add a set of used operations to a configuration, unless it has a subset already.
+
+    Return whether it was added; supersets of it are removed.
+    """
+    used_before = used_sets.setdefault(place, [])
+    if any(used_set & used == used_set for used_set in used_before):
         return False
-    others[:] = [other for other in others if other & used != used]
-    others.append(used)
+    used_before[:] = [used_set for used_set in used_before if used_set & used != used]
+    used_before.append(used)
     return True
 
 
 def _shortest(model: Model, operations: list[Operation], last: Operation) -> list[Operation]:
-    """Return operations that contradict each other, whatever all others did.
+    """Return operations that contradict each other regardless of all others.
 
-    An operation is left out by taking it for one of unknown outcome: if there is no order even
-    then, it is because of the others. Halves are tried, then parts of them.
+    An operation is left out by treating it as unanswered. If there is still no order, the
+    other operations are the reason. Halves are tried first, then smaller parts.
     """
     weakened: set[int] = set()
-    left = _TRIES_LIMIT
+    steps_left = _TRIES_LIMIT
     size = len(operations)
     while size:
         for first in range(0, len(operations), size):
@@ -342,14 +358,14 @@ def _shortest(model: Model, operations: list[Operation], last: Operation) -> lis
                 for index in range(first, min(first + size, len(operations)))
                 if operations[index] is not last
             } - weakened
-            if not chunk or left <= 0:
+            if not chunk or steps_left <= 0:
                 continue
-            search = _Search(model, operations, min(_TRY_LIMIT, left), weakened | chunk)
+            search = _Search(model, operations, min(_TRY_LIMIT, steps_left), weakened | chunk)
             try:
                 if search.run() is not None:
                     weakened |= chunk
             except NotDecided:
-                pass  # it stays in what is shown
-            left -= search.steps
+                pass  # keep these operations
+            steps_left -= search.steps
         size //= 2
-    return [each for index, each in enumerate(operations) if index not in weakened]
+    return [operation for index, operation in enumerate(operations) if index not in weakened]

@@ -1,7 +1,8 @@
-"""What has to hold, and what has to happen at least once, told from inside of a test.
+"""Assertions inside a test: conditions that always hold, and places that must be reached.
 
-`always` fails a run at once. `sometimes` and `reachable` fail nothing: a test that never comes
-to what it is for looks like one that passes, so `cluster_test` warns of what no seed came to.
+`always` fails a run at once. `sometimes` and `reachable` never fail. A test that never reaches
+its interesting case looks like one that passes, so `cluster_test` warns about marks that no
+seed reached.
 """
 
 import ast
@@ -16,20 +17,22 @@ from callboard.kernel.errors import CallboardError
 
 
 class AlwaysBroken(CallboardError, AssertionError):
-    """What always has to hold did not."""
+    """A condition passed to `always` was false."""
 
 
 class NeverHappened(UserWarning):
-    """No seed of a test came to something that it marks; its faults or times are too tame."""
+    """No seed of a test reached one of its marks; its faults or times are too harmless."""
 
 
 class Met:
-    """The run that is lived just now; handlers have contexts of their own.
+    """The marks of the current run.
+
+    It is a global and not a context variable, because handlers run in contexts of their own.
 
     Attributes:
-        counted: how often each mark was met in it; None while none is lived.
-        strike: called where a mark is met: faults may wait for that.
-        broken: the first thing that did not hold as always, also in a handler.
+        counted: number of times that each mark was reached; None outside of runs.
+        strike: called when a mark is reached, for faults that wait for one.
+        broken: the first failure of `always`, including those in handlers.
     """
 
     counted: Counter[str] | None = None
@@ -42,7 +45,7 @@ met: Final = Met()
 
 @contextmanager
 def marking(counted: Counter[str]) -> Iterator[Met]:
-    """Count the marks that are met in a block; at its end `broken` is what did not hold."""
+    """Count the marks reached within a block; afterwards, `broken` is the first failure."""
     met.counted, met.broken = counted, None
     try:
         yield met
@@ -53,22 +56,22 @@ def marking(counted: Counter[str]) -> Iterator[Met]:
 def warn_of_missed(
     test: str, tries: str, scenario: Callable[..., object], counted: Counter[str]
 ) -> None:
-    """Warn of marks in a test and its module that no run came to."""
+    """Warn about marks in a test and its module that no run reached."""
     try:
         source = inspect.getsource(inspect.getmodule(scenario) or scenario)
-    except (OSError, TypeError):  # typed at a prompt
+    except (OSError, TypeError):  # defined at an interactive prompt
         return
     never = sorted(marks_in(source, scenario.__name__) - set(counted))
     if never:
         text = ", ".join(repr(mark) for mark in never)
-        warnings.warn(f"{test}: {tries} never came to {text}", NeverHappened, 2)
+        warnings.warn(f"{test}: {tries} never reached {text}", NeverHappened, 2)
 
 
 def always(condition: object, what: str) -> None:
-    """Fail the run unless a condition holds, also where a handler says it.
+    """Fail the run unless a condition holds; may also be called in handlers.
 
     Raises:
-        AlwaysBroken: it does not.
+        AlwaysBroken: the condition is false.
     """
     if not condition:
         broken = AlwaysBroken(f"it does not hold that {what}")
@@ -77,7 +80,7 @@ def always(condition: object, what: str) -> None:
 
 
 def sometimes(condition: object, what: str) -> None:
-    """Mark that a condition holds in some seed; a warning names what never does."""
+    """Expect a condition to hold in at least one seed; a warning names it if it never does."""
     if condition and met.counted is not None:
         met.counted[what] += 1
     if condition and met.strike is not None:
@@ -85,12 +88,12 @@ def sometimes(condition: object, what: str) -> None:
 
 
 def reachable(what: str) -> None:
-    """Mark a place that some seed has to come to."""
+    """Mark a place that at least one seed must reach."""
     sometimes(condition=True, what=what)
 
 
 def marks_in(source: str, test: str) -> set[str]:
-    """Return the texts of all marks in a source, but for those in other tests."""
+    """Return the texts of all marks in a source, except those in other tests."""
     marks: set[str] = set()
     todo: list[ast.AST] = [ast.parse(source)]
     while todo:
@@ -105,12 +108,12 @@ def marks_in(source: str, test: str) -> set[str]:
 
 
 def _marks_of(call: ast.Call) -> set[str]:
-    """Return the text of a call's mark, if it is one."""
+    """Return the text of a mark if the call is one, else nothing."""
     name = getattr(call.func, "id", getattr(call.func, "attr", ""))
-    place = {"sometimes": 1, "reachable": 0}.get(name)
-    if place is None:
+    index = {"sometimes": 1, "reachable": 0}.get(name)
+    if index is None:
         return set()
-    texts = call.args[place : place + 1]
+    texts = call.args[index : index + 1]
     texts += [keyword.value for keyword in call.keywords if keyword.arg == "what"]
-    constants = [each.value for each in texts if isinstance(each, ast.Constant)]
+    constants = [value.value for value in texts if isinstance(value, ast.Constant)]
     return {text for text in constants if isinstance(text, str)}

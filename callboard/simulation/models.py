@@ -1,8 +1,8 @@
-"""What a service promises for one key, as a small sequential program.
+"""Models of services: the correct behavior of one key, as a small sequential program.
 
-A model has a `start` state and a `step`. Its states have to be hashable, and `step` changes
-none: it returns the next one. A user's model is any class with the two. One that names its
-operations that change nothing in `reads` is checked faster.
+A model has a `start` state and a method `step`. States must be hashable; `step` returns the
+next state and must not modify the old one. Any class with these two is a model. A model that
+lists its read-only operations in `reads` is checked faster.
 """
 
 from collections.abc import Hashable
@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 
 class Model(Protocol):
-    """What operations do to one key, one after the other."""
+    """The effect of sequential operations on one key."""
 
     @property
     def start(self) -> Hashable:
@@ -19,13 +19,13 @@ class Model(Protocol):
     def step(self, state: Any, name: str, value: Any, /) -> tuple[Hashable, Any]:
         """Return the state after an operation, and its answer.
 
-        The answer may be `ANY`, or `OneOf(…)`. An operation that cannot come about in a state,
-        such as to release what another one holds, has the answer `NEVER`.
+        The answer may be `ANY` or `OneOf(…)`. An operation that is impossible in a state, such
+        as releasing a lock that another client holds, has the answer `NEVER`.
         """
 
 
 class _Word:
-    """A word that no value is equal to."""
+    """A sentinel with a name."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -34,21 +34,21 @@ class _Word:
         return self._text
 
 
-#: The answer of a model that does not say what the answer is.
+#: The answer of a model that allows every answer.
 ANY: Final[Any] = _Word("ANY")
 
-#: The answer of an operation that cannot come about in a state.
+#: The answer of an operation that is impossible in a state.
 NEVER: Final[Any] = _Word("NEVER")
 
 
 class OneOf(NamedTuple):
-    """Answers of which each is right."""
+    """Alternative answers, all of them correct."""
 
     answers: tuple[Any, ...]
 
 
 def agrees(expected: Any, told: Any) -> bool:
-    """Return whether a client may have been told this, where a model expects that."""
+    """Return whether the answer that a client got fits the answer of a model."""
     if expected is ANY:
         return True
     if type(expected) is OneOf:
@@ -57,31 +57,31 @@ def agrees(expected: Any, told: Any) -> bool:
 
 
 class NotInModel(ValueError):
-    """A history has an operation that the model does not know."""
+    """A history contains an operation that the model does not have."""
 
     def __init__(self, model: object, name: str, known: str) -> None:
         kind = type(model).__name__
         super().__init__(
-            f"{kind} knows no operation {name!r}; it knows {known}: "
-            "say which one it is when you record it, or check with another model"
+            f"{kind} has no operation {name!r}; it has {known}: "
+            "record the operation under one of these names, or use another model"
         )
 
 
 class Register:
-    """One value: `read` answers it, `write` sets it, `cas` and `create` set it on a condition.
+    """One value: `read` returns it, `write` sets it, `cas` and `create` set it conditionally.
 
-    The value of `cas` is the pair of what is expected and what is set; `create` expects None.
-    Both answer whether they have set it. Answers of `write` are not looked at.
+    The value of `cas` is a pair (expected, new); `create` expects None. Both answer whether
+    they have set the value. Answers of `write` are ignored.
     """
 
-    #: Operations that change nothing, so their order matters to nothing else.
+    #: Operations that do not change the state.
     reads = frozenset({"read"})
 
     def __init__(self, start: Hashable = None) -> None:
         self.start = start
 
     def step(self, state: Any, name: str, value: Any) -> tuple[Hashable, Any]:
-        """Return what comes of an operation."""
+        """Return the next state and the answer."""
         if name == "read":
             return state, state
         if name == "write":
@@ -95,7 +95,7 @@ class Register:
 
 
 class Counter:
-    """A number: `add` adds to it and answers the sum, or None; `read` answers it."""
+    """A number: `add` adds to it and answers the sum or None; `read` returns it."""
 
     reads = frozenset({"read"})
 
@@ -103,7 +103,7 @@ class Counter:
         self.start = start
 
     def step(self, state: Any, name: str, value: Any) -> tuple[Hashable, Any]:
-        """Return what comes of an operation."""
+        """Return the next state and the answer."""
         if name == "read":
             return state, state
         if name == "add":
@@ -112,16 +112,16 @@ class Counter:
 
 
 class Elements:
-    """Elements: `add`, `remove` and `contains`, and `read`, which answers all in any order.
+    """A set: `add`, `remove`, `contains`, and `read`, which answers all elements in any order.
 
-    `add` and `remove` answer whether they changed something, or None.
+    `add` and `remove` answer whether they changed the set, or None.
     """
 
     reads = frozenset({"read", "contains"})
     start: frozenset[Any] = frozenset()
 
     def step(self, state: frozenset[Any], name: str, value: Any) -> tuple[Hashable, Any]:
-        """Return what comes of an operation."""
+        """Return the next state and the answer."""
         if name == "add":
             return state | {value}, OneOf((value not in state, None))
         if name == "remove":
@@ -134,15 +134,15 @@ class Elements:
 
 
 class _Unordered:
-    """Equal to any collection with the same elements, each once."""
+    """Equal to any collection of the same elements without duplicates."""
 
     def __init__(self, elements: frozenset[Any]) -> None:
         self._elements = elements
 
     def __eq__(self, other: object) -> bool:
         try:
-            told = list(other)  # type: ignore[call-overload]
-            return len(told) == len(self._elements) and set(told) == self._elements
+            elements = list(other)  # type: ignore[call-overload]
+            return len(elements) == len(self._elements) and set(elements) == self._elements
         except TypeError:
             return False
 
@@ -153,13 +153,13 @@ class _Unordered:
 
 
 class Queue:
-    """First in, first out: `put` adds at the end, `get` takes the first, or answers None."""
+    """A FIFO queue: `put` appends, `get` removes and answers the first element, or None."""
 
     reads: frozenset[str] = frozenset()
     start: tuple[Any, ...] = ()
 
     def step(self, state: tuple[Any, ...], name: str, value: Any) -> tuple[Hashable, Any]:
-        """Return what comes of an operation."""
+        """Return the next state and the answer."""
         if name == "put":
             return (*state, value), ANY
         if name == "get":
@@ -168,16 +168,17 @@ class Queue:
 
 
 class Lock:
-    """One holder at a time: `acquire` and `release`; the value says who.
+    """A mutex: `acquire` and `release`; the value is the client.
 
-    `acquire` answers whether it got the lock (None means that it did); who releases has it.
+    `acquire` answers whether it got the lock; None means that it did. Only the holder can
+    release the lock.
     """
 
     reads: frozenset[str] = frozenset()
     start = None
 
     def step(self, state: Any, name: str, value: Any) -> tuple[Hashable, Any]:
-        """Return what comes of an operation."""
+        """Return the next state and the answer."""
         if name == "acquire":
             return (value, OneOf((True, None))) if state is None else (state, False)
         if name == "release":

@@ -1,14 +1,14 @@
 """A simulated network between hosts, and its sockets: delays, losses, partitions, crashes.
 
-Each direction between two hosts is a `Way`. What was sent into a cut one is held and arrives
-after healing, as TCP would send it again. A stream never loses, doubles or reorders bytes, so
-a way that loses packets shows as TCP shows it: bytes come later by one or more retransmission
-timeouts, and a connection whose packets are lost too often in a row is broken. Hosts that
-crash go silent; a killed process closes its connections.
+Each direction between two hosts is a `Way`. Bytes sent during a partition are held and arrive
+after healing, like TCP retransmissions. A stream never loses, duplicates or reorders bytes, so
+packet loss has the effects it has on TCP: bytes arrive one or more retransmission timeouts
+late, and a connection breaks when a packet is lost too often in a row. Crashed hosts go silent;
+a killed process closes its connections.
 
-Sockets have the methods of real ones that nodes use. Bytes that were sent are under way for the
-way's delay, then wait in the receiver's buffer. A sender gets as far ahead of its reader as the
-window allows; then its socket is full, as a real one would be.
+Sockets have the methods of real sockets that nodes use. Sent bytes travel for the way's delay
+and then wait in the receiver's buffer. A sender may be ahead of its reader by the size of the
+window; then its socket is full, like a real one.
 """
 
 import errno
@@ -23,7 +23,7 @@ from callboard.simulation.clock import Clock
 from callboard.simulation.trace import EventTrace
 from callboard.support.dataclass import dataclass
 
-#: Bytes that may be under way or unread in one direction of a connection.
+#: Maximum bytes in flight or unread in one direction of a connection.
 WINDOW: Final = 256 * 1024
 
 _READ: Final = selectors.EVENT_READ
@@ -36,17 +36,17 @@ class SimulatedSocket:
     """One end of a connection."""
 
     def __init__(self, network: "SimulatedNetwork", host: str) -> None:
-        """Make an end at `host` that is not connected yet."""
+        """Create an unconnected socket on `host`."""
         self.host = host
         self.peer: SimulatedSocket | None = None
         self.remote: Address = ("", 0)
-        #: Its own port; nodes that dial need none.
+        #: The local port; dialing nodes need none.
         self.port = 0
         self.is_connecting = False
         self.is_closed = False
         self.error = 0
         self.window_used = 0
-        #: When the last bytes that were sent arrive: a stream keeps its order.
+        #: Arrival time of the last bytes sent; later bytes must not arrive before it.
         self.last_arrival = 0.0
         #: Called when the socket may have become readable or writable.
         self.touched: Callable[[], None] = _nobody_waits
@@ -58,14 +58,14 @@ class SimulatedSocket:
         """Do nothing: these sockets never block."""
 
     def setsockopt(self, *_: object) -> None:
-        """Do nothing: there is nothing to set."""
+        """Do nothing: there are no options."""
 
     def getsockopt(self, *_: object) -> int:
-        """Return how the attempt to connect ended: 0 is fine."""
+        """Return the error number of the connection attempt; 0 for success."""
         return self.error
 
     def send(self, data: memoryview | bytes) -> int:
-        """Send as much as the window takes; returns the number of bytes."""
+        """Send as much as fits in the window; return the number of bytes."""
         peer = self.peer
         if self.error:
             raise OSError(self.error, "connection reset by the simulation")
@@ -74,12 +74,12 @@ class SimulatedSocket:
         room = WINDOW - self.window_used
         if room <= 0:
             raise BlockingIOError(errno.EAGAIN, "the window is full")
-        taken = bytes(data)
-        size = len(taken)
+        chunk = bytes(data)
+        size = len(chunk)
         if size > room:
-            taken, size = taken[:room], room
+            chunk, size = chunk[:room], room
         self.window_used += size
-        self._network.carry(self, taken)
+        self._network.carry(self, chunk)
         return size
 
     def recv(self, size: int) -> bytes:
@@ -98,21 +98,21 @@ class SimulatedSocket:
         if peer is not None:
             used = peer.window_used
             peer.window_used = used - len(data)
-            if used >= WINDOW:  # else it was writable before
+            if used >= WINDOW:  # the peer was not writable before
                 peer.touched()
         return data
 
     def close(self) -> None:
-        """Close this end; the other one reads to the end of the stream."""
+        """Close this end; the peer can still read everything that was sent."""
         if not self.is_closed:
             self.is_closed = True
             self._network.forget(self)
             self._network.carry(self, b"")
 
-    # --- what the network does to it ---
+    # --- called by the network ---
 
     def arrive(self, data: bytes) -> None:
-        """Take bytes that came over the network; none means the end of the stream."""
+        """Receive bytes from the network; empty bytes are the end of the stream."""
         if self.is_closed:
             return
         if data:
@@ -122,7 +122,7 @@ class SimulatedSocket:
         self.touched()
 
     def connected(self, peer: "SimulatedSocket | None", code: int = 0) -> None:
-        """Take note of how the attempt to connect ended."""
+        """Finish the connection attempt: with a peer, or with an error number."""
         self.is_connecting = False
         self.peer = peer
         self.error = self.error or code
@@ -134,20 +134,20 @@ class SimulatedSocket:
         self.touched()
 
     def vanish(self) -> None:
-        """Be gone without a word, as the machine that held this end."""
+        """Disappear silently, along with the crashed host."""
         self.is_closed = True
         self.peer = None
 
     def held(self) -> None:
-        """Be told that what was sent stands before a cut way."""
+        """Called when sent bytes are held at a cut way; does nothing here."""
 
     def datagram(self, data: bytes, source: Address) -> None:
-        """Take a datagram, or drop it."""
+        """Receive a datagram; dropped here."""
 
     def unreachable(self) -> None:
-        """Be told that nobody takes a datagram of it."""
+        """Called when a datagram sent from here has no receiver; does nothing here."""
 
-    # --- what the selector asks ---
+    # --- called by the selector ---
 
     @property
     def is_readable(self) -> bool:
@@ -172,90 +172,94 @@ class SimulatedListener:
     def __init__(
         self, network: "SimulatedNetwork", address: Address, *, is_local: bool = False
     ) -> None:
-        """Bind to an address, or with `is_local` to the loopback of its host."""
+        """Bind to an address; with `is_local` only its own host can connect."""
         self.host, self.port = self.address = address
         self.is_local = is_local
         self.is_closed = False
-        #: Called when somebody waits to be accepted.
+        #: Called when a connection waits to be accepted.
         self.touched: Callable[[], None] = _nobody_waits
         self._network = network
         self._waiting: deque[SimulatedSocket] = deque()
 
     def listen(self, backlog: int) -> None:
-        """Accept connections from now on."""
+        """Start accepting connections."""
         self._network.listeners[self.address] = self
 
     def setblocking(self, flag: bool) -> None:  # noqa: FBT001
         """Do nothing: these sockets never block."""
 
     def getsockname(self) -> Address:
-        """Return the address."""
+        """Return the bound address."""
         return self.address
 
     def accept(self) -> tuple[SimulatedSocket, Address]:
-        """Return the next connection and where it came from."""
+        """Return the next connection and its remote address."""
         if not self._waiting:
-            raise BlockingIOError(errno.EAGAIN, "nobody connects")
+            raise BlockingIOError(errno.EAGAIN, "no connection is waiting")
         sock = self._waiting.popleft()
         return sock, sock.remote
 
     def close(self) -> None:
-        """Refuse connections from now on."""
+        """Stop listening; further connections are refused."""
         self.is_closed = True
         self._network.listeners.pop(self.address, None)
 
     def accepting(self) -> SimulatedSocket:
-        """Return this side's end of a connection."""
+        """Create this side's socket of a new connection."""
         return SimulatedSocket(self._network, self.host)
 
     def offer(self, sock: SimulatedSocket) -> None:
-        """Let a connection wait for `accept`."""
+        """Queue a connection for `accept`."""
         self._waiting.append(sock)
         self.touched()
 
     @property
     def is_readable(self) -> bool:
-        """True when somebody waits to be accepted."""
+        """True when a connection waits to be accepted."""
         return bool(self._waiting)
 
 
 class SimulatedSelector(selectors.BaseSelector):
-    """Tells which simulated sockets are ready; it never waits.
+    """A selector for simulated sockets; it never blocks.
 
-    Only sockets that were touched are looked at, until they are found not ready.
+    It checks only touched sockets, and each of them until it is no longer ready.
     """
 
     def __init__(self, touched: Callable[[], None]) -> None:
-        """Begin with no socket; `touched` is called when one may have become ready."""
+        """Create an empty selector; `touched` is called when a socket may be ready."""
         self._keys: dict[Any, selectors.SelectorKey] = {}
         #: Sockets that may be ready.
         self.touched: dict[Any, None] = {}
-        self._tell = touched
+        self._on_touched = touched
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        """Ask to be told of a socket."""
+        """Register a socket.
+
+        Raises:
+            TypeError: the object is not a simulated socket.
+        """
         if not isinstance(fileobj, SimulatedSocket | SimulatedListener):
-            msg = "a simulated node has no real sockets, pipes or files to wait for"
+            msg = "a simulated node cannot wait for real sockets, pipes or files"
             raise TypeError(msg)
         key = selectors.SelectorKey(fileobj, -1, events, data)  # type: ignore[arg-type]
         self._keys[fileobj] = key
 
         def touched() -> None:
             self.touched[fileobj] = None
-            self._tell()
+            self._on_touched()
 
         fileobj.touched = touched
         touched()
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        """Ask no more."""
+        """Unregister a socket."""
         fileobj.touched = _nobody_waits
         self.touched.pop(fileobj, None)
         return self._keys.pop(fileobj)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return what is ready now, in the order in which it was touched."""
+        """Return the ready sockets, in the order in which they were touched."""
         ready = []
         for fileobj in list(self.touched):
             key = self._keys[fileobj]
@@ -272,24 +276,24 @@ class SimulatedSelector(selectors.BaseSelector):
         return ready
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        """Return what is registered."""
+        """Return the registered sockets and their keys."""
         return self._keys
 
 
 def _nobody_waits() -> None:
-    """Be told of nothing: no selector watches this socket."""
+    """Do nothing: no selector watches this socket."""
 
 
-#: Seconds from one host to another, unless set otherwise.
+#: Default latency between two hosts, in seconds.
 DELAY: Final = 0.0005
 
-#: Part of the delay by which a packet may come later than others.
+#: Maximum random addition to the delay of a packet, as a fraction of the delay.
 JITTER: Final = 0.1
 
-#: Seconds until a lost packet is sent again; twice as long each time, as Linux does.
+#: Seconds until the first retransmission of a lost packet; doubled each time, as in Linux.
 FIRST_RETRANSMISSION: Final = 0.2
 
-#: Times that a packet is sent before its connection counts as broken: after 12.6 s.
+#: Transmissions of one packet before its connection breaks, which is after 12.6 s.
 TRANSMISSIONS: Final = 6
 
 FIRST_PORT: Final = 40000
@@ -297,10 +301,16 @@ FIRST_PORT: Final = 40000
 
 @dataclass(slots=True)
 class Way:
-    """One direction between two hosts: seconds, bytes per second, part of packets lost.
+    """One direction between two hosts.
 
-    A part of those that arrive get no answer: the connection breaks, and is `doubling`, since
-    who has no answer says again what had arrived.
+    Attributes:
+        delay: latency in seconds.
+        bytes_per_second: bandwidth; 0 is unlimited.
+        loss: fraction of packets lost.
+        doubling: fraction of deliveries after which the connection breaks. A sender that
+            repeats unanswered messages then delivers them twice.
+        is_cut: whether traffic is blocked.
+        free_at: time at which a way with limited bandwidth has sent all earlier bytes.
     """
 
     delay: float = DELAY
@@ -308,7 +318,6 @@ class Way:
     loss: float = 0.0
     doubling: float = 0.0
     is_cut: bool = False
-    #: When a narrow way has carried what was sent into it before.
     free_at: float = 0.0
 
 
@@ -316,27 +325,27 @@ class SimulatedNetwork:
     """All hosts, the connections between them, and their faults."""
 
     def __init__(self, clock: Clock, rng: random.Random, trace: EventTrace) -> None:
-        """Make a network without faults."""
+        """Create a network without faults."""
         self.listeners: dict[Address, SimulatedListener] = {}
         self._clock = clock
         self._random = rng
         self._trace = trace
-        #: Who takes datagrams.
+        #: Sockets that receive datagrams, by address.
         self.datagram_sockets: dict[Address, SimulatedSocket] = {}
-        #: The addresses of hosts by their names.
+        #: Addresses of hosts by name.
         self.names: dict[str, str] = {}
-        #: Up to so many seconds more is each packet under way, drawn for each.
+        #: Maximum random extra delay of each packet between hosts, in seconds.
         self.jitter = 0.0
         self._ways: defaultdict[tuple[str, str], Way] = defaultdict(Way)
         self._sockets: dict[SimulatedSocket, None] = {}
-        #: What stands before a cut way: socket, size, and what happens when it gets through.
+        #: Packets held at cut ways: socket, source, target, size, and the arrival callback.
         self._held: list[tuple[SimulatedSocket, str, str, int, _Arrival]] = []
         self._silent: set[str] = set()
-        #: Until when hosts wait for their disks, and send nothing.
+        #: Times until which hosts are blocked by their disks and send nothing.
         self.busy: dict[str, float] = {}
-        #: What frozen hosts were about to send in the turn in which they were frozen.
+        #: Bytes that frozen hosts tried to send in the turn in which they were frozen.
         self._frozen: dict[str, list[tuple[SimulatedSocket, bytes]]] = {}
-        #: Told of each host that is about to send, as long as somebody waits for that.
+        #: Called with each host that is about to send; None if no fault waits for that.
         self.sending: Callable[[str], object] | None = None
         self._ports = FIRST_PORT
 
@@ -344,28 +353,28 @@ class SimulatedNetwork:
         """Return the direction from one host to another."""
         return self._ways[one, other]
 
-    # --- for nodes ---
+    # --- called by nodes ---
 
     def bind(self, host: str, port: int) -> SimulatedListener:
-        """Return a bound socket; port 0 picks one."""
+        """Return a bound socket; port 0 picks a free port."""
         port = port or self.free_port()
         if (host, port) in self.listeners:
             raise OSError(errno.EADDRINUSE, "address already in use")
         return SimulatedListener(self, (host, port))
 
     def free_port(self) -> int:
-        """Return a port that nobody has."""
+        """Return an unused port."""
         self._ports += 1
         return self._ports
 
     def connect(self, host: str, address: Address) -> SimulatedSocket:
-        """Begin to connect; the socket becomes writable when that has ended."""
+        """Start connecting; the socket becomes writable when the attempt has ended."""
         sock = SimulatedSocket(self, host)
         self.dial(sock, address)
         return sock
 
     def dial(self, sock: SimulatedSocket, address: Address) -> None:
-        """Begin to connect a socket."""
+        """Start connecting a socket."""
         sock.remote = address
         sock.is_connecting = True
         self._sockets[sock] = None
@@ -373,7 +382,7 @@ class SimulatedNetwork:
         self._travel(sock, sock.host, address[0], 0, (self._connection_arrives, (sock,)))
 
     def carry(self, sock: SimulatedSocket, data: bytes) -> None:
-        """Bring bytes of a socket to its peer; none stands for the end of the stream."""
+        """Send bytes of a socket to its peer; empty bytes are the end of the stream."""
         host, to = sock.host, sock.remote[0]
         if self.sending is not None and data:
             self.sending(host)
@@ -386,72 +395,72 @@ class SimulatedNetwork:
             self._travel(sock, host, to, size, (peer.arrive, (data,)))
 
     def freeze(self, host: str) -> None:
-        """Let nothing leave a host that is frozen, perhaps in the middle of its turn."""
+        """Hold everything that a host sends; it may be frozen in the middle of its turn."""
         self._frozen.setdefault(host, [])
 
     def thaw(self, host: str) -> None:
-        """Let it leave."""
-        sending, self.sending = self.sending, None  # it was about to be sent before
+        """Send what was held while the host was frozen."""
+        sending, self.sending = self.sending, None  # already reported when it was held
         for sock, data in self._frozen.pop(host, ()):
             self.carry(sock, data)
         self.sending = sending
 
     def forget(self, sock: SimulatedSocket) -> None:
-        """Take note that a socket was closed by its owner."""
+        """Remove a socket that its owner has closed."""
         self._sockets.pop(sock, None)
 
     def refuse(self, sock: SimulatedSocket, peer: SimulatedSocket) -> None:
-        """Answer bytes for a socket that is closed: TCP resets the connection."""
+        """Answer bytes for a closed socket with a reset, as TCP does."""
         self._trace.note(self._clock.now, sock.host, "resets", sock.remote[0])
         self._travel(sock, sock.host, sock.remote[0], 0, (peer.reset, ()))
 
     def datagram(self, sock: SimulatedSocket, to: Address, data: bytes) -> None:
-        """Bring a datagram to an address, or lose it; datagrams overtake each other."""
+        """Send a datagram; it may be lost, or overtake others."""
         host = sock.host
         self._trace.note(self._clock.now, host, "sends to", to[0], len(data), zlib.crc32(data))
         way = self.way(host, to[0])
         is_lost = bool(way.loss) and self._random.random() < way.loss
         if not (way.is_cut or is_lost):
-            late = way.delay * (1.0 + JITTER * self._random.random())
+            delay = way.delay * (1.0 + JITTER * self._random.random())
             if self.jitter and host != to[0]:
-                late += self.jitter * self._random.random()
+                delay += self.jitter * self._random.random()
             if way.bytes_per_second:
                 way.free_at = (
                     max(way.free_at, self._clock.now) + len(data) / way.bytes_per_second
                 )
-                late += way.free_at - self._clock.now
-            self._clock.plan(late, self._datagram_arrives, sock, to, data)
+                delay += way.free_at - self._clock.now
+            self._clock.plan(delay, self._datagram_arrives, sock, to, data)
 
     def _datagram_arrives(self, sock: SimulatedSocket, to: Address, data: bytes) -> None:
-        """Hand a datagram to whom it is for; without one its sender is told."""
-        found = self.datagram_sockets.get(to)
-        if found is not None:
-            found.datagram(data, (sock.host, sock.port))
+        """Deliver a datagram; without a receiver, report that to the sender."""
+        receiver = self.datagram_sockets.get(to)
+        if receiver is not None:
+            receiver.datagram(data, (sock.host, sock.port))
         elif to[0] not in self._silent:
             sock.unreachable()
 
-    # --- the way ---
+    # --- transmission ---
 
     @property
     def late_until(self) -> float:
-        """When the last bytes arrive that are under way, however often they were lost."""
+        """The time at which all bytes in flight will have arrived, after retransmissions."""
         arrivals = (sock.last_arrival for sock in self._sockets if not sock.is_closed)
         return max(arrivals, default=0.0)
 
     def _travel(
-        self, sock: SimulatedSocket, one: str, other: str, size: int, arrival: "_Arrival"
+        self, sock: SimulatedSocket, source: str, target: str, size: int, arrival: "_Arrival"
     ) -> None:
-        """Let bytes arrive when delay, rate and losses of their way say so."""
-        way = self._ways[one, other]
+        """Schedule an arrival by the delay, bandwidth and losses of the way."""
+        way = self._ways[source, target]
         if way.is_cut:
-            self._held.append((sock, one, other, size, arrival))
+            self._held.append((sock, source, target, size, arrival))
             sock.held()
             return
         now = self._clock.now
         if self.busy:
-            now = max(now, self.busy.get(one, 0.0))
+            now = max(now, self.busy.get(source, 0.0))
         due = now + way.delay * (1.0 + JITTER * self._random.random())
-        if self.jitter and one != other:
+        if self.jitter and source != target:
             due += self.jitter * self._random.random()
         if way.bytes_per_second:
             way.free_at = max(way.free_at, now) + size / way.bytes_per_second
@@ -463,21 +472,23 @@ class SimulatedNetwork:
         sock.last_arrival = due
         self._clock.plan_at(due, arrival[0], *arrival[1])
         if way.doubling and size and self._random.random() < way.doubling:
-            self._trace.note(now, one, "hears no answer of", other)
-            answered = due + self.way(other, one).delay / 2  # the receiver reads it before
+            self._trace.note(now, source, "hears no answer of", target)
+            answered = (
+                due + self.way(target, source).delay / 2
+            )  # after the receiver has read it
             self._clock.plan_at(answered, self._break, sock, errno.ECONNRESET)
 
     def _stall(self, sock: SimulatedSocket, way: Way) -> float:
-        """Return by how many seconds a packet is late because it was lost, perhaps often."""
-        late, timeout = 0.0, FIRST_RETRANSMISSION
+        """Return the delay of a packet by retransmissions, in seconds."""
+        delay, timeout = 0.0, FIRST_RETRANSMISSION
         for _ in range(TRANSMISSIONS):
             if self._random.random() >= way.loss:
-                return late
-            late += timeout
+                return delay
+            delay += timeout
             timeout *= 2
         self._trace.note(self._clock.now, sock.host, "loses its connection to", sock.remote[0])
-        self._clock.plan(late, self._break, sock)
-        return late
+        self._clock.plan(delay, self._break, sock)
+        return delay
 
     @staticmethod
     def _break(sock: SimulatedSocket, code: int = errno.ETIMEDOUT) -> None:
@@ -487,7 +498,7 @@ class SimulatedNetwork:
                 end.connected(end.peer, code)
 
     def _connection_arrives(self, sock: SimulatedSocket) -> None:
-        """Let a dial reach its listener, or be refused."""
+        """Pass a connection attempt to its listener, or refuse it."""
         if sock.is_closed or sock.remote[0] in self._silent:
             return
         listener, host, to = self.listeners.get(sock.remote), sock.host, sock.remote[0]
@@ -495,57 +506,57 @@ class SimulatedNetwork:
             arrival: _Arrival = (sock.connected, (None, errno.ECONNREFUSED))
             self._travel(sock, to, host, 0, arrival)
             return
-        other = listener.accepting()
-        other.remote = (host, sock.port)
-        other.peer = sock
-        self._sockets[other] = None
-        listener.offer(other)
-        self._travel(other, to, host, 0, (sock.connected, (other,)))
+        accepted = listener.accepting()
+        accepted.remote = (host, sock.port)
+        accepted.peer = sock
+        self._sockets[accepted] = None
+        listener.offer(accepted)
+        self._travel(accepted, to, host, 0, (sock.connected, (accepted,)))
 
     # --- faults ---
 
     def cut(self, one: str, other: str, *, both: bool = True) -> None:
-        """Let nothing through from `one` to `other`, and back unless `both` is False."""
+        """Block traffic from `one` to `other`, and back unless `both` is False."""
         self.way(one, other).is_cut = True
         if both:
             self.way(other, one).is_cut = True
 
     def heal(self) -> None:
-        """Let everything through again."""
+        """Remove all cuts, and send what was held."""
         for way in self._ways.values():
             way.is_cut = False
-        held, self._held = self._held, []
-        for waiting in held:
+        packets, self._held = self._held, []
+        for waiting in packets:
             self._travel(*waiting)
 
     def is_held(self, sock: SimulatedSocket) -> bool:
-        """Return whether bytes of a socket stand before a cut way."""
+        """Return whether bytes of a socket are held at a cut way."""
         return any(waiting[0] is sock for waiting in self._held)
 
     def mend(self, one: str, other: str) -> None:
-        """Let everything through again between two hosts, and leave others as they are."""
+        """Remove the cuts between two hosts, and send what was held between them."""
         self.way(one, other).is_cut = self.way(other, one).is_cut = False
-        held, self._held = self._held, []
-        for waiting in held:
+        packets, self._held = self._held, []
+        for waiting in packets:
             if {waiting[1], waiting[2]} == {one, other}:
                 self._travel(*waiting)
             else:
                 self._held.append(waiting)
 
     def reset(self, one: str, other: str) -> None:
-        """Break all connections between two hosts; both ends notice at once."""
+        """Break all connections between two hosts; both ends notice immediately."""
         for sock in list(self._sockets):
             if {sock.host, sock.remote[0]} == {one, other}:
                 sock.connected(sock.peer, errno.ECONNRESET)
 
     def kill_host(self, host: str) -> None:
-        """End a process: its connections close, its ports refuse."""
+        """Close all connections and ports of a host whose process was killed."""
         self._close_ports(host)
         for sock in self._of(host):
             sock.close()
 
     def silence_host(self, host: str) -> None:
-        """Take a machine away: nothing comes from it any more, not even the end of a stream."""
+        """Make a host vanish: it sends nothing more, not even the end of its streams."""
         self._close_ports(host)
         self._silent.add(host)
         self._held = [waiting for waiting in self._held if waiting[0].host != host]
@@ -554,9 +565,9 @@ class SimulatedNetwork:
             self.forget(sock)
 
     def start_host(self, host: str) -> None:
-        """Let a machine answer again: connections of its earlier life are reset."""
+        """Make a host respond again, and reset the connections of its earlier process."""
         self._silent.discard(host)
-        self._close_ports(host)  # of a process that came to its end while it opened one
+        self._close_ports(host)  # of a process that ended while it was opening one
         for sock in list(self._sockets):
             if sock.remote[0] == host and sock.peer is not None and sock.peer.is_closed:
                 self._travel(sock, host, sock.host, 0, (sock.reset, ()))
@@ -566,13 +577,13 @@ class SimulatedNetwork:
         return [sock for sock in self._sockets if sock.host == host]
 
     def _close_ports(self, host: str) -> None:
-        """Close the listeners of a host, which is neither frozen nor waits for its disk."""
+        """Close the listeners of a host, and forget that it was frozen or blocked."""
         self.busy.pop(host, None)
         self._frozen.pop(host, None)
-        for taken in (self.listeners, self.datagram_sockets):
-            for address in [address for address in taken if address[0] == host]:
-                del taken[address]
+        for sockets in (self.listeners, self.datagram_sockets):
+            for address in [address for address in sockets if address[0] == host]:
+                del sockets[address]
 
 
-#: What happens when something arrives, and with which arguments.
+#: The callback of an arrival, and its arguments.
 _Arrival = tuple[Callable[..., object], tuple[Any, ...]]

@@ -1,7 +1,7 @@
-"""What simulated programs and actors get when they ask for what a simulation does not have."""
+"""The error for operations that a simulation does not support."""
 
 from callboard.kernel.errors import CallboardError
 
 
 class NotSimulated(CallboardError, NotImplementedError):
-    """A program or an actor asked for something that a simulated host or node does not have."""
+    """A program or an actor used something that a simulated host or node does not support."""

@@ -1,7 +1,7 @@
 """The pytest plugin: the fixtures `cluster` and `processes`.
 
 `callboard_cluster` and `callboard_processes` are their full names, for projects where the
-short ones are taken. A test that fails with a cluster leaves its events in
+short names are in use. A failed test with a cluster writes its events to
 `.callboard/failures/`, and prints its seed and the command that replays it.
 """
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--callboard-seed`."""
+    """Add `--callboard-seed` and `--callboard-events`."""
     group = parser.getgroup("callboard")
     group.addoption("--callboard-seed", type=int, help="seed of all simulated clusters")
-    text = "write the events of the last simulated cluster there, as JSON, failed or not"
+    text = "write the events of the last simulated cluster to FILE as JSON, failed or not"
     group.addoption("--callboard-events", type=Path, metavar="FILE", help=text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse variables and options that cannot be meant, once and before any test."""
-    given = config.getoption("--callboard-seed")
-    if given is not None and given < 0:
-        message = f"--callboard-seed={given}: give a seed as it is printed"
+    """Refuse invalid variables and options once, before any test."""
+    seed = config.getoption("--callboard-seed")
+    if seed is not None and seed < 0:
+        message = f"--callboard-seed={seed} is negative; give a seed as it is printed"
         raise pytest.UsageError(message)
     try:
         environment.check()
@@ -42,49 +42,49 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def seed_of(config: pytest.Config) -> int | None:
-    """Return the seed that all simulations are to have; None if each has its own."""
-    given: int | None = config.getoption("--callboard-seed")
-    return environment.seed() if given is None else given
+    """Return the seed of all simulations; None if each has its own."""
+    seed: int | None = config.getoption("--callboard-seed")
+    return environment.seed() if seed is None else seed
 
 
 @pytest.fixture
 def callboard_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster]":
-    """A maker of simulated clusters: `a, b, c = cluster(3, topology="line")`."""
+    """A simulated cluster; call it for nodes: `a, b, c = cluster(3, topology="line")`."""
     from callboard.simulation.cluster import Cluster
 
     seed = seed_of(request.config)
     if seed is None:
         seed = zlib.crc32(request.node.nodeid.encode())
-    with closing(Cluster(seed)) as made:
-        request.node.stash[CLUSTER] = made
-        yield made
+    with closing(Cluster(seed)) as simulated:
+        request.node.stash[CLUSTER] = simulated
+        yield simulated
 
 
 @pytest.fixture
 def cluster(callboard_cluster: "Cluster") -> "Cluster":
-    """Short name of `callboard_cluster`."""
+    """The short name of `callboard_cluster`."""
     return callboard_cluster
 
 
 @pytest.fixture
 def callboard_processes() -> "Iterator[Processes]":
-    """A maker of node processes: `a, b = processes(2, spawnable={"echo": Echo})`."""
+    """Node processes; call it to start some: `a, b = processes(2, spawnable={"echo": E})`."""
     from callboard.simulation.processes import Processes
 
-    with closing(Processes()) as made:
-        yield made
+    with closing(Processes()) as started:
+        yield started
 
 
 @pytest.fixture
 def processes(callboard_processes: "Processes") -> "Processes":
-    """Short name of `callboard_processes`."""
+    """The short name of `callboard_processes`."""
     return callboard_processes
 
 
-#: The property of a test that tells which schedules were tried.
+#: The user property of a test report with the number of schedules tried.
 SCHEDULES = "callboard schedules"
 
-#: The simulation of a test, where its failure looks for it.
+#: Stash key of a test's cluster, for the report of its failure.
 CLUSTER = pytest.StashKey["Cluster"]()
 
 
@@ -92,27 +92,27 @@ CLUSTER = pytest.StashKey["Cluster"]()
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep the events of a simulation that failed, and tell how to replay it."""
+    """Write the events of a failed simulation, and report how to replay it."""
     report = yield
     if report.when != "call" or CLUSTER not in item.stash:
         return report
     from callboard.simulation.trace import Dump
 
-    made = item.stash[CLUSTER]
-    dump = Dump(made.seed, item.nodeid, made.trace.lines())
-    wanted = item.config.getoption("--callboard-events")
-    if wanted is not None:
-        dump.write_to(wanted)
+    simulated = item.stash[CLUSTER]
+    dump = Dump(simulated.seed, item.nodeid, simulated.trace.lines())
+    file = item.config.getoption("--callboard-events")
+    if file is not None:
+        dump.write_to(file)
     if report.failed:
-        told = f"seed {made.seed}; replay: callboard replay {made.seed}"
-        if wanted is None:
-            told += f"\n{len(dump.events):,} events are in {dump.write(item.config.rootpath)}"
-        report.sections.append(("callboard simulation", told))
+        text = f"seed {simulated.seed}; replay: callboard replay {simulated.seed}"
+        if file is None:
+            text += f"\n{len(dump.events):,} events are in {dump.write(item.config.rootpath)}"
+        report.sections.append(("callboard simulation", text))
     return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tell how many schedules were tried for each `@schedule_test`."""
+    """Print how many schedules each `@schedule_test` tried."""
     for reports in list(terminalreporter.stats.values()):
         for report in reports:
             if getattr(report, "when", "") == "call":

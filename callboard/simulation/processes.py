@@ -1,9 +1,9 @@
-"""Real node processes for tests, on 127.0.0.1, that can be killed, frozen and cut off.
+"""Real node processes for tests, on 127.0.0.1, that can be killed, frozen and disconnected.
 
-For each process the test holds a handle with the methods of `Node`. What has an effect on
-the node (spawn, connect, remote_spawn …) is carried out there; refs that come back belong
-to a node of the test that is linked to that process only, so whatever the test asks takes
-the way that the process would take.
+The test holds a handle with the methods of `Node` for each process. Methods with an effect on
+the node (spawn, connect, remote_spawn …) run in the process. The returned refs belong to a node
+in the test process that is linked only to this node process, so messages of the test take the
+same route as those of the process itself.
 """
 
 import json
@@ -19,14 +19,14 @@ from callboard.kernel.events import NodeDown
 from callboard.kernel.reply import Future
 from callboard.node import Node
 
-#: Seconds that a process may take until it listens, on a busy machine.
+#: Seconds until a process must listen, on a busy machine.
 START_TIMEOUT: Final = 30.0
 
 CALL_TIMEOUT: Final = 30.0
 
 
 class NodeProcess:
-    """A node in a process of its own."""
+    """A handle of a node in a separate process."""
 
     def __init__(self, name: str, spawnable: Mapping[str, type[Actor]]) -> None:
         """Start the process; `ready` waits until it listens."""
@@ -46,7 +46,7 @@ class NodeProcess:
         """Wait until the node listens, and link with it.
 
         Raises:
-            RuntimeError: the process ended instead.
+            RuntimeError: the process has ended.
         """
         assert self._process.stdout is not None
         line = self._process.stdout.readline().split()
@@ -62,7 +62,7 @@ class NodeProcess:
         """The process id."""
         return self._process.pid
 
-    # --- what Node has ---
+    # --- methods of Node ---
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the process's node and wait for the result."""
@@ -70,72 +70,72 @@ class NodeProcess:
         return self._host.ask(call, CALL_TIMEOUT).result(CALL_TIMEOUT)
 
     def spawn(self, actor_class: type[Actor], *args: Any, **kwargs: Any) -> ActorRef[Any]:
-        """Spawn an actor there; its class is loaded from its file."""
-        where = (tuple(source_of(actor_class)), args, kwargs)
-        ref: ActorRef[Any] = self._host.ask(where, CALL_TIMEOUT).result(CALL_TIMEOUT)
+        """Spawn an actor in the process; its class is loaded from its file."""
+        order = (tuple(source_of(actor_class)), args, kwargs)
+        ref: ActorRef[Any] = self._host.ask(order, CALL_TIMEOUT).result(CALL_TIMEOUT)
         return ref
 
     def remote_spawn(self, on: str, name: str, *args: Any, **kwargs: Any) -> ActorRef[Any]:
-        """Let that node spawn an actor on another one."""
+        """Spawn an actor on another node, through this node."""
         return self._call("remote_spawn", on, name, *args, **kwargs)  # type: ignore[no-any-return]
 
     def remote_actor(self, address: str) -> ActorRef[Any]:
-        """Let that node look an actor up."""
+        """Look an actor up, through this node."""
         return self._call("remote_actor", address)  # type: ignore[no-any-return]
 
     def connect(self, address: str) -> bytes:
-        """Let that node link with another one."""
+        """Link this node with another one."""
         return self._call("connect", address)  # type: ignore[no-any-return]
 
     def register(self, name: str, ref: ActorRef[Any]) -> None:
-        """Register an actor with that node."""
+        """Register an actor with this node."""
         self._call("register", name, ref)
 
     def find(self, name: str) -> Future[ActorRef[Any]]:
-        """Look a name up from there."""
+        """Look a name up, through this node."""
         return self._host.ask(NodeCall("find", (name,)), CALL_TIMEOUT)
 
     def ref(self, text: str) -> ActorRef[Any]:
-        """Return the ref that a text stands for."""
+        """Parse the text of a ref."""
         return self._client.ref(text)
 
     def monitor(self, ref: ActorRef[Any]) -> Future[Down]:
-        """Return a future that is done when the actor ends or is lost, as seen from there."""
+        """Return a future for the end or the loss of an actor, as seen from this node."""
         return self._client.monitor(ref)
 
     def monitor_node(self, node_id: bytes) -> Future[NodeDown]:
-        """Return a future that is done when no path leads to a node, as seen from there."""
+        """Return a future for the loss of a node, as seen from this node."""
         return self._client.monitor_node(node_id)
 
-    # --- what is done to it ---
+    # --- faults ---
 
     def kill(self) -> None:
-        """End the process with SIGKILL."""
+        """Kill the process with SIGKILL."""
         self._process.kill()
 
     def pause(self) -> None:
-        """Freeze the process: it neither reads nor writes."""
+        """Freeze the process with SIGSTOP."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a frozen process go on."""
+        """Resume a frozen process."""
         self._process.send_signal(signal.SIGCONT)
 
     def cut(self, other: "NodeProcess", seconds: float = 3.0) -> None:
-        """Break the link with another node and refuse it for a time."""
+        """Break the link with another node and refuse new ones for some seconds."""
         self._call("disconnect", other.node_id, seconds)
 
     def end(self) -> None:
-        """Let the process end, and end the test's own node."""
+        """Ask the process to end, and close the test's own node."""
         self._client.close()
         self.resume()
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     def close(self) -> None:
-        """End the process and the test's own node."""
+        """End the process, wait for it, and close the test's own node."""
         self.end()
-        with self._process:  # waits for it, and closes its pipes
+        with self._process:  # waits for the process and closes its pipes
             try:
                 self._process.wait(5.0)
             except subprocess.TimeoutExpired:
@@ -146,7 +146,7 @@ class Processes:
     """Starts node processes, and ends them with the test."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Create an empty set of processes."""
         self._started: list[NodeProcess] = []
 
     def __call__(
@@ -154,30 +154,30 @@ class Processes:
     ) -> list[NodeProcess]:
         """Start `count` processes, each with a node that listens and offers `spawnable`."""
         first = len(self._started)
-        made = [
+        processes = [
             NodeProcess(chr(ord("a") + (first + index) % 26), spawnable or {})
             for index in range(count)
         ]
-        self._started += made
-        for process in made:
+        self._started += processes
+        for process in processes:
             process.ready()
-        return made
+        return processes
 
     def close(self) -> None:
-        """End all processes, together."""
+        """End all processes in parallel."""
         for process in self._started:
             process.end()
         for process in self._started:
             process.close()
 
 
-#: The name under which a node process answers.
+#: Registered name of the actor that calls methods of the node.
 HOST_NAME: Final = "callboard.test-host"
 
 
 @frozen_message("callboard.test.NodeCall")
 class NodeCall:
-    """Call a method of the node; answered by its result."""
+    """Request to call a method of the node; answered by its result."""
 
     method: str
     args: tuple[Any, ...] = ()

@@ -1,4 +1,4 @@
-"""A runner without threads, sockets and real time: the simulation gives it its turns."""
+"""A runner with simulated sockets and time; the simulation schedules its turns."""
 
 import asyncio
 import math
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
     pass
 
 
-# A turn asks for each of them.
+# Bound here because each turn calls them.
 _get_running_loop: Final = asyncio._get_running_loop
 _set_running_loop: Final = asyncio._set_running_loop
 
-#: Turns of nodes in a row without any time passing, or turns of actors in one of these, after
-#: which a test is stopped.
+#: Rounds of nodes without an advance of time, or turns of actors in one turn of a node, after
+#: which the test fails.
 STANDSTILL: Final = 100_000
 
 
 class TimeStandsStill(CallboardError, AssertionError):
-    """Nodes are busy for ever at one moment: something is tried again without any wait."""
+    """Nodes are busy without an end at one moment, for example with retries without a pause."""
 
 
 class SimulatedRunner(TurnwiseRunner):
-    """Runs the cells of one simulated node, a turn at a time, on the simulation's thread.
+    """Runs the cells of one simulated node in turns, on the thread of the simulation.
 
-    Between turns it sleeps, as a real one does in its poll; whatever wakes a real one puts
-    this one among those that get the next turns.
+    Between turns it sleeps, like a real runner in its poll. Everything that would wake a real
+    runner schedules a turn of this one.
     """
 
-    #: The databases that stand in the place of those that a URL names.
+    #: Returns the model database that replaces the database of a URL.
     databases: Callable[[str], ModelDatabase]
-    #: Whether its machine lost its power: nobody can tell that from silence.
+    #: Whether its machine lost power; other nodes cannot distinguish that from silence.
     has_crashed = False
 
     def __init__(
@@ -53,17 +53,17 @@ class SimulatedRunner(TurnwiseRunner):
         rng: random.Random,
         woken: "Callable[[SimulatedRunner], None]",
     ) -> None:
-        """Make the runner of a node.
+        """Create the runner of a node.
 
         Args:
-            name: of the node.
-            number: its place among the nodes: those with smaller ones take turns earlier.
-            clock: the simulation's; the node's own one begins with the same time and rate.
-            rng: where chance comes from: the simulation's seed.
+            name: name of the node.
+            number: index of the node; nodes with smaller ones take their turns earlier.
+            clock: clock of the simulation; the node's own clock starts with its time and rate.
+            rng: random source, derived from the seed of the simulation.
             woken: called when the node needs a turn.
         """
         self.number = number
-        #: Whether it takes no turns, as a process that got SIGSTOP.
+        #: Whether it is frozen, like a process after SIGSTOP.
         self.is_paused = False
         self.node_clock = NodeClock(clock)
         self._stepping = False
@@ -77,19 +77,19 @@ class SimulatedRunner(TurnwiseRunner):
         super().__init__(name, selector=self._sockets, clock=self.node_clock.time, rng=rng)
 
     def make_loop(self) -> SimulatedLoop:
-        """Make the event loop: its executors have no threads."""
+        """Create the event loop, whose executors have no threads."""
         return SimulatedLoop(self, lambda: self._life)
 
     def turn(self) -> None:
-        """Do what a real runner does until its poll would block, and plan the next turn."""
+        """Run like a real runner until its poll would block, and plan the next turn."""
         clock, node_clock = self._clock, self.node_clock
         if self.closed or self.is_paused or node_clock.busy_until > clock.now:
             self.sleeping = True
             return
-        before = _get_running_loop()
+        running_loop = _get_running_loop()
         _set_running_loop(self.loop)
         self._stepping = True
-        outer, Shown.clock = Shown.clock, node_clock
+        outer_clock, Shown.clock = Shown.clock, node_clock
         outer_life, here.actors = here.actors, self._life
         try:
             limit = self.turns + STANDSTILL
@@ -101,10 +101,12 @@ class SimulatedRunner(TurnwiseRunner):
                     )
                     raise TimeStandsStill(msg)
         finally:
-            Shown.clock, here.actors = outer, outer_life
+            Shown.clock, here.actors = outer_clock, outer_life
             self._stepping = False
-            current_task_cleared(self.loop, None)  # asyncio would keep it if the node dies
-            _set_running_loop(before)
+            current_task_cleared(
+                self.loop, None
+            )  # asyncio would keep the task of a killed node
+            _set_running_loop(running_loop)
         self.sleeping = True
         if node_clock.busy_until > clock.now:
             clock.plan_at(node_clock.busy_until, self.plan_turn)
@@ -112,7 +114,7 @@ class SimulatedRunner(TurnwiseRunner):
             self._plan(self.next_due())
 
     def _step(self) -> bool:
-        """Take one turn of a real runner; False when there is nothing more to do just now."""
+        """Run one turn of a real runner; return False when there is no more work now."""
         self.take_turns()
         self.housekeep()
         events = self._sockets.select(0) if self._sockets.touched else None
@@ -123,7 +125,7 @@ class SimulatedRunner(TurnwiseRunner):
         return self.node_clock.busy_until <= self._clock.now
 
     def _plan(self, next_due: float) -> None:
-        """Be woken for the next timer or deadline, unless that is planned already."""
+        """Plan a wake-up for the next timer or deadline, unless one is planned already."""
         if next_due == math.inf:
             return
         due = self.node_clock.outside(next_due)
@@ -132,7 +134,7 @@ class SimulatedRunner(TurnwiseRunner):
             self._clock.plan_at(due, self._due, due)
 
     def _due(self, planned: float) -> None:
-        """Wake the node for a timer, unless an earlier one was planned since."""
+        """Wake the node for a timer, unless an earlier wake-up replaced this one."""
         if planned == self._planned_at:
             self._planned_at = None
             self.plan_turn()
@@ -140,18 +142,18 @@ class SimulatedRunner(TurnwiseRunner):
     # --- faults ---
 
     def _may_go_on(self) -> bool:
-        """Return whether no fault has come in the middle of the turn."""
+        """Return whether the turn may continue; a fault may have ended or frozen the node."""
         return not (self.closed or self.is_paused)
 
     def _is_waiting(self) -> bool:
-        """Return whether the node waits for its disk."""
+        """Return whether the node is blocked by its disk."""
         return self.node_clock.busy_until > self._clock.now
 
     def wait_for_disk(self, seconds: float) -> float:
-        """Do nothing until the disk has worked so long; returns when that is.
+        """Block the node while its disk works for some seconds; return the end of the block.
 
-        What the node sends in the rest of its turn leaves it then. A test that works on the
-        disk itself waits for nothing.
+        Bytes sent in the rest of the turn leave the node after the block. Outside of turns,
+        when the test itself uses the disk, nothing is blocked.
         """
         if self._stepping:
             since = max(self.node_clock.busy_until, self._clock.now)
@@ -159,10 +161,10 @@ class SimulatedRunner(TurnwiseRunner):
         return self.node_clock.busy_until
 
     def wait_for(self, event: threading.Event, seconds: float) -> None:
-        """Let time pass for the others, in the middle of a turn.
+        """Advance time for the other nodes in the middle of a turn, until an event is set.
 
         Raises:
-            NodeClosed: the node was killed meanwhile.
+            NodeClosed: the node was killed in that time.
         """
         self.machine.let_pass(seconds, lambda: self.closed or event.is_set())
         if self.closed:
@@ -170,41 +172,41 @@ class SimulatedRunner(TurnwiseRunner):
             raise NodeClosed(message)
 
     def die(self) -> None:
-        """End without a word."""
+        """End the node silently."""
         self.closed = True
-        for task in asyncio.all_tasks(self.loop):  # nor does it tell when they are collected
+        for task in asyncio.all_tasks(self.loop):  # no warnings about pending tasks either
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-        for died in self.on_death:
-            died()
+        for callback in self.on_death:
+            callback()
 
     def resume(self) -> None:
-        """Go on after `is_paused` was set."""
+        """Resume after `is_paused` was set."""
         self.is_paused = False
         self._planned_at = None
         self.plan_turn()
 
     def set_rate(self, rate: float) -> None:
-        """Let the node's clock run at another rate."""
+        """Change the rate of the node's clock."""
         self.node_clock.set_rate(rate)
         self._planned_at = None
         self.plan_turn()
 
     def go_on_with(self, clock: NodeClock) -> None:
-        """Take over how the clocks of an earlier life go: they belong to the machine."""
+        """Adopt the rate and step of the former node's clocks: they belong to the machine."""
         self.node_clock.rate, self.node_clock.step = clock.rate, clock.step
 
-    # --- what a runner is asked ---
+    # --- the interface of a runner ---
 
     def is_runner_thread(self) -> bool:
-        """Return True while a turn is under way: then a handler or a callback calls."""
+        """Return whether a turn is running, so that a handler or a callback is the caller."""
         return self._stepping
 
     def detached(self, name: str) -> "SimulatedRunner":
-        """Return itself: a simulation has one thread, also for actors that want their own."""
+        """Return the runner itself: detached actors have no separate thread here."""
         return self
 
     def plan_turn(self) -> None:
-        """Ask for a turn, once."""
+        """Request a turn, unless one is requested already."""
         if self.sleeping:
             self.sleeping = False
             self._woken_by(self)

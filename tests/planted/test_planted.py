@@ -37,7 +37,7 @@ def _quick(monkeypatch):
     monkeypatch.setattr(sys.modules[ClusterTest.__module__], "SHRINK_SECONDS", 1.0)
 
 
-@pytest.mark.filterwarnings("ignore:.*never came to:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*never reached:UserWarning")
 @pytest.mark.parametrize(
     "plant", [each for each in PLANTS if each.name in SOON], ids=lambda plant: plant.name
 )
@@ -59,7 +59,7 @@ def test_a_planted_bug_is_found_and_its_program_fails(plant):
     assert test.run(plant.name, {}, only=run.seed) is None
 
 
-@pytest.mark.filterwarnings("ignore:.*never came to:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*never reached:UserWarning")
 @pytest.mark.parametrize(
     "faults",
     [

@@ -1,4 +1,4 @@
-// The pages. Whatever a name holds is text: `html` makes nodes of text, never markup.
+// The pages of the dashboard. `html` inserts values as text nodes, never as markup.
 import { html, render, useState, useEffect, useRef, useMemo, useErrorBoundary } from "./vendor/preact.js";
 
 const API = "api/v1/";
@@ -7,7 +7,7 @@ const number = (value) => Math.round(value || 0).toLocaleString("en-US");
 const rate = (value) => (value >= 10 ? number(value) : (value || 0).toFixed(1)) + "/s";
 const bytes = (value) => { let n = value || 0, u = 0; while (n >= 1024 && u < 4) { n /= 1024; u += 1; } return (u ? n.toFixed(1) : n) + [" B", " KiB", " MiB", " GiB", " TiB"][u]; };
 const age = (s) => s >= 86400 ? `${Math.floor(s / 86400)} d ${Math.floor(s % 86400 / 3600)} h` : s >= 3600 ? `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} m` : s >= 60 ? `${Math.floor(s / 60)} m ${Math.floor(s % 60)} s` : `${(s || 0).toFixed(1)} s`;
-// What cannot be seen, or turns the direction of writing, is shown as its code.
+// Invisible characters, and those that change the writing direction, are shown as codes.
 const plain = (value, most = 300, kept = "") => {
   const text = (typeof value === "string" ? value : value == null ? "" : JSON.stringify(value)).replace(INVISIBLE, (c) => (kept.includes(c) ? c : "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0")));
   return text.length > most ? text.slice(0, most) + "…" : text;
@@ -17,11 +17,11 @@ const own = (of, name) => (Object.hasOwn(of, name) ? of[name] : undefined);  // 
 const GLYPH = { up: "●", silent: "◌", lost: "✕", draining: "◒", refused: "⊘" };
 const State = ({ of }) => html`<span class=${"state " + plain(of, 40)}><span aria-hidden="true">${own(GLYPH, of) || "●"}</span>${plain(of, 40)}</span>`;
 
-// --- where we are: #/page?parameters ---
+// --- routing: #/page?parameters ---
 const here = () => { const [path, query] = location.hash.slice(2).split("?"); return { path: path || "overview", query: Object.fromEntries(new URLSearchParams(query || "")) }; };
 const link = (path, query = {}) => { const text = new URLSearchParams(Object.entries(query).filter(([, v]) => v !== "" && v != null)).toString(); return `#/${path}${text ? "?" + text : ""}`; };
 
-// --- talking to the node ---
+// --- requests to the node ---
 const patched = (old, patch) => {
   if (patch === null || typeof patch !== "object" || Array.isArray(patch)) return patch;
   const made = Object.assign(Object.create(null), old && typeof old === "object" && !Array.isArray(old) ? old : null);
@@ -47,7 +47,7 @@ const useStream = (view, query = {}, on = true, beats = false) => {
       };
       source.onerror = () => {
         summary({ away: true });
-        if (source.readyState !== 2) return;  // the browser tries again by itself
+        if (source.readyState !== 2) return;  // the browser reconnects automatically
         fetch(`${API}stream?${asked}`, { signal: AbortSignal.timeout(3000) }).then(async (answer) => { if (!answer.ok) setTold({ error: answer.status === 401 ? "This page needs the link that was printed: it holds the token." : (await answer.json()).error }); }).catch(() => {});
         again = setTimeout(open, 3000);
       };
@@ -86,7 +86,7 @@ const save = async (view, query, kind) => {
 const loaded = {};
 const script = (name) => loaded[name] || (loaded[name] = new Promise((done) => { const tag = document.createElement("script"); tag.src = `static/vendor/${name}`; tag.async = false; tag.onload = done; document.head.append(tag); }));
 
-// --- a table: asks for the rows that it shows ---
+// --- tables, which request only the visible rows ---
 const HEIGHT = 36;
 const Detail = ({ row, of, close }) => {
   const box = useRef(null);
@@ -107,7 +107,7 @@ const Table = ({ view, label = view, columns, query = {}, sort: first, rising: f
   const told = useStream(view, { ...asked, skip, limit: 90 }, true, hasRates);
   const known = useRef({ count: 0, rows: new Map(), of: "" });
   const of = JSON.stringify(asked);
-  // An effect runs after its picture: whoever clicked a link meanwhile is on another page.
+  // Effects run after rendering; the user may have left the page in between.
   useEffect(() => { if (!isInner && here().path === home.current) history.replaceState(null, "", link(path, { ...at, search, kind, row: shown, sort: sort === first ? "" : sort, rising: rising === firstRising ? "" : rising })); }, [of, shown]);
   if (told && told.rows && told._asked.includes(`skip=${skip}&limit`)) {
     if (known.current.of !== of) known.current = { count: 0, rows: new Map(), of };
@@ -118,7 +118,7 @@ const Table = ({ view, label = view, columns, query = {}, sort: first, rising: f
   }
   if (hasRates) useMemo(() => { const now = performance.now(), next = new Map(); for (const row of known.current.rows.values()) for (const c of columns) if (c.per) { const key = c.per + " " + row._key, last = per.current.get(key), value = Number(row[c.per]) || 0, due = !last || now - last.at > 800; next.set(key, due ? { value, at: now, rate: last ? Math.max(0, (value - last.value) / (now - last.at) * 1000) : 0 } : last); } per.current = next; }, [told]);
   useEffect(() => { const keys = (event) => { if (event.key === "/" && !isInner && !/INPUT|TEXTAREA|SELECT/.test(event.target.tagName)) { event.preventDefault(); field.current.focus(); } }; document.addEventListener("keydown", keys); return () => document.removeEventListener("keydown", keys); }, []);
-  // While it scrolls, rows are asked for ahead of where it goes, ten times a second at most.
+  // While scrolling, rows are prefetched in the direction of scrolling, at most ten times a second.
   const scrolled = () => { if (wait.current) return; wait.current = setTimeout(() => { wait.current = 0; if (!box.current) return; const top = Math.floor(box.current.scrollTop / HEIGHT), down = top >= last.current; last.current = top; setSkip((before) => (top >= before + (before && !down ? 15 : 0) && top + 45 <= before + 90 ? before : Math.max(0, Math.floor((top - (down ? 10 : 50)) / 10) * 10))); }, 100); };
   const sorted = (name) => { if (name === sort) setRising(!rising); else { setSort(name); setRising(!columns.find((c) => (c.per || c.name) === name).num); } setSkip(0); if (box.current) box.current.scrollTop = 0; };
   const least = columns.reduce((sum, c) => sum + 14 + Number((c.width || (c.num ? "90px" : "110px")).match(/\d+/)[0]), 56);
@@ -181,7 +181,7 @@ const Graph = ({ nodes, links, levers }) => {
   const fit = all.length > 1 ? Math.min(1.6, (W - 140) / Math.max(1, right - left), 225 / Math.max(1, bottom - top)) : 1;
   const at = (id) => { const p = places.current.get(id); return p ? { x: W / 2 + (p.x - (left + right) / 2) * fit, y: 155 + (p.y - (top + bottom) / 2) * fit } : { x: W / 2, y: 155 }; };
   const taken = nodes.flatMap((n) => { const p = at(n.node_id); return [p, { x: p.x, y: p.y + 44 }]; });
-  const labels = links.map((l) => {  // where the label of a link is furthest from all others
+  const labels = links.map((l) => {  // place each label as far as possible from the others
     const a = at(l.a), b = at(l.b), spots = [0.5, 0.4, 0.6, 0.32, 0.68].map((t) => ({ x: a.x + (b.x - a.x) * t, y: a.y + (b.y - a.y) * t }));
     const room = (spot) => Math.min(40, ...taken.map((p) => Math.hypot((p.x - spot.x) / 1.6, p.y - spot.y)));
     const best = spots.reduce((one, other) => (room(other) > room(one) + 4 ? other : one));
@@ -196,7 +196,7 @@ const Graph = ({ nodes, links, levers }) => {
 };
 const NARROW = matchMedia("(max-width: 640px)");
 const DARK = matchMedia("(prefers-color-scheme: dark)");
-// Curves over time: `series` are [label, color, dash], `data` times and the values of each.
+// Charts over time: `series` are [label, color, dash], `data` are times and the values of each series.
 const Plot = ({ series, data, show, about }) => {
   const [isDark, setDark] = useState(DARK.matches), box = useRef(null), chart = useRef(null), latest = useRef(data);
   latest.current = data;
@@ -342,7 +342,7 @@ const BAD = /Failed|Lost|Exhausted|Refused|NodeDown|Down$/, ODD = /DeadLetter|Ov
 const what = (row) => Object.entries(row).filter(([n, v]) => !["id", "at", "time", "kind", "trace", "_key"].includes(n) && v !== "").map(([n, v]) => html`<span class="dim">${plain(n, 60)}</span> ${/^basp\S*\/\d+@/.test(v) ? actorLink(v) : plain(v)}  `);
 const Events = () => html`<h1>Events</h1><${Table} view="events" sort="" hint="nothing has happened yet" columns=${[col("time", "time", { width: "84px", show: (v) => new Date(v).toLocaleTimeString("en-GB") }), col("at", "node", { width: "minmax(80px,.5fr)" }), col("kind", "kind", { width: "minmax(130px,.8fr)", show: (v) => html`<span class=${"state " + (BAD.test(v) ? "lost" : ODD.test(v) ? "silent" : "")}><span aria-hidden="true">${BAD.test(v) ? "✕" : ODD.test(v) ? "▲" : "·"}</span>${plain(v, 60)}</span>` }), col("id", "what", { width: "minmax(240px,4fr)", show: (_, row) => what(row) }), col("trace", "trace", { width: "120px", show: (v) => (v ? traceLink(v) : "") })]} />`;
 
-// --- queries of the pipeline: each publishes its status and its results as messages ---
+// --- pipeline queries, which publish their status and results as messages ---
 const SHOWN = [["value", "expected", "level", "min", "p50", "mean", "p90", "p99", "max"], ["rate", "late", "worst", "apart"], ["records"]], COLORS = ["--flow", "--good", "--warn", "--bad", "--dim", "--ink"];
 const Results = ({ query }) => {
   const told = useStream("listen", { topic: `/${query}` }), kept = useRef(new Map()), [topic, setTopic] = useState("");
@@ -382,7 +382,7 @@ const Queries = () => {
 
 const PAGES = { overview: ["Overview", Overview], actors: ["Actors", Actors], topics: ["Topics", Topics], stores: ["Stores", Stores], mqtt: ["MQTT", Mqtt], entities: ["Entities", Entities], logs: ["Logs", Logs], queries: ["Queries", Queries], events: ["Events", Events], actor: [null, Actor] };
 const Shown = ({ page: Page, session }) => {
-  const [error, again] = useErrorBoundary((failed) => console.warn(failed));  // what one page cannot show leaves the others
+  const [error, again] = useErrorBoundary((failed) => console.warn(failed));  // an error of one page does not affect the others
   return error ? html`<h1>This page could not be shown</h1><p class="state lost">✕ ${plain(error.message)}</p><p><button onClick=${again}>try again</button></p>` : html`<${Page} session=${session} />`;
 };
 const App = () => {
@@ -395,7 +395,7 @@ const App = () => {
     document.title = `${title || "Actor"} · callboard`;
     const here = nav.current.querySelector("[aria-current]");
     if (here) nav.current.scrollLeft = here.offsetLeft - nav.current.offsetLeft - 20;
-    if (at.turn) { main.current.focus({ preventScroll: true }); window.scrollTo(0, 0); }  // as a page that was loaded
+    if (at.turn) { main.current.focus({ preventScroll: true }); window.scrollTo(0, 0); }  // like a newly loaded page
   }, [at]);
   const pill = !head ? null : head.away ? ["bad", "✕ no answer, trying again"] : head.bad ? ["bad", `✕ ${head.bad} of ${head.nodes} nodes`] : head.alarms ? ["warn", `▲ ${head.alarms} alarms`] : ["", `● ${head.nodes} nodes`];
   return html`<header class="top"><b class="brand"><a href="#/">callboard</a></b><nav ref=${nav} aria-label="pages">${Object.entries(PAGES).filter(([, [name]]) => name).map(([path, [name]]) => html`<a href=${link(path)} aria-current=${current === path ? "page" : undefined}>${name}</a>`)}</nav>${pill ? html`<a href="#/" class=${"pill " + pill[0]} role="status">${pill[1]}</a>` : null}</header><main key=${at.turn} ref=${main} tabindex="-1"><${Shown} page=${Page} session=${session} /></main>${said ? html`<div class="toast" role="alert">${said}</div>` : null}`;

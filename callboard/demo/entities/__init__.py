@@ -1,1 +1,1 @@
-"""What the demo keeps in entities."""
+"""The entities of the demo."""

@@ -91,7 +91,8 @@ def _mode_of(url: str) -> tuple[str, int | None]:
     try:
         return address, check_file_mode(int(digits, 8))
     except ValueError:
-        message = f"{url!r}: write the mode of new files in octal digits, such as ?mode=640"
+        step = "write the mode of new files in octal digits, such as ?mode=640"
+        message = f"{redacted(url)!r}: {step}"
         raise WrongValue(message) from None
 
 

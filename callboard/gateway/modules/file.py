@@ -17,7 +17,7 @@ from callboard.support.file_place import FilePlaces, replaced
 
 _log = logging.getLogger("callboard.gateway")
 
-#: Seconds between looks at a file that is followed.
+#: Seconds between checks of a followed file.
 LOOK_INTERVAL: Final = 0.2
 
 
@@ -26,8 +26,8 @@ class FileArguments(ModuleArguments):
 
     Attributes:
         path: of the file.
-        mode: `write` appends what is received; `read` publishes the lines that are there;
-            `follow` also those that come later.
+        mode: `write` appends received messages; `read` publishes the existing lines;
+            `follow` also publishes later lines.
         format: `jsonl` has content and properties, `text` only the content of each line.
     """
 
@@ -51,17 +51,17 @@ class FileModule(Module):
         if self._args.mode != "write":
             self._file = open(self._args.path, "rb", opener=open_plain)  # noqa: SIM115
             return
-        # Without a buffer: what the disk refused must not be written later.
+        # Unbuffered: bytes that the disk refused must not be written later.
         self._file = open(self._args.path, "a+b", buffering=0, opener=open_plain)  # noqa: SIM115
         self._places = FilePlaces()
         self._places.add(self._args.path)
         size = self._file.seek(0, os.SEEK_END)
         self._file.seek(max(0, size - 1))
-        if self._file.read(1) not in (b"", b"\n"):  # a process ended while it wrote
+        if self._file.read(1) not in (b"", b"\n"):  # the last line is incomplete
             write_all(self._file, b"\n")
 
     def start(self) -> None:
-        """Begin to read, on a thread: it waits where sinks are full."""
+        """Start to read, on a thread, because full sinks block it."""
         if self._args.mode != "write":
             self._reader = threading.Thread(
                 target=self._read, name=f"callboard-file-{self.name}", daemon=True
@@ -69,10 +69,10 @@ class FileModule(Module):
             self._reader.start()
 
     def receive(self, message: Message) -> None:
-        """Append a line; it is with the system when this returns.
+        """Append a line; the system has it when this returns.
 
         Raises:
-            OSError: the disk refuses; nothing of the line stays.
+            OSError: the disk reports an error; the partial line is removed.
             ModuleFailed: the file was removed or replaced.
         """
         if self._args.mode != "write":
@@ -89,7 +89,7 @@ class FileModule(Module):
             raise
 
     def _leave(self) -> None:
-        """Drop the file in a forked process, where no gateway runs."""
+        """Close the file in a forked process, where no gateway runs."""
         after_fork.drop(getattr(self, "_file", None))
 
     def destroy(self) -> None:
@@ -100,7 +100,7 @@ class FileModule(Module):
         self._file.close()
 
     def _read(self) -> None:
-        """Publish the lines of the file, up to its end or to that of the module."""
+        """Publish the lines of the file until its end, or the end of the module."""
         rest = b""
         try:
             while not self._over.is_set():
@@ -113,12 +113,12 @@ class FileModule(Module):
                     if self._args.mode == "read":
                         return
                     self._over.wait(LOOK_INTERVAL)
-        except Exception as error:  # noqa: BLE001  # the thread cannot raise it elsewhere
+        except Exception as error:  # noqa: BLE001  # the thread cannot raise it anywhere else
             if not self._over.is_set():
                 self.fail(error)
 
     def _publish_line(self, line: bytes) -> None:
-        """Publish a line; one that holds no message is skipped."""
+        """Publish a line; skip a malformed one."""
         if self._args.format == "text":
             self.publish(Message(line))
             return

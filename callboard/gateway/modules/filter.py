@@ -1,4 +1,4 @@
-"""The module `filter`: lets some messages pass."""
+"""The module `filter`: publishes the messages that match its conditions."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -27,10 +27,10 @@ class FilterArguments(ModuleArguments):
     """Arguments of a filter; a message passes if all conditions hold.
 
     Attributes:
-        properties: texts that properties have to be.
-        where: for fields of a JSON content (`load`, or `cpu.load` in an inner object) the value
-            that they have to be, or comparisons: `{">": 0.5, "<=": 0.9}`, `{"in": [1, 2]}`.
-        invert: let pass what would not.
+        properties: required texts of properties.
+        where: required values of fields in a JSON content (`load`, or `cpu.load` in an inner
+            object), or comparisons: `{">": 0.5, "<=": 0.9}`, `{"in": [1, 2]}`.
+        invert: pass the messages that do not match instead.
     """
 
     properties: dict[str, str] = {}
@@ -41,20 +41,22 @@ class FilterArguments(ModuleArguments):
     @classmethod
     def _known(cls, where: dict[str, Any]) -> dict[str, Any]:
         """Refuse comparisons that do not exist."""
-        for field, wanted in where.items():
-            unknown = set(wanted) - set(_COMPARISONS) if isinstance(wanted, dict) else set()
+        for field, condition in where.items():
+            unknown = (
+                set(condition) - set(_COMPARISONS) if isinstance(condition, dict) else set()
+            )
             if unknown:
-                known = " ".join(_COMPARISONS)
-                msg = f"{field}: no comparison {min(unknown)!r}; there are {known}"
+                signs = " ".join(_COMPARISONS)
+                msg = f"{field}: no comparison {min(unknown)!r}; there are {signs}"
                 raise ValueError(msg)
-            if isinstance(wanted, dict) and not isinstance(wanted.get("in", []), list):
+            if isinstance(condition, dict) and not isinstance(condition.get("in", []), list):
                 msg = f"{field}: 'in' takes a list"
                 raise ValueError(msg)
         return where
 
 
 class FilterModule(Module):
-    """Publishes the messages that fit; a content that is not JSON fails."""
+    """Publishes matching messages; a content that is not JSON fails."""
 
     Arguments = FilterArguments
 
@@ -63,25 +65,26 @@ class FilterModule(Module):
         self._args = FilterArguments.read(args)
 
     def receive(self, message: Message) -> None:
-        """Publish it again, or not."""
+        """Publish the message if it passes."""
         if self._fits(message) != self._args.invert:
             self.publish(message)
 
     def _fits(self, message: Message) -> bool:
-        """Return whether a message has the wanted properties and fields."""
-        held = message.properties
-        if any(held.get(key) != text for key, text in self._args.properties.items()):
+        """Return whether a message has the required properties and fields."""
+        properties = message.properties
+        if any(properties.get(key) != text for key, text in self._args.properties.items()):
             return False
         if not self._args.where:
             return True
         content = parse_json(message.content)
         return all(
-            _holds(field_of(content, path), wanted) for path, wanted in self._args.where.items()
+            _holds(field_of(content, path), condition)
+            for path, condition in self._args.where.items()
         )
 
 
 def field_of(content: Any, path: str) -> Any:
-    """Return a field of a JSON value by its path; what is not there equals nothing."""
+    """Return a field of a JSON value by its path; a missing field is equal to nothing."""
     for part in path.split("."):
         if not isinstance(content, dict) or part not in content:
             return _MISSING
@@ -89,13 +92,13 @@ def field_of(content: Any, path: str) -> Any:
     return content
 
 
-def _holds(value: Any, wanted: Any) -> bool:
-    """Return whether a value is the wanted one, or within the comparisons."""
-    if not isinstance(wanted, dict):
-        return bool(value == wanted)
+def _holds(value: Any, condition: Any) -> bool:
+    """Return whether a value equals the condition, or satisfies its comparisons."""
+    if not isinstance(condition, dict):
+        return bool(value == condition)
     if value is _MISSING:
         return False
     try:
-        return all(_COMPARISONS[sign](value, limit) for sign, limit in wanted.items())
-    except TypeError:  # a text is neither more nor less than a number
+        return all(_COMPARISONS[sign](value, limit) for sign, limit in condition.items())
+    except TypeError:  # for example a text compared with a number
         return False

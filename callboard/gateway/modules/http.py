@@ -1,4 +1,4 @@
-"""The module `http`: takes messages by POST, posts messages, fetches pages."""
+"""The module `http`: receives messages by POST, posts messages, fetches pages."""
 
 import logging
 import urllib.request
@@ -27,7 +27,7 @@ _log = logging.getLogger("callboard.gateway")
 #: Bytes of a body.
 BODY_LIMIT: Final = 16 * 1024 * 1024
 
-#: Statuses below 500 after which the same request may succeed: timed out, too early, too many.
+#: Statuses below 500 after which a retry may succeed: timed out, too early, too many.
 PASSING: Final = (408, 425, 429)
 
 
@@ -36,15 +36,15 @@ class HttpArguments(ModuleArguments):
 
     Attributes:
         listen: `HOST:PORT`; the body of each POST there is published, with the properties
-            `path` and `content-type`. Every program that reaches the port may do that, under
-            whatever name, but no browser for a page of another site.
-        hosts: names by which browsers reach the port, beside addresses, `localhost` and the
+            `path` and `content-type`. Any program that reaches the port may post, under any
+            name of the host, but not a browser for a page of another site.
+        hosts: names of the port for browsers, in addition to addresses, `localhost` and the
             name of the machine; `*` for all.
-        post: the URL that received messages are posted to; another answer than 2xx fails. With
-            a `store` they wait while nobody answers, or with 5xx.
+        post: the URL for received messages; an answer other than 2xx is a failure. With a
+            `store`, messages wait while the server does not answer, or answers with 5xx.
         get: the URL that is fetched every `period` seconds, and published.
         period: seconds.
-        timeout: seconds that a request may take.
+        timeout: seconds for a request.
         headers: of requests.
     """
 
@@ -59,17 +59,17 @@ class HttpArguments(ModuleArguments):
     @field_validator("post", "get")
     @classmethod
     def _is_http(cls, url: str | None) -> str | None:
-        """Refuse what is not a URL of HTTP."""
+        """Refuse URLs of other schemes."""
         if url is not None and not url.startswith(("http://", "https://")):
-            msg = f"{redacted(url)!r} is no URL of HTTP"
+            msg = f"{redacted(url)!r} is not an HTTP URL"
             raise ValueError(msg)
         return url
 
     @model_validator(mode="after")
     def _does_something(self) -> "HttpArguments":
-        """Refuse arguments that name no direction."""
+        """Refuse arguments without a direction."""
         if self.listen is None and self.post is None and self.get is None:
-            msg = "give listen, post or get"
+            msg = "set listen, post or get"
             raise ValueError(msg)
         return self
 
@@ -86,27 +86,27 @@ class HttpModule(Module):
         self._server: _Server | None = None
 
     def start(self) -> None:
-        """Open the port, and begin to fetch."""
+        """Open the port, and start to fetch."""
         if self._args.listen is not None:
             address = parse_host_port(self._args.listen)
             guard = HostGuard.of_port(address[0], self._args.hosts)
             self._server = _Server(address, _Handler, guard)
             self._server.module = self
             self._server.start(f"callboard-http-{self.name}")
-            _log.info("module %r takes POST at port %d", self.name, self.port)
+            _log.info("module %r accepts POST at port %d", self.name, self.port)
         if self._args.get is not None:
             self._fetch()
             self.every(self._args.period, self._fetch)
 
     @property
     def port(self) -> int:
-        """The port that was opened; 0 before."""
+        """The open port; 0 without one."""
         return 0 if self._server is None else self._server.port
 
     def receive(self, message: Message) -> None:
-        """Post it."""
+        """Post the message."""
         if self._args.post is None:
-            msg = f"module {self.name!r} has nobody to post to; give it args.post"
+            msg = f"module {self.name!r} has no URL to post to; set args.post"
             raise ValueError(msg)
         kind = message.properties.get("content-type", "application/octet-stream")
         headers = {"Content-Type": kind, **self._args.headers}
@@ -118,7 +118,7 @@ class HttpModule(Module):
             self._server.close()
 
     def _fetch(self) -> None:
-        """Fetch the URL and publish what it holds, or tell once that it fails."""
+        """Fetch the URL and publish the body; report an outage once."""
         assert self._args.get is not None
         try:
             kind, body = self._request(self._args.get, self._args.headers, None)
@@ -134,13 +134,13 @@ class HttpModule(Module):
         """Make a request; return the type and the body of the answer.
 
         Raises:
-            OSError: nobody answers, or with a status that may pass (5xx, 408, 425, 429).
+            OSError: no answer, or a temporary status (5xx, 408, 425, 429).
             ValueError: another status than 2xx, or a body that is too large.
         """
         request = urllib.request.Request(url, data=body, headers=dict(headers))  # noqa: S310  # checked
         try:
             with urllib.request.urlopen(request, timeout=self._args.timeout) as answer:  # noqa: S310
-                found = answer.read(BODY_LIMIT + 1)
+                data = answer.read(BODY_LIMIT + 1)
         except HTTPError as error:
             error.close()
             msg = f"{redacted(url)} answered with {error.code} {error.reason}"
@@ -149,10 +149,10 @@ class HttpModule(Module):
         except (HTTPException, URLError) as error:
             msg = f"{redacted(url)}: {getattr(error, 'reason', None) or describe(error)}"
             raise ConnectionError(msg) from None
-        if len(found) > BODY_LIMIT:
+        if len(data) > BODY_LIMIT:
             msg = f"the body of {redacted(url)} exceeds {BODY_LIMIT:,} B"
             raise ValueError(msg)
-        return answer.headers.get_content_type(), found
+        return answer.headers.get_content_type(), data
 
 
 class _Server(WebServer):
@@ -160,12 +160,12 @@ class _Server(WebServer):
 
 
 class _Handler(WebHandler):
-    """Answers one connection."""
+    """Handles one connection."""
 
     server: _Server
 
     def refusal(self) -> Refusal | None:
-        """Return why a request is refused; a program may post by any name."""
+        """Return the reason to refuse a request; programs may use any name of the host."""
         return self.server.guard.refusal(self.asking, programs=self.command == "POST")
 
     def do_POST(self) -> None:  # noqa: N802  # the base class calls it
@@ -175,14 +175,14 @@ class _Handler(WebHandler):
         self.end_headers()
 
     def _published(self) -> HTTPStatus:
-        """Publish the body."""
+        """Publish the body; return the status for the answer."""
         if not self.headers.get("Content-Length", "").isdecimal():
             return HTTPStatus.LENGTH_REQUIRED
         if (body := self.body(BODY_LIMIT)) is None:
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-        about = {"path": self.path, "content-type": self.headers.get_content_type()}
+        properties = {"path": self.path, "content-type": self.headers.get_content_type()}
         try:
-            self.server.module.publish(body, about)
+            self.server.module.publish(body, properties)
         except (MailboxFull, GatewayError):
             return HTTPStatus.SERVICE_UNAVAILABLE
         except ValueError:

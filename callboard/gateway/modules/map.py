@@ -1,4 +1,4 @@
-"""The module `map`: changes messages on their way."""
+"""The module `map`: changes properties and fields of messages."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,11 +13,11 @@ class MapArguments(ModuleArguments):
     """Arguments of a map.
 
     Attributes:
-        set: properties that are set.
-        remove: properties that are removed, before others are set.
-        pick: the only fields of a JSON object that stay.
-        rename: fields of a JSON object that get other names.
-        add: fields that a JSON object gets.
+        set: properties to set.
+        remove: properties to remove, before others are set.
+        pick: fields of a JSON object to keep; all others are removed.
+        rename: new names of fields of a JSON object.
+        add: fields to add to a JSON object.
     """
 
     set: dict[str, str] = {}
@@ -28,9 +28,9 @@ class MapArguments(ModuleArguments):
 
 
 class MapModule(Module):
-    """Publishes what it receives with other properties and fields.
+    """Publishes received messages with other properties and fields.
 
-    A content that is not a JSON object fails where fields are to be changed.
+    If fields are to be changed, a content that is not a JSON object fails.
     """
 
     Arguments = MapArguments
@@ -50,11 +50,13 @@ class MapModule(Module):
         self.publish(content, properties)
 
     def _changed(self, fields: Any) -> bytes:
-        """Return the JSON of an object with the fields changed."""
+        """Return the JSON of an object with changed fields."""
         if not isinstance(fields, dict):
-            msg = f"the content is a {type(fields).__name__}, and only an object has fields"
+            msg = f"the content is a {type(fields).__name__}; only an object has fields"
             raise TypeError(msg)
         args = self._args
-        kept = fields if args.pick is None else {k: fields[k] for k in args.pick if k in fields}
-        renamed = {args.rename.get(key, key): value for key, value in kept.items()}
+        picked = (
+            fields if args.pick is None else {k: fields[k] for k in args.pick if k in fields}
+        )
+        renamed = {args.rename.get(key, key): value for key, value in picked.items()}
         return json_of({**renamed, **args.add}).encode()

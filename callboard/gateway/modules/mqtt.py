@@ -14,7 +14,7 @@ from callboard.gateway.wire.message import Message
 from callboard.kernel.errors import MailboxFull
 from callboard.support.seconds import LONGEST
 
-#: Seconds that a message waits for a connection which broke.
+#: Seconds that a message waits for a broken connection.
 PATIENCE: Final = 2.0
 
 
@@ -25,15 +25,15 @@ class MqttArguments(ModuleArguments):
         host: of the server.
         port: of the server.
         client_id: chosen by the server if it is empty.
-        username: if the server wants one.
-        password: if the server wants one.
+        username: if the server requires one.
+        password: if the server requires one.
         tls: encrypt the connection, and check the server's certificate.
         subscribe: filters whose messages are published in the gateway, with the property
             `topic`.
-        publish: the topic that received messages go to; `{name}` stands for a property.
+        publish: the topic for received messages; `{name}` is replaced by a property.
         qos: of subscriptions and messages.
-        retain: let the server keep the last message.
-        timeout: seconds that the first connection and each message may take.
+        retain: whether the server keeps the last message.
+        timeout: seconds for the first connection, and for each message.
     """
 
     host: str = "127.0.0.1"
@@ -50,16 +50,16 @@ class MqttArguments(ModuleArguments):
 
 
 class MqttModule(Module):
-    """Publishes to an MQTT server what it receives, and in the gateway what it subscribes to.
+    """Publishes received messages on an MQTT server, and subscribed messages in the gateway.
 
-    A connection that is lost is made again, and the subscriptions with it.
+    A lost connection and its subscriptions are restored.
     """
 
     Arguments = MqttArguments
     detached: ClassVar[bool] = True  # it waits for the server
 
     def create(self, args: Mapping[str, Any]) -> None:
-        """Make a client that is not connected yet."""
+        """Make the client, which connects in `start`."""
         self._args = settings = MqttArguments.read(args)
         try:
             from paho.mqtt import client
@@ -75,7 +75,7 @@ class MqttModule(Module):
         #: Set while there is a connection.
         self._linked = threading.Event()
         self._refusal = ""
-        #: A message that the server has not confirmed in time, and what the client says of it.
+        #: A message that the server has not confirmed in time, and the client's record of it.
         self._unconfirmed: tuple[Message | None, Any] = (None, None)
         if settings.username is not None:
             self._client.username_pw_set(settings.username, settings.password)
@@ -93,33 +93,34 @@ class MqttModule(Module):
         self._client.loop_start()
         if not self._ready.wait(settings.timeout) or self._refusal:
             self._client.loop_stop()
-            why = self._refusal or f"no answer in {settings.timeout:g} s"
-            msg = f"{settings.host}:{settings.port} does not take module {self.name!r}: {why}"
+            reason = self._refusal or f"no answer in {settings.timeout:g} s"
+            server = f"{settings.host}:{settings.port}"
+            msg = f"{server} does not accept module {self.name!r}: {reason}"
             raise ConnectionError(msg)
 
     def receive(self, message: Message) -> None:
-        """Publish it; with QoS 1 and 2 the server has confirmed it when this returns."""
+        """Publish a message; with QoS 1 and 2, return after the server has confirmed it."""
         if self._args.publish is None:
-            msg = f"module {self.name!r} has no topic to publish to; give it args.publish"
+            msg = f"module {self.name!r} has no topic to publish to; set args.publish"
             raise ValueError(msg)
         topic = filled(self._args.publish, message.properties)
         if not self._linked.wait(PATIENCE):
-            msg = f"there is no connection to {self._args.host}:{self._args.port}"
+            msg = f"the connection to {self._args.host}:{self._args.port} is down"
             raise ConnectionError(msg)
-        before, sent = self._unconfirmed
-        if before is not message and before != message:  # else the client still has it
-            sent = self._client.publish(
+        previous, delivery = self._unconfirmed
+        if previous is not message and previous != message:  # else the client still has it
+            delivery = self._client.publish(
                 topic, message.content, qos=self._args.qos, retain=self._args.retain
             )
         self._unconfirmed = (None, None)
         if self._args.qos:
-            self._unconfirmed = message, sent
-            sent.wait_for_publish(self._args.timeout)
-            if not sent.is_published():
+            self._unconfirmed = message, delivery
+            delivery.wait_for_publish(self._args.timeout)
+            if not delivery.is_published():
                 msg = f"{topic!r} was not confirmed within {self._args.timeout:g} s"
                 raise TimeoutError(msg)
             self._unconfirmed = (None, None)
-        elif sent.rc:
+        elif delivery.rc:
             msg = f"{topic!r} was not sent: the connection broke"
             raise ConnectionError(msg)
 
@@ -129,7 +130,7 @@ class MqttModule(Module):
         self._client.loop_stop()
 
     def _connected(self, _client: Any, _data: Any, _flags: Any, code: Any, _more: Any) -> None:
-        """Subscribe on a connection, or keep why it was refused."""
+        """Subscribe on a new connection, or store the reason of its refusal."""
         if code.is_failure:
             self._refusal = str(code)
             self._ready.set()
@@ -137,12 +138,12 @@ class MqttModule(Module):
         self._refusal = ""
         self._linked.set()
         if self._args.subscribe:
-            wanted = [(topic, self._args.qos) for topic in self._args.subscribe]
-            self._client.subscribe(wanted)
+            filters = [(topic, self._args.qos) for topic in self._args.subscribe]
+            self._client.subscribe(filters)
         else:
             self._ready.set()
 
-    def _arrived(self, _client: Any, _data: Any, found: Any) -> None:
+    def _arrived(self, _client: Any, _data: Any, message: Any) -> None:
         """Publish a message of the server."""
-        with suppress(MailboxFull):  # counted where it was lost
-            self.publish(found.payload, {"topic": found.topic})
+        with suppress(MailboxFull):  # the loss is counted by the sink
+            self.publish(message.payload, {"topic": message.topic})

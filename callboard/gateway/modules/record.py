@@ -15,8 +15,8 @@ class RecordArguments(ModuleArguments):
 
     Attributes:
         path: the log's folder.
-        topic: of each record; `{name}` stands for the property of that name.
-        payload: `json` records the value that the content is, `bytes` the content as it is.
+        topic: of each record; `{name}` is replaced by the property of that name.
+        payload: `json` records the parsed content, `bytes` the content unchanged.
     """
 
     path: str
@@ -25,7 +25,7 @@ class RecordArguments(ModuleArguments):
 
 
 class RecordModule(Module):
-    """Appends what it receives; its properties become headers."""
+    """Appends received messages; their properties become headers."""
 
     Arguments = RecordArguments
 
@@ -35,11 +35,11 @@ class RecordModule(Module):
         self._log = CommitLog(self._args.path)
 
     def receive(self, message: Message) -> None:
-        """Append it: it outlives this process when this returns.
+        """Append a message; it survives the end of this process when this returns.
 
         Raises:
-            LogFailed: the disk refuses; the next message is tried again.
-            LogReplaced: the log was removed or replaced: no message is taken any more.
+            LogFailed: the disk reports an error; the next message is tried again.
+            LogReplaced: the log was removed or replaced: messages are not accepted any longer.
         """
         is_json = self._args.payload == "json"
         payload = parse_json(message.content) if is_json else message.content
@@ -51,12 +51,12 @@ class RecordModule(Module):
         self._log.append(filled(self._args.topic, headers), payload, headers=headers)
 
     def destroy(self) -> None:
-        """Make all durable."""
+        """Flush and close the log."""
         self._log.close()
 
 
 def filled(template: str, properties: Mapping[str, str]) -> str:
-    """Put properties in the place of their names in braces; an unknown name stays."""
+    """Replace names in braces by properties; unknown names stay."""
     for name, text in properties.items():
         template = template.replace("{" + name + "}", text)
     return template

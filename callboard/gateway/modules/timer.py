@@ -1,4 +1,4 @@
-"""The module `timer`: publishes at regular times."""
+"""The module `timer`: publishes messages at regular intervals."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,9 +15,9 @@ class TimerArguments(ModuleArguments):
 
     Attributes:
         period: seconds between messages.
-        content: text of each message; the number of the message by default.
+        content: text of each message; by default the number of the message.
         properties: of each message.
-        count: how many messages; without end by default.
+        count: number of messages; by default unlimited.
     """
 
     period: float = Field(gt=0, le=LONGEST, strict=False)
@@ -27,7 +27,7 @@ class TimerArguments(ModuleArguments):
 
 
 class TimerModule(Module):
-    """Publishes a message every so many seconds; what a busy node misses comes once."""
+    """Publishes a message every `period` seconds; ticks missed by a busy node are merged."""
 
     Arguments = TimerArguments
 
@@ -38,11 +38,11 @@ class TimerModule(Module):
         self._ticks: Reminder | None = None
 
     def start(self) -> None:
-        """Begin to publish."""
+        """Start to publish."""
         self._ticks = self.every(self._args.period, self._tick)
 
     def destroy(self) -> None:
-        """Publish no more."""
+        """Stop publishing."""
         if self._ticks is not None:
             self._ticks.cancel()
 

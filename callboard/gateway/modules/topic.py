@@ -1,4 +1,4 @@
-"""The module `topic`: a way between the gateway and topics."""
+"""The module `topic`: connects the gateway with topics of the cluster."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -16,10 +16,10 @@ class TopicArguments(ModuleArguments):
     """Arguments of a topic module.
 
     Attributes:
-        publish: the topic that received messages go to; `{name}` stands for a property.
-        subscribe: topics whose messages are published in the gateway, with the property
-            `topic`; all topics that begin so.
-        value: `json` turns contents into values and back, `bytes` leaves them as they are.
+        publish: the topic for received messages; `{name}` is replaced by a property.
+        subscribe: topic prefixes; messages of these topics are published in the gateway, with
+            the property `topic`.
+        value: `json` converts contents to values and back, `bytes` keeps them unchanged.
     """
 
     publish: str | None = None
@@ -28,7 +28,7 @@ class TopicArguments(ModuleArguments):
 
 
 class TopicModule(Module):
-    """Publishes to topics what it receives, and in the gateway what is published to topics."""
+    """Publishes received messages to a topic, and messages of topics in the gateway."""
 
     Arguments = TopicArguments
 
@@ -48,13 +48,13 @@ class TopicModule(Module):
     def receive(self, message: Message) -> None:
         """Publish a message to the topic."""
         if self._args.publish is None or self._hub is None:
-            msg = f"module {self.name!r} has no topic to publish to; give it args.publish"
+            msg = f"module {self.name!r} has no topic to publish to; set args.publish"
             raise ValueError(msg)
         value = parse_json(message.content) if self._args.value == "json" else message.content
         self._hub.publish(filled(self._args.publish, message.properties), value)
 
     def take(self, items: list[Item]) -> None:
-        """Take what was published to topics; on the node's thread, so it only notes it."""
+        """Schedule the publication of topic messages; called on the node's thread."""
         self.after(0.0, lambda: self._publish_all(items))
 
     def destroy(self) -> None:
@@ -73,13 +73,13 @@ class TopicModule(Module):
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has for a value of a topic, or its text."""
+    """Return a JSON value for a value of a topic, or its text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, Mapping):
-        return {str(key): _plain(held) for key, held in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(held) for held in value]
+        return [_plain(item) for item in value]
     return str(value)

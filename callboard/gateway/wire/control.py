@@ -1,4 +1,4 @@
-"""Control messages between a gateway and a module in a process of its own.
+"""Control messages between a gateway and a module in a separate process.
 
 | offset | bytes | |
 |---|---|---|
@@ -7,10 +7,10 @@
 | 3 | 1 | type: 1 create, 2 reply, 3 start, 4 destroy |
 | 4 | 4 | size of the whole message |
 
-A create goes on with the version of the gateway's messages (1 byte), the type of the URI of the
-channel for messages (1 byte), its size with the NUL (4 bytes), the URI and a NUL, the size of
-the arguments with their NUL (4 bytes), the arguments and a NUL. A reply goes on with a status
-(1 byte). Integers are unsigned, big-endian. The format is that of the Azure IoT gateway.
+A create continues with the version of the gateway's messages (1 byte), the type of the message
+channel's URI (1 byte), the size of the URI with its NUL (4 bytes), the URI and a NUL, the size
+of the arguments with their NUL (4 bytes), the arguments and a NUL. A reply continues with a
+status (1 byte). Integers are unsigned, big-endian. The Azure IoT gateway defines the format.
 """
 
 import struct
@@ -25,10 +25,10 @@ OK: Final = 0
 #: Status of a reply: the module could not be created, or failed.
 FAILED: Final = 1
 
-#: Status of a reply: the module leaves.
+#: Status of a reply: the module detaches.
 DETACH: Final = 0xFF
 
-#: Bytes of a control message: it carries an address and a configuration, no data.
+#: Bytes of a control message, which has an address and a configuration, but no data.
 CONTROL_LIMIT: Final = 1 << 20
 
 #: The number that nanomsg gives to the protocol PAIR.
@@ -45,12 +45,12 @@ _SMALLEST_CREATE: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ControlCreate:
-    """Gateway to module: be created.
+    """Gateway to module: create the module.
 
     Attributes:
-        uri: where the channel for messages is.
+        uri: of the message channel.
         args: the module's arguments, as a JSON text.
-        uri_type: its protocol, as nanomsg numbers them.
+        uri_type: the protocol of the channel, as numbered by nanomsg.
         message_version: of the format of messages.
     """
 
@@ -62,14 +62,14 @@ class ControlCreate:
 
 @dataclass(frozen=True, slots=True)
 class ControlReply:
-    """Module to gateway: its creation ended (`OK`, `FAILED`), or it leaves (`DETACH`)."""
+    """Module to gateway: the result of its creation (`OK`, `FAILED`), or its end (`DETACH`)."""
 
     status: int
 
 
 @dataclass(frozen=True, slots=True)
 class ControlStart:
-    """Gateway to module: all links are there."""
+    """Gateway to module: start, all links exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,10 @@ _TYPES: Final = (ControlCreate, ControlReply, ControlStart, ControlDestroy)
 
 
 def encode_control(message: Control) -> bytes:
-    """Return a control message as bytes.
+    """Encode a control message.
 
     Raises:
-        ValueError: a text holds a NUL character, or a number has no place in a byte.
+        ValueError: a text contains a NUL character, or a number does not fit into a byte.
     """
     body = b""
     if isinstance(message, ControlCreate):
@@ -103,20 +103,20 @@ def encode_control(message: Control) -> bytes:
 
 
 def decode_control(data: bytes) -> Control:
-    """Read a control message.
+    """Parse a control message.
 
     Raises:
-        MalformedControl: it is none.
+        MalformedControl: the bytes are not a control message.
     """
     if len(data) < _HEAD.size or len(data) > CONTROL_LIMIT:
         _malformed(
-            f"{len(data):,} B are no control message: it has {_HEAD.size} to {CONTROL_LIMIT:,}"
+            f"{len(data):,} B are not a control message of {_HEAD.size} to {CONTROL_LIMIT:,} B"
         )
     magic, version, kind, size = _HEAD.unpack_from(data)
     if magic != _MAGIC or version != _VERSION:
         _malformed(f"a control message begins with a16c01, not {data[:3].hex()}")
     if size != len(data):
-        _malformed(f"a control message of {size} B is told, {len(data)} B are there")
+        _malformed(f"the size of a control message is {size} B, but it has {len(data)} B")
     body = data[_HEAD.size :]
     match kind, len(body):
         case 1, _:
@@ -127,7 +127,7 @@ def decode_control(data: bytes) -> Control:
             return ControlStart()
         case 4, 0:
             return ControlDestroy()
-    msg = f"a control message of type {kind} with a body of {len(body)} B: there is none"
+    msg = f"there is no control message of type {kind} with a body of {len(body)} B"
     raise MalformedControl(msg)
 
 
@@ -135,12 +135,12 @@ def _read_create(body: bytes) -> ControlCreate:
     """Read the body of a create."""
     if len(body) + _HEAD.size < _SMALLEST_CREATE:
         _malformed(
-            f"a create of {len(body) + _HEAD.size} B: it has {_SMALLEST_CREATE} at least"
+            f"a create has at least {_SMALLEST_CREATE} B, not {len(body) + _HEAD.size} B"
         )
-    uri, at = _read_text(body, 2, "uri")
-    args, at = _read_text(body, at, "args")
-    if at != len(body):
-        _malformed(f"a create has {len(body) - at} B behind its args")
+    uri, offset = _read_text(body, 2, "uri")
+    args, offset = _read_text(body, offset, "args")
+    if offset != len(body):
+        _malformed(f"a create has {len(body) - offset} B after its args")
     if body[0] != GATEWAY_MESSAGE_VERSION:
         _malformed(
             f"a create for version {body[0]} of messages; this is {GATEWAY_MESSAGE_VERSION}"
@@ -148,40 +148,40 @@ def _read_create(body: bytes) -> ControlCreate:
     return ControlCreate(uri, args, uri_type=body[1], message_version=body[0])
 
 
-def _read_text(body: bytes, at: int, name: str) -> tuple[str, int]:
-    """Read a text and its size; return it and the place behind it."""
-    if at + _SIZE.size > len(body):
+def _read_text(body: bytes, offset: int, name: str) -> tuple[str, int]:
+    """Read the size of a text, and the text; return it and the offset after it."""
+    if offset + _SIZE.size > len(body):
         _malformed(f"a create ends before the size of its {name}")
-    (size,) = _SIZE.unpack_from(body, at)
-    at += _SIZE.size
-    if size > len(body) - at:
-        _malformed(f"{name} of {size} B, and only {len(body) - at} B are left")
-    text = body[at : at + size]
+    (size,) = _SIZE.unpack_from(body, offset)
+    offset += _SIZE.size
+    if size > len(body) - offset:
+        _malformed(f"{name} has {size} B, but only {len(body) - offset} B are left")
+    text = body[offset : offset + size]
     if size < 1 or text.find(0) != size - 1:
-        _malformed(f"{name} does not end with its only NUL")
+        _malformed(f"{name} must end with its only NUL")
     try:
-        return text[:-1].decode(), at + size
+        return text[:-1].decode(), offset + size
     except UnicodeDecodeError as error:
-        _malformed(f"{name} is no UTF-8: {error}")
+        _malformed(f"{name} is not UTF-8: {error}")
 
 
 def _text(text: str) -> tuple[bytes, bytes]:
     """Return the size of a text, and the text with its NUL."""
     data = text.encode()
     if 0 in data:
-        msg = f"{text!r} holds a NUL character, which ends texts"
+        msg = f"{text!r} contains a NUL character"
         raise ValueError(msg)
     return _SIZE.pack(len(data) + 1), data + b"\0"
 
 
 def _byte(name: str, value: int) -> bytes:
-    """Return a number as one byte."""
+    """Encode a number as one byte."""
     if not 0 <= value <= 0xFF:
-        msg = f"{name}={value!r}: it has one byte, 0 to 255"
+        msg = f"{name}={value!r}: it must fit into one byte, 0 to 255"
         raise ValueError(msg)
     return bytes((value,))
 
 
 def _malformed(text: str) -> NoReturn:
-    """Raise because of bytes that do not follow the format."""
+    """Raise an error about malformed bytes."""
     raise MalformedControl(text) from None

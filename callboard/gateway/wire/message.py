@@ -10,8 +10,8 @@
 | | | the content |
 
 Integers are signed, 32 bits, big-endian; the smallest message has 14 bytes. This is the format
-of the Azure IoT gateway's code. Its documents show another one, with a version byte 01 behind
-the first two: `decode(data, versioned=True)` reads it.
+of the Azure IoT gateway's code. Its documents show another one, with a version byte 01 after
+the first two bytes: `decode(data, versioned=True)` reads it.
 """
 
 import json
@@ -31,7 +31,7 @@ SMALLEST: Final = 14
 #: Bytes of the largest message: sizes are signed.
 LARGEST: Final = 2**31 - 1
 
-#: The last number is the size of the content where there are no properties.
+#: The last number is the size of the content in a message without properties.
 _HEAD: Final = struct.Struct(">2siii")
 _SIZE: Final = struct.Struct(">i")
 _VERSION: Final = b"\x01"
@@ -39,16 +39,16 @@ _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Message:
-    """What modules publish and receive: `Message(b"21.5", {"unit": "C"})`.
+    """A message that modules publish and receive: `Message(b"21.5", {"unit": "C"})`.
 
-    A message is immutable, so threads may share it; it is serialized when it is made.
+    A message is immutable, so threads may share it. It is serialized when it is made.
     """
 
     __slots__ = ("_content", "_frame", "_properties", "_start")
 
     _content: bytes
     _properties: Mapping[str, str]
-    #: The serialized message, behind `_start` bytes that do not belong to it.
+    #: The serialized message, after `_start` bytes that are not part of it.
     _frame: bytes
     _start: int
 
@@ -56,22 +56,22 @@ class Message:
         """Make a message.
 
         Args:
-            content: bytes, or what they can be made of at once: bytearray, memoryview.
-            properties: text by text.
+            content: bytes, bytearray or memoryview.
+            properties: texts by name.
 
         Raises:
             TypeError: the content is not bytes, or a property is not text.
-            ValueError: a property holds a NUL character, or the message would be too large.
+            ValueError: a property contains a NUL character, or the message would be too large.
         """
         if content.__class__ is not bytes:
             content = _as_bytes(content)
         if properties:
-            held = dict(properties)
-            packed = _pack(held)
-            self._properties = MappingProxyType(held)
+            texts = dict(properties)
+            packed = _pack(texts)
+            self._properties = MappingProxyType(texts)
         else:
             _check_none(properties)
-            held, packed = {}, b""
+            texts, packed = {}, b""
             self._properties = _NO_PROPERTIES
         size = SMALLEST + len(packed) + len(content)
         if size > LARGEST:
@@ -79,7 +79,7 @@ class Message:
             raise ValueError(msg)
         self._content = content
         if packed:
-            head = _HEAD.pack(MAGIC, size, len(held), 0)[:10]
+            head = _HEAD.pack(MAGIC, size, len(texts), 0)[:10]
             self._frame = b"".join((head, packed, _SIZE.pack(len(content)), content))
         else:
             self._frame = _HEAD.pack(MAGIC, size, 0, len(content)) + content
@@ -102,17 +102,17 @@ class Message:
 
     @classmethod
     def decode(cls, data: Any, *, versioned: bool = False) -> Self:
-        """Read a message from its bytes.
+        """Parse a message from its bytes.
 
         Args:
             data: exactly one message.
-            versioned: read the form with a version byte behind the first two.
+            versioned: whether a version byte follows the first two bytes.
 
         Raises:
-            MalformedMessage: it is none.
+            MalformedMessage: the bytes are not a message.
         """
         if not isinstance(data, bytes | bytearray | memoryview):
-            _malformed(f"{data!r} is no bytes, so no message")
+            _malformed(f"{data!r} is not bytes, so not a message")
         data = bytes(data)
         if versioned:
             data = _without_version(data)
@@ -120,32 +120,34 @@ class Message:
 
     @classmethod
     def of_frame(cls, frame: bytes, start: int = 0) -> Self:
-        """Read the message that fills a frame from `start` on; the frame is kept.
+        """Parse the message in a frame from `start` to the end; the frame is kept.
 
         Raises:
-            MalformedMessage: it is none.
+            MalformedMessage: the bytes are not a message.
         """
         size = len(frame) - start
         if size < SMALLEST:
-            _malformed(f"{size} bytes are no message: the smallest has {SMALLEST}")
+            _malformed(f"{size} bytes are not a message: the smallest has {SMALLEST}")
         magic, total, count, length = _HEAD.unpack_from(frame, start)
         if magic != MAGIC:
             _malformed(f"a message begins with a160, not {magic.hex()}")
         if total != size:
-            _malformed(f"a message of {total} B is told, {size} B are there")
+            _malformed(f"the size of a message is {total} B, but it has {size} B")
         self = cls.__new__(cls)
         if count:
-            self._properties, at = _read_properties(frame, start + 10, count)
-            if at + _SIZE.size > len(frame):
+            self._properties, offset = _read_properties(frame, start + 10, count)
+            if offset + _SIZE.size > len(frame):
                 _malformed(f"the message ends after {count} properties, before its content")
-            (length,) = _SIZE.unpack_from(frame, at)
-            at += _SIZE.size
+            (length,) = _SIZE.unpack_from(frame, offset)
+            offset += _SIZE.size
         else:
             self._properties = _NO_PROPERTIES
-            at = start + SMALLEST
-        if length != len(frame) - at:
-            _malformed(f"a content of {length} B is told, {len(frame) - at} B are there")
-        self._content = frame[at:]
+            offset = start + SMALLEST
+        if length != len(frame) - offset:
+            _malformed(
+                f"the size of a content is {length} B, but it has {len(frame) - offset} B"
+            )
+        self._content = frame[offset:]
         self._frame = frame
         self._start = start
         return self
@@ -159,43 +161,45 @@ class Message:
         return hash(self._content)
 
     def __repr__(self) -> str:
-        shown = self._content if len(self._content) <= 40 else self._content[:40] + b"..."
-        return f"Message({shown!r}, {dict(self._properties)!r})"
+        content = self._content if len(self._content) <= 40 else self._content[:40] + b"..."
+        return f"Message({content!r}, {dict(self._properties)!r})"
 
 
-def _read_properties(frame: bytes, at: int, count: int) -> tuple[Mapping[str, str], int]:
-    """Read so many properties; return them and the place behind them."""
-    if count < 0 or 2 * count > len(frame) - at:
-        _malformed(f"{count} properties have no place in {len(frame) - at} bytes")
+def _read_properties(frame: bytes, offset: int, count: int) -> tuple[Mapping[str, str], int]:
+    """Read `count` properties; return them and the offset after them."""
+    if count < 0 or 2 * count > len(frame) - offset:
+        _malformed(f"{count} properties do not fit into {len(frame) - offset} bytes")
     properties: dict[str, str] = {}
     for _ in range(count):
-        key_end = frame.find(0, at)
+        key_end = frame.find(0, offset)
         value_end = frame.find(0, key_end + 1) if key_end >= 0 else -1
         if value_end < 0:
-            _malformed(f"property {len(properties) + 1} of {count} has no end")
+            _malformed(f"property {len(properties) + 1} of {count} is not terminated")
         try:
-            key, value = frame[at:key_end].decode(), frame[key_end + 1 : value_end].decode()
+            key, value = frame[offset:key_end].decode(), frame[key_end + 1 : value_end].decode()
         except UnicodeDecodeError as error:
-            _malformed(f"property {len(properties) + 1} of {count} is no UTF-8: {error}")
+            _malformed(f"property {len(properties) + 1} of {count} is not UTF-8: {error}")
         if key in properties:
-            _malformed(f"property {key!r} is there twice")
+            _malformed(f"property {key!r} is repeated")
         properties[key] = value
-        at = value_end + 1
-    return MappingProxyType(properties), at
+        offset = value_end + 1
+    return MappingProxyType(properties), offset
 
 
 def _without_version(data: bytes) -> bytes:
-    """Turn the form with a version byte into the one without."""
+    """Convert the form with a version byte to the one without."""
     if len(data) < SMALLEST + 1 or data[:2] != MAGIC or data[2:3] != _VERSION:
-        _malformed(f"{data[:3].hex()}… of {len(data)} B is no message with a version: a16001")
+        _malformed(
+            f"{data[:3].hex()}… of {len(data)} B is not a message with a version: a16001"
+        )
     (total,) = _SIZE.unpack_from(data, 3)
     if total != len(data):
-        _malformed(f"a message of {total} B is told, {len(data)} B are there")
+        _malformed(f"the size of a message is {total} B, but it has {len(data)} B")
     return MAGIC + _SIZE.pack(total - 1) + data[7:]
 
 
 def _as_bytes(content: object) -> bytes:
-    """Return a content as bytes."""
+    """Convert a content to bytes."""
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
     msg = f"the content of a message is bytes, not {type(content).__name__}; encode it first"
@@ -203,32 +207,32 @@ def _as_bytes(content: object) -> bytes:
 
 
 def _pack(properties: Mapping[Any, Any]) -> bytes:
-    """Return properties as bytes."""
+    """Encode properties."""
     packed = []
     for key, value in properties.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            msg = f"property {key!r}: {value!r}: both are text; use str()"
+            msg = f"property {key!r}: {value!r}: both must be text; use str()"
             raise TypeError(msg)
         if "\0" in key or "\0" in value:
-            msg = f"property {key!r}: {value!r} holds a NUL character, which ends texts"
+            msg = f"property {key!r}: {value!r} contains a NUL character"
             raise ValueError(msg)
         try:
             packed.append(b"%s\0%s\0" % (key.encode(), value.encode()))
         except UnicodeEncodeError as error:
-            msg = f"property {key!r}: {value!r} cannot be written in UTF-8: {error.reason}"
+            msg = f"property {key!r}: {value!r} cannot be encoded in UTF-8: {error.reason}"
             raise ValueError(msg) from None
     return b"".join(packed)
 
 
 def _check_none(properties: Any) -> None:
-    """Raise when properties are not a mapping."""
+    """Raise if properties are not a mapping."""
     if properties is not None and not isinstance(properties, Mapping):
         msg = f"properties are a mapping of text to text, not {type(properties).__name__}"
         raise TypeError(msg)
 
 
 def to_line(message: Message) -> str:
-    """Return a message as one line, without its end."""
+    """Return a message as one line, without the newline."""
     try:
         fields: dict[str, Any] = {"content": message.content.decode()}
     except UnicodeDecodeError:
@@ -239,40 +243,40 @@ def to_line(message: Message) -> str:
 
 
 def read_line(line: str | bytes) -> dict[str, Any]:
-    """Read a line as an object.
+    """Parse a line as a JSON object.
 
     Raises:
-        MalformedMessage: it is none.
+        MalformedMessage: it is not a JSON object.
     """
     try:
         fields = parse_json(line)
     except ValueError as error:
-        _malformed(f"a line is no JSON: {error}")
+        _malformed(f"a line is not JSON: {error}")
     if not isinstance(fields, dict):
         _malformed(f"a line is a {type(fields).__name__}, not an object with content")
     return fields
 
 
 def message_of(fields: dict[str, Any]) -> Message:
-    """Make the message that a line holds; its content may also be any JSON value.
+    """Make the message of a parsed line; its content may also be any JSON value.
 
     Raises:
-        MalformedMessage: it holds none.
+        MalformedMessage: the line is not a message.
     """
     try:
         if "hex" in fields:
             content = bytes.fromhex(fields["hex"])
         else:
-            held = fields["content"]
-            text = held if isinstance(held, str) else json_of(held, ensure_ascii=True)
+            value = fields["content"]
+            text = value if isinstance(value, str) else json_of(value, ensure_ascii=True)
             content = text.encode()
         return Message(content, fields.get("properties"))
     except KeyError:
         _malformed(f"a line has neither content nor hex, only {', '.join(fields) or 'nothing'}")
     except (TypeError, ValueError, AttributeError) as error:
-        _malformed(f"a line holds no message: {error}")
+        _malformed(f"a line is not a message: {error}")
 
 
 def _malformed(text: str) -> NoReturn:
-    """Raise because of bytes that do not follow the format."""
+    """Raise an error about malformed bytes."""
     raise MalformedMessage(text) from None

@@ -1,13 +1,13 @@
-"""Authorization: what each client may publish and subscribe, by lists and hooks.
+"""Authorization: the topics that each client may publish and subscribe, by lists and hooks.
 
-An entry of a list is `publish FILTER`, `subscribe FILTER`, or `FILTER` for both; `%u` in it
-stands for the user's name and `%c` for the client id. Mosquitto's words mean what they mean
-there: `write`, `read`, `readwrite`, `topic` and `pattern` before these, `deny` in a list that
-denies. An entry of `deny` stands above all of `allow`; what no entry allows is refused. Rules
-for the user `*` hold for everybody.
+An entry of a list is `publish FILTER`, `subscribe FILTER`, or `FILTER` for both. In it `%u` is
+replaced by the user's name and `%c` by the client id. The words of mosquitto have the meaning
+that they have there: `write`, `read`, `readwrite`, the prefixes `topic` and `pattern`, and
+`deny` in a deny list. A `deny` entry overrides all `allow` entries. Topics without an entry are
+refused. Rules for the user `*` apply to all users.
 
-A subscription is granted if one `allow` covers all of it; topics that `deny` names are then
-left out of what is delivered.
+A subscription is granted if one `allow` covers all of it. Messages of topics that a `deny`
+entry names are then not delivered.
 """
 
 import re
@@ -28,7 +28,7 @@ from callboard.support.dataclass import dataclass
 
 EVERYBODY: Final = "*"
 _VERBS: Final = ("publish", "subscribe")
-#: What each verb allows, or denies; the last four are mosquitto's.
+#: The operations of each verb; the last four verbs are mosquitto's.
 MEANING: Final = {
     "publish": _VERBS[:1],
     "subscribe": _VERBS[1:],
@@ -37,23 +37,23 @@ MEANING: Final = {
     "readwrite": _VERBS,
     "deny": _VERBS,
 }
-#: Words that stand before the verb in mosquitto's files.
+#: Prefixes of the verb in mosquitto's files.
 _KINDS: Final = ("topic", "pattern")
 WORDS: Final = (*MEANING, *_KINDS, "user")
 _MARK: Final = re.compile("%[uc]")
-#: What looks like a mark and is none.
+#: A text that looks like a placeholder and is not one.
 _NO_MARK: Final = re.compile(r"%(?![uc](?!\w))[\w{%]\w*|\$\{")
-#: A word that is parted from the filter by something else than a space.
+#: A keyword that is separated from the filter by something other than a space.
 _NO_SPACE: Final = re.compile(rf"({'|'.join(WORDS)})[^\w/]", re.IGNORECASE)
 _FORM: Final = "write 'publish FILTER', 'subscribe FILTER' or FILTER"
 
 
 @dataclass(frozen=True, slots=True)
 class AclEntry:
-    """What one user, or everybody, is allowed and denied.
+    """The rules of one user, or of all.
 
     Raises:
-        ValueError: a rule cannot be understood.
+        ValueError: a rule cannot be parsed.
     """
 
     user: str
@@ -73,74 +73,74 @@ def parse_rule(text: str, *, denies: bool = False) -> tuple[tuple[str, ...], str
 
     Args:
         text: the entry.
-        denies: whether the list is one that denies.
+        denies: whether it is in a deny list.
 
     Raises:
-        ValueError: it cannot be understood; the text says what to write.
+        ValueError: the entry cannot be parsed; the text says what to write instead.
     """
     kind, rest = _take_word(text, _KINDS)
     verb, topic_filter = _take_word(rest, MEANING)
     problem = _problem_of(verb, kind, topic_filter) or _problem_in(kind, topic_filter)
     if not problem and verb == "deny" and not denies:
-        problem = f"'deny' does not allow; put {topic_filter!r} into the list deny"
+        problem = f"'deny' is for the deny list; move {topic_filter!r} there"
     if not problem:
         try:
             check_filter(topic_filter)
         except ValueError as error:
-            problem = f"{topic_filter!r} holds no filter: {error}"
+            problem = f"{topic_filter!r} is not a filter: {error}"
     if problem:
-        message = f"{text!r} is no rule: {problem}"
+        message = f"{text!r} is not a rule: {problem}"
         raise ValueError(message)
     return MEANING[verb or "readwrite"], topic_filter
 
 
 def _take_word(text: str, words: Collection[str]) -> tuple[str, str]:
-    """Return the first word of a text if it is one of these, and what follows."""
-    found = re.match(r"(\S+)[ \t]+(?=\S)", text)
-    if found is None or found[1] not in words:
+    """Return the first word of a text if it is one of these, and the rest of the text."""
+    match = re.match(r"(\S+)[ \t]+(?=\S)", text)
+    if match is None or match[1] not in words:
         return "", text
-    return found[1], text[found.end() :]
+    return match[1], text[match.end() :]
 
 
 def _problem_of(verb: str, kind: str, topic_filter: str) -> str:
-    """Return why words cannot be understood, and what to write; empty if they can."""
+    """Return why an entry cannot be parsed, and what to write; empty if it can."""
     first, *more = topic_filter.split(None, 1)[:2] or [""]
     close = get_close_matches(first.lower(), WORDS, 1, 0.7)
     problem = ""
     if topic_filter != topic_filter.strip() or not topic_filter.isprintable():
-        problem = f"it begins or ends with a space, or has a control character in it; {_FORM}"
+        problem = f"it begins or ends with a space, or contains a control character; {_FORM}"
     elif first == "user" and more and not verb:
-        problem = f"the user stands in a key of the entry: user = {more[0]!r}"
+        problem = f"the user is a key of the entry; write user = {more[0]!r}"
     elif (not verb or kind) and not more and first in WORDS:
-        problem = f"it has no filter; a topic of that name is 'readwrite {first}'"
+        problem = f"it has no filter; write 'readwrite {first}' for the topic of that name"
     elif more and first in WORDS:
         problem = f"it has two verbs; write one, or 'readwrite {more[0]}' for both"
     elif not verb and more and close:
-        problem = f"{first!r} is no verb; write '{close[0]} {more[0]}'"
+        problem = f"{first!r} is not a verb; write '{close[0]} {more[0]}'"
     elif not verb and more:
         problem = f"a filter with a space needs a verb: 'readwrite {topic_filter}'; or {_FORM}"
     elif not verb and _NO_SPACE.match(topic_filter):
-        problem = f"a space parts the verb from the filter; {_FORM}"
+        problem = f"there must be a space between verb and filter; {_FORM}"
     return problem
 
 
 def _problem_in(kind: str, topic_filter: str) -> str:
-    """Return what in a filter a rule takes for something else; empty if there is nothing."""
+    """Return why a filter would not do what its author expects; empty if it would."""
     problem = ""
     if topic_filter.startswith(SHARE):
         plain = split_share(topic_filter)[1]
-        problem = f"rules are about topics, not about groups that share them; write {plain!r}"
+        problem = f"rules apply to topics, not to shared subscriptions; write {plain!r}"
     elif wrong := _NO_MARK.search(topic_filter):
         problem = (
-            f"{wrong[0]!r} stands for nothing; write %u for the user, %c for the client id"
+            f"{wrong[0]!r} is not a placeholder; write %u for the user, %c for the client id"
         )
     elif kind == "topic" and _MARK.search(topic_filter):
-        problem = "mosquitto takes no mark in a 'topic'; write 'pattern', or leave the word out"
+        problem = "'topic' of mosquitto has no placeholders; write 'pattern', or omit the word"
     return problem
 
 
 def is_covered(narrow: str, wide: str) -> bool:
-    """Whether another filter matches every topic that a filter matches."""
+    """Return whether the wide filter matches every topic that the narrow one matches."""
     is_longer = wide.count("/") > narrow.count("/")
     if narrow.endswith("#") and (is_longer or not wide.endswith("#")):
         return False
@@ -150,15 +150,15 @@ def is_covered(narrow: str, wide: str) -> bool:
 def _by_verb(
     rules: Iterable[str], names: dict[str, str], *, denies: bool = False
 ) -> dict[str, list[str]]:
-    """Return the filters of rules by verb, with a client's names in place of marks."""
+    """Return the filters of rules by verb, with a client's names for the placeholders."""
     table: dict[str, list[str]] = {verb: [] for verb in _VERBS}
     for rule in rules:
         verbs, topic_filter = parse_rule(rule, denies=denies)
         used = set(_MARK.findall(topic_filter))
-        # A name with a wildcard or slash in it would widen the rule, so it gives nothing.
+        # A name with a wildcard or slash would widen the rule, so the rule is left out.
         if any(not names[mark] or set(names[mark]) & set("+#/") for mark in used):
             continue
-        plain = _MARK.sub(lambda found: names[found[0]], topic_filter)
+        plain = _MARK.sub(lambda match: names[match[0]], topic_filter)
         for verb in verbs:
             table[verb].append(plain)
     return table
@@ -166,12 +166,12 @@ def _by_verb(
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client that is in, for hooks.
+    """An admitted client, as hooks see it.
 
     Attributes:
         client_id: of the session.
-        username: None if it gave none.
-        address: where it comes from.
+        username: None without one.
+        address: of the client.
     """
 
     client_id: str
@@ -184,9 +184,9 @@ SubscribeHook = Callable[[Client, str, int], int | None]
 
 
 class Ruled:
-    """The access of a client that came over the network; a reload makes another one.
+    """The permissions of a client that is connected over a network; replaced after a reload.
 
-    One that has a tenant is kept within `/tenants/TENANT/`, below what else holds for it.
+    A client of a tenant is confined to `/tenants/TENANT/`, in addition to its rules.
     """
 
     __slots__ = ("_allow", "_client", "_deny", "_has_rules", "_hook", "_prefix", "is_open")
@@ -199,52 +199,52 @@ class Ruled:
         hook: SubscribeHook | None = None,
         tenant: str = "",
     ) -> None:
-        """Take the entries that are about a client.
+        """Select the entries that apply to a client.
 
         Args:
             client: for `%c` and the hook.
-            entries: of everybody; without any all topics are allowed.
+            entries: of all users; without any, all topics are allowed.
             user: empty for a client without a name.
-            hook: is asked about what the entries grant.
+            hook: called for subscriptions that the entries grant.
             tenant: of the client.
         """
         self._client = client
         self._hook = hook
         self._prefix = f"/tenants/{tenant}/" if tenant else ""
-        #: Whether no topic is closed to this client.
+        #: Whether every topic is open to this client.
         self.is_open = not entries and not tenant
         self._has_rules = bool(entries)
         names = {"%u": user, "%c": client.client_id}
-        about = [each for each in entries if each.user in {EVERYBODY, user}]
-        self._allow = _by_verb((rule for each in about for rule in each.allow), names)
-        denied = (rule for each in about for rule in each.deny)
+        rules = [entry for entry in entries if entry.user in {EVERYBODY, user}]
+        self._allow = _by_verb((rule for entry in rules for rule in entry.allow), names)
+        denied = (rule for entry in rules for rule in entry.deny)
         self._deny = _by_verb(denied, names, denies=True)
 
     def _may(self, verb: str, name: str, fits: Callable[[str, str], bool] = matches) -> bool:
-        """Return whether a verb is allowed on a topic or filter, and not denied."""
+        """Return whether an operation on a topic or filter is allowed and not denied."""
         if not name.startswith(self._prefix):
             return False
         if not self._has_rules:
             return True
-        return any(fits(name, each) for each in self._allow[verb]) and not any(
-            fits(name, each) for each in self._deny[verb]
+        return any(fits(name, rule) for rule in self._allow[verb]) and not any(
+            fits(name, rule) for rule in self._deny[verb]
         )
 
     def may_publish(self, topic: str) -> bool:
-        """Whether this client may publish there."""
+        """Return whether this client may publish to a topic."""
         return self._may("publish", topic)
 
     def may_subscribe(self, topic_filter: str, qos: int) -> int:
-        """Return the QoS or a reason code; the hook is asked about what the rules grant."""
+        """Return the granted QoS or a reason code; the hook decides about granted ones."""
         _, plain = split_share(topic_filter)
         if not self._may("subscribe", plain, is_covered):
             return ReasonCode.NOT_AUTHORIZED
         if self._hook is None:
             return qos
-        what = f"the subscribe hook for client {self._client.client_id!r}"
-        answer = call_function(what, self._hook, self._client, topic_filter, qos)
+        label = f"the subscribe hook for client {self._client.client_id!r}"
+        answer = call_function(label, self._hook, self._client, topic_filter, qos)
         return qos if answer is None else int(answer)
 
     def may_receive(self, topic: str) -> bool:
-        """Whether messages of a topic may go to this client."""
+        """Return whether this client may receive messages of a topic."""
         return self._may("subscribe", topic)

@@ -1,7 +1,7 @@
-"""A client that wants to come in: its peer address, its credentials, the verdict.
+"""Admission of clients: peer address, credentials, and the decision.
 
-Functions of the user's may decide, too: what they raise is logged, and never ends the driver of
-a connection.
+Functions of the application may decide, too. Their exceptions are logged, and never end the
+driver of a connection.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ _NO_CERTIFICATE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Peer(NamedTuple):
-    """Where a client comes from.
+    """The origin of a connection.
 
     Attributes:
         address: `HOST:PORT`, or the path of a Unix socket.
         host: without the port; empty for a Unix socket.
-        listener: the address of the listener that it came to.
-        certificate: subject of its certificate, name to value; empty without one.
-        tenant: the organisation in it, on a listener for tenants.
-        user: the name it has proved by a method of authentication; None without one.
+        listener: the address of the listener that accepted the connection.
+        certificate: subject of the client's certificate, by name; empty without one.
+        tenant: the organisation in the certificate, on a listener for tenants.
+        user: the name proved by an authentication method; None without one.
     """
 
     address: str = ""
@@ -44,13 +44,13 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client shows, for a function of the user's.
+    """The credentials of a client, for a function of the application.
 
     Attributes:
-        client_id: as the client says.
-        username: None if it gave none.
-        password: None if it gave none.
-        peer: where it comes from, with the subject of its certificate.
+        client_id: from the CONNECT.
+        username: None without one.
+        password: None without one.
+        peer: the origin of the connection, with the subject of the certificate.
     """
 
     client_id: str
@@ -64,13 +64,12 @@ class Admission:
     """The answer to a CONNECT.
 
     Attributes:
-        reason_code: 0 lets the client in.
-        text: why not, for the client.
-        access: what it may do; None is everything.
-        client_id: the id to use in place of what the client said.
-        user: who the client has proved to be: sessions belong to users. Empty for a client that
-            comes in without a name where others have one, None where nobody has to prove
-            anything.
+        reason_code: 0 admits the client.
+        text: the reason for a refusal, for the client.
+        access: the client's permissions; None is all.
+        client_id: replaces the client id of the CONNECT.
+        user: the authenticated user, who owns the session. Empty for a client without a name
+            among clients with names; None if no client has to authenticate.
         listed: the name in the router's table of users; empty if it is not there.
     """
 
@@ -83,43 +82,43 @@ class Admission:
 
 
 NO_SUCH_METHOD: Final = Admission(
-    ReasonCode.BAD_AUTHENTICATION_METHOD, "no such authentication method here"
+    ReasonCode.BAD_AUTHENTICATION_METHOD, "the router does not have that authentication method"
 )
 
 
-#: Called with a decision that takes its time.
+#: Called with a decision that was not made at once.
 OnAdmission = Callable[[Admission], None]
 
 
 class Admitter(Protocol):
-    """Decides which clients come in."""
+    """Decides which clients are admitted."""
 
     def admit(self, connect: Connect, peer: Peer, answer: OnAdmission) -> Admission | None:
         """Decide; or return None, and call `answer` later, on the connections' thread."""
 
 
-def call_function(what: str, function: Callable[..., T], *arguments: object) -> T | ReasonCode:
-    """Return what a function answers; UNSPECIFIED_ERROR if it raises.
+def call_function(label: str, function: Callable[..., T], *arguments: object) -> T | ReasonCode:
+    """Call a function of the application; return UNSPECIFIED_ERROR if it raises.
 
     Args:
-        what: names the function in the log.
+        label: names the function in the log.
         function: may return an awaitable; see `await_answer`.
         arguments: of the function.
     """
     try:
         return function(*arguments)
-    except BaseException as error:  # noqa: BLE001  (a function of the user's)
-        logged(_log, "%s failed", what, error=error)
+    except BaseException as error:  # noqa: BLE001  (a function of the application)
+        logged(_log, "%s failed", label, error=error)
         return ReasonCode.UNSPECIFIED_ERROR
 
 
-async def await_answer(what: str, answer: Awaitable[T]) -> T | ReasonCode:
-    """Return what an async function answers; UNSPECIFIED_ERROR if it raises."""
+async def await_answer(label: str, answer: Awaitable[T]) -> T | ReasonCode:
+    """Await the result of an async function; return UNSPECIFIED_ERROR if it raises."""
     try:
         return await answer
-    except BaseException as error:  # a function of the user
+    except BaseException as error:  # a function of the application
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise  # it was cancelled, and did not just raise that
-        logged(_log, "%s failed", what, error=error)
+            raise  # the task was cancelled; the function did not raise this by mistake
+        logged(_log, "%s failed", label, error=error)
         return ReasonCode.UNSPECIFIED_ERROR

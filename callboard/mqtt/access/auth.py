@@ -1,10 +1,15 @@
-"""Authentication: users with passwords, a function of yours, certificates, methods, bans.
+"""Authentication by passwords, an application's function, certificates or methods; bans.
 
-A CONNECT is looked at in this order: the ban list; then the authentication method that it names
-(`authentication`), which decides alone; else the function, if there is one, which decides alone
-as well; else the certificate of a client that showed one and gave no name; else the table of
-users; else, without a table and without methods, everybody is let in. A wrong password takes as
-long as a right one, and so does an unknown name.
+A CONNECT is checked in this order:
+
+1. the ban list;
+2. the authentication method that it names (`authentication`), which alone decides;
+3. the function, if there is one, which alone decides;
+4. the certificate, if the client showed one and sent no user name;
+5. the table of users;
+6. without a table and without methods, every client is admitted.
+
+Checking a wrong password takes as long as a right one, and so does an unknown name.
 """
 
 import asyncio
@@ -34,34 +39,35 @@ from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.support.dataclass import dataclass
 from callboard.support.seconds import check_numbers
 
-#: Clients whose password is waiting to be checked; further ones are refused as *server busy*.
+#: Clients whose password waits to be checked; more are refused as *server busy*.
 MOST_WAITING: Final = 1_000
-#: Threads that check passwords; scrypt takes 16 MiB for each.
+#: Threads that check passwords; scrypt uses 16 MiB in each.
 CHECKERS: Final = 2
 TOO_MANY: Final = Admission(ReasonCode.SERVER_BUSY, "too many logins; try again later")
-#: Hosts of which failed logins are remembered; then the oldest is forgotten.
+#: Hosts whose failed logins are remembered; the oldest is forgotten for a new one.
 MOST_HOSTS: Final = 10_000
 
 
-#: The answer of a function: yes or no; a reason; or all of it.
+#: The result of an authenticator: yes or no; a reason; or a complete admission.
 Verdict = bool | ReasonCode | Admission
-#: A function that lets clients in; it may be async.
+#: A function that decides about clients; it may be async.
 Authenticator = Callable[[Credentials], Verdict | Awaitable[Verdict]]
-#: Begins an exchange with a client that named the method.
+#: Starts an exchange with a client that named the method.
 AuthenticationMethod = Callable[[Credentials], Exchange]
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """The users and what they may do; replaced as a whole on a reload.
+    """The users and their permissions; replaced as a whole on a reload.
 
     Attributes:
-        users: hashes of passwords, by name. Empty, and with no method, lets everybody in.
+        users: hashes of passwords, by name. If it is empty and methods are, too, every
+            client is admitted.
         scram: keys for the method SCRAM-SHA-256, by name; empty if no user has any.
-        anonymous: lets clients without a name in beside the users.
-        acl: topics; empty allows all of them to every client that is in.
-        bans: the clients that are not let in.
-        login_failures: wrong passwords from one host in a minute before it has to wait.
+        anonymous: whether clients without a name are admitted in addition to the users.
+        acl: rules about topics; without rules, admitted clients may use all topics.
+        bans: clients that are refused.
+        login_failures: wrong passwords per minute and host, before the host has to wait.
     """
 
     users: Mapping[str, PasswordHash] = field(default_factory=dict, repr=False)
@@ -75,13 +81,13 @@ class Security:
         check_numbers(self)
 
 
-#: For all clients that no rule or hook is about when they come in.
+#: The admission of clients without rules or hooks.
 _UNRULED: Final = Admission(access=Ruled(Client("", None, "")))
 
 
 @dataclass(eq=False, repr=False)
 class AuthGate:
-    """Lets clients in by a `Security`, or by a function."""
+    """Decides about clients by a `Security`, or by a function."""
 
     security: Security = field(default_factory=Security)
     authenticator: Authenticator | None = None
@@ -97,11 +103,11 @@ class AuthGate:
 
     @property
     def is_guarded(self) -> bool:
-        """Whether clients have to show who they are, by a password or a method."""
+        """Whether clients must authenticate, by a password or a method."""
         return bool(self.security.users or self.security.scram or self.methods)
 
     def close(self) -> None:
-        """Forget the clients that wait."""
+        """Drop the clients whose password is being checked."""
         for task in self._tasks:
             task.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -120,14 +126,14 @@ class AuthGate:
             return admission.NO_SUCH_METHOD
         if self.authenticator is not None:
             return self._ask(self.authenticator, connect, peer, answer)
-        certified = peer.certificate.get("commonName", "")
+        common_name = peer.certificate.get("commonName", "")
         if username is None:
-            if certified or security.anonymous or not self.is_guarded:
-                user = certified or ("" if self.is_guarded else None)
-                return self._admission(certified, connect, peer, user)
+            if common_name or security.anonymous or not self.is_guarded:
+                user = common_name or ("" if self.is_guarded else None)
+                return self._admission(common_name, connect, peer, user)
             return Admission(ReasonCode.NOT_AUTHORIZED, "a user name is needed")
-        if not self.is_guarded:  # the name is not proved, and so no user's
-            return self._admission(username, connect, peer, certified or None)
+        if not self.is_guarded:  # the name is not proved, so it is not the session's owner
+            return self._admission(username, connect, peer, common_name or None)
         if self._waiting >= MOST_WAITING or self._has_failed_often(peer):
             return TOO_MANY
         self._later(self._verify(connect, peer, answer))
@@ -136,10 +142,10 @@ class AuthGate:
     def _admission(
         self, name: str, connect: Connect, peer: Peer, user: str | None
     ) -> Admission:
-        """Let a client in under the rules of a name; its sessions belong to a user."""
+        """Admit a client with the rules of a name; `user` owns its sessions."""
         security = self.security
         listed = "" if user is None or self.is_removed(user) else user
-        if peer.tenant:  # tenants have names of their own
+        if peer.tenant:  # each tenant has a separate set of user names
             user = f"{peer.tenant}/{user or ''}"
         if not security.acl and not peer.tenant and self.subscribe_hook is None:
             if user is None:
@@ -147,25 +153,25 @@ class AuthGate:
             return Admission(access=_UNRULED.access, user=user, listed=listed)
         client_id = f"{peer.tenant}.{connect.client_id}" if peer.tenant else connect.client_id
         access = self._access(name, client_id, connect, peer)
-        said = client_id if peer.tenant else None
-        return Admission(access=access, client_id=said, user=user, listed=listed)
+        new_id = client_id if peer.tenant else None
+        return Admission(access=access, client_id=new_id, user=user, listed=listed)
 
     def is_removed(self, user: str) -> bool:
-        """Return whether a user is not in the table of users."""
+        """Return whether a user is missing in the table of users."""
         security = self.security
         return user not in security.users and user not in security.scram
 
     def _access(self, user: str, client_id: str, connect: Connect, peer: Peer) -> Ruled:
-        """Return what a client may do, by rules and hooks."""
+        """Return the permissions of a client, by rules and hooks."""
         client = Client(client_id, connect.username, peer.address)
         return Ruled(client, self.security.acl, user, self.subscribe_hook, peer.tenant)
 
-    # --- a method ---
+    # --- authentication methods ---
 
     def authenticate(
         self, connect: Connect, peer: Peer, candidate: Candidate
     ) -> Authentication | Admission:
-        """Begin with a client whose CONNECT names a method, or say why not."""
+        """Start the method that a CONNECT names, or return the refusal."""
         name = (connect.properties and connect.properties.authentication_method) or ""
         method = self.methods.get(name)
         if method is None and name == SCRAM and self.security.scram:
@@ -176,33 +182,33 @@ class AuthGate:
             return admission.NO_SUCH_METHOD
         if self._has_failed_often(peer):
             return TOO_MANY
-        begin = partial(method, _shown(connect, peer))
+        begin = partial(method, _credentials(connect, peer))
         failed = partial(self._note_failure, peer)
         return Authentication(candidate, name, begin, self._later, failed)
 
-    def _scram(self, _shown: Credentials) -> Exchange:
-        """Begin an exchange of SCRAM-SHA-256."""
+    def _scram(self, _credentials: Credentials) -> Exchange:
+        """Start an exchange of SCRAM-SHA-256."""
         return ScramExchange(self.security.scram.get)
 
-    # --- a function ---
+    # --- the function of the application ---
 
     def _ask(
         self, authenticator: Authenticator, connect: Connect, peer: Peer, answer: OnAdmission
     ) -> Admission | None:
-        """Ask the user's function; None if it takes its time."""
-        what = f"the authenticator for client {connect.client_id!r}"
-        verdict = admission.call_function(what, authenticator, _shown(connect, peer))
+        """Call the application's function; return None if it is async."""
+        label = f"the authenticator for client {connect.client_id!r}"
+        verdict = admission.call_function(label, authenticator, _credentials(connect, peer))
         if not inspect.isawaitable(verdict):
             return self._judged(verdict, connect, peer)
 
         async def judge_later() -> None:
-            answer(self._judged(await admission.await_answer(what, verdict), connect, peer))
+            answer(self._judged(await admission.await_answer(label, verdict), connect, peer))
 
         self._later(judge_later())
         return None
 
     def _judged(self, verdict: Verdict, connect: Connect, peer: Peer) -> Admission:
-        """Return the admission that a function's verdict stands for."""
+        """Convert the result of the function to an admission."""
         user = connect.username or peer.certificate.get("commonName", "")
         if isinstance(verdict, Admission):
             return verdict if verdict.user is not None else replace(verdict, user=user)
@@ -212,22 +218,22 @@ class AuthGate:
             return Admission(verdict)
         return self._admission(connect.username or "", connect, peer, user)
 
-    # --- the table ---
+    # --- the table of users ---
 
     async def _verify(self, connect: Connect, peer: Peer, answer: OnAdmission) -> None:
-        """Check a password on a thread, and answer."""
+        """Check a password on a thread, then answer."""
         loop = asyncio.get_running_loop()
         self._waiting += 1
         try:
-            known = self.security.users.get(connect.username or "")
+            stored = self.security.users.get(connect.username or "")
             if self._nobody is None:
                 self._nobody = await loop.run_in_executor(self._pool, hash_password, b"nobody")
-            right = await loop.run_in_executor(
-                self._pool, (known or self._nobody).verify, connect.password or b""
+            is_right = await loop.run_in_executor(
+                self._pool, (stored or self._nobody).verify, connect.password or b""
             )
         finally:
             self._waiting -= 1
-        if right and known is not None:
+        if is_right and stored is not None:
             user = connect.username or ""
             answer(self._admission(user, connect, peer, user))
             return
@@ -235,9 +241,9 @@ class AuthGate:
         answer(Admission(ReasonCode.BAD_USER_NAME_OR_PASSWORD))
 
     def _has_failed_often(self, peer: Peer) -> bool:
-        """Return whether a host has to wait after wrong passwords."""
-        known = self._failures.get(peer.host)
-        return known is not None and known.is_empty(asyncio.get_running_loop().time())
+        """Return whether a host must wait after wrong passwords."""
+        bucket = self._failures.get(peer.host)
+        return bucket is not None and bucket.is_empty(asyncio.get_running_loop().time())
 
     def _note_failure(self, peer: Peer) -> None:
         """Count a wrong password of a host."""
@@ -245,14 +251,14 @@ class AuthGate:
         if not most:
             return
         now = asyncio.get_running_loop().time()
-        if (known := self._failures.get(peer.host)) is None:
+        if (bucket := self._failures.get(peer.host)) is None:
             if len(self._failures) >= MOST_HOSTS:
                 del self._failures[next(iter(self._failures))]
-            known = self._failures[peer.host] = TokenBucket(most / 60, most)
-        known.spend(1, now)
+            bucket = self._failures[peer.host] = TokenBucket(most / 60, most)
+        bucket.spend(1, now)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something on the loop, and keep it until it is done."""
+        """Run a coroutine on the loop, and keep a reference until it is done."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -262,9 +268,9 @@ class AuthGate:
     def review(
         self, connect: Connect, peer: Peer, proof: Authentication | None
     ) -> Access | ReasonCode:
-        """Return what a client that is in may do by the rules of now; or why it has to go.
+        """Return the permissions of a connected client by the current rules, or why it must go.
 
-        A client has to go that is banned, or has no entry in the table of users any more.
+        A client must go if it is banned, or was removed from the table of users.
         """
         user = connect.username if peer.user is None else peer.user
         if user is None:
@@ -276,7 +282,7 @@ class AuthGate:
         return self._access(user, connect.client_id, connect, peer)
 
     def _is_gone(self, user: str, peer: Peer, proof: Authentication | None = None) -> bool:
-        """Return whether a client has no entry by which it would come in."""
+        """Return whether no rule admits the client any longer."""
         security = self.security
         if proof is not None:
             is_ours = proof.method == SCRAM and SCRAM not in self.methods
@@ -288,6 +294,6 @@ class AuthGate:
         return not security.anonymous
 
 
-def _shown(connect: Connect, peer: Peer) -> Credentials:
-    """Return what a client shows."""
+def _credentials(connect: Connect, peer: Peer) -> Credentials:
+    """Return the credentials of a client."""
     return Credentials(connect.client_id, connect.username, connect.password, peer)

@@ -1,26 +1,25 @@
 """Enhanced authentication (MQTT 5, 4.12): a client proves its identity in several steps.
 
-A method is a function that begins an exchange with a client, registered by its name. An
-exchange is an object with one function, `step`, which takes what the client sent and returns
-what follows:
+A method is a function, registered by name, that starts an exchange with a client. An exchange
+is an object with one function, `step`. It gets the client's data and returns a result:
 
-| | |
+| result | effect |
 |---|---|
-| `Challenge(data)` | the client gets this, and answers with the data of the next step |
-| `Proved(user, data)` | its identity is proved; `data` goes with the CONNACK or last AUTH |
-| a `ReasonCode` | it is not let in |
+| `Challenge(data)` | sends the data; the client's answer goes to the next step |
+| `Proved(user, data)` | admits the client; `data` goes with the CONNACK or last AUTH |
+| a `ReasonCode` | refuses the client |
 
-The first step has the data of the CONNECT. A client that is in may prove itself again whenever
-it wants, with an exchange of its own; it may not become another user by that. An exchange does
-not know whether it is the first one, and touches no socket, so it is tested without any.
+The first step gets the data of the CONNECT. A connected client may authenticate again at any
+time, with a new exchange, but not as another user. An exchange does not know whether it is the
+first one. It uses no socket, so it can be tested without one.
 
-| packet | when |
+| packet | meaning |
 |---|---|
-| CONNECT with a method | begins; an AUTH *continue* or the CONNACK answers |
+| CONNECT with a method | starts an exchange; the answer is AUTH *continue* or CONNACK |
 | AUTH *continue* (0x18) | the next step, in both directions |
-| AUTH *re-authenticate* (0x19) | begins again, on an open connection |
-| AUTH *success* (0x00) | ends that; the first exchange ends with the CONNACK |
-| CONNACK, DISCONNECT | end it with a reason |
+| AUTH *re-authenticate* (0x19) | starts another exchange, on an open connection |
+| AUTH *success* (0x00) | ends that exchange; the first one ends with the CONNACK |
+| CONNACK, DISCONNECT | end an exchange with a reason |
 """
 
 import inspect
@@ -36,30 +35,30 @@ from callboard.mqtt.wire.properties import NO_PROPERTIES, Properties
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.support.dataclass import dataclass
 
-_WHAT: Final = "the authentication method"
+_LABEL: Final = "the authentication method"
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The client has to answer this."""
+    """The client must answer this data."""
 
     data: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """The identity of the client is proved.
+    """The client's identity is proved.
 
     Attributes:
-        user: that rules and bans are about; empty for no particular one.
-        data: for the client, to prove the identity of this side.
+        user: for rules and bans; may be empty.
+        data: for the client, to prove the router's identity.
     """
 
     user: str = ""
     data: bytes | None = None
 
 
-#: What follows; a reason code, such as NOT_AUTHORIZED, refuses.
+#: The result of a step; a reason code, such as NOT_AUTHORIZED, is a refusal.
 Step = Challenge | Proved | ReasonCode
 
 
@@ -67,39 +66,39 @@ class Exchange(Protocol):
     """One exchange with one client."""
 
     def step(self, data: bytes) -> Step | Awaitable[Step]:
-        """Take what the client sent last, first of all with its CONNECT; may be async."""
+        """Process the client's data, first the data of its CONNECT; may be async."""
 
 
 class Candidate(Protocol):
-    """The connection of a client that proves its identity."""
+    """The connection of a client that authenticates."""
 
     def think(self) -> None:
-        """Read nothing while a step takes its time."""
+        """Pause reading while a step is computed."""
 
     def answer(self, data: bytes) -> None:
-        """Write a packet that does not come from the router, and read on."""
+        """Write a packet that does not come from the router, and resume reading."""
 
     def proved(self, user: str, data: bytes | None) -> None:
-        """Let the client in, unless that is over; `data` goes with the CONNACK."""
+        """Admit the client, if it is still connected; `data` goes with the CONNACK."""
 
     def fail(self, reason: ReasonCode, text: str) -> None:
-        """Refuse the CONNECT; or end the connection if it is open."""
+        """Refuse the CONNECT, or end the connection if it is open."""
 
     def end(self, reason: ReasonCode) -> None:
-        """End the connection without a word."""
+        """End the connection without a packet."""
 
 
 @dataclass(slots=True, eq=False)
 class Authentication:
-    """The exchange of one client, or its result; a connection has one as long as it lasts.
+    """The authentication of one client; it lasts as long as the connection.
 
     Attributes:
         candidate: the connection.
-        method: its name, which is that of the whole connection.
+        method: its name, the same for the whole connection.
         begin: makes an exchange.
-        run: runs a step that takes time.
-        failed: is called for each exchange that refuses.
-        user: the name that it has proved; None before.
+        run: runs an async step.
+        failed: called for each exchange that refuses.
+        user: the authenticated user; None until then.
     """
 
     candidate: Candidate
@@ -112,16 +111,16 @@ class Authentication:
     _is_thinking: bool = False
 
     def start(self, data: bytes | None) -> None:
-        """Begin with the data of a CONNECT, or of an AUTH that wants it again."""
-        begun = call_function(f"{_WHAT} {self.method}", self.begin)
-        if isinstance(begun, ReasonCode):
-            self._conclude(begun)
+        """Start an exchange with the data of a CONNECT, or of an AUTH *re-authenticate*."""
+        exchange = call_function(f"{_LABEL} {self.method}", self.begin)
+        if isinstance(exchange, ReasonCode):
+            self._conclude(exchange)
         else:
-            self._exchange = begun
+            self._exchange = exchange
             self._step(data or b"")
 
     def receive(self, chunk: bytes) -> None:
-        """Take what a client sends that is not in yet.
+        """Handle data of a client that is not admitted yet.
 
         Raises:
             RemoteMqttError: it is neither an AUTH nor a DISCONNECT (MQTT 5, 3.1.2-30).
@@ -133,33 +132,33 @@ class Authentication:
         elif isinstance(packet, Auth) and size == len(chunk):
             self.take(packet)
         else:
-            message = f"{type(packet).__name__} or more, before the authentication was over"
+            message = f"a {type(packet).__name__} before the end of the authentication"
             raise ProtocolViolation(message)
 
     def take(self, packet: Auth) -> None:
-        """Take an AUTH.
+        """Handle an AUTH.
 
         Raises:
-            ProtocolViolation: it does not belong here, or is of another method.
+            ProtocolViolation: it is unexpected, or of another method.
         """
         properties = packet.properties or NO_PROPERTIES
         if properties.authentication_method != self.method:
             message = f"an AUTH of {properties.authentication_method!r}, not {self.method!r}"
             raise ProtocolViolation(message)
-        goes_on = self._exchange is not None and not self._is_thinking
+        may_continue = self._exchange is not None and not self._is_thinking
         may_begin = self._exchange is None and self.user is not None
-        if packet.reason_code == ReasonCode.CONTINUE_AUTHENTICATION and goes_on:
+        if packet.reason_code == ReasonCode.CONTINUE_AUTHENTICATION and may_continue:
             self._step(properties.authentication_data or b"")
         elif packet.reason_code == ReasonCode.REAUTHENTICATE and may_begin:
             self.start(properties.authentication_data)
         else:
-            message = f"an AUTH with 0x{packet.reason_code:02x}, which does not come here"
+            message = f"an AUTH with 0x{packet.reason_code:02x} is not expected now"
             raise ProtocolViolation(message)
 
     def _step(self, data: bytes) -> None:
-        """Take a step of the exchange, which may be async."""
+        """Run a step of the exchange, which may be async."""
         assert self._exchange is not None
-        outcome = call_function(f"{_WHAT} {self.method}", self._exchange.step, data)
+        outcome = call_function(f"{_LABEL} {self.method}", self._exchange.step, data)
         if inspect.isawaitable(outcome):
             self._is_thinking = True
             if self.user is None:
@@ -169,20 +168,20 @@ class Authentication:
             self._conclude(outcome)
 
     async def _await(self, outcome: Awaitable[Step]) -> None:
-        """Wait for a step that takes its time."""
-        step = await await_answer(f"{_WHAT} {self.method}", outcome)
+        """Wait for an async step."""
+        step = await await_answer(f"{_LABEL} {self.method}", outcome)
         self._is_thinking = False
         self._conclude(step)
 
     def _conclude(self, outcome: Step) -> None:
-        """Do what follows from a step."""
+        """Apply the result of a step."""
         if isinstance(outcome, Challenge):
             self._say(ReasonCode.CONTINUE_AUTHENTICATION, outcome.data)
             return
         self._exchange = None
         if not isinstance(outcome, Proved):
             self.failed()
-            self.candidate.fail(outcome, f"the method {self.method} refuses it")
+            self.candidate.fail(outcome, f"refused by the method {self.method}")
         elif self.user is None:
             self.user = outcome.user
             self.candidate.proved(outcome.user, outcome.data)
@@ -193,5 +192,5 @@ class Authentication:
 
     def _say(self, code: ReasonCode, data: bytes | None) -> None:
         """Send an AUTH to the client."""
-        said = Properties(authentication_method=self.method, authentication_data=data)
-        self.candidate.answer(encode(Auth(code, said), V5))
+        properties = Properties(authentication_method=self.method, authentication_data=data)
+        self.candidate.answer(encode(Auth(code, properties), V5))

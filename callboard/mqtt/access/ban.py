@@ -10,10 +10,10 @@ class BanList:
     """Client ids, users, hosts and networks."""
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
-        """Read entries.
+        """Parse entries.
 
         Raises:
-            ValueError: one has another form.
+            ValueError: an entry is malformed.
         """
         self.entries = tuple(entries)
         self._known = frozenset(self.entries)
@@ -22,7 +22,7 @@ class BanList:
             kind, colon, name = entry.partition(":")
             if name != name.strip() or "*" in name:
                 message = (
-                    f"{entry!r} has a space or a pattern in it, which bans are not; write "
+                    f"{entry!r} contains a space or pattern, which bans do not support; write "
                     "client:ID, user:NAME or host:192.0.2.0/24"
                 )
                 raise ValueError(message)
@@ -30,16 +30,16 @@ class BanList:
                 try:
                     network = ipaddress.ip_network(name, strict=False)
                 except ValueError:
-                    message = f"{name!r} is no address and no network; write host:192.0.2.0/24"
+                    message = f"{name!r} is not an address or network; write host:192.0.2.0/24"
                     raise ValueError(message) from None
                 if str(network.network_address) != str(ipaddress.ip_interface(name).ip):
                     message = (
-                        f"{name!r} is an address in a network; write host:{network} for all"
+                        f"{name!r} is one address of a network; write host:{network} for all"
                     )
                     raise ValueError(message)
                 self._networks.append(network)
             elif not name or kind not in {"client", "user"}:
-                message = f"{entry!r} bans nobody; write client:ID, user:NAME or host:ADDRESS"
+                message = f"{entry!r} is not a ban; write client:ID, user:NAME or host:ADDRESS"
                 raise ValueError(message)
 
     def holds(self, client_id: str, user: str, peer: Peer) -> bool:

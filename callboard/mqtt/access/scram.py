@@ -1,14 +1,14 @@
-"""SCRAM-SHA-256 (RFC 5802 and 7677): a password is proved, and never sent.
+"""SCRAM-SHA-256 (RFC 5802 and 7677): a client proves its password without sending it.
 
-What is kept of a password lets the router check a proof and prove itself, but nobody log in
-with it. It is one line of text, as PostgreSQL has it: `SCRAM-SHA-256$COUNT:SALT$STORED:SERVER`,
-with salt and keys in base64.
+The stored keys let the router check a proof and prove its own identity, but they are useless
+for logging in. They are one line of text, in the format of PostgreSQL: `SCRAM-
+SHA-256$COUNT:SALT$STORED:SERVER`, with salt and keys in base64.
 
-| | message |
+| from | message |
 |---|---|
 | client | `n,,n=USER,r=NONCE` |
-| server | `r=NONCE and more of it,s=SALT,i=COUNT` |
-| client | `c=biws,r=ALL OF IT,p=PROOF` |
+| server | `r=NONCE and more,s=SALT,i=COUNT` |
+| client | `c=biws,r=WHOLE NONCE,p=PROOF` |
 | server | `v=SIGNATURE`, with the CONNACK or the last AUTH |
 """
 
@@ -28,18 +28,18 @@ from callboard.support.dataclass import dataclass
 
 #: The name of the method.
 SCRAM: Final = "SCRAM-SHA-256"
-#: Rounds of PBKDF2; clients compute them for each login (RFC 7677 asks for 4096 at least).
+#: Rounds of PBKDF2, which clients compute at each login (RFC 7677 requires at least 4096).
 COUNT: Final = 10_000
-#: Above it a line is taken for a mistake.
+#: A line with more rounds is refused as a mistake.
 MOST_ROUNDS: Final = 10_000_000
 _SALT: Final = 16
 _NONCE: Final = 18
-_NO_LINE: Final = "it is no SCRAM-SHA-256 line; make one with 'callboard mqtt passwd --scram'"
+_NO_LINE: Final = "not a SCRAM-SHA-256 line; make one with 'callboard mqtt passwd --scram'"
 
 
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
-    """What is kept of a password for this method."""
+    """The stored keys of a password for this method."""
 
     count: int
     salt: bytes = field(repr=False)
@@ -48,22 +48,22 @@ class ScramKeys:
 
     @classmethod
     def parse(cls, line: str) -> "ScramKeys":
-        """Read a line.
+        """Parse a line.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is not a valid line.
         """
         try:
             name, cost, keys = line.split("$")
             count, salt = cost.split(":")
-            stored, server = (base64.b64decode(each, validate=True) for each in keys.split(":"))
-            found = cls(int(count), base64.b64decode(salt, validate=True), stored, server)
+            stored, server = (base64.b64decode(key, validate=True) for key in keys.split(":"))
+            parsed = cls(int(count), base64.b64decode(salt, validate=True), stored, server)
         except ValueError:
             raise ValueError(_NO_LINE) from None
-        is_whole = len(stored) == len(server) == hashlib.sha256().digest_size and found.salt
-        if name != SCRAM or not is_whole or not 0 < found.count <= MOST_ROUNDS:
+        is_whole = len(stored) == len(server) == hashlib.sha256().digest_size and parsed.salt
+        if name != SCRAM or not is_whole or not 0 < parsed.count <= MOST_ROUNDS:
             raise ValueError(_NO_LINE)
-        return found
+        return parsed
 
     def __str__(self) -> str:
         salt, stored, server = map(_text, (self.salt, self.stored, self.server))
@@ -71,10 +71,10 @@ class ScramKeys:
 
 
 def make_keys(password: str, *, count: int = COUNT, salt: bytes | None = None) -> ScramKeys:
-    """Return what to keep of a password; with a salt of its own by default.
+    """Return the keys for a password; with a random salt by default.
 
     Raises:
-        ValueError: the password has characters in it that no two systems write alike.
+        ValueError: the password contains characters that systems encode differently.
     """
     salt = secrets.token_bytes(_SALT) if salt is None else salt
     salted = hashlib.pbkdf2_hmac("sha256", prepare(password).encode(), salt, count)
@@ -83,20 +83,20 @@ def make_keys(password: str, *, count: int = COUNT, salt: bytes | None = None) -
 
 
 def prepare(text: str) -> str:
-    """Return a password or name in the form in which all systems agree (RFC 4013).
+    """Return a password or name in the normal form of RFC 4013.
 
     Raises:
-        ValueError: it has characters that are not allowed.
+        ValueError: it contains forbidden characters.
     """
     mapped = "".join(
-        " " if stringprep.in_table_c12(each) else each
-        for each in text
-        if not stringprep.in_table_b1(each)
+        " " if stringprep.in_table_c12(char) else char
+        for char in text
+        if not stringprep.in_table_b1(char)
     )
     normal = unicodedata.normalize("NFKC", mapped)
-    for each in normal:
-        if any(is_prohibited(each) for is_prohibited in _PROHIBITED):
-            message = f"the character U+{ord(each):04X} may not be in a password or a name"
+    for char in normal:
+        if any(is_prohibited(char) for is_prohibited in _PROHIBITED):
+            message = f"the character U+{ord(char):04X} is not allowed in a password or a name"
             raise ValueError(message)
     return normal
 
@@ -113,7 +113,7 @@ _PROHIBITED: Final[tuple[Callable[[str], bool], ...]] = (
     stringprep.in_table_c9,
 )
 
-#: Makes up salts for unknown names, the same ones each time.
+#: The key for the salts of unknown names, which must be the same at each login.
 _SECRET: Final = secrets.token_bytes(32)
 
 
@@ -122,8 +122,8 @@ class ScramExchange:
     """One login.
 
     Attributes:
-        find: gives the keys of a user.
-        make_nonce: gives our half of the nonce.
+        find: returns the keys of a user.
+        make_nonce: returns the router's half of the nonce.
     """
 
     find: Callable[[str], ScramKeys | None]
@@ -133,17 +133,17 @@ class ScramExchange:
     _keys: ScramKeys | None = field(default=None, repr=False)
     _head: bytes = b""
     _nonce: str = ""
-    _said: bytes = b""
+    _messages: bytes = b""
 
     def step(self, data: bytes) -> Step:
-        """Take the client's first message, or its last one."""
+        """Handle the client's first message, or its last one."""
         try:
             return self._first(data) if self._keys is None else self._last(data)
-        except ValueError:  # it is no message of this method, or an impossible name
+        except ValueError:  # not a message of this method, or an invalid name
             return ReasonCode.NOT_AUTHORIZED
 
     def _first(self, data: bytes) -> Step:
-        """Take the client's first message; the answer has salt and nonce."""
+        """Handle the client's first message; the answer has salt and nonce."""
         flag, identity, bare = data.decode().split(",", 2)
         name, nonce = (bare.split(",") + [""])[:2]
         if flag not in {"n", "y"} or name[:2] != "n=" or nonce[:2] != "r=" or not nonce[2:]:
@@ -151,31 +151,32 @@ class ScramExchange:
         user = prepare(name[2:].replace("=2C", ",").replace("=3D", "="))
         if identity not in {"", f"a={name[2:]}"}:
             return ReasonCode.NOT_AUTHORIZED
-        known = self.find(user)
-        self._user, self._is_known = user, known is not None
-        # An unknown name goes on to the end as well: no client learns which names there are.
-        self._keys = known or ScramKeys(COUNT, _made_up_salt(user), b"", b"")
+        keys = self.find(user)
+        self._user, self._is_known = user, keys is not None
+        # An unknown name also gets a challenge: otherwise clients could find out which names
+        # exist.
+        self._keys = keys or ScramKeys(COUNT, _made_up_salt(user), b"", b"")
         self._head = f"{flag},{identity},".encode()
         self._nonce = nonce[2:] + self.make_nonce()
         salt = _text(self._keys.salt)
         server_first = f"r={self._nonce},s={salt},i={self._keys.count}"
-        self._said = f"{bare},{server_first},".encode()
+        self._messages = f"{bare},{server_first},".encode()
         return Challenge(server_first.encode())
 
     def _last(self, data: bytes) -> Step:
-        """Take the client's proof."""
+        """Check the client's proof."""
         keys = self._keys
         assert keys is not None
         rest, _, proof = data.rpartition(b",p=")
         fields = rest.decode().split(",")
         if fields[:2] != [f"c={_text(self._head)}", f"r={self._nonce}"]:
             return ReasonCode.NOT_AUTHORIZED
-        auth = self._said + rest
+        auth = self._messages + rest
         signature = _hmac(keys.stored, auth)
-        given = base64.b64decode(proof, validate=True)
-        if len(given) != len(signature):
+        received = base64.b64decode(proof, validate=True)
+        if len(received) != len(signature):
             return ReasonCode.NOT_AUTHORIZED
-        client_key = bytes(a ^ b for a, b in zip(given, signature, strict=True))
+        client_key = bytes(a ^ b for a, b in zip(received, signature, strict=True))
         is_right = hmac.compare_digest(hashlib.sha256(client_key).digest(), keys.stored)
         if not is_right or not self._is_known:
             return ReasonCode.NOT_AUTHORIZED
@@ -183,7 +184,7 @@ class ScramExchange:
 
 
 def _made_up_salt(user: str) -> bytes:
-    """Return the salt of an unknown name, the same each time."""
+    """Return the salt of an unknown name, always the same one."""
     return _hmac(_SECRET, user.encode())[:_SALT]
 
 

@@ -1,7 +1,7 @@
-"""Hashes of passwords: scrypt, as one line of text each.
+"""Password hashes: scrypt, one line of text per hash.
 
-`scrypt$N$r$p$SALT$HASH`, salt and hash in base64. The cost stands in the line, so it can be
-raised for new passwords while old ones go on to work.
+The line is `scrypt$N$r$p$SALT$HASH`, with salt and hash in base64. It contains the cost, so the
+cost can be raised for new passwords while old hashes remain valid.
 """
 
 import base64
@@ -13,20 +13,20 @@ from typing import Final
 
 from callboard.support.dataclass import dataclass
 
-#: Scrypt's N: 16 MiB and some 40 ms for each attempt.
+#: Scrypt's N: 16 MiB and about 40 ms for each attempt.
 COST: Final = 1 << 14
 _BLOCK: Final = 8
 _PARALLEL: Final = 1
 _LENGTH: Final = 32
 _SALT: Final = 16
-#: Bytes that a line in the file may make us take.
+#: Bytes of memory that checking a line of the file may use.
 _MOST_MEMORY: Final = 256 * 1024 * 1024
-_NO_HASH: Final = "it is no scrypt hash; make one with 'callboard mqtt passwd'"
+_NO_HASH: Final = "it is not a scrypt hash; make one with 'callboard mqtt passwd'"
 
 
 @dataclass(frozen=True, slots=True)
 class PasswordHash:
-    """What is kept of a password."""
+    """The stored hash of a password."""
 
     cost: int
     block: int
@@ -36,10 +36,10 @@ class PasswordHash:
 
     @classmethod
     def parse(cls, line: str) -> "PasswordHash":
-        """Read a line.
+        """Parse a line.
 
         Raises:
-            ValueError: it is none, or asks for more memory than it may.
+            ValueError: it is not a valid line, or checking it would use too much memory.
         """
         try:
             name, *costs, salt_text, digest_text = line.split("$")
@@ -51,10 +51,10 @@ class PasswordHash:
         if name != "scrypt":
             raise ValueError(_NO_HASH)
         if cost < 2 or cost & (cost - 1) or block < 1 or parallel < 1 or not digest:
-            message = "its parameters are none of scrypt's"
+            message = "its parameters are not valid for scrypt"
             raise ValueError(message)
         if 128 * cost * block * parallel > _MOST_MEMORY:
-            message = f"checking it would take more than {_MOST_MEMORY >> 20} MiB"
+            message = f"checking it would use more than {_MOST_MEMORY >> 20} MiB"
             raise ValueError(message)
         return cls(cost, block, parallel, salt, digest)
 
@@ -63,12 +63,12 @@ class PasswordHash:
         return f"scrypt${self.cost}${self.block}${self.parallel}${salt}${digest}"
 
     def verify(self, password: bytes) -> bool:
-        """Whether this is the password; takes the same time for any."""
-        found = self._derive(password, len(self.digest))
-        return hmac.compare_digest(found, self.digest)
+        """Return whether a password is right; takes the same time for all passwords."""
+        digest = self._derive(password, len(self.digest))
+        return hmac.compare_digest(digest, self.digest)
 
     def _derive(self, password: bytes, length: int) -> bytes:
-        """Return what a password gives at this cost and with this salt."""
+        """Return the hash of a password with this cost and salt."""
         costs = {"n": self.cost, "r": self.block, "p": self.parallel}
         return hashlib.scrypt(
             password, salt=self.salt, **costs, maxmem=2 * _MOST_MEMORY, dklen=length

@@ -1,13 +1,14 @@
-"""Handover of a persistent session from one router to another, as records of the journal.
+"""Handover of a persistent session from one router to another, as journal records.
 
-The records hold subscriptions, messages with QoS 1 and 2 that the client has not acknowledged
-or not been sent, packet identifiers, and those of QoS 2 messages that it has not released.
-Messages of a shared subscription go along if its group has no other member; messages with QoS 0
-stay behind.
+The records hold subscriptions, messages with QoS 1 and 2 that are unacknowledged or not sent
+yet, packet identifiers, and identifiers of QoS 2 messages that the client has not released.
+Messages of a shared subscription are included if its group has no other member. Messages with
+QoS 0 are not.
 
-Numbers of messages count within one router, so they are given anew: in their order, and in that
-of the subscriptions between them, because that order decides which of several filters sends. At
-the new router the messages stand in the logs of the session's filters, for this client alone.
+Message numbers count within one router, so the new router renumbers the messages. It keeps
+their order, and the order of the subscriptions between them, because that order decides which
+of several filters sends a message. The messages go to the logs of the session's filters, for
+this client alone.
 
 Times in the records are seconds from the moment of sending.
 """
@@ -31,7 +32,7 @@ from callboard.mqtt.router.window import PUBACK
 
 
 class Handover:
-    """Lets the sessions of a router go to others, and takes theirs."""
+    """Exports sessions of a router to other routers, and imports theirs."""
 
     def __init__(self, machine: RouterMachine) -> None:
         self._sessions = machine.sessions
@@ -40,68 +41,70 @@ class Handover:
         self._effects = machine.effects
         self._spare = machine.ingress.brakes.spare
 
-    # --- from here ---
+    # --- export ---
 
     def export(self, session: Session) -> record.EncodedRecords:
-        """Return all of a session whose client is away; it goes on here."""
+        """Return the records of a session whose client is away; the session stays here."""
         self._delivery.tell_jumps(session)
         return self._encoded(session, 0, session_records(session, self._logs.number))
 
     def weight_of(self, session: Session) -> int:
-        """Return the bytes of the messages that would go along, estimated.
+        """Return the estimated bytes of the messages that would be included.
 
-        Shelved ones are too many to go: a session that has not read these stays where it is.
+        Shelved messages are too many to hand over: a session with unread ones stays.
         """
         requests = session.all_requests
-        if any(each.log.shelved and each.offset < each.log.head for each in requests):
+        if any(
+            request.log.shelved and request.offset < request.log.head for request in requests
+        ):
             return sys.maxsize
         return sum(run.weight for run in _unread(session, 0, self._lone_groups(session)))
 
     def hand_over(self, session: Session) -> record.HandedOver:
-        """End a session here whose offer was taken; return what came behind the offer."""
+        """End a session whose offer was accepted; return the messages that arrived since."""
         offer, effects, sessions = session.offer, self._effects, self._sessions
         assert offer is not None
         client_id, expires_at = session.client_id, effects.now + session.expiry
         late = self._encoded(session, offer.number)
-        handed = record.HandedOver(client_id, offer.name, session.stamp, late, expires_at)
+        handover = record.HandedOver(client_id, offer.name, session.stamp, late, expires_at)
         del sessions.graveyard[client_id]
-        sessions.wills.cancel(client_id)  # its client is back, though not here
+        sessions.wills.cancel(client_id)  # its client has reconnected, to another router
         if session.is_durable:
-            # The new router sends it again, not the other members of a group.
+            # The new router resends these; other members of a group must not.
             ids = (*session.window.inflight, *session.window.resend)
-            effects.records += (record.Acknowledged(client_id, PUBACK, ids), handed)
+            effects.records += (record.Acknowledged(client_id, PUBACK, ids), handover)
         session.window_or_none = None
         sessions.end(session)
-        sessions.handed[client_id] = handed
+        sessions.handed[client_id] = handover
         effects.meters.handed_over += 1
         sessions.arm(expires_at, client_id)
-        return handed
+        return handover
 
     def _encoded(
-        self, session: Session, since: int, about: Iterable[record.JournalRecord] = ()
+        self, session: Session, since: int, session_facts: Iterable[record.JournalRecord] = ()
     ) -> record.EncodedRecords:
-        """Return the messages of a session from a number on, and records that name them.
+        """Return the written records of a session's messages from a number on.
 
-        All as they are written, with times from now on.
+        Records that refer to the messages follow them. Times are relative to now.
         """
         groups = self._lone_groups(session)
         messages = map(record.Published, _unread(session, since, groups))
-        records = (*messages, *about, *_left_to_nobody(groups, since))
-        return tuple(each.write(-self._effects.now) for each in records)
+        records = (*messages, *session_facts, *_returned_messages(groups, since))
+        return tuple(entry.write(-self._effects.now) for entry in records)
 
     def _lone_groups(self, session: Session) -> list[ShareGroup]:
-        """Return the groups in which this session is alone."""
-        shared = [each for each in session.requests.values() if each.is_shared]
+        """Return the groups whose only member is this session."""
+        shared = [request for request in session.requests.values() if request.is_shared]
         groups = map(self._delivery.group_of, shared)
         return [group for group in groups if len(group.members) == 1]
 
-    # --- to here ---
+    # --- import ---
 
     def adopt(self, records: record.EncodedRecords, client_id: str, offer: str) -> Session:
-        """Make a session of another router's offer; a copy until that router has let go of it.
+        """Create a session from another router's offer, a copy until that router confirms.
 
         Raises:
-            LogCorrupt: the records are no session of this client; nothing has happened.
+            LogCorrupt: the records are not a session of this client; nothing was changed.
         """
         state, returned = self._read(records)
         if list(state.sessions) != [client_id]:
@@ -113,36 +116,37 @@ class Handover:
         self._renumber(state.runs, saved)
         session = self._sessions.revive(client_id, saved)
         places = {name: saved.places[name] for name in session.subscriptions}
-        for ended, place in saved.leaving.items():
-            places[ended.topic_filter] = min(place, places.get(ended.topic_filter, place))
+        for subscription, place in saved.leaving.items():
+            name = subscription.topic_filter
+            places[name] = min(place, places.get(name, place))
         for run in state.runs:
             self._put_in_logs(session, run, places)
         set_places(session, saved, reads_all=True)
         fill_window(session, saved, state)
         self._sessions.adopted[client_id] = offer
-        kept = self._give_back(returned)
+        group_records = self._give_back(returned)
         if session.is_durable:
             self._effects.records += map(record.Published, state.runs)
             self._effects.records += session_records(session, self._logs.number)
-            self._effects.records += (*kept, record.Adopted(client_id, offer))
+            self._effects.records += (*group_records, record.Adopted(client_id, offer))
         return session
 
     def add_late(self, session: Session, records: record.EncodedRecords) -> None:
-        """Give an adopted session what came to the other router behind the offer.
+        """Add messages to an adopted session that reached the other router after its offer.
 
         Raises:
-            LogCorrupt: the records are no messages; nothing has happened.
+            LogCorrupt: the records are not messages; nothing was changed.
         """
         state, returned = self._read(records)
         for run in state.runs:
             self._count(run)
             self._put_in_logs(session, run, {})
-        kept = self._give_back(returned)
+        group_records = self._give_back(returned)
         if session.is_durable:
-            self._effects.records += (*map(record.Published, state.runs), *kept)
+            self._effects.records += (*map(record.Published, state.runs), *group_records)
 
     def own(self, session: Session) -> None:
-        """Take note that an adopted session is our own, so newer than all copies of it."""
+        """Make an adopted session this router's own, with a stamp above all copies of it."""
         client_id = session.client_id
         del self._sessions.adopted[client_id]
         self._effects.meters.adopted += 1
@@ -151,36 +155,37 @@ class Handover:
             self._effects.records += (opened(session), record.Adopted(client_id, ""))
 
     def _count(self, run: Run) -> None:
-        """Give a run the next number."""
+        """Number the messages of a run."""
         run.number = self._logs.number
         self._logs.number += run.count
 
     def _read(
         self, records: record.EncodedRecords
     ) -> tuple[record.SavedState, dict[str, list[Run]]]:
-        """Return what records say; messages that go back to groups alone, by group.
+        """Return the state from records, and messages that only return to groups, by group.
 
-        Messages stand before the records that name them.
+        Messages precede the records that refer to them.
         """
         state = record.SavedState()
         returned: dict[str, list[Run]] = {}
         for kind, fields in records:
-            each = record.read_record(kind, fields, -self._effects.now)
-            if isinstance(each, record.Returned):
-                there = filter(None, map(state.find, each.numbers))
-                returned[each.topic_filter] = [run.single(index) for run, index in there]
+            entry = record.read_record(kind, fields, -self._effects.now)
+            if isinstance(entry, record.Returned):
+                matches = filter(None, map(state.find, entry.numbers))
+                returned[entry.topic_filter] = [run.single(index) for run, index in matches]
             else:
-                each.apply(state)
+                entry.apply(state)
         return state, returned
 
     def _renumber(self, runs: list[Run], saved: record.SavedSession) -> None:
-        """Give messages and the places between them numbers of this router, in their order.
+        """Renumber messages, and positions between them, with numbers of this router.
 
-        A message moves on by those of the others and the borders of subscriptions before it.
+        The order is kept. A number grows by the messages and the subscription borders before
+        it.
         """
         subscriptions = (*saved.subscriptions.values(), *saved.leaving)
-        borders = {each.since for each in subscriptions}
-        borders |= {each.until for each in subscriptions if each.until is not None}
+        borders = {s.since for s in subscriptions}
+        borders |= {s.until for s in subscriptions if s.until is not None}
         ordered, starts = sorted(borders), [run.number for run in runs]
         counts = [0, *accumulate(run.count for run in runs)]
         base = self._logs.number
@@ -193,18 +198,16 @@ class Handover:
                 return following
             return following + counts[index] + min(number - starts[index], runs[index].count)
 
-        def at_borders(each: SessionSubscription) -> SessionSubscription:
-            until = None if each.until is None else moved(each.until)
-            return replace(each, since=moved(each.since), until=until)
+        def at_borders(subscription: SessionSubscription) -> SessionSubscription:
+            until = None if subscription.until is None else moved(subscription.until)
+            return replace(subscription, since=moved(subscription.since), until=until)
 
         saved.places = {name: moved(place) for name, place in saved.places.items()}
-        saved.subscriptions = {name: at_borders(e) for name, e in saved.subscriptions.items()}
-        saved.leaving = {
-            at_borders(each): moved(place) for each, place in saved.leaving.items()
-        }
+        saved.subscriptions = {name: at_borders(s) for name, s in saved.subscriptions.items()}
+        saved.leaving = {at_borders(s): moved(place) for s, place in saved.leaving.items()}
         saved.inflight = {
-            packet_id: replace(sent, number=moved(sent.number_of(packet_id)), first=packet_id)
-            for packet_id, sent in saved.inflight.items()
+            packet_id: replace(entry, number=moved(entry.number_of(packet_id)), first=packet_id)
+            for packet_id, entry in saved.inflight.items()
         }
         for run in runs:
             run.number = moved(run.number)
@@ -213,9 +216,9 @@ class Handover:
         """Append messages for one client alone to the logs in which it has not read them."""
         run.recipient = session.client_id
         logs = {
-            each.log.topic_filter: each.log
-            for each in session.all_requests
-            if not each.is_shared and not each.is_retained
+            request.log.topic_filter: request.log
+            for request in session.all_requests
+            if not request.is_shared and not request.is_retained
         }
         run.filters = tuple(name for name in run.filters if name in logs)
         for name in run.filters:
@@ -233,7 +236,7 @@ class Handover:
     def _give_back(
         self, returned: dict[str, list[Run]]
     ) -> list[record.Published | record.Returned]:
-        """Let the members of groups have messages that came along; return the records of it."""
+        """Return messages to the members of groups; return the journal records of that."""
         records: list[record.Published | record.Returned] = []
         for name, runs in returned.items():
             if (group := self._delivery.groups.get(name)) is None:
@@ -248,21 +251,21 @@ class Handover:
 
 
 def _unread(session: Session, since: int, groups: list[ShareGroup]) -> list[Run]:
-    """Return runs from a number on that the client has not acknowledged, or not been sent."""
-    unread = {sent.run: None for _, sent in session.window.unacknowledged}
-    requests = [e for e in session.all_requests if not e.is_shared and not e.is_retained]
+    """Return runs, from a number on, that the client was not sent or has not acknowledged."""
+    unread = {entry.run: None for _, entry in session.window.unacknowledged}
+    requests = [r for r in session.all_requests if not r.is_shared and not r.is_retained]
     for request in (*requests, *(group.request for group in groups)):
         unread.update((run, None) for run, _ in request.log.behind(request.offset))
     for group in groups:
         unread.update((run, None) for run, _ in group.returned)
-    mine = (None, session.client_id)
+    recipients = (None, session.client_id)
     return in_order(
-        run for run in unread if run.qos and run.number >= since and run.recipient in mine
+        run for run in unread if run.qos and run.number >= since and run.recipient in recipients
     )
 
 
-def _left_to_nobody(groups: list[ShareGroup], since: int) -> list[record.Returned]:
-    """Return the unread messages of groups in which nobody else is."""
+def _returned_messages(groups: list[ShareGroup], since: int) -> list[record.Returned]:
+    """Return the unread messages of groups without other members."""
     records = []
     for group in groups:
         log, offset = group.request.log, group.request.offset
@@ -271,7 +274,7 @@ def _left_to_nobody(groups: list[ShareGroup], since: int) -> list[record.Returne
             if run.qos and run.recipient is None:
                 first = max(0, offset - start)
                 numbers += range(run.number + first, run.number + run.count)
-        kept = tuple(number for number in numbers if number >= since)
-        if kept:
-            records.append(record.Returned(group.topic_filter, kept))
+        recent = tuple(number for number in numbers if number >= since)
+        if recent:
+            records.append(record.Returned(group.topic_filter, recent))
     return records

@@ -1,8 +1,8 @@
 """The journal of a router in a directory: one log, in which each publish is written once.
 
-`write` returns when its records are durable, so a crash takes no message whose acknowledgement
-or delivery goes out afterwards. When the log has grown to several times the size that is still
-needed, a snapshot is written behind it, and the records before the snapshot are removed.
+`write` returns after its records are durable. Acknowledgements and deliveries are sent after
+that, so a crash loses none of these messages. When the log has grown to several times the size
+of the live records, a snapshot is appended, and the records before the snapshot are removed.
 """
 
 import logging
@@ -23,19 +23,19 @@ from callboard.mqtt.router.session import FilterLog
 
 _log = logging.getLogger("callboard.mqtt")
 
-#: Bytes of a file of the journal; whole files are removed.
+#: Bytes of one file of the journal; only whole files are removed.
 SEGMENT_BYTES: Final = 16 << 20
 
-#: Bytes by which the journal grows at least before it is cut down.
+#: Bytes that the journal grows by, at least, before the next snapshot.
 LEAST_GROWTH: Final = 32 << 20
 
-#: How many times what is needed the journal may be.
+#: The journal may have this many times the size of its live records.
 GROWTH: Final = 4
 
-#: Records that are rather read than sought past.
+#: Above this gap between two records, seeking is cheaper than reading.
 FAR: Final = 1_000
 
-#: What a record takes beside its payloads, for the account of growth.
+#: Estimated bytes of a record without its payloads.
 RECORD_BYTES: Final = 64
 
 #: The largest packet of a router with a journal: a record of the log is 16 MiB at most.
@@ -43,7 +43,7 @@ MOST_PACKET: Final = 8 << 20
 
 
 class RouterJournal:
-    """Writes what has to outlive the router, and gives it back."""
+    """Writes the state that must survive a restart, and restores it."""
 
     def __init__(
         self,
@@ -56,20 +56,20 @@ class RouterJournal:
         segment_bytes: int = SEGMENT_BYTES,
         mode: int | None = None,
     ) -> None:
-        """Open the journal in a folder, or make one there.
+        """Open the journal in a folder, or create it.
 
         Args:
-            folder: its directory.
+            folder: of the journal.
             now: the router's clock, in seconds.
             wall_clock: nanoseconds since 1970.
-            disk: the file system it is on, for tests.
-            least_growth: bytes.
+            disk: the file system, for tests.
+            least_growth: bytes between two snapshots, at least.
             segment_bytes: of a file.
             mode: of folders that are made, as of `CommitLog`.
 
         Raises:
-            LogLocked: another router has it.
-            LogFailed: the disk refuses.
+            LogLocked: another router uses it.
+            LogFailed: the disk reports an error.
         """
         self._log = CommitLog(
             folder,
@@ -85,10 +85,10 @@ class RouterJournal:
         self._needed = 0
 
     def restore(self, machine: RouterMachine) -> None:
-        """Give an empty machine what the journal holds.
+        """Restore the state of the journal into an empty machine.
 
         Raises:
-            LogCorrupt: something durable is damaged.
+            LogCorrupt: durable data is damaged.
         """
         recovery = Recovery()
         for record in self._log.read(self._last_snapshot()):
@@ -101,58 +101,58 @@ class RouterJournal:
         recovery.install(machine)
 
     def _last_snapshot(self) -> int:
-        """Return where the newest whole snapshot begins; what is shelved stands before it.
+        """Return the offset of the newest complete snapshot; shelved messages precede it.
 
         Raises:
-            LogCorrupt: the begin of the journal is gone, and no snapshot behind it is whole.
+            LogCorrupt: the start of the journal is missing, and no complete snapshot follows.
         """
         start = first = self._log.start
-        begun: int | None = None
+        snapshot: int | None = None
         for record in self._log.read(start):
             if record.topic == "begin":
-                begun = record.offset
-            elif record.topic == "end" and begun is not None:
-                start, begun = (begun if record.payload[0] else start), None
+                snapshot = record.offset
+            elif record.topic == "end" and snapshot is not None:
+                start, snapshot = (snapshot if record.payload[0] else start), None
         if first and start == first and not self._is_begin(first):
-            message = f"the records before {first} of the MQTT journal are gone"
+            message = f"the records before {first} of the MQTT journal are missing"
             raise LogCorrupt(message)
         return start
 
     def _is_begin(self, place: int) -> bool:
-        """Whether a record begins a snapshot."""
+        """Return whether a record starts a snapshot."""
         record = next(self._log.read(place), None)
         return record is not None and record.topic == "begin"
 
     def fetch(self, fetches: list[tuple[FilterLog, Segment]], machine: RouterMachine) -> None:
-        """Read shelved messages back, and give them to a machine."""
+        """Read shelved messages, and pass them to the machine."""
         for log, segment in fetches:
             runs: list[Run] = []
             try:
-                if segment in log.segments:  # or it was dropped meanwhile
+                if segment in log.segments:  # it may have been dropped since the request
                     runs = self._read_shelved(segment.places())
             except LogCorrupt:
                 _log.exception("shelved messages of %s cannot be read", log.topic_filter)
             machine.delivery.arrived(segment, runs)
 
     def _read_shelved(self, places: Sequence[int]) -> list[Run]:
-        """Return the runs at places in the journal."""
+        """Return the runs at some positions of the journal."""
         runs: list[Run] = []
         for part in _stretches(places):
             batch = self._log.readv(part[0], part[-1] - part[0] + 1)
             records = {record.offset: record for record in batch.records}
             for place in part:
                 if place not in records:
-                    message = f"record {place} of the MQTT journal is not there"
+                    message = f"record {place} of the MQTT journal is missing"
                     raise LogCorrupt(message)
                 read = self._read(records[place])
                 if not isinstance(read, facts.Published):
-                    message = f"record {place} of the MQTT journal is no message"
+                    message = f"record {place} of the MQTT journal is not a message"
                     raise LogCorrupt(message)
                 runs.append(read.run)
         return runs
 
     def _read(self, record: Record) -> facts.JournalRecord:
-        """Return what a record of the log says; messages know their place there."""
+        """Parse a record of the log; set the position of a message."""
         read = facts.read_record(record.topic, record.payload, self._epoch)
         if isinstance(read, facts.Published):
             read.run.place = record.offset + 1
@@ -160,24 +160,24 @@ class RouterJournal:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the disk failed so that nothing is written any more."""
+        """Whether the disk has failed, so that nothing can be written any longer."""
         return self._log.has_failed
 
     def write(self, records: list[facts.JournalRecord], machine: RouterMachine) -> None:
-        """Make records durable; all of them are when it returns.
+        """Append records; they are durable when it returns.
 
         Raises:
-            LogFailed: the disk refuses, and nothing was written; unless `has_failed`, it may be
-                tried again.
+            LogFailed: the disk reports an error, and nothing was written. The call may be
+                repeated, unless `has_failed`.
         """
         self._append(records)
         if self._grown > max(self._least_growth, GROWTH * self._needed):
             try:
                 self._cut(machine)
-            except LogFailed as error:  # what was to be written is
+            except LogFailed as error:  # the records themselves were written
                 if self._log.has_failed:
                     raise
-                _log.warning("the journal is not cut down: %s", error)
+                _log.warning("the journal cannot be compacted: %s", error)
 
     def _append(self, records: list[facts.JournalRecord]) -> int:
         """Append records and flush; return the offset of the first."""
@@ -193,7 +193,7 @@ class RouterJournal:
         return first
 
     def _cut(self, machine: RouterMachine) -> None:
-        """Write what is needed behind all the rest, and remove the rest but what is shelved."""
+        """Append a snapshot, and remove all earlier records except the shelved ones."""
         self._grown = 0
         self._drop_oldest(machine)
         records = take_snapshot(machine)
@@ -213,13 +213,13 @@ class RouterJournal:
                 return
 
     def close(self) -> None:
-        """Let others write it."""
+        """Close the files, so that another router can use the journal."""
         self._log.close()
 
 
 def _stretches(places: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Return parts of places that are near to each other."""
-    far = [at for at in range(1, len(places)) if places[at] - places[at - 1] > FAR]
+    """Split positions where the gaps are large."""
+    far = [i for i in range(1, len(places)) if places[i] - places[i - 1] > FAR]
     for start, end in pairwise((0, *far, len(places))):
         if start < end:
             yield places[start:end]

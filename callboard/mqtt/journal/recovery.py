@@ -1,7 +1,6 @@
-"""Recovery: from the journal's records back to a router.
+"""Recovery of a router from the records of its journal.
 
-The `SavedState` that the records add up to is put into an empty machine, whose clients are all
-away.
+The `SavedState` after all records is put into an empty machine. All clients are disconnected.
 """
 
 import sys
@@ -14,7 +13,7 @@ from callboard.mqtt.router.window import LAST_ID, Sent
 
 
 class Recovery:
-    """Applies records, and knows which snapshots are whole."""
+    """Applies records; the records of an incomplete snapshot are dropped."""
 
     def __init__(self) -> None:
         self.state = record.SavedState()
@@ -26,7 +25,7 @@ class Recovery:
         return self._building is not None
 
     def apply(self, fact: record.JournalRecord) -> None:
-        """Take the next fact."""
+        """Apply the next record."""
         match fact:
             case record.SnapshotBegun():
                 self._building = record.SavedState()
@@ -39,19 +38,19 @@ class Recovery:
                 fact.apply(self._building or self.state)
 
     def install(self, machine: RouterMachine) -> None:
-        """Put what was found into an empty machine."""
+        """Put the recovered state into an empty machine."""
         state = self.state
         sessions, logs, groups = machine.sessions, machine.logs, machine.delivery.groups
         logs.number = state.number
-        kept = {topic for topic, run in state.retained.items() if logs.retained.keep(run)}
-        logs.retained.heads.adopt(state.heads, kept)
+        topics = {topic for topic, run in state.retained.items() if logs.retained.keep(run)}
+        logs.retained.heads.adopt(state.heads, topics)
         for client_id, saved in state.sessions.items():
             sessions.revive(client_id, saved)
         for group in groups.values():
             group.request.log.waiters.pop(group.request, None)
         sessions.adopted, sessions.handed = state.adopted, state.handed
-        for client_id, handed in state.handed.items():
-            sessions.arm(handed.expires_at, client_id)
+        for client_id, handover in state.handed.items():
+            sessions.arm(handover.expires_at, client_id)
         self._fill_logs(machine)
         for client_id, saved in state.sessions.items():
             session = sessions.graveyard[client_id]
@@ -68,22 +67,22 @@ class Recovery:
             sessions.arm(sessions.wills.wait(client_id, will, when, user), client_id)
 
     def _fill_logs(self, machine: RouterMachine) -> None:
-        """Put messages into the logs of sessions: those that are shelved, then the others."""
-        behind: dict[str, int] = {}
-        for each in self.state.shelved:
-            if (log := machine.logs.get(each.topic_filter)) is not None:
-                log.restore_shelved(each.span, each.starts, each.shelf)
-                if each.shelf.numbers:
-                    behind[each.topic_filter] = each.shelf.numbers[-1]
+        """Put messages into the logs of sessions: first the shelved ones, then the others."""
+        shelved: dict[str, int] = {}
+        for part in self.state.shelved:
+            if (log := machine.logs.get(part.topic_filter)) is not None:
+                log.restore_shelved(part.span, part.starts, part.shelf)
+                if part.shelf.numbers:
+                    shelved[part.topic_filter] = part.shelf.numbers[-1]
         for run in self.state.runs:
             for topic_filter in run.filters:
                 log = machine.logs.get(topic_filter)
-                if log is not None and run.number > behind.get(topic_filter, -1):
-                    log.most = sys.maxsize  # until places are known, so that losses are told
+                if log is not None and run.number > shelved.get(topic_filter, -1):
+                    log.most = sys.maxsize  # nothing is dropped until all offsets are known
                     log.append(run)
 
     def _set_group(self, machine: RouterMachine, name: str, saved: record.SavedGroup) -> None:
-        """Let a shared subscription read on where it was."""
+        """Restore the position of a shared subscription."""
         group = machine.delivery.groups[name]
         request = group.request
         request.offset = request.log.offset_of(saved.place)
@@ -98,15 +97,18 @@ class Recovery:
 def set_places(
     session: Session, saved: record.SavedSession, *, reads_all: bool = False
 ) -> None:
-    """Let a session read on where it was.
+    """Restore the positions of a session's subscriptions.
 
-    With QoS 0 nobody wrote down what was sent, so it is not sent again; unless `reads_all`.
+    Deliveries with QoS 0 are not in the journal, so with QoS 0 messages are skipped rather than
+    sent twice; unless `reads_all`.
     """
     requests = session.tracker
-    for request, (ended, place) in zip(list(requests), saved.leaving.items(), strict=True):
-        assert ended.until is not None
-        request.stop = request.log.offset_of(ended.until)
-        is_read = not ended.qos and not reads_all
+    for request, (subscription, place) in zip(
+        list(requests), saved.leaving.items(), strict=True
+    ):
+        assert subscription.until is not None
+        request.stop = request.log.offset_of(subscription.until)
+        is_read = not subscription.qos and not reads_all
         request.offset = request.stop if is_read else request.log.offset_of(place)
     for name, request in session.requests.items():
         if not request.is_shared:
@@ -118,14 +120,14 @@ def set_places(
 
 
 def fill_window(session: Session, saved: record.SavedSession, state: record.SavedState) -> None:
-    """Let a session send again what was in flight."""
+    """Restore messages in flight, to be sent again."""
     window = session.window
-    for packet_id, sent in saved.inflight.items():
-        if (message := state.find(sent.number_of(packet_id))) is None:
-            continue  # damaged, and told when the journal was read
+    for packet_id, entry in saved.inflight.items():
+        if (message := state.find(entry.number_of(packet_id))) is None:
+            continue  # damaged; this was logged when the journal was read
         run, start = message
-        about = sent.qos, sent.extra, sent.retain, sent.topic_filter
-        again = Sent(run, start, packet_id, *about, sent.is_shared, sent.is_retained)
-        window.resend[packet_id] = again
+        rest = entry.qos, entry.extra, entry.retain, entry.topic_filter
+        origin = entry.is_shared, entry.is_retained
+        window.resend[packet_id] = Sent(run, start, packet_id, *rest, *origin)
         window.following = packet_id % LAST_ID + 1
     window.releasing = saved.releasing

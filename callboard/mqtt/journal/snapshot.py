@@ -1,4 +1,4 @@
-"""Snapshots: everything that has to outlive a router, as records; the journal is cut to one."""
+"""Snapshots: the complete state of a router as records; the journal is cut down to one."""
 
 from collections.abc import Iterable
 
@@ -11,13 +11,13 @@ from callboard.mqtt.router.sessions import opened
 
 
 def take_snapshot(machine: RouterMachine) -> list[record.JournalRecord]:
-    """Return the records that recover a router as it is; for a whole number of turns.
+    """Return the records that restore the current state; only between two turns.
 
-    What was lost to its sessions is told with the next turn, if not before.
+    Losses of its sessions are reported with the next turn at the latest.
     """
     sessions, logs, delivery = machine.sessions, machine.logs, machine.delivery
-    durable = [each for each in sessions if each.is_durable]
-    for session in durable:  # places do not say any more what is missing before them
+    durable = [session for session in sessions if session.is_durable]
+    for session in durable:  # the new positions do not show which messages were lost before
         delivery.tell_jumps(session)
     unread = first_unread(durable)
     logs.drop_read(unread)
@@ -32,7 +32,7 @@ def take_snapshot(machine: RouterMachine) -> list[record.JournalRecord]:
             numbers = tuple(run.number + index for run, index in group.returned)
             records.append(record.Returned(name, numbers))
     records += sessions.wills.records(sessions.connections.values())
-    records += [record.Adopted(*each) for each in sessions.adopted.items()]
+    records += [record.Adopted(*item) for item in sessions.adopted.items()]
     records += sessions.handed.values()
     records.append(record.SnapshotEnded(is_whole=True))
     return records
@@ -41,9 +41,9 @@ def take_snapshot(machine: RouterMachine) -> list[record.JournalRecord]:
 def _needed(
     delivery: Delivery, sessions: list[Session], unread: dict[FilterLog, int]
 ) -> list[Run]:
-    """Return what persistent sessions have not acknowledged, or not read in memory."""
+    """Return messages in memory that persistent sessions have not read or acknowledged."""
     windows = [session.window for session in sessions]
-    needed = {sent.run: None for window in windows for _, sent in window.unacknowledged}
+    needed = {entry.run: None for window in windows for _, entry in window.unacknowledged}
     for log, offset in unread.items():
         needed.update((run, None) for run, _ in log.behind(offset) if run.qos)
     for group in delivery.groups.values():
@@ -52,7 +52,7 @@ def _needed(
 
 
 def first_unread(sessions: list[Session]) -> dict[FilterLog, int]:
-    """Return from where on sessions want to read logs with QoS 1 and 2."""
+    """Return the first unread offsets of sessions with QoS 1 and 2, by log."""
     places: dict[FilterLog, int] = {}
     for session in sessions:
         for request in session.all_requests:
@@ -64,9 +64,9 @@ def first_unread(sessions: list[Session]) -> dict[FilterLog, int]:
 
 
 def in_order(runs: Iterable[Run]) -> list[Run]:
-    """Return runs by their numbers, each message once.
+    """Return runs sorted by number, each message once.
 
-    One that was sent because it is retained may be there alone and among those it came with.
+    A retained message may be in a run alone, and also in the run of its original publish.
     """
     ordered: list[Run] = []
     for run in sorted(runs, key=lambda run: (run.number, -run.count)):
@@ -76,22 +76,22 @@ def in_order(runs: Iterable[Run]) -> list[Run]:
 
 
 def session_records(session: Session, following: int) -> list[record.JournalRecord]:
-    """Return the records of one session, without the messages that they name.
+    """Return the records of one session, without the messages that they refer to.
 
     `following` is the number of the router's next message.
     """
     client_id, window = session.client_id, session.window
     records: list[record.JournalRecord] = [opened(session)]
     unread = {request.subscription: request for request in session.tracker}
-    for ended in session.leaving:
-        place = unread[ended].place(following) if ended in unread else ended.until
-        records.append(record.Subscribed(client_id, ended, place or 0))
+    for leaving in session.leaving:
+        place = unread[leaving].place(following) if leaving in unread else leaving.until
+        records.append(record.Subscribed(client_id, leaving, place or 0))
     for name, subscription in session.subscriptions.items():
         place = session.requests[name].place(following)
         records.append(record.Subscribed(client_id, subscription, place))
-    for packet_id, sent in window.unacknowledged:
-        one = sent._replace(start=sent.start + packet_id - sent.first, first=packet_id)
-        records.append(record.SentOut.of(client_id, one, 1))
+    for packet_id, entry in window.unacknowledged:
+        single = entry._replace(start=entry.start + packet_id - entry.first, first=packet_id)
+        records.append(record.SentOut.of(client_id, single, 1))
     if window.releasing:
         records.append(record.Releasing(client_id, tuple(window.releasing)))
     if session.received:

@@ -1,13 +1,15 @@
 """Back-pressure: publishers wait a moment for readers that do not keep up.
 
-While the wire of some reader is full and the router waits for it, connections that publish are
-not read: TCP slows their clients down, and nothing has to be dropped. A reader has that power
-only for a while: one that does not take anything for `patience` seconds, or has held the others
-up for half of the last ten seconds, is passed over for ten seconds. Then it falls behind, and
-what its log cannot keep for it is lost to it alone, and counted. So a dead or hostile reader
-costs the others a twentieth of their time at most, and a slow one half.
+While the wire of a reader is full and the router waits for it, connections that publish are not
+read: TCP slows their clients down, and no message must be dropped. A reader can hold up
+publishers only for a while. It is passed over for ten seconds if it does not read anything for
+`patience` seconds, or has held up publishers for half of the last ten seconds. Then its backlog
+grows, and messages beyond the capacity of its log are lost to it alone, and counted. So a dead
+or hostile reader costs the other clients at most a twentieth of their time, and a slow one
+half.
 
-The connections of full readers are read on: their acknowledgements are what helps.
+The connections of full readers are still read, because their acknowledgements reduce the
+backlog.
 """
 
 from collections.abc import Callable
@@ -15,9 +17,9 @@ from typing import Final, Protocol
 
 from callboard.support.dataclass import dataclass
 
-#: Seconds over which holding up is counted, and for which a slow reader is passed over.
+#: Seconds over which hold-ups are added, and for which a slow reader is passed over.
 WINDOW: Final = 10.0
-#: Part of the window in which one reader may hold the others up.
+#: Fraction of the window for which one reader may hold up publishers.
 SHARE: Final = 0.5
 
 
@@ -25,15 +27,15 @@ class Held(Protocol):
     """A connection, as a reader or as a publisher."""
 
     def hold(self) -> None:
-        """Read nothing until `release`."""
+        """Pause reading until `release`."""
 
     def release(self) -> None:
-        """Read on."""
+        """Resume reading."""
 
 
 @dataclass(slots=True, eq=False)
 class _Reader:
-    """What a reader did in its window."""
+    """The record of a reader in its window."""
 
     window: float
     held: float = 0.0
@@ -45,15 +47,15 @@ class Backpressure:
 
     Attributes:
         patience: seconds; may be changed.
-        full: readers that hold publishers up at the moment, and since when.
-        passed_over: times that a reader was too slow to be waited for.
+        full: readers that hold up publishers, and since when.
+        passed_over: how often a reader was passed over as too slow.
     """
 
     def __init__(self, patience: float, clock: Callable[[], float]) -> None:
-        """Begin without readers.
+        """Start without readers.
 
         Args:
-            patience: seconds; 0 waits for no reader.
+            patience: seconds; with 0 publishers never wait.
             clock: monotonic seconds.
         """
         self.full: dict[Held, float] = {}
@@ -65,7 +67,7 @@ class Backpressure:
         self._is_armed = False
 
     def begin(self, reader: Held, later: Callable[[float, Callable[[], None]], None]) -> None:
-        """Take note that a reader is full; `later` arms a timer."""
+        """Record that a reader is full; `later` sets a timer."""
         if not self.patience or reader in self.full:
             return
         now = self._clock()
@@ -77,10 +79,10 @@ class Backpressure:
         self.full[reader] = now
         if not self._is_armed:
             self._is_armed = True
-            later(self.patience, lambda: self._look(later))
+            later(self.patience, lambda: self._check(later))
 
     def end(self, reader: Held) -> None:
-        """Take note that a reader takes more."""
+        """Record that a reader reads again."""
         if (since := self.full.pop(reader, None)) is None:
             return
         now = self._clock()
@@ -91,14 +93,14 @@ class Backpressure:
         self._release()
 
     def forget(self, connection: Held) -> None:
-        """Take note that a connection is over."""
+        """Remove a connection that has ended."""
         self._held.discard(connection)
         self.full.pop(connection, None)
         self._readers.pop(connection, None)
         self._release()
 
     def wait(self, publisher: Held) -> None:
-        """Hold a connection that has just published, unless it is a full reader itself."""
+        """Hold a connection that has just published, unless it is a full reader, too."""
         if publisher not in self.full and publisher not in self._held:
             self._held.add(publisher)
             publisher.hold()
@@ -112,8 +114,8 @@ class Backpressure:
             if reader in self.full or now < record.passed_until
         ]
 
-    def _look(self, later: Callable[[float, Callable[[], None]], None]) -> None:
-        """Give up on readers that took nothing for too long."""
+    def _check(self, later: Callable[[float, Callable[[], None]], None]) -> None:
+        """Pass over readers that have not read for too long."""
         now = self._clock()
         for reader, since in list(self.full.items()):
             if now - since >= self.patience:
@@ -122,17 +124,17 @@ class Backpressure:
         self._release()
         self._is_armed = bool(self.full)
         if self._is_armed:
-            later(self.patience, lambda: self._look(later))
+            later(self.patience, lambda: self._check(later))
 
     def _pass_over(self, record: _Reader, now: float) -> None:
-        """Let a reader not be waited for, for a window."""
+        """Exclude a reader from hold-ups for one window."""
         self.passed_over += 1
         record.passed_until = record.window = now + WINDOW
         record.held = 0.0
 
     def _release(self) -> None:
-        """Let publishers go on once no reader is full."""
+        """Release the publishers if no reader is full."""
         if not self.full and self._held:
-            held, self._held = self._held, set()
-            for publisher in held:
+            publishers, self._held = self._held, set()
+            for publisher in publishers:
                 publisher.release()

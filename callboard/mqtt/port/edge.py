@@ -1,4 +1,4 @@
-"""The edge of a router on its runner: its listeners, its door, and the one timer of all."""
+"""The network side of a router: its listeners, its client connections, and a shared timer."""
 
 import asyncio
 import contextlib
@@ -21,15 +21,15 @@ from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.support.dataclass import dataclass
 from callboard.support.redaction import redacted
 
-#: Seconds between two looks at the silence of all connections.
+#: Seconds between two checks for silent connections.
 CHECK_INTERVAL: Final = 1.0
-#: Seconds that clients get to take their last bytes, and to close, when the router ends.
+#: Seconds for clients to read their last bytes, and to close, when the router ends.
 FAREWELL: Final = 2.0
 
 
 @dataclass(eq=False, repr=False)
 class Edge:
-    """Everything of a router that touches the network; used on its loop's thread only."""
+    """All sockets of a router; used only on the thread of its loop."""
 
     mailbox: InitVar[Mailbox]
     _runner: Runner
@@ -45,7 +45,7 @@ class Edge:
             self.door.make_screen = partial(HookScreen, hooks)
         self.listeners: list[Listener] = []
         self.loop = self._runner.loop
-        #: Called after each look at the silence of all connections.
+        #: Called after each check for silent connections.
         self.looked: Callable[[], object] = int
         self._timer = self.loop.call_later(CHECK_INTERVAL, self._check)
 
@@ -53,9 +53,9 @@ class Edge:
         """Open ports, all or none.
 
         Raises:
-            ListenError: one cannot be opened, or other machines reach it and nothing says which
-                clients may come.
-            TlsError: a file for TLS is unusable.
+            ListenError: a port cannot be opened; or it is open to other machines, and no
+                setting says which clients are admitted.
+            TlsError: a TLS file is unusable.
         """
         try:
             for settings in listeners:
@@ -66,26 +66,26 @@ class Edge:
             raise
 
     def _refuse_unguarded(self, settings: ListenerSettings) -> None:
-        """Refuse a port that other machines reach without any authentication."""
+        """Refuse a port that other machines can reach without any authentication."""
         scheme, host, _ = settings.parse()
         has_certificates = settings.tls is not None and settings.tls.mutual
         guards = (*self._guards(), has_certificates)
         if scheme != "unix" and not any(guards) and not is_loopback(host):
             message = (
                 f"{redacted(settings.address)}"
-                " is reached from other machines, and everybody may do "
+                " is open to other machines, and every client may do "
                 "everything; set users, an authenticator or client certificates, or "
-                "anonymous = true to let all of them in"
+                "anonymous = true to admit all clients"
             )
             raise ListenError(message)
 
     def _guards(self) -> tuple[object, ...]:
-        """Return what says which clients may come, if it is true."""
+        """Return the settings that say which clients are admitted; true ones are set."""
         gate = self.gate
         return gate.authenticator, gate.is_guarded, gate.security.anonymous
 
     def reload(self, security: Security) -> None:
-        """Let other users, rules and bans hold, for connected clients as well."""
+        """Apply other users, rules and bans, also to connected clients."""
         self.gate.security = security
         for remote in list(self.door.links):
             link = remote.link
@@ -93,14 +93,14 @@ class Edge:
                 continue
             ruling = self.gate.review(link.connect, remote.peer, remote.proof)
             if isinstance(ruling, ReasonCode):
-                # of a user who was removed, not even the last word counts
+                # The will of a removed user is not published either.
                 remote.end(ruling, has_will=ruling is not ReasonCode.NOT_AUTHORIZED)
             else:
                 link.access = ruling
                 link.access_changed()
 
     async def close(self) -> None:
-        """Close the ports, tell the clients, and cut off those that do not take it."""
+        """Close the ports and disconnect the clients; cut off slow ones after `FAREWELL`."""
         self._close_ports()
         for remote in list(self.door.links):
             remote.end(ReasonCode.SERVER_SHUTTING_DOWN)
@@ -112,21 +112,21 @@ class Edge:
         self.cut()
 
     def cut(self) -> None:
-        """Close the ports and all connections, without a word. Idempotent."""
+        """Close the ports and all connections without DISCONNECT packets. Idempotent."""
         self._close_ports()
         for remote in list(self.door.links):
             remote.cut()
         self.gate.close()
 
     def _close_ports(self) -> None:
-        """Accept no client any more."""
+        """Stop accepting clients."""
         self._timer.cancel()
         listeners, self.listeners = self.listeners, []
         for listener in listeners:
             listener.close()
 
     def _check(self) -> None:
-        """Look at the silence of all connections, once a second."""
+        """Check for silent connections and changed certificates, once a second."""
         self._timer = self.loop.call_later(CHECK_INTERVAL, self._check)
         self.door.check()
         for listener in self.listeners:

@@ -1,18 +1,18 @@
-"""Functions of yours on the way of a connection's packets.
+"""Functions of the application that see a connection's packets.
 
-| hook | called with | may answer |
+| hook | called with | result |
 |---|---|---|
-| connect | `Credentials` | see `auth`, whose authenticator it is |
+| connect | `Credentials` | see the authenticator of `auth` |
 | subscribe | `Client`, filter, QoS | the QoS to grant, a reason code, None to grant it |
-| publish | `Client`, `Message` from it | a `Message` instead, False to drop, None to keep it |
-| deliver | `Client`, `Message` to it | the same |
+| publish | `Client`, its `Message` | a `Message` instead, False to drop it, None to keep it |
+| deliver | `Client`, a `Message` to it | like `publish` |
 
-They run on the router's thread, so they must be quick; work belongs into rules or actors. A
-message that `publish` drops is answered with *not authorized* (MQTT 5) or acknowledged (3.1.1);
-one that `deliver` drops is acknowledged in the client's place. A hook that raises drops what it
-was called with, and is logged.
+They run on the router's thread, so they must be quick; use rules or actors for longer work. A
+message that `publish` drops is answered with *not authorized* (MQTT 5) or acknowledged (3.1.1).
+One that `deliver` drops is acknowledged on behalf of the client. If a hook raises, the message
+is dropped, and the exception is logged.
 
-Connections without hooks never come here: without `publish` and `deliver` no packet is decoded.
+Without the hooks `publish` and `deliver` no packet is decoded here.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ MessageHook = Callable[[Client, Message], Message | bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """The functions of a router; None is none."""
+    """The hook functions of a router; None means no hook."""
 
     subscribe: SubscribeHook | None = None
     publish: MessageHook | None = None
@@ -43,72 +43,72 @@ class Hooks:
 
 
 class HookScreen:
-    """The hooks of one connection: the `Screen` of its link."""
+    """The hooks of one connection, as the `Screen` of its link."""
 
     def __init__(self, hooks: Hooks, remote: RemoteLink) -> None:
         self._hooks = hooks
         self._remote = remote
-        #: Topics by the alias that a side gave them: hooks see names.
+        #: Topics by the alias that a side defined: hooks see topic names.
         self._aliases: dict[tuple[str, int], str] = {}
 
     def incoming(self, chunk: bytes) -> bytes:
-        """Return what the router gets."""
+        """Return the bytes for the router."""
         return self._pass(chunk, self._hooks.publish, "in")
 
     def outgoing(self, chunk: bytes) -> bytes:
-        """Return what the client gets."""
+        """Return the bytes for the client."""
         return self._pass(chunk, self._hooks.deliver, "out")
 
-    def _pass(self, chunk: bytes, hook: MessageHook | None, way: str) -> bytes:
-        """Return a chunk with what a hook makes of each PUBLISH in it."""
+    def _pass(self, chunk: bytes, hook: MessageHook | None, side: str) -> bytes:
+        """Return a chunk in which a hook has replaced or dropped PUBLISH packets."""
         if hook is None:
             return chunk
         return b"".join(
-            self._ask(packet, hook, way) if packet[0] >> 4 == PacketType.PUBLISH else packet
+            self._ask(packet, hook, side) if packet[0] >> 4 == PacketType.PUBLISH else packet
             for packet in split_packets(chunk)
         )
 
-    def _ask(self, data: bytes, hook: MessageHook, way: str) -> bytes:
-        """Return what a hook makes of a PUBLISH; nothing if it drops it, or raises."""
+    def _ask(self, data: bytes, hook: MessageHook, side: str) -> bytes:
+        """Call a hook for a PUBLISH; return its replacement, or nothing if it is dropped."""
         link = self._remote.link
         assert link is not None
         version = link.connect.version
         packet = decode_packet(data, version)
         assert isinstance(packet, Publish)
-        named = self._named(packet, way)
-        message = Message.of(named)
+        publish = self._named(packet, side)
+        message = Message.of(publish)
         client = Client(link.client_id, link.connect.username, self._remote.peer.address)
-        what = f"a hook for a message of {client.client_id!r}"
-        answer: Any = call_function(what, hook, client, message)
+        label = f"a hook for a message of {client.client_id!r}"
+        answer: Any = call_function(label, hook, client, message)
         if isinstance(answer, Message) and answer != message:
-            return encode(_changed(named, answer, version), version)
+            return encode(_changed(publish, answer, version), version)
         if answer is not False and answer is not ReasonCode.UNSPECIFIED_ERROR:
             return data
-        if packet.qos and way == "in":
+        if packet.qos and side == "in":
             refusal = ReasonCode.NOT_AUTHORIZED if version >= V5 else ReasonCode.SUCCESS
             kind = PubAck if packet.qos == 1 else PubRec
             self._remote.answer(encode(kind(packet.packet_id, refusal), version))
         elif packet.qos == 1:
             link.push(encode(PubAck(packet.packet_id), version))
         elif packet.qos == 2:
-            # The router's PUBREL goes to the client, which answers that it knows no such id.
+            # The router's PUBREL goes to the client, which answers that the id is unknown.
             received, complete = PubRec(packet.packet_id), PubComp(packet.packet_id)
             link.push(encode(received, version) + encode(complete, version))
         return b""
 
-    def _named(self, packet: Publish, way: str) -> Publish:
-        """Return a packet with its topic where it has only the alias of one."""
+    def _named(self, packet: Publish, side: str) -> Publish:
+        """Return a packet with its topic, even if it has only an alias."""
         alias = packet.properties.topic_alias if packet.properties else None
         if alias is None:
             return packet
         if packet.topic:
-            self._aliases[way, alias] = packet.topic
+            self._aliases[side, alias] = packet.topic
             return packet
-        return replace(packet, topic=self._aliases.get((way, alias), ""))
+        return replace(packet, topic=self._aliases.get((side, alias), ""))
 
 
 def _changed(packet: Publish, message: Message, version: int) -> Publish:
-    """Return a packet with what a hook put in place of its message."""
+    """Return a packet with the message that a hook returned."""
     properties = None
     if version >= V5:
         properties = replace(message.properties or NO_PROPERTIES, topic_alias=None)

@@ -1,4 +1,4 @@
-"""What the connections of a router are allowed, and what is counted of them."""
+"""Limits of a router's connections, and their figures."""
 
 from collections import Counter
 from dataclasses import field
@@ -12,25 +12,24 @@ from callboard.support.seconds import check_numbers
 
 @dataclass(frozen=True, slots=True)
 class NetworkLimits:
-    """Limits of each connection; times in seconds, sizes in bytes, 0 is no limit.
+    """Limits of each connection; times in seconds, sizes in bytes; 0 is unlimited.
 
     Attributes:
         packet_size: of one packet.
-        packets_per_read: handed to the router at once.
-        connect_timeout: until the CONNECT is there.
-        linger: until what was written last has to have left, and the client to have closed;
-            here 0 is the shortest, a second.
-        keep_alive: the longest that a client of MQTT 5 may ask for.
-        message_rate: packets a second that are read from one client.
-        byte_rate: bytes a second that are read from one client.
-        connection_rate: connections a second in all; further ones are refused.
-        open_connections: at a time, also of those that did not send a CONNECT yet; further
-            ones are closed at once.
-        connections_per_address: of one address at a time; an IPv6 network of 64 bits counts as
-            one. Behind one address may be a whole site, so there is no limit by default.
-        strangers: connections at a time that have not brought their CONNECT.
-        strangers_per_address: those of one address.
-        reader_patience: for which publishers wait for a reader that takes nothing; see
+        packets_per_read: given to the router at once.
+        connect_timeout: from the connection to its CONNECT.
+        linger: for the last bytes to be sent, and for the client to close; 0 means one second,
+            the shortest.
+        keep_alive: the longest that a client of MQTT 5 may use.
+        message_rate: packets per second that are read from one client.
+        byte_rate: bytes per second that are read from one client.
+        connection_rate: all new connections per second; more are refused.
+        open_connections: at a time, with or without a CONNECT; more are closed at once.
+        connections_per_address: at a time; an IPv6 network of 64 bits counts as one address. A
+            whole site may share one address, so the default is unlimited.
+        strangers: connections at a time without a CONNECT.
+        strangers_per_address: the same for one address.
+        reader_patience: that publishers wait for a reader that does not read; see
             `backpressure`.
     """
 
@@ -56,20 +55,20 @@ class NetworkLimits:
 
 @dataclass(slots=True)
 class NetworkFigures:
-    """Counted since the router was started.
+    """Counts since the router was started.
 
     Attributes:
         accepted: connections that sent a CONNECT.
         bytes_in: read from clients.
         bytes_out: written to clients.
         packets_in: read from clients.
-        timeouts: connections that were silent for too long.
-        slowed: times that a client was above its rate.
-        held: times that a publisher waited for readers.
-        refusals: connections that were not let in, by reason.
+        timeouts: connections whose client was silent for too long.
+        slowed: pauses of clients that exceeded their rate.
+        held: pauses of publishers for slow readers.
+        refusals: connections that were refused, by reason.
         ends: connections that the router ended, by reason.
-        certificates_replaced: times that files of TLS were read again, also by bridges.
-        certificates_refused: times that they were of no use.
+        certificates_replaced: reloads of TLS files, also by bridges.
+        certificates_refused: reloads of TLS files that failed.
     """
 
     accepted: int = 0
@@ -85,5 +84,5 @@ class NetworkFigures:
     certificates_refused: int = 0
 
     def count_refusal(self, reason: ReasonCode) -> None:
-        """Count a connection that was not let in."""
+        """Count a refused connection."""
         self.refusals[reason_text(reason)] += 1

@@ -1,7 +1,8 @@
 """Ports of a router: TCP, TLS, WebSocket and Unix sockets.
 
-An address says which: `127.0.0.1:1883`, `tls://0.0.0.0:8883`, `ws://127.0.0.1:9001`,
-`wss://0.0.0.0:9443`, `unix:/run/mqtt.sock`. Without a scheme it is plain TCP; port 0 picks one.
+The scheme of an address says which: `127.0.0.1:1883`, `tls://0.0.0.0:8883`,
+`ws://127.0.0.1:9001`, `wss://0.0.0.0:9443`,
+`unix:/run/mqtt.sock`. Without a scheme it is plain TCP. Port 0 picks a free port.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ _log = logging.getLogger("callboard.mqtt")
 
 UNIX: Final = "unix:"
 _SCHEMES: Final = {"tcp": False, "tls": True, "ws": False, "wss": True}
-#: Connections that may wait to be accepted: thousands of clients reconnect at once.
+#: Connections that may wait to be accepted, since thousands of clients may reconnect at once.
 BACKLOG: Final = 1_024
 
 
@@ -40,14 +41,14 @@ class ListenerSettings:
     """One port.
 
     Attributes:
-        address: see the module.
-        tls: for `tls://` and `wss://`; its `mutual` says whether clients show certificates.
-        tenants: whether the organisation in a client's certificate is its tenant: its client
-            id and topics stand under the tenant's.
-        origins: for WebSocket, web sites whose pages may connect; empty for all.
-        hosts: for WebSocket, names by which clients reach the port, beside addresses,
-            `localhost` and the name of the machine; `*` for all. Over TLS, where the
-            certificate has shown the name already, empty stands for all.
+        address: as described in this module.
+        tls: for `tls://` and `wss://`; with `mutual`, clients must show certificates.
+        tenants: whether the organisation in a client's certificate is its tenant, which
+            prefixes its client id and topics.
+        origins: for WebSocket: web sites whose pages may connect; empty for all.
+        hosts: for WebSocket: names of this port, in addition to addresses, `localhost` and the
+            name of the machine; `*` for all names. Over TLS, where the certificate has shown
+            the name, empty means all.
     """
 
     address: str = "127.0.0.1:1883"
@@ -60,7 +61,7 @@ class ListenerSettings:
         """Return scheme, host or path, and port.
 
         Raises:
-            ListenError: the address has another form, or lacks its TLS.
+            ListenError: the address is malformed, or needs TLS settings.
         """
         if self.address.startswith(UNIX):
             return "unix", self.address.removeprefix(UNIX), 0
@@ -70,7 +71,7 @@ class ListenerSettings:
         is_port = port.isdecimal() and len(port) <= 5 and int(port) <= 65_535
         if scheme not in _SCHEMES or not host or not is_port:
             message = (
-                f"{redacted(self.address)!r} is no address of a listener; write HOST:PORT, "
+                f"{redacted(self.address)!r} is not a listener address; write HOST:PORT, "
                 "tls://HOST:PORT, ws://HOST:PORT, wss://HOST:PORT or unix:/PATH"
             )
             raise ListenError(message)
@@ -86,9 +87,9 @@ class Listener:
 
     settings: ListenerSettings
     _servers: "list[SocketServer]"
-    #: Of a Unix socket.
+    #: The path of a Unix socket.
     _path: str = ""
-    #: Of TLS and WebSocket.
+    #: For TLS and WebSocket.
     _handshakes: "Handshakes | None" = None
 
     @property
@@ -101,18 +102,18 @@ class Listener:
 
     @property
     def address(self) -> str:
-        """The address with the port that was picked."""
+        """The address, with the real port in place of port 0."""
         if self._path:
             return self.settings.address
         return f"{self.settings.address.rpartition(':')[0]}:{self.port}"
 
     def look(self) -> None:
-        """Read certificates that were replaced, and end clients whose are revoked."""
+        """Reload replaced certificates; disconnect clients with revoked ones."""
         if self._handshakes is not None and self._handshakes.certificates is not None:
             self._handshakes.certificates.look()
 
     def close(self) -> None:
-        """Accept no connection any more."""
+        """Stop accepting connections."""
         for server in self._servers:
             server.close()
         if self._handshakes is not None:
@@ -126,10 +127,10 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
     """Open a port.
 
     Raises:
-        ListenError: it cannot be opened, or the package for it is missing.
-        TlsError: a file for TLS is unusable.
+        ListenError: it cannot be opened, or a package that it needs is missing.
+        TlsError: a TLS file is unusable.
     """
-    scheme, where, port = settings.parse()
+    scheme, place, port = settings.parse()
     if runner.machine is not None and scheme != "tcp":
         message = (
             f"{redacted(settings.address)}: simulated ports are plain TCP; write HOST:PORT"
@@ -143,27 +144,27 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
             servers.append(runner.machine.serve_mqtt(port, door, entrance, runner))
             return Listener(settings, servers)
         if scheme == "unix":
-            _remove_socket(Path(where))
-            sock = own_listener(_bound(socket.socket(socket.AF_UNIX), where))
-            return Listener(settings, [SocketServer(door, entrance, sock, runner)], where)
+            _remove_socket(Path(place))
+            sock = own_listener(_bound(socket.socket(socket.AF_UNIX), place))
+            return Listener(settings, [SocketServer(door, entrance, sock, runner)], place)
         certificates = None
         if settings.tls and _SCHEMES[scheme]:
             certificates = Certificates(settings.tls, door.note_certificates)
-            certificates.listening()  # its files are of use
+            certificates.listening()  # checks its files
         make = partial(TransportStream, door, entrance, runner)
         if scheme in {"ws", "wss"}:
             hosts = settings.hosts or ((ANY_HOST,) if certificates is not None else ())
-            guard, origins = HostGuard.of_port(where, hosts), settings.origins
+            guard, origins = HostGuard.of_port(place, hosts), settings.origins
             make = partial(_web_stream(settings), door, entrance, runner, origins, guard)
-        shaken = None if scheme == "tcp" else Handshakes(door, make, loop, certificates)
-        begin = None if shaken is None else shaken.begin
-        found = await loop.getaddrinfo(where, port, type=socket.SOCK_STREAM)
-        for family, *_, address in found if begin else found[:1]:
-            opened = socket.socket(family)
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        handshakes = None if scheme == "tcp" else Handshakes(door, make, loop, certificates)
+        begin = None if handshakes is None else handshakes.begin
+        addresses = await loop.getaddrinfo(place, port, type=socket.SOCK_STREAM)
+        for family, *_, address in addresses if begin else addresses[:1]:
+            sock = socket.socket(family)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if begin and family == socket.AF_INET6:
-                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            bound = own_listener(_bound(opened, address))
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound = own_listener(_bound(sock, address))
             servers.append(SocketServer(door, entrance, bound, runner, begin))
     except OSError as error:
         for server in servers:
@@ -172,12 +173,12 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
             f"{redacted(settings.address)} cannot be opened: {os.strerror(error.errno or 0)}"
         )
         raise ListenError(message) from error
-    return Listener(settings, servers, _handshakes=shaken)
+    return Listener(settings, servers, _handshakes=handshakes)
 
 
 @dataclass(eq=False)
 class Handshakes:
-    """The connections of one port that asyncio carries, until their TLS stands."""
+    """Connections of one port during their TLS handshake; asyncio serves them."""
 
     _door: Door
     _make: Callable[[], TransportStream]
@@ -187,20 +188,20 @@ class Handshakes:
     _under_way: dict[asyncio.Task[None], TransportStream] = field(default_factory=dict)
 
     def begin(self, descriptor: int, host: str) -> None:
-        """Take a connection that was accepted."""
+        """Start the handshake of an accepted connection."""
         stream, sock = self._make(), socket.socket(fileno=descriptor)
         task = self._loop.create_task(self._secure(stream, sock, host))
         self._under_way[task] = stream
         task.add_done_callback(self._under_way.pop)
 
     def close(self) -> None:
-        """End those under way."""
+        """End the pending handshakes."""
         for task, stream in list(self._under_way.items()):
             if stream.remote is None:
                 task.cancel()
 
     async def _secure(self, stream: TransportStream, sock: socket.socket, host: str) -> None:
-        """Let TLS begin, and the connection with it, or end in time."""
+        """Do the TLS handshake within the time limit, then start the connection."""
         certificates, door = self.certificates, self._door
         context = None if certificates is None else certificates.listening()
         patience = min(HANDSHAKE_LIMIT, door.limits.connect_timeout or HANDSHAKE_LIMIT)
@@ -212,7 +213,7 @@ class Handshakes:
                 ssl=context,
                 ssl_handshake_timeout=None if context is None else patience,
             )
-        except OSError as error:  # the errors of TLS are such as well
+        except OSError as error:  # TLS errors are OSErrors, too
             _log.info("a connection from %s ended in its TLS handshake: %s", host, error)
         else:
             if certificates is not None:
@@ -221,10 +222,10 @@ class Handshakes:
             door.depart(sock, host)
 
 
-def _bound(sock: socket.socket, where: str | tuple[Any, ...]) -> socket.socket:
-    """Return a socket that listens at an address."""
+def _bound(sock: socket.socket, address: str | tuple[Any, ...]) -> socket.socket:
+    """Bind a socket to an address, and listen."""
     try:
-        sock.bind(where)
+        sock.bind(address)
         sock.listen(BACKLOG)
     except OSError:
         sock.close()
@@ -233,7 +234,7 @@ def _bound(sock: socket.socket, where: str | tuple[Any, ...]) -> socket.socket:
 
 
 def _web_stream(settings: ListenerSettings) -> Callable[..., TransportStream]:
-    """Return what makes the protocol of each connection over WebSocket."""
+    """Return the class for connections over WebSocket."""
     try:
         from callboard.mqtt.port.websocket import WebSocketStream
     except ImportError as error:
@@ -245,7 +246,7 @@ def _web_stream(settings: ListenerSettings) -> Callable[..., TransportStream]:
 
 
 def _remove_socket(path: Path) -> None:
-    """Remove what a router that was killed left behind; nothing but a socket."""
+    """Remove the socket file of a router that was killed; never another file."""
     with contextlib.suppress(OSError):
         if stat.S_ISSOCK(path.stat().st_mode):
             path.unlink()

@@ -1,13 +1,13 @@
-"""A client within the process: no socket, the same rights and promises as any other client.
+"""A client in the process: without a socket, with the same guarantees as any other client.
 
     link = router.link("recorder")
     link.subscribe("sensors/#", qos=1).result(5)
     message = link.recv(timeout=5)
     link.publish("seen", message.payload, qos=1).result(5)
 
-Acknowledgements go both ways as on a wire; the router cannot tell the difference. Messages wait
-in a queue; a full one makes the router wait as a full socket does. All methods may be called
-from any thread.
+Acknowledgements are sent in both directions as over a network; the router does not see a
+difference. Messages wait in a queue; a full queue makes the router wait like a full socket. All
+methods may be called from any thread.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ from callboard.mqtt.wire.packet import V5, Packet, Publish
 from callboard.mqtt.wire.properties import Properties
 from callboard.mqtt.wire.reason_code import reason_text
 
-#: Messages that wait for `recv`; above it the router sends no more until half are taken.
+#: Messages that may wait for `recv`. Above it the router pauses until half of them are read.
 QUEUE_LIMIT: Final = 10_000
 Answered = Future[tuple[int, ...]]
 
 
 class LocalLink(Closing):
-    """A client of the router that lives in this process."""
+    """A client of the router in this process."""
 
     def __init__(
         self,
@@ -47,29 +47,29 @@ class LocalLink(Closing):
         session_expiry: int = 0,
         access: Access | None = None,
     ) -> None:
-        """Connect.
+        """Connect to the router.
 
         Args:
-            mailbox: the router, or what stands for it.
-            client_id: of the session; the router makes one up for an empty one.
-            clean_start: whether to forget a session that is there.
-            session_expiry: seconds for which the session lives after `close`.
-            access: what it may do; None is everything.
+            mailbox: of the router.
+            client_id: of the session; if it is empty, the router generates one.
+            clean_start: whether to discard an existing session.
+            session_expiry: seconds that the session lives after `close`.
+            access: the permissions; None is all.
         """
-        #: It drops nothing: the router stops sending when it is full.
+        #: Unlimited, because the router stops sending when QUEUE_LIMIT is exceeded.
         self._queue: MessageQueue[Message] = MessageQueue(sys.maxsize)
-        #: Holds something while the router waits to hear that there is room. No lock guards it:
-        #: a finalizer may use the link inside any of its calls.
+        #: Not empty while the router is paused and must be told to resume. It has no lock,
+        #: because a finalizer may use the link inside any of its calls.
         self._owed: list[None] = []
         self._client: ClientProtocol[Answered] = ClientProtocol()
         self._end: str | None = None
         self._ending = locks.Turn()
-        #: Takes back that the link ends with the node of its router.
+        #: Unregisters the link at the router's node, which would close it at its end.
         self.forget_end: Callable[[], object] = _nothing
-        #: Done with whether a session was there, when the router has answered.
+        #: Set when the router has answered: whether the session existed before.
         self.connected: Future[bool] = Future()
-        said = Properties(session_expiry_interval=session_expiry or None)
-        connect = packets.Connect(client_id, clean_start, version=V5, properties=said)
+        properties = Properties(session_expiry_interval=session_expiry or None)
+        connect = packets.Connect(client_id, clean_start, version=V5, properties=properties)
         self._link = Link(
             mailbox, connect, self._wake, access=access, peer="local", is_local=True
         )
@@ -82,7 +82,7 @@ class LocalLink(Closing):
 
     @property
     def is_closed(self) -> bool:
-        """Whether either side has ended it."""
+        """Whether either side has closed the link."""
         return self._end is not None
 
     # --- out ---
@@ -99,12 +99,13 @@ class LocalLink(Closing):
         """Publish a message.
 
         Returns:
-            A future that is done when the router has it: at once with QoS 0, else when it has
-            acknowledged it. It fails with `Refused` where the router did not take it.
+            A future that is done when the router has the message: at once with QoS 0, otherwise
+            when the router has acknowledged it. It fails with `Refused` if the router refuses
+            it.
 
         Raises:
-            InvalidPacket: the topic or a property is none.
-            LinkClosed: the link is over.
+            InvalidPacket: the topic or a property is invalid.
+            LinkClosed: the link is closed.
         """
         return self.publish_all([Message(topic, payload, qos, retain, properties)])[-1]
 
@@ -112,10 +113,10 @@ class LocalLink(Closing):
         """Publish several messages with one wake-up of the router; see `publish`."""
         chunks: list[bytes] = []
         futures: list[Answered] = []
-        for each in messages:
-            packet_id, future = self._expect() if each.qos else (0, _done())
+        for message in messages:
+            packet_id, future = self._expect() if message.qos else (0, _done())
             try:
-                chunks.append(encode(each.packet(packet_id), V5))
+                chunks.append(encode(message.packet(packet_id), V5))
             except BaseException:
                 self._client.inflight.pop(packet_id, None)
                 raise
@@ -132,12 +133,12 @@ class LocalLink(Closing):
         retain_as_published: bool = False,
         retain_handling: int = 0,
     ) -> Answered:
-        """Subscribe; the future gives the granted QoS, and fails with `Refused`."""
+        """Subscribe; the future returns the granted QoS, or fails with `Refused`."""
         packet_id, future = self._expect()
-        wanted = packets.Subscription(
+        subscription = packets.Subscription(
             topic_filter, qos, no_local, retain_as_published, retain_handling
         )
-        self._send(encode(packets.Subscribe(packet_id, (wanted,)), V5))
+        self._send(encode(packets.Subscribe(packet_id, (subscription,)), V5))
         return future
 
     def unsubscribe(self, topic_filter: str) -> Answered:
@@ -147,7 +148,7 @@ class LocalLink(Closing):
         return future
 
     def close(self) -> None:
-        """Disconnect as a client does that wants no will. Idempotent."""
+        """Disconnect without publishing the will. Idempotent."""
         if self._end is None:
             self._link.push(encode(packets.Disconnect(), V5))
             self._finish("closed here")
@@ -155,7 +156,7 @@ class LocalLink(Closing):
     # --- in ---
 
     def try_recv(self) -> Message | None:
-        """Return the next message, None if there is none."""
+        """Return the next message; None if there is none."""
         try:
             return self._took(self._queue.pop())
         except IndexError:
@@ -165,10 +166,10 @@ class LocalLink(Closing):
         """Wait for the next message.
 
         Raises:
-            TimeoutError: none came in time.
-            LinkClosed: the link is over and nothing is left.
+            TimeoutError: no message arrived in time.
+            LinkClosed: the link is closed, and all messages have been read.
             WouldBlock: called on the thread of a running event loop; use `arecv`.
-            WouldDeadlock: called in a handler, whose node would stand still.
+            WouldDeadlock: called in a handler, which would block its node.
         """
         timeout = limit(timeout)
         try:
@@ -176,7 +177,7 @@ class LocalLink(Closing):
         except EOFError:
             raise LinkClosed(self._end or "closed") from None
         if message is None:
-            text = f"no message came in {timeout} s"
+            text = f"no message arrived within {timeout} s"
             raise TimeoutError(text)
         return self._took(message)
 
@@ -189,16 +190,16 @@ class LocalLink(Closing):
                 raise LinkClosed(self._end or "closed") from None
 
     def _took(self, message: Message) -> Message:
-        """Return a message that was taken; the router goes on once there is room."""
+        """Return a message from the queue; resume the router if the queue is half empty."""
         if self._owed:
             self._pay(QUEUE_LIMIT // 2)
         return message
 
     def _pay(self, most: int) -> None:
-        """Let the router go on if no more than so many messages wait."""
+        """Resume the router if at most this many messages wait."""
         if self._queue.available() <= most:
-            with suppress(IndexError):  # another thread has done it
-                self._owed.pop()  # one step of the interpreter
+            with suppress(IndexError):  # another thread was first
+                self._owed.pop()  # atomic: only one thread gets it
                 self._link.ready()
 
     # --- towards the router ---
@@ -206,10 +207,10 @@ class LocalLink(Closing):
     def _expect(self) -> tuple[int, Answered]:
         """Return an identifier, and the future of its acknowledgement."""
         future: Answered = Future()
-        return self._client.expect(future), future  # no lock: it may be inside another call
+        return self._client.expect(future), future  # no lock: see `_owed`
 
     def _send(self, chunk: bytes) -> None:
-        """Give packets to the router."""
+        """Send packets to the router."""
         if self._end is not None:
             raise LinkClosed(self._end)
         if chunk:
@@ -218,28 +219,28 @@ class LocalLink(Closing):
     # --- from the router, on its thread ---
 
     def _wake(self) -> None:
-        """Take what the router has sent; on its thread."""
+        """Process the router's output; on its thread."""
         messages: list[Message] = []
         is_full = False
-        for each in self._link.take():
-            if isinstance(each, bytes):
-                for packet in decode_all(each, V5):
+        for notification in self._link.take():
+            if isinstance(notification, bytes):
+                for packet in decode_all(notification, V5):
                     self._take(packet, messages)
-            elif each is UNSCHEDULE:
+            elif notification is UNSCHEDULE:
                 is_full = True
-            elif isinstance(each, Disconnected):
-                self._finish(each.text or reason_text(each.reason_code))
+            elif isinstance(notification, Disconnected):
+                self._finish(notification.text or reason_text(notification.reason_code))
         if messages:
             self._queue.take(messages)
         answers = self._client.take_answers()
         if answers and self._end is None:
             self._link.push(answers)
         if is_full:
-            self._owed.append(None)  # first: a reader that takes messages from here on sees it
+            self._owed.append(None)  # first, so that a concurrent reader sees it
             self._pay(QUEUE_LIMIT)
 
     def _take(self, packet: Packet, messages: list[Message]) -> None:
-        """Take one packet of the router."""
+        """Process one packet of the router."""
         match self._client.take(packet):
             case Publish() as publish:
                 self._client.acknowledge(publish)
@@ -254,30 +255,30 @@ class LocalLink(Closing):
                 _end(self.connected, Refused(reason_text(code), code))
 
     def node_ended(self, name: str) -> None:
-        """End the link with the node of its router; from any thread."""
+        """Close the link, because the node of its router has ended; from any thread."""
         self._finish(f"the node {name} was closed")
 
-    def _finish(self, why: str) -> None:
-        """End the link: whatever waits for something fails."""
-        if not self._ending.take():  # for good
+    def _finish(self, reason: str) -> None:
+        """Close the link: pending futures and waiting calls fail."""
+        if not self._ending.take():  # it is closed already
             return
-        self._end = why  # first: what is published from here on is refused
+        self._end = reason  # first, so that later publishes are refused
         pending = self._client.take_inflight()
         self.forget_end()
         self._queue.close()
         for future in pending:
-            _end(future, LinkClosed(why))
-        _end(self.connected, LinkClosed(why))
+            _end(future, LinkClosed(reason))
+        _end(self.connected, LinkClosed(reason))
 
 
 def _nothing() -> None:
-    """What takes back that nothing was registered."""
+    """Do nothing; the value of `forget_end` for a link that is not registered."""
 
 
 def _end(future: Future[Any], outcome: object) -> None:
     """Complete a future, unless the link was closed or its owner has cancelled it.
 
-    On the router's thread: what is raised here would end the router.
+    It runs on the router's thread, where an exception would end the router.
     """
     with suppress(InvalidStateError):
         if isinstance(outcome, Exception):
@@ -287,7 +288,7 @@ def _end(future: Future[Any], outcome: object) -> None:
 
 
 def _done() -> Answered:
-    """Return a future that is done: QoS 0 is not acknowledged."""
+    """Return a future that is done, because QoS 0 is not acknowledged."""
     future: Answered = Future()
     future.set_result((0,))
     return future

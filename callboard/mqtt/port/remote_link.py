@@ -1,9 +1,10 @@
-"""The connections of clients: the life of each from its CONNECT to its end, and what all share.
+"""Client connections over a network: the life of each from CONNECT to close, and shared limits.
 
-`ClientState` has the states of a connection. Chunks reach the router in the order of their
-bytes, with one wake-up for each read; what the router gives is written in its order. After the
-marker `Unschedule` the router gets `Ready` as soon as the wire takes more, so a slow client
-holds one buffer of the router and one of the wire at most. Pure but for the wire and the clock.
+`ClientState` lists the states of a connection. Chunks reach the router in the order of their
+bytes, with one wake-up for each read. Notifications of the router are written in their order.
+After the marker `Unschedule` the router gets `Ready` as soon as the wire accepts more, so a
+slow client holds at most one buffer of the router and one of the wire. Pure except for the wire
+and the clock.
 """
 
 import enum
@@ -44,12 +45,12 @@ from callboard.support.dataclass import dataclass
 class ClientState(enum.Enum):
     """States of a `RemoteLink`, which alone changes them, on one thread.
 
-    WAITING: nothing has come yet; a CONNECT has to, in time.
-    ADMITTING: the gate thinks about the CONNECT, and reading is paused; or the client proves
+    WAITING: nothing has arrived yet; a CONNECT must arrive within `connect_timeout`.
+    ADMITTING: the gate decides about the CONNECT, and reading is paused; or the client proves
     its identity (`authentication`).
-    OPEN: a link with the router; chunks go in, notifications come out.
-    CLOSING: the last bytes are on their way out; what comes is not looked at any more.
-    CLOSED: the wire is gone.
+    OPEN: the client has a link with the router; chunks go in, notifications come out.
+    CLOSING: the last bytes are being sent; received bytes are ignored.
+    CLOSED: the wire is closed.
     """
 
     WAITING = "waiting"
@@ -60,49 +61,49 @@ class ClientState(enum.Enum):
 
 
 class ClientWire(Protocol):
-    """What carries the bytes; all calls come from one thread."""
+    """The transport of one connection; all calls come from one thread."""
 
-    #: Whether more was written than the other side has taken.
+    #: Whether more bytes were written than the other side has read.
     is_full: bool
 
     def write(self, data: bytes) -> None:
         """Send bytes, in order."""
 
     def pause(self) -> None:
-        """Read nothing until `resume`."""
+        """Pause reading until `resume`."""
 
     def resume(self) -> None:
-        """Read on."""
+        """Resume reading."""
 
     def read_arrived(self) -> None:
-        """Hand on what has arrived by now, without a poll."""
+        """Pass on the bytes that have already arrived, without waiting for a poll."""
 
     def close(self) -> None:
-        """Close once everything written has left, and the client has closed its side.
+        """Close after everything written was sent and the client has closed its side.
 
-        A socket that is closed before resets the connection as soon as more comes, and the
-        reset overtakes what was said last.
+        A socket that is closed earlier resets the connection when more bytes arrive, and the
+        client may see the reset before it has read the last packet.
         """
 
     def abort(self) -> None:
         """Close at once."""
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call something once, in a while."""
+        """Call a function once, after some seconds."""
 
 
 class Screen(Protocol):
-    """Sees the packets of one connection, and may change or drop them."""
+    """A filter of one connection's packets: it may change or drop them."""
 
     def incoming(self, chunk: bytes) -> bytes:
-        """Return what the router gets in place of a chunk."""
+        """Return the bytes that the router gets in place of a chunk."""
 
     def outgoing(self, chunk: bytes) -> bytes:
-        """Return what the client gets in place of a chunk."""
+        """Return the bytes that the client gets in place of a chunk."""
 
 
 class _Pause:
-    """Why nothing is read; plain bits, as each read looks at them: an enum's cost 1 µs."""
+    """Reasons for a pause in reading; bits, because an enum costs each read 1 µs."""
 
     ADMISSION: Final = 1
     TURN: Final = 2
@@ -112,7 +113,7 @@ class _Pause:
     HELD: Final = 32
 
 
-#: Names of their own: an attribute of an enum costs ten times a global.
+#: Module constants, because an attribute of an enum costs ten times as much as a global.
 _WAITING: Final = ClientState.WAITING
 _ADMITTING: Final = ClientState.ADMITTING
 _OPEN: Final = ClientState.OPEN
@@ -120,34 +121,35 @@ _CLOSING: Final = ClientState.CLOSING
 _CONNECT: Final = int(PacketType.CONNECT)
 _PUBLISH: Final = int(PacketType.PUBLISH)
 
-#: While one of these holds, silence is not the client's.
+#: With one of these pauses the client is silent because we do not read; it must not time out.
 _OURS: Final = _Pause.TURN | _Pause.RATE | _Pause.READERS | _Pause.HELD
 
-#: States in which a client may say something.
+#: States in which packets of the client are processed.
 _READS: Final = frozenset((_ADMITTING, _OPEN))
 
 
-#: What `Door.is_full` compares with: of all connections, of strangers, of one address of each.
+#: The limits that `Door.is_full` checks: on all connections and on strangers, and on both for
+#: one address. A stranger is a connection without a CONNECT.
 _bounds_of = attrgetter(
     "open_connections", "strangers", "connections_per_address", "strangers_per_address"
 )
 
-#: Seconds of linger where none is set: one that never closes must not keep its place.
+#: Seconds of linger if none is set: a client that never closes must not occupy its place.
 LEAST_LINGER: Final = 1.0
 
 
-#: Calls of `ClientWire.write` that are due, each with its bytes.
+#: Pending calls of `ClientWire.write`, each with its bytes.
 Writes = list[tuple[Callable[[bytes], None], bytes]]
 
 
 def _refuse(*_: object) -> Admission:
-    """Stand for authentication methods where there are none."""
+    """Refuse every authentication method; the default of a router without methods."""
     return NO_SUCH_METHOD
 
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """What comes from one address: connections, and those of them without a CONNECT yet."""
+    """Counts for one address: its connections, and how many are without a CONNECT."""
 
     name: str
     connections: int = 0
@@ -156,22 +158,22 @@ class Source:
 
 @dataclass(eq=False)
 class Door:
-    """What all connections of a router share: the gate, limits, figures, the way to the router.
+    """The client connections of a router: admission, shared limits, figures.
 
     Attributes:
         mailbox: the router's.
         clock: monotonic seconds.
         limits: of each connection; see `set_limits`.
         gate: may be replaced while connections are open.
-        figures: counted of all connections.
-        links: all connections, admitted or not, in the order in which they came.
-        make_screen: makes the screen of a connection, if there are hooks.
-        authenticate: begins what a CONNECT with an authentication method asks for, or refuses.
-        writes: what the connections that were flushed last want written; the driver of the
+        figures: totals over all connections.
+        links: all connections, admitted or not, the oldest first.
+        make_screen: makes the packet filter of a connection, if there are hooks.
+        authenticate: starts the authentication method that a CONNECT names, or refuses it.
+        writes: writes of the connections that were flushed in this turn. The driver of the
             router empties it, so that one turn decides for all clients before it writes to any.
-        emptied: called when the last connection has left.
+        emptied: called when the last connection has closed.
         report: takes events.
-        is_unguarded: tells whether everybody may do everything, and nobody has said so.
+        is_unguarded: whether every client may do everything, without a setting that allows it.
     """
 
     mailbox: Mailbox
@@ -189,37 +191,37 @@ class Door:
 
     def __post_init__(self) -> None:
         self._count = 0
-        #: By address, as long as there are connections.
+        #: By address; only addresses with connections.
         self._sources: dict[str, Source] = {}
-        #: Connections that have not brought their CONNECT.
+        #: Connections that have not sent their CONNECT.
         self._strangers: dict[object, Source] = {}
         self.backpressure = Backpressure(self.limits.reader_patience, self.clock)
         self._connections = TokenBucket(self.limits.connection_rate)
         self.set_limits(self.limits)
 
     def set_limits(self, limits: NetworkLimits) -> None:
-        """Let other limits hold, for connections that come from here on."""
+        """Apply other limits to connections that begin from now on."""
         if limits.connection_rate != self.limits.connection_rate:
             self._connections = TokenBucket(limits.connection_rate)
         self.limits = limits
         rates = limits.message_rate, limits.byte_rate
-        #: Packets and bytes a second of each connection; None without a limit.
+        #: Packets and bytes per second of each connection; None without a limit.
         self.rates = rates if any(rates) else None
-        #: What `is_full` compares with.
+        #: The limits that `is_full` checks.
         self._most = tuple(most or inf for most in _bounds_of(limits))
-        #: With fewer connections than that none of them is reached.
+        #: With fewer connections than this, no limit can be reached.
         self._least = min(self._most)
         self.backpressure.patience = limits.reader_patience
 
     def note_certificates(self, event: object) -> None:
-        """Count and report that files of TLS were read again, or are of no use."""
+        """Count and report that TLS files were reloaded, or that new ones were refused."""
         name = "refused" if isinstance(event, CertificatesRefused) else "replaced"
         name = f"certificates_{name}"
         setattr(self.figures, name, getattr(self.figures, name) + 1)
         self.report(event)
 
     def is_full(self, host: str) -> bool:
-        """Whether a connection more of an address would be too many; counts it then."""
+        """Return whether one more connection exceeds a limit; count the refusal then."""
         if self._count < self._least:
             return False
         most, most_strangers, most_of_one, most_strangers_of_one = self._most
@@ -233,7 +235,7 @@ class Door:
         return is_full
 
     def arrive(self, connection: object, host: str) -> None:
-        """Take note of a connection of an address."""
+        """Count a new connection of an address."""
         name = source_of(host)
         source = self._sources.get(name)
         if source is None:
@@ -244,13 +246,13 @@ class Door:
         self._count += 1
 
     def know(self, connection: object) -> None:
-        """Take note that a connection has brought its CONNECT."""
+        """Record that a connection has sent its CONNECT, so is not a stranger any longer."""
         source = self._strangers.pop(connection, None)
         if source is not None:
             source.strangers -= 1
 
     def depart(self, connection: object, host: str) -> None:
-        """Take note that a connection is gone."""
+        """Remove a closed connection from the counts."""
         self.know(connection)
         self._count -= 1
         source = self._sources[source_of(host)]
@@ -259,7 +261,7 @@ class Door:
             del self._sources[source.name]
 
     def leave(self, remote: "RemoteLink") -> None:
-        """Take note that a connection is over."""
+        """Remove an ended connection and its state."""
         if remote in self.links:
             del self.links[remote]
             self.depart(remote, remote.peer.host)
@@ -270,15 +272,15 @@ class Door:
     def keep_alive(self, connect: Connect) -> int:
         """Return a client's keep-alive in seconds; 0 is none.
 
-        A client of MQTT 5 is told a shorter one in its CONNACK; 3.1.1 has no way to say it.
+        A client of MQTT 5 gets a shorter one in its CONNACK; 3.1.1 has no field for that.
         """
-        asked, limit = connect.keep_alive, self.limits.keep_alive
-        if connect.version >= V5 and limit and (not asked or asked > limit):
+        requested, limit = connect.keep_alive, self.limits.keep_alive
+        if connect.version >= V5 and limit and (not requested or requested > limit):
             return limit
-        return asked
+        return requested
 
     def admit(self, connect: Connect, peer: Peer, answer: OnAdmission) -> Admission | None:
-        """Let the gate decide about a client; see `Admitter.admit`."""
+        """Ask the gate about a client, within the rate of connections; see `Admitter.admit`."""
         self.figures.accepted += 1
         rate = self.limits.connection_rate
         if rate and not self._connections.allows(self.clock()):
@@ -287,7 +289,7 @@ class Door:
         return self.gate.admit(connect, peer, answer)
 
     def write_all(self) -> None:
-        """Write what the connections that were flushed want written."""
+        """Write the pending bytes of the connections that were flushed."""
         writes = self.writes
         if writes:
             for write, data in writes:
@@ -295,7 +297,7 @@ class Door:
             writes.clear()
 
     def check(self) -> None:
-        """Look for connections that were silent for too long; about once a second."""
+        """Check all connections for timeouts; called about once a second."""
         now = self.clock()
         for remote in list(self.links):
             remote.check(now)
@@ -303,15 +305,15 @@ class Door:
 
 @dataclass(slots=True, eq=False)
 class RemoteLink:
-    """One client that came over a network.
+    """One client that is connected over a network.
 
     Attributes:
-        peer: where it comes from.
+        peer: its address and certificate.
         state: changed by the link alone.
-        link: with the router, once the client is in.
-        proof: proves the identity of the client; None if its CONNECT names no method.
-        tracer: told of all bytes, by direction; None nearly always.
-        screen: sees and may change the packets of both directions; None nearly always.
+        link: its link with the router, once it is admitted.
+        proof: the authentication of the client; None if its CONNECT names no method.
+        tracer: called with all bytes, by direction; nearly always None.
+        screen: sees and may change the packets of both directions; nearly always None.
     """
 
     _door: Door
@@ -326,7 +328,7 @@ class RemoteLink:
     _limiter: TrafficLimit | None = field(init=False)
     _silent_since: float = field(init=False)
     _patience: float = field(init=False)
-    #: While the gate thinks about it.
+    #: The CONNECT, until the gate has decided.
     _connect: Connect | None = None
     _early: bytes = b""
     _owes_ready: bool = False
@@ -346,15 +348,15 @@ class RemoteLink:
 
     @property
     def client_id(self) -> str:
-        """The id of the session; empty before there is one."""
+        """The id of the session; empty until it is known."""
         return self.link.client_id if self.link is not None else ""
 
-    # --- what the wire tells ---
+    # --- calls of the wire ---
 
     def receive(self, data: bytes) -> None:
-        """Take a read."""
+        """Process the bytes of one read."""
         if self._pauses & _Pause.END:
-            return  # what follows a mistake has no borders any more
+            return  # after a malformed packet the packet boundaries are unknown
         self._is_active = True
         figures, deframer, size = self._door.figures, self._deframer, len(data)
         figures.bytes_in += size
@@ -363,7 +365,7 @@ class RemoteLink:
             and size == data[1] + 2 <= deframer.packet_size
             and not deframer.rest
         ):
-            # A client that says one short thing and waits, which is the most usual of all.
+            # One short packet per read is the most frequent case by far.
             chunk, packets, is_full = data, 1, False
         else:
             try:
@@ -388,20 +390,20 @@ class RemoteLink:
             self._slow_down(packets, size)
 
     def drained(self) -> None:
-        """Take note that the wire takes more."""
+        """Report to the router that the wire accepts more."""
         if self._owes_ready and self.link is not None:
             self._owes_ready = False
             self._door.backpressure.end(self)
             self.link.ready()
 
     def hang_up(self) -> None:
-        """Take note that nothing follows from the client; what waits for it may still leave."""
+        """Handle the client's end of the stream; queued bytes are still sent."""
         if self.state is _OPEN and self.link is not None:
             self.link.disconnect()
         self._close()
 
     def lost(self) -> None:
-        """Take note that the wire is gone."""
+        """Handle the loss of the wire."""
         if self.state is ClientState.CLOSED:
             return
         was_open = self.state is _OPEN
@@ -414,7 +416,7 @@ class RemoteLink:
             self.link.let_go()
 
     def catch_up(self) -> None:
-        """Take all that has arrived, as another connection wants the session; pauses go on."""
+        """Read all that has arrived: another connection claims the session. Keeps pauses."""
         self._wire.resume()
         self._wire.read_arrived()
         while self._pauses & _Pause.TURN and self.state is _OPEN:
@@ -424,43 +426,43 @@ class RemoteLink:
             self._wire.pause()
 
     def check(self, now: float) -> None:
-        """End the connection if nothing came for too long; for the one timer of all."""
+        """End the connection if its client was silent too long; a shared timer calls it."""
         if (self._is_active and self.state is _OPEN) or (self._pauses and self._pauses & _OURS):
             self._is_active = False
             self._silent_since = now
         elif self._patience and now - self._silent_since > self._patience:
             self._run_out()
 
-    # --- what the router and others tell ---
+    # --- calls of the router and its services ---
 
     def flush(self) -> None:
-        """Take what the router has for this client, to be written with the rest of its turn."""
+        """Queue the router's packets for this client, to be written at the end of the turn."""
         link = self.link
         if link is None:
             return
-        taken, link.outgoing = link.outgoing, []
+        notifications, link.outgoing = link.outgoing, []
         link.is_woken = False
         if self.state is not _OPEN:
             return
         if self._pauses and not link.is_full:
             self._resume(_Pause.HELD)
-        if not taken:
+        if not notifications:
             return
-        last = taken[-1]
+        last = notifications[-1]
         if type(last) is bytes and self.screen is None and self.tracer is None:
-            data = last if len(taken) == 1 else b"".join(taken)  # type: ignore[arg-type]
+            data = last if len(notifications) == 1 else b"".join(notifications)  # type: ignore[arg-type]
             door = self._door
             door.figures.bytes_out += len(data)
             door.writes.append((self._wire.write, data))
         else:
-            self._write_rare(taken)
+            self._write_rare(notifications)
 
-    def _write_rare(self, taken: list[Notification]) -> None:
-        """Write what ends with a marker, or what hooks or a trace have to see."""
-        packets = [each for each in taken if isinstance(each, bytes)]
+    def _write_rare(self, notifications: list[Notification]) -> None:
+        """Write a batch that ends with a marker, or that hooks or a trace must see."""
+        packets = [item for item in notifications if isinstance(item, bytes)]
         if packets:
             self._write(b"".join(packets))
-        last = taken[-1]
+        last = notifications[-1]
         if last is UNSCHEDULE:
             if self._wire.is_full:
                 self._owes_ready = True
@@ -472,21 +474,21 @@ class RemoteLink:
             self._close()
 
     def end(self, reason: ReasonCode, *, has_will: bool = True) -> None:
-        """End the connection for a reason of ours."""
+        """End the connection for a reason given by this router."""
         if self.state is _OPEN and self.link is not None:
             self.link.disconnect(reason, is_told=True, has_will=has_will)
         elif self.state in {_WAITING, _ADMITTING}:
             self._close()
 
     def cut(self) -> None:
-        """Close at once; the router is told."""
+        """Close at once, and notify the router."""
         self._wire.abort()
         self.lost()
 
     # --- the CONNECT ---
 
     def _open(self, chunk: bytes) -> None:
-        """Take the first chunk: a CONNECT, and perhaps more."""
+        """Handle the first chunk: a CONNECT, perhaps with packets after it."""
         size = packet_end(chunk)
         try:
             if chunk[0] >> 4 != _CONNECT:
@@ -510,7 +512,7 @@ class RemoteLink:
             self._authenticate(connect)
 
     def admit(self, connect: Connect) -> None:
-        """Let the gate decide about a client, which has proved its identity if it has to."""
+        """Ask the gate about a client that has proved its identity, or does not have to."""
         self._connect = connect
         admission = self._door.admit(connect, self.peer, self._admitted)
         if admission is None:
@@ -519,7 +521,7 @@ class RemoteLink:
             self._admitted(admission)
 
     def _admitted(self, admission: Admission) -> None:
-        """Begin the link of a client that is let in, or refuse it."""
+        """Open the link of an admitted client, or refuse it."""
         connect, self._connect = self._connect, None
         if self.state is not _ADMITTING or connect is None:
             return
@@ -528,11 +530,13 @@ class RemoteLink:
             return
         if admission.client_id is not None:
             connect = replace(connect, client_id=admission.client_id)
-        said = connect.properties
-        if connect.password is not None or (said is not None and said.user_properties):
-            # The connection keeps it for its life, and nobody asks for these any more.
-            said = said and replace(said, user_properties=())
-            connect = replace(connect, password=None, properties=said)
+        properties = connect.properties
+        if connect.password is not None or (
+            properties is not None and properties.user_properties
+        ):
+            # The connection lives long, and nothing reads these two after the admission.
+            properties = properties and replace(properties, user_properties=())
+            connect = replace(connect, password=None, properties=properties)
         self.link = link = Link(
             self._door.mailbox,
             connect,
@@ -562,7 +566,7 @@ class RemoteLink:
         self._close()
 
     def _refuse_bytes(self, error: RemoteMqttError, chunk: bytes = b"") -> None:
-        """End a connection whose bytes are wrong, in the way that its state allows."""
+        """End a connection that sent malformed bytes; answer if its state allows it."""
         if self.state is _OPEN and self.link is not None:
             self._pause(_Pause.END)
             self.link.disconnect(error.reason_code, is_told=True)
@@ -574,21 +578,21 @@ class RemoteLink:
             self._door.figures.count_refusal(error.reason_code)
             self._close()
 
-    # --- a client that proves its identity ---
+    # --- authentication methods ---
 
     def _authenticate(self, connect: Connect) -> None:
-        """Begin with the method that a CONNECT names."""
-        begun = self._door.authenticate(connect, self.peer, self)
-        if isinstance(begun, Admission):
-            self.refuse(V5, begun.reason_code, begun.text)
+        """Start the authentication method that a CONNECT names."""
+        started = self._door.authenticate(connect, self.peer, self)
+        if isinstance(started, Admission):
+            self.refuse(V5, started.reason_code, started.text)
         else:
             assert connect.properties is not None
             self._connect = connect
-            self.proof = begun
-            begun.start(connect.properties.authentication_data)
+            self.proof = started
+            started.start(connect.properties.authentication_data)
 
     def _take_early(self, chunk: bytes) -> None:
-        """Take what comes before the client is in."""
+        """Handle packets that arrive before the client is admitted."""
         if self.proof is None:
             self._early += chunk
             return
@@ -598,13 +602,13 @@ class RemoteLink:
             self.refuse(V5, error.reason_code, str(error))
 
     def think(self) -> None:
-        """Read nothing while a step of the client's proof takes its time."""
+        """Pause reading while a step of the authentication is computed."""
         self._pause(_Pause.ADMISSION)
 
     # --- bytes ---
 
     def _push(self, chunk: bytes) -> None:
-        """Give a chunk to the router."""
+        """Pass a chunk to the router."""
         link = self.link
         assert link is not None
         if self.tracer is not None:
@@ -624,13 +628,13 @@ class RemoteLink:
             self._pause(_Pause.HELD)
 
     def _write(self, data: bytes) -> None:
-        """Write packets at once, seen by hooks and traces."""
+        """Write packets at once, through the packet filter and the trace."""
         if self.screen is not None:
             data = self.screen.outgoing(data)
         self._send(data)
 
     def _send(self, data: bytes) -> None:
-        """Write packets as they are; traces see them."""
+        """Write packets unchanged; the trace sees them."""
         if self.tracer is not None:
             self.tracer("out", data)
         self._door.figures.bytes_out += len(data)
@@ -643,55 +647,55 @@ class RemoteLink:
             self._resume(_Pause.ADMISSION)
 
     def proved(self, user: str, data: bytes | None) -> None:
-        """Let a client in that has proved its identity; see `Candidate`."""
+        """Admit a client that has proved its identity; see `Candidate`."""
         connect = self._connect
         if self.state is _ADMITTING and connect is not None:
             self.peer = self.peer._replace(user=user)
-            # What the method says last goes back in the CONNACK, with the method's name.
+            # The last data of the method is sent in the CONNACK, with the method's name.
             assert connect.properties is not None
-            said = replace(connect.properties, authentication_data=data)
-            self.admit(replace(connect, properties=said))
+            properties = replace(connect.properties, authentication_data=data)
+            self.admit(replace(connect, properties=properties))
 
     def fail(self, reason: ReasonCode, text: str) -> None:
         """Refuse a client, or end its connection; see `Candidate`."""
         if self.state is _ADMITTING:
             self.refuse(V5, reason, text)
         elif self.link is not None:
-            said = reason if reason in DISCONNECT_CODES else ReasonCode.NOT_AUTHORIZED
-            self.link.disconnect(said, is_told=True)
+            code = reason if reason in DISCONNECT_CODES else ReasonCode.NOT_AUTHORIZED
+            self.link.disconnect(code, is_told=True)
 
     # --- pauses ---
 
     def hold(self) -> None:
-        """Read nothing: readers of what this client publishes do not keep up."""
+        """Pause reading: subscribers do not keep up with what this client publishes."""
         self._door.figures.held += 1
         self._pause(_Pause.READERS)
 
     def release(self) -> None:
-        """Read on."""
+        """Resume reading."""
         self._resume(_Pause.READERS)
 
-    def _pause(self, why: int) -> None:
-        """Read nothing for a reason."""
+    def _pause(self, reason: int) -> None:
+        """Pause reading for a reason."""
         if not self._pauses:
             self._wire.pause()
-        self._pauses |= why
+        self._pauses |= reason
 
-    def _resume(self, why: int) -> None:
-        """Drop a reason; without any, read on."""
-        if self._pauses and self._pauses & why:
-            self._pauses &= ~why
+    def _resume(self, reason: int) -> None:
+        """Remove a reason for the pause; resume reading when none is left."""
+        if self._pauses and self._pauses & reason:
+            self._pauses &= ~reason
             if not self._pauses and self.state in _READS:
                 self._wire.resume()
 
     def _read_on(self) -> None:
-        """Hand on what a read held beyond its packets for one turn."""
+        """Process the packets that the last read held beyond the limit of one turn."""
         self._resume(_Pause.TURN)
         if self.state in _READS:
             self.receive(b"")
 
     def _slow_down(self, packets: int, size: int) -> None:
-        """Stop reading for as long as the rate limits say."""
+        """Pause reading for as long as the rate limits require."""
         assert self._limiter is not None
         pause = self._limiter.spend(packets, size, self._door.clock())
         if pause > 0 and self.state is _OPEN:
@@ -702,7 +706,7 @@ class RemoteLink:
     # --- ends ---
 
     def _run_out(self) -> None:
-        """End a connection that was silent for too long."""
+        """End a connection whose client was silent for too long."""
         if self.state is _OPEN and self.link is not None:
             self._patience = self._door.limits.linger or LEAST_LINGER
             self._silent_since = self._door.clock()
@@ -714,7 +718,7 @@ class RemoteLink:
             self.cut()
 
     def _close(self) -> None:
-        """Close once the last bytes have left."""
+        """Close after the last bytes were sent."""
         self.state = _CLOSING
         self._early = b""
         self._is_active = False
@@ -731,7 +735,7 @@ class RemoteLink:
 
 
 def _level_of(connect: bytes) -> int:
-    """Return the protocol level of a CONNECT that was refused; 0 if it does not get to it."""
+    """Return the protocol level of a refused CONNECT; 0 if it is cut off before that field."""
     start = body_start(connect) if connect else 0
     level = start + 2 + int.from_bytes(connect[start : start + 2], "big")
     return connect[level] if level < len(connect) else 0

@@ -1,9 +1,9 @@
-"""The driver of a connection over a plain socket, TCP or Unix: nothing between it and the poll.
+"""The driver of a connection over a plain socket, TCP or Unix, without asyncio streams.
 
-A router has thousands of them, most of which wait. So a connection is one object and a file
-descriptor, which reads into what it hands on, writes at once, and keeps only what the system
-did not take. Whatever would cost each connection a system call of its own is inherited from the
-listener, or asked for when it is needed.
+A router has thousands of mostly idle connections. So a connection is one object and
+one file descriptor. It passes on each read without copying, writes at once, and buffers only
+what the system did not accept. To save system calls per connection, options are inherited from
+the listener, or applied when they are needed.
 """
 
 import contextlib
@@ -20,24 +20,24 @@ from callboard.mqtt.port.remote_link import Door, RemoteLink
 from callboard.mqtt.port.stream import MOST_ARRIVED, WRITE_BUFFER, Entrance, host_of
 from callboard.support.dataclass import dataclass
 
-#: Bytes of one read. Larger ones cost a mapping of memory each, and the rest is read anyway,
-#: as the socket stays ready.
+#: Bytes of one read. A larger buffer costs a memory mapping per read; the socket stays ready,
+#: so the rest is read next time.
 READ_SIZE: Final = 64 * 1024
 
-#: Connections that are accepted before others have their turn.
+#: Connections accepted in a row before other sockets are served.
 ACCEPTS: Final = 64
 
-#: Seconds for which the system (Linux) keeps a connection to itself until something comes: it
-#: is accepted together with its CONNECT then, which saves a wake-up and a poll.
+#: Seconds for which Linux holds back a new connection until data arrives. It is then accepted
+#: together with its CONNECT, which saves a wake-up and a poll.
 SILENCE: Final = 1
 
 
 @dataclass(slots=True, eq=False)
 class SocketStream(ConnectionOwner):
-    """Carries the bytes of a `RemoteLink`; it is the `Wire`.
+    """The `ClientWire` of a `RemoteLink` over a socket that does not block.
 
-    It takes a CONNECT, or begins to wait for it, on a socket that does not block. The
-    descriptor is -1 once it is closed.
+    It tries to read a CONNECT at once, before it waits for one. The descriptor is -1 after
+    the socket was closed.
     """
 
     door: InitVar[Door]
@@ -46,11 +46,11 @@ class SocketStream(ConnectionOwner):
     _runner: Runner
     _buffer: bytearray | None = None
     _is_closing: bool = False
-    #: Whether the client has closed, at least for writing.
+    #: Whether the client has closed the connection, at least for writing.
     _has_ended: bool = False
-    #: Has the socket once nothing follows.
+    #: Owns the socket while it is closed in an orderly way.
     _parting: Parting | None = None
-    #: Events that the poller is asked for.
+    #: Events for which the socket is registered with the selector.
     _watched: int = 0
     is_full: bool = False
     remote: RemoteLink = field(init=False)
@@ -61,10 +61,10 @@ class SocketStream(ConnectionOwner):
         self._runner.selector.register(self._descriptor, EVENT_READ, self._ready)
         self._ready(EVENT_READ)
 
-    # --- what the poll calls ---
+    # --- calls of the selector ---
 
     def _ready(self, events: int) -> None:
-        """Hand a read on, unless another connection of the same poll has ended this one."""
+        """Process events, unless the socket was closed by another one in the same poll."""
         if events & self._watched & EVENT_WRITE:
             self._write_rest()
         if not events & self._watched & EVENT_READ:
@@ -83,21 +83,21 @@ class SocketStream(ConnectionOwner):
             self.remote.hang_up()
 
     def broken(self, error: BaseException) -> None:
-        """Close at once: what was read may be handled by half."""
+        """Close at once: the data of the last read may be only partly processed."""
         self._end()
 
     def _write_rest(self) -> None:
-        """Write what waits."""
+        """Write buffered bytes."""
         buffer = self._buffer
         assert buffer is not None
         try:
-            sent = os.write(self._descriptor, buffer)
+            count = os.write(self._descriptor, buffer)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             self._end()
             return
-        del buffer[:sent]
+        del buffer[:count]
         if not buffer:
             self._buffer = None
             self._watch(self._watched & ~EVENT_WRITE)
@@ -106,39 +106,45 @@ class SocketStream(ConnectionOwner):
             self.remote.drained()
 
     def _watch(self, events: int) -> None:
-        """Ask the poller for these events from here on; without any it forgets the socket."""
-        before, self._watched = self._watched, events
+        """Set the events to wait for; without any the socket is unregistered."""
+        previous, self._watched = self._watched, events
         selector = self._runner.selector
-        if not before and events:
+        if not previous and events:
             selector.register(self._descriptor, events, self._ready)
-        elif before and not events:
+        elif previous and not events:
             selector.unregister(self._descriptor)
-        elif events != before:
+        elif events != previous:
             selector.modify(self._descriptor, events, self._ready)
 
     def _end(self) -> None:
-        """Close the socket, and tell the link; a second call does nothing."""
+        """Close the socket, and notify the link; a second call does nothing."""
         descriptor = self._give_up()
         if descriptor >= 0:
-            with contextlib.suppress(OSError):  # the other side has reset it
+            with contextlib.suppress(OSError):  # the client has reset it
                 os.close(descriptor)
             self._ended()
 
     def _part(self) -> None:
-        """Close the socket behind what waits, and tell the link when the client has too."""
+        """Close the socket after buffered bytes are sent.
+
+        Notify the link when the client closed.
+        """
         rest = self._buffer or b""
-        if self._has_ended and not rest:  # nothing can come any more that would be answered
+        if self._has_ended and not rest:  # the client sends nothing more that needs an answer
             self._end()
             return
         descriptor = self._give_up()
         if descriptor >= 0:
-            # With a family and a kind, whichever, the system is not asked for them.
+            # The family and the type are not used; without them the system would be asked.
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
             self._parting = Parting(self._runner, sock, self._ended, rest)
             self._parting.begin()
 
     def _give_up(self) -> int:
-        """Return the descriptor, which is no longer ours; -1 for the second time."""
+        """Return the descriptor and give up its ownership.
+
+        Return -1 if that was done before.
+        """
         descriptor = self._descriptor
         if descriptor >= 0:
             self._watch(0)
@@ -148,15 +154,15 @@ class SocketStream(ConnectionOwner):
         return descriptor
 
     def _ended(self, _: object = None) -> None:
-        """Tell the link that the socket is closed."""
+        """Notify the link that the socket is closed."""
         self._parting = None
         self.remote.lost()
-        del self.remote  # it refers back, and both are to go at once
+        del self.remote  # breaks the reference cycle, so that both are freed at once
 
-    # --- what the link calls ---
+    # --- calls of the link ---
 
     def write(self, data: bytes) -> None:
-        """Send bytes; what the socket does not take waits."""
+        """Send bytes; buffer the rest that the socket does not accept."""
         buffer = self._buffer
         if buffer is not None:
             buffer += data
@@ -164,16 +170,16 @@ class SocketStream(ConnectionOwner):
             return
         else:
             try:
-                sent = os.write(self._descriptor, data)
+                count = os.write(self._descriptor, data)
             except (BlockingIOError, InterruptedError):
-                sent = 0
-            except OSError:  # the link is in the middle of something
+                count = 0
+            except OSError:  # not `_end()` now: the link has called us, and is not done
                 self._is_closing = True
                 self._runner.loop.call_soon(self._end)
                 return
-            if sent == len(data):
+            if count == len(data):
                 return
-            buffer = self._buffer = bytearray(memoryview(data)[sent:])
+            buffer = self._buffer = bytearray(memoryview(data)[count:])
             self._watch(self._watched | EVENT_WRITE)
         self.is_full = len(buffer) > WRITE_BUFFER
 
@@ -182,18 +188,18 @@ class SocketStream(ConnectionOwner):
         self._watch(self._watched & ~EVENT_READ)
 
     def resume(self) -> None:
-        """Read on."""
+        """Resume reading."""
         if not self._is_closing:
             self._watch(self._watched | EVENT_READ)
 
     def read_arrived(self) -> None:
-        """Hand on what has arrived by now, as much as the system keeps of a connection."""
+        """Read and pass on all data that has arrived, up to the system's buffer size."""
         for _ in range(MOST_ARRIVED // READ_SIZE):
             if self._is_closing:
                 return
             try:
                 data = os.read(self._descriptor, READ_SIZE)
-            except OSError:  # there is no more, or the poll will find out
+            except OSError:  # no data is left, or the next poll reports the error
                 return
             if not data:
                 self._has_ended = True
@@ -202,21 +208,21 @@ class SocketStream(ConnectionOwner):
             self.remote.receive(data)
 
     def close(self) -> None:
-        """Close once everything has left, and the client has closed."""
+        """Close after all bytes are sent and the client has closed."""
         if not self._is_closing:
             self._is_closing = True
             self.pause()
             self._runner.loop.call_soon(self._part)
 
     def abort(self) -> None:
-        """Close at once: there may be no loop any more that would do it later."""
+        """Close at once, without the loop: it may have stopped already."""
         if self._parting is not None:
             self._parting.abort()
         else:
             self._end()
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call something once, in a while."""
+        """Call a function once, after some seconds."""
         if seconds > 0:
             self._runner.loop.call_later(seconds, call)
         else:
@@ -225,13 +231,13 @@ class SocketStream(ConnectionOwner):
 
 @dataclass(eq=False, repr=False)
 class SocketServer:
-    """Accepts connections of one port, on a socket that is bound."""
+    """Accepts connections of one port, on a bound socket."""
 
     _door: Door
     _entrance: Entrance
     sock: InitVar[socket.socket]
     _runner: Runner
-    #: Takes descriptor and host of each connection, where it is more than a plain one.
+    #: Takes descriptor and host of each connection, if the port is not a plain one.
     _begin: Callable[[int, str], object] | None = None
 
     def __post_init__(self, sock: socket.socket) -> None:
@@ -241,10 +247,10 @@ class SocketServer:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if hasattr(socket, "TCP_DEFER_ACCEPT"):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, SILENCE)
-        self._go_on()
+        self._resume()
 
     def close(self) -> None:
-        """Accept no connection any more."""
+        """Stop accepting connections."""
         sockets, self.sockets = self.sockets, []
         for sock in sockets:
             if sock in self._runner.selector.get_map():
@@ -252,36 +258,38 @@ class SocketServer:
             sock.close()
 
     def _accept(self, _: int) -> None:
-        """Accept a run of connections."""
+        """Accept a batch of connections."""
         for _ in range(ACCEPTS):
             if not self.sockets:
                 return
             try:
-                # What `accept` itself calls: a descriptor is enough here, and an object of
-                # the module `socket` costs as much as the system call.
+                # `socket.accept` calls this, too. A descriptor is enough here; a socket object
+                # costs as much as the system call.
                 descriptor, address = self.sockets[0]._accept()  # type: ignore[attr-defined]  # noqa: SLF001
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError:  # no descriptor is free: the system keeps them until one is
+            except (
+                OSError
+            ):  # out of descriptors: the system queues connections until one is free
                 self._rest()
                 return
-            where = host_of(address)
-            if self._door.is_full(where[1]):
+            source = host_of(address)
+            if self._door.is_full(source[1]):
                 os.close(descriptor)
                 continue
             os.set_blocking(descriptor, False)
             if self._begin is not None:
-                self._begin(descriptor, where[1])
+                self._begin(descriptor, source[1])
                 continue
-            peer = Peer(*where, self._entrance.address)
+            peer = Peer(*source, self._entrance.address)
             SocketStream(self._door, peer, descriptor, self._runner)
 
     def _rest(self) -> None:
-        """Accept no connection for a second."""
+        """Stop accepting connections for a second."""
         self._runner.selector.unregister(self.sockets[0])
-        self._runner.loop.call_later(1.0, self._go_on)
+        self._runner.loop.call_later(1.0, self._resume)
 
-    def _go_on(self) -> None:
-        """Accept connections from here on."""
+    def _resume(self) -> None:
+        """Accept connections again."""
         if self.sockets:
             self._runner.selector.register(self.sockets[0], EVENT_READ, self._accept)

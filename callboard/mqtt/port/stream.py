@@ -1,4 +1,4 @@
-"""The driver of a connection over a transport of asyncio: TLS, and WebSocket above it."""
+"""The driver of a connection over an asyncio transport: TLS, and the base of WebSocket."""
 
 import asyncio
 import logging
@@ -13,10 +13,10 @@ from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.remote_link import Door, RemoteLink
 from callboard.mqtt.wire.reason_code import ReasonCode
 
-#: Bytes that wait to be sent to a client before the router has to wait.
+#: Unsent bytes to a client above which the router must wait.
 WRITE_BUFFER: Final = 256 * 1024
 
-#: Bytes that the system keeps of one connection at most, and some more.
+#: An upper bound for the bytes that the system buffers for one connection.
 MOST_ARRIVED: Final = 8 << 20
 
 
@@ -24,14 +24,14 @@ _log = logging.getLogger("callboard.mqtt")
 
 
 class Entrance(NamedTuple):
-    """The listener that a connection came to."""
+    """The listener that accepted a connection."""
 
     address: str
     has_tenants: bool = False
 
 
 class TransportStream(asyncio.Protocol):
-    """Carries the bytes of a `RemoteLink`; it is the `Wire`."""
+    """The `ClientWire` of a `RemoteLink` over a transport."""
 
     _transport: asyncio.Transport
 
@@ -42,17 +42,17 @@ class TransportStream(asyncio.Protocol):
         self._kept: socket.socket | None = None
         self._parting: Parting | None = None
         self.is_full = False
-        #: None before there is one, and after it has ended.
+        #: None until the connection is made, and after it has ended.
         self.remote: RemoteLink | None = None
 
-    # --- what asyncio calls ---
+    # --- calls of asyncio ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for a CONNECT."""
+        """Start to wait for a CONNECT."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
         if self._entrance.has_tenants and not _is_tenant(self._peer().tenant):
-            _log.warning("a certificate at %s names no tenant", self._entrance.address)
+            _log.warning("a certificate at %s does not name a tenant", self._entrance.address)
             self._door.figures.count_refusal(ReasonCode.NOT_AUTHORIZED)
             self._transport.abort()
         self.remote = RemoteLink(self._door, self, self._peer())
@@ -62,37 +62,37 @@ class TransportStream(asyncio.Protocol):
         return peer_of(self._transport, self._entrance)
 
     def data_received(self, data: bytes) -> None:
-        """Hand a read on."""
+        """Pass on the bytes of a read."""
         if self.remote is not None:
             self.remote.receive(data)
 
     def pause_writing(self) -> None:
-        """Take note that the client does not read."""
+        """Record that the client does not read."""
         self.is_full = True
 
     def resume_writing(self) -> None:
-        """Take note that it does again."""
+        """Report that the client reads again."""
         self.is_full = False
         if self.remote is not None:
             self.remote.drained()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Tell the link, after a connection that we have ended when the client has as well."""
-        kept, self._kept = self._kept, None
-        if kept is None:
+        """Notify the link; after our own close, wait first until the client closes, too."""
+        sock, self._kept = self._kept, None
+        if sock is None:
             self._ended()
         else:
-            self._parting = Parting(self._runner, kept, self._ended)
+            self._parting = Parting(self._runner, sock, self._ended)
             self._parting.begin()
 
     def _ended(self, _: object = None) -> None:
-        """Tell the link that the socket is closed."""
+        """Notify the link that the socket is closed."""
         self._parting = None
-        remote, self.remote = self.remote, None  # it refers back; both are to go at once
+        remote, self.remote = self.remote, None  # breaks the reference cycle
         if remote is not None:
             remote.lost()
 
-    # --- what the link calls ---
+    # --- calls of the link ---
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -104,19 +104,19 @@ class TransportStream(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
+        """Resume reading."""
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def read_arrived(self) -> None:
-        """Hand on what has arrived by now, as the loop does it after a poll."""
+        """Read and pass on all that has arrived, as the loop does after a poll."""
         transport: Any = self._transport
-        # asyncio has no public word for a read, nor for what is below TLS.
+        # asyncio lacks a public function for a read, nor for the transport below TLS.
         below = getattr(transport, "_ssl_protocol", None)
         socket_transport: Any = transport
         if below is not None:
             socket_transport = below._transport  # noqa: SLF001
-            below._do_read()  # noqa: SLF001  (what it has read while the link was paused)
+            below._do_read()  # noqa: SLF001  (data decrypted while reading was paused)
         poll = select.poll()
         poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         for _ in range(MOST_ARRIVED // WRITE_BUFFER):
@@ -125,16 +125,17 @@ class TransportStream(asyncio.Protocol):
             socket_transport._read_ready()  # noqa: SLF001
 
     def close(self) -> None:
-        """Close once everything has left, and the client has closed."""
+        """Close after everything was sent and the client has closed."""
         if not self._transport.is_closing():
-            # The transport closes its descriptor, with bytes in it or not; the socket stays.
+            # The transport closes its descriptor even with unread bytes in it, so the
+            # socket is duplicated.
             ours = self._transport.get_extra_info("socket")
             descriptor = os.dup(ours.fileno())
             self._kept = socket.socket(ours.family, ours.type, ours.proto, descriptor)
             self._transport.close()
 
     def end(self, reason: str) -> None:
-        """Close for a reason that is none of MQTT's: the client's certificate was revoked."""
+        """Close because the client's certificate was revoked."""
         _log.warning("a client from %s ends: %s", self._entrance.address, reason)
         if self.remote is None:
             self.abort()
@@ -151,12 +152,12 @@ class TransportStream(asyncio.Protocol):
         self._transport.abort()
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call something once, in a while."""
+        """Call a function once, after some seconds."""
         self._runner.loop.call_later(seconds, call)
 
 
 def _is_tenant(name: str) -> bool:
-    """Whether an organisation can stand in topics, below which nobody else's are."""
+    """Return whether an organisation can be one level of a topic, so that tenants are apart."""
     return name.isprintable() and bool(name) and not set("/+#") & set(name)
 
 
@@ -165,12 +166,12 @@ def peer_of(transport: asyncio.BaseTransport, entrance: Entrance) -> Peer:
     certificate = transport.get_extra_info("peercert") or {}
     subject = {name: value for part in certificate.get("subject", ()) for name, value in part}
     tenant = subject.get("organizationName", "") if entrance.has_tenants else ""
-    where = host_of(transport.get_extra_info("peername"))
-    return Peer(*where, entrance.address, subject, tenant)
+    source = host_of(transport.get_extra_info("peername"))
+    return Peer(*source, entrance.address, subject, tenant)
 
 
 def host_of(address: object) -> tuple[str, str]:
-    """Return the text of a socket's address, and the host in it; empty for a Unix socket."""
+    """Return a socket address as text, and its host; the host of a Unix socket is empty."""
     if not isinstance(address, tuple):
         return "unix", ""
     host, port = address[0], address[1]

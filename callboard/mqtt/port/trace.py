@@ -1,7 +1,7 @@
-"""Traces: what one client sends and gets, packet by packet.
+"""Traces: the packets of one client, in both directions.
 
-A trace begins with the first request for it, keeps the last packets, and ends half a minute
-after the last request: without requests a router decodes nothing.
+A trace starts with the first request for it, keeps the last packets, and ends half a minute
+after the last request, so without requests no packet is decoded.
 """
 
 from collections import deque
@@ -15,11 +15,11 @@ from callboard.mqtt.wire.framing import split_packets
 from callboard.mqtt.wire.packet import Publish
 from callboard.support.redaction import HIDDEN
 
-#: Packets of one client that wait for the next look.
+#: Packets of one client that are kept for the next request.
 KEPT: Final = 1_000
-#: Seconds without a look after which a trace ends.
+#: Seconds after the last request at which a trace ends.
 PATIENCE: Final = 30.0
-#: Clients that are traced at a time.
+#: Clients that can be traced at a time.
 MOST: Final = 16
 #: Bytes of a payload that are shown.
 SHOWN: Final = 64
@@ -37,46 +37,46 @@ class Trace:
         self.remote: RemoteLink | None = None
 
     def note(self, direction: str, data: bytes) -> None:
-        """Take a chunk of whole packets, and keep each as values."""
+        """Add a chunk of whole packets, each as a dictionary."""
         for packet in split_packets(data):
             try:
-                shown = show_packet(packet, self.version)
+                view = show_packet(packet, self.version)
             except RemoteMqttError as error:
-                shown = {"packet": "?", "error": str(error)}
+                view = {"packet": "?", "error": str(error)}
             self.count += 1
-            about = {"number": self.count, "time": self._clock(), "direction": direction}
-            self.packets.append(about | shown)
+            head = {"number": self.count, "time": self._clock(), "direction": direction}
+            self.packets.append(head | view)
 
 
 def show_packet(data: bytes, version: int) -> dict[str, Any]:
-    """Return a packet as values that JSON has."""
+    """Return a packet as a dictionary of JSON values."""
     packet = decode_packet(data, version)
-    shown: dict[str, Any] = {"packet": type(packet).__name__, "bytes": len(data)}
+    view: dict[str, Any] = {"packet": type(packet).__name__, "bytes": len(data)}
     for name in type(packet).__slots__:
         value = getattr(packet, name)
         if name == "properties":
             if value is not None:
-                shown |= {
-                    key: HIDDEN if key == "authentication_data" else _plain(each)
+                view |= {
+                    key: HIDDEN if key == "authentication_data" else _plain(item)
                     for key in type(value).__slots__
-                    if (each := getattr(value, key)) not in (None, ())
+                    if (item := getattr(value, key)) not in (None, ())
                 }
         elif name == "password":
-            shown[name] = None if value is None else HIDDEN
+            view[name] = None if value is None else HIDDEN
         elif name == "payload" and isinstance(packet, Publish):
-            shown["size"] = len(value)
-            shown["payload"] = value[:SHOWN].decode(errors="replace")
+            view["size"] = len(value)
+            view["payload"] = value[:SHOWN].decode(errors="replace")
         else:
-            shown[name] = _plain(value)
-    return shown
+            view[name] = _plain(value)
+    return view
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that JSON has."""
+    """Convert a value to a JSON value."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value if isinstance(value, int | str | bool | None) else str(value)
 
 
@@ -90,9 +90,9 @@ class Tracer:
     def look(
         self, client_id: str, remote: RemoteLink | None, since: int
     ) -> dict[str, Any] | None:
-        """Return a client's packets after number `since`; None when too many are traced.
+        """Return a client's packets after number `since`; None if too many clients are traced.
 
-        The first look begins the trace; a client that connects again is found by the next one.
+        The first request starts the trace. After a reconnect the next request continues it.
         """
         self._end_forgotten()
         if (trace := self._traces.get(client_id)) is None:
@@ -105,7 +105,7 @@ class Tracer:
             if remote is not None and remote.link is not None:
                 trace.version = remote.link.connect.version
                 remote.tracer = trace.note
-        packets = [each for each in trace.packets if each["number"] > since]
+        packets = [packet for packet in trace.packets if packet["number"] > since]
         return {"connected": remote is not None, "count": trace.count, "packets": packets}
 
     def _end_forgotten(self) -> None:

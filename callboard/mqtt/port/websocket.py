@@ -1,7 +1,8 @@
 """The driver of a connection over WebSocket: binary frames with the bytes of MQTT.
 
-Sub-protocol `mqtt` for 3.1.1 and 5 (MQTT 5, section 6). Packets and frames need not agree: the
-bytes of all frames are one stream. The protocol itself is the core of the package `websockets`.
+The sub-protocol is `mqtt` for 3.1.1 and 5 (MQTT 5, section 6). A packet may span frames, and a
+frame may hold several packets: the bytes of all frames are one stream. The core of the package
+`websockets` implements the WebSocket protocol.
 """
 
 from collections.abc import Sequence
@@ -25,14 +26,14 @@ from callboard.support.host_guard import Asking, HostGuard, Refusal, is_loopback
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 #: The first byte of a pong.
 PONG: Final = 0x8A
-#: The guard of a listener that says nothing of its hosts.
+#: The guard of a listener without a setting of hosts.
 ANY: Final = HostGuard(hosts=("*",))
-#: A frame may be this much larger than a packet; the core limits the handshake itself.
+#: Bytes that a frame may be larger than a packet; the core limits the handshake itself.
 HANDSHAKE_BYTES: Final = 64 * 1024
 
 
 class WebSocketStream(TransportStream):
-    """Carries the bytes of a `RemoteLink` in frames; it is the `Wire`."""
+    """The `ClientWire` of a `RemoteLink` over WebSocket frames."""
 
     def __init__(
         self,
@@ -42,15 +43,15 @@ class WebSocketStream(TransportStream):
         origins: Sequence[str] = (),
         guard: HostGuard = ANY,
     ) -> None:
-        """Begin with the handshake.
+        """Start with the WebSocket handshake.
 
         Args:
-            door: what all connections share.
-            entrance: the listener that it came to.
-            runner: that serves it.
-            origins: web sites whose pages may connect; empty for all, but where everybody may
-                do everything for those of this machine.
-            guard: hosts by which the listener is reached.
+            door: the router's client connections.
+            entrance: the listener that accepted the connection.
+            runner: serves the connection.
+            origins: web sites whose pages may connect. If it is empty, all may; but on a router
+                without authentication, only pages of this machine.
+            guard: the names under which the listener can be reached.
         """
         super().__init__(door, entrance, runner)
         self._takes_all = bool(origins) or not door.is_unguarded()
@@ -61,19 +62,19 @@ class WebSocketStream(TransportStream):
             max_size=2 * door.limits.packet_size + HANDSHAKE_BYTES,
         )
 
-    # --- what asyncio calls ---
+    # --- calls of asyncio ---
 
     def data_received(self, data: bytes) -> None:
-        """Hand on what the frames of a read hold."""
+        """Pass on the payloads of the frames in a read."""
         self._core.receive_data(data)
         self._take_events()
 
     def eof_received(self) -> None:
-        """Let the transport close."""
+        """Handle the client's end of the stream; the transport closes then."""
         self._core.receive_eof()
         self._take_events()
 
-    # --- what the link calls ---
+    # --- calls of the link ---
 
     def write(self, data: bytes) -> None:
         """Send bytes in one frame."""
@@ -82,13 +83,13 @@ class WebSocketStream(TransportStream):
             self._send()
 
     def close(self) -> None:
-        """Close with a closing frame, once everything has left."""
+        """Send a closing frame, and close after everything was sent."""
         self._fail(CloseCode.NORMAL_CLOSURE)
 
     # --- frames ---
 
     def _take_events(self) -> None:
-        """Take what the core found in the frames of a read."""
+        """Process the frames of a read."""
         payloads: list[bytes] = []
         for event in self._core.events_received():
             if isinstance(event, Request):
@@ -107,16 +108,16 @@ class WebSocketStream(TransportStream):
             self._hang_up()
 
     def _has_ended_early(self) -> bool:
-        """Return whether a wrong frame, or a closing one, came in one read with the request.
+        """Return whether a malformed or closing frame arrived in the same read as the request.
 
-        The core reads nothing behind it, and says nothing, as the connection was not open yet.
+        The core ignores the data after such a frame, because the connection was not open yet.
         """
         core = self._core
         is_wrong = core.parser_exc is not None and not isinstance(core.parser_exc, EOFError)
         return core.state is OPEN and (is_wrong or core.close_rcvd is not None)
 
     def _shake_hands(self, request: Request) -> None:
-        """Answer the request, and begin the link if it is accepted."""
+        """Answer the request, and start the link if it is accepted."""
         refusal = self._refusal(request)
         if refusal is None:
             response = self._core.accept(request)
@@ -125,10 +126,10 @@ class WebSocketStream(TransportStream):
         self._core.send_response(response)
 
     def _refusal(self, request: Request) -> Refusal | None:
-        """Return why a request is refused before the handshake; None if it is not."""
-        found = request.headers.get_all
-        fetched = request.headers.get_all("Sec-Fetch-Site")
-        asking = Asking(found("Host"), found("Origin"), "".join(fetched), request.path)
+        """Return the reason to refuse a request; None to accept it."""
+        values = request.headers.get_all
+        sites = request.headers.get_all("Sec-Fetch-Site")
+        asking = Asking(values("Host"), values("Origin"), "".join(sites), request.path)
         if (refusal := self._guard.host_refusal(asking, programs=True)) is not None:
             return refusal
         if asking.origins and self._is_foreign(asking.origins[0]):
@@ -137,7 +138,7 @@ class WebSocketStream(TransportStream):
         return None
 
     def _is_foreign(self, origin: str) -> bool:
-        """Return whether a page of another site would do here what it likes."""
+        """Return whether a page of another site could use a router without a guard."""
         if self._takes_all:
             return False
         try:
@@ -147,21 +148,21 @@ class WebSocketStream(TransportStream):
         return not is_loopback(name)
 
     def _fail(self, code: CloseCode) -> None:
-        """Close with a closing frame."""
+        """Send a closing frame, and close."""
         with suppress(InvalidState):
             self._core.send_close(code)
         self._send()
         self._hang_up()
 
     def _hang_up(self) -> None:
-        """Let the connection end behind what was written."""
+        """Close the connection after everything was sent."""
         super().close()
         if self.remote is not None and self.remote.state is not ClientState.CLOSING:
             self.remote.hang_up()
 
     def _send(self) -> None:
-        """Write what the core wants to send."""
+        """Write the output of the core."""
         for data in cast("list[Any]", self._core.data_to_send()):
-            # A client that sends pings and reads no pongs would have us keep them.
+            # Pongs are dropped for a client that sends pings but does not read.
             if data and not (self.is_full and data[0] == PONG):
                 self._transport.write(data)

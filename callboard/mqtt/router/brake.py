@@ -1,15 +1,14 @@
-"""Brakes: publishers wait for readers whose backlog nears the capacity of their log.
+"""Brakes: back-pressure on publishers while a reader's backlog nears its log's capacity.
 
-Readers with QoS 1 or 2 are to lose nothing while they are connected. When one of them is
-behind by half of the capacity of its filter's log, the log is braked: its publishers are held
-until no reader is behind by more than a quarter, and meanwhile the log drops nothing. From a
-held client, acknowledgements are still taken, since other publishers may wait for them, and so
-are pings. All its other packets wait in their order, unacknowledged; above `HELD_BYTES` of them
-the client's socket is not read.
+Connected readers with QoS 1 or 2 must not lose messages. When the backlog of one exceeds half
+of the capacity of its filter's log, the log is braked: it drops nothing, and its publishers are
+held until no backlog exceeds a quarter. Acknowledgements and pings of a held client are still
+processed, since other publishers may wait for them. All its other packets wait in order,
+unacknowledged; above `HELD_BYTES` of them the client's socket is not read.
 
-A reader that neither takes nor acknowledges anything for `acknowledge_patience` seconds is
+A reader that neither receives nor acknowledges anything for `acknowledge_patience` seconds is
 passed over until it does. Then its log drops the oldest messages, which are reported as lost.
-Brakes cost nothing before a log has filled half of its segments.
+Brakes cost nothing until a log has filled half of its segments.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,13 +30,13 @@ from callboard.mqtt.wire.framing import packet_end
 from callboard.mqtt.wire.packet import PacketType
 from callboard.support.dataclass import dataclass
 
-#: What waits of a held client before its wire is read no more.
+#: Bytes of a held client's waiting packets above which its socket is not read.
 HELD_BYTES: Final = 256 * 1024
 
-#: The same for clients within the process, which nobody can stop: more is taken anyway.
+#: The same for clients in the process. They cannot be paused, so above this all is processed.
 LOCAL_BYTES: Final = 16 << 20
 
-#: How many times its segments a braked log may have: what its publishers had sent already.
+#: Factor on a braked log's number of segments, for messages that its publishers had sent.
 GUARD: Final = 8
 
 _AHEAD: Final = (
@@ -49,7 +48,7 @@ Token = tuple[int, ...]
 
 
 class _Laggard:
-    """A reader that a log is braked for: how far it was, since when."""
+    """A reader for which a log is braked: its last progress, and since when it is stuck."""
 
     def __init__(self, token: Token, now: float) -> None:
         self.token = token
@@ -58,11 +57,11 @@ class _Laggard:
 
 @dataclass(eq=False)
 class _Brake:
-    """What a braked log waits for, and who is held for it, in this order."""
+    """The state of a braked log: the readers it waits for, and the held publishers in order."""
 
     laggards: dict[DataRequest, _Laggard] = field(default_factory=dict)
     held: dict[Connection, None] = field(default_factory=dict)
-    #: The segment that the log began last when its readers were looked at.
+    #: The newest segment of the log when its readers were last checked.
     newest: Segment | None = None
 
 
@@ -71,10 +70,10 @@ class Brakes:
 
     Attributes:
         braked: by log.
-        passed: readers that nobody waits for, until they do something, or until a time.
-        due: when to look next, though nothing happens; None is never.
-        grace: until when logs drop nothing of what a router before had for its readers, who
-            were connected and come back one by one.
+        passed: readers that are passed over, until they make progress or until a time.
+        due: when to check next without any event; None is never.
+        grace: until this time logs do not drop messages restored from the journal: their
+            readers were connected before the restart, and reconnect one by one.
     """
 
     def __init__(self, logs: Logs, delivery: Delivery, effects: Effects) -> None:
@@ -89,13 +88,13 @@ class Brakes:
     # --- appending ---
 
     def press(self, log: FilterLog, publisher: Session | None) -> None:
-        """Take note of an append to a log that has filled half of its segments.
+        """Handle an append to a log that has filled half of its segments.
 
-        Brakes it for its laggards and holds the publisher, or lets it drop segments.
+        Brakes the log for its laggards and holds the publisher, or lets the log drop segments.
         """
         brake = self.braked.get(log)
         if brake is None or brake.newest is not log.segments[-1]:
-            brake = self._look(log, brake or _Brake())
+            brake = self._check(log, brake or _Brake())
         if not brake.laggards:
             if self._effects.now < self.grace:
                 log.is_swollen = False
@@ -108,17 +107,17 @@ class Brakes:
                 self._effects.meters.braked += 1
             brake.held[connection] = None
 
-    def _look(self, log: FilterLog, brake: _Brake) -> _Brake:
-        """Find the readers of a log that are far behind."""
+    def _check(self, log: FilterLog, brake: _Brake) -> _Brake:
+        """Find the readers of a log that are too slow."""
         now = self._effects.now
         brake.newest = log.segments[-1]
-        self._delivery.notify()  # who was woken by this batch is to be seen in its tracker
+        self._delivery.notify()  # readers woken by this batch must be in their trackers
         self.passed = {
             request: token
             for request, token in self.passed.items()
             if self._is_behind(request.log, request)
         }
-        for request in self._behind(log):
+        for request in self._laggard_requests(log):
             if request in brake.laggards:
                 continue
             token, passed = _token(request), self.passed.pop(request, None)
@@ -133,23 +132,23 @@ class Brakes:
                 self.due = now + self._effects.limits.acknowledge_patience
         return brake
 
-    def _behind(self, log: FilterLog) -> Iterator[DataRequest]:
-        """Iterate over the requests of connected readers that are half of a log behind."""
+    def _laggard_requests(self, log: FilterLog) -> Iterator[DataRequest]:
+        """Iterate over requests of connected readers whose backlog exceeds half of the log."""
         half = max(1, log.segment_count // 2)
         if log.in_memory <= half or not self._effects.limits.acknowledge_patience:
             return
-        head, line = log.head if log.shelved else 0, log.segments[-half].base
-        sessions = [each.session for each in self._delivery.connections.values()]
-        requests = [each for session in sessions for each in session.tracker]
-        requests = [each for each in requests if each.subscription.qos]
-        requests += [each.request for each in self._delivery.groups.values() if each.is_idle]
+        head, limit = log.head if log.shelved else 0, log.segments[-half].base
+        sessions = [connection.session for connection in self._delivery.connections.values()]
+        requests = [request for session in sessions for request in session.tracker]
+        requests = [request for request in requests if request.subscription.qos]
+        requests += [group.request for group in self._delivery.groups.values() if group.is_idle]
         for request in requests:
-            # What is shelved waits for its readers without a brake.
-            if request.log is log and head <= request.offset < line:
+            # Shelved messages are in the journal; they need no brake.
+            if request.log is log and head <= request.offset < limit:
                 yield request
 
     def _is_behind(self, log: FilterLog, request: DataRequest) -> bool:
-        """Return whether a reader is there, and more than a quarter of its log behind."""
+        """Return whether a connected reader's backlog exceeds a quarter of its log."""
         quarter = max(1, log.segment_count // 4)
         segments = log.segments
         if log.in_memory <= quarter or request.offset >= segments[-quarter].base:
@@ -163,36 +162,36 @@ class Brakes:
             return False
         return any(member.connection is not None for member in group.members)
 
-    # --- what held clients send ---
+    # --- packets of held clients ---
 
     def sift(self, connection: Connection, chunks: list[bytes]) -> list[bytes]:
-        """Return what is taken at once of a held client's packets; keep the others."""
-        held, link = connection.held, connection.link
-        assert held is not None
+        """Return a held client's packets that are processed at once; queue the others."""
+        queue, link = connection.held, connection.link
+        assert queue is not None
         ahead: list[bytes] = []
-        behind: list[bytes] = []
+        waiting: list[bytes] = []
         for chunk in chunks:
-            ahead += _part(chunk, behind)
-        held.chunks += filter(None, behind)
-        held.size += sum(map(len, behind))
-        link.is_full = held.size > HELD_BYTES
-        if link.is_local and held.size > LOCAL_BYTES:
-            ahead += held.chunks
+            ahead += _part(chunk, waiting)
+        queue.chunks += filter(None, waiting)
+        queue.size += sum(map(len, waiting))
+        link.is_full = queue.size > HELD_BYTES
+        if link.is_local and queue.size > LOCAL_BYTES:
+            ahead += queue.chunks
             connection.held = HeldPackets([])
         return ahead
 
     def forget(self, connection: Connection) -> None:
-        """Hold a client no more: its connection ends."""
+        """Remove a publisher whose connection ends from all brakes."""
         for brake in self.braked.values():
             brake.held.pop(connection, None)
 
     # --- turns ---
 
     def relax(self) -> Iterator[Connection]:
-        """Let go those that need not wait any more; once a turn while logs are braked.
+        """Release publishers whose readers have caught up, or are stuck; called once per turn.
 
-        Yields clients whose packets are to be taken, until they are held again, before the
-        next one is asked for.
+        Yields clients whose queued packets must be processed before the next one is requested,
+        because they may brake the log again.
         """
         now, patience = self._effects.now, self._effects.limits.acknowledge_patience
         for log, brake in list(self.braked.items()):
@@ -205,12 +204,12 @@ class Brakes:
             if not brake.laggards:
                 yield from self._release(log, brake)
         if self.due is not None and (self.due <= now or not self.braked):
-            since = [each.since for b in self.braked.values() for each in b.laggards.values()]
+            since = [lag.since for b in self.braked.values() for lag in b.laggards.values()]
             self.due = min(since) + patience if since else None
         self._delivery.notify()
 
     def _is_stuck(self, request: DataRequest, laggard: _Laggard, now: float) -> bool:
-        """Whether a reader is not to be waited for; takes note of what it did."""
+        """Return whether a reader makes no progress; record the progress that it made."""
         limits, token = self._effects.limits, _token(request)
         if token != laggard.token:
             laggard.token, laggard.since = token, now
@@ -223,27 +222,27 @@ class Brakes:
         return False
 
     def _release(self, log: FilterLog, brake: _Brake) -> Iterator[Connection]:
-        """Let publishers go on, one by one, until readers are far behind again."""
+        """Release the held publishers, one by one, until readers are too slow again."""
         del self.braked[log]
         log.relax()
-        held = brake.held
-        while held and log not in self.braked:
-            connection = next(iter(held))
-            del held[connection]
+        publishers = brake.held
+        while publishers and log not in self.braked:
+            connection = next(iter(publishers))
+            del publishers[connection]
             if not any(connection in other.held for other in self.braked.values()):
                 yield connection
-        if held:
-            self.braked[log].held |= held
+        if publishers:
+            self.braked[log].held |= publishers
 
     def spare(self, logs: Iterable[FilterLog]) -> None:
-        """Let logs keep what was put into them for readers to come, for a while."""
+        """Keep logs from dropping restored messages before their readers could reconnect."""
         self.grace = self._effects.now + self._effects.limits.acknowledge_patience
         for log in logs:
             log.most = max(GUARD * log.segment_count, log.in_memory + 1)
 
     def laggards(self) -> set[str]:
-        """Return the client ids of readers that hold others up, or are passed over."""
-        requests = [each for brake in self.braked.values() for each in brake.laggards]
+        """Return the client ids of readers that hold up publishers, or are passed over."""
+        requests = [request for brake in self.braked.values() for request in brake.laggards]
         return {
             request.session.client_id
             for request in (*requests, *self.passed)
@@ -252,7 +251,7 @@ class Brakes:
 
 
 def _token(request: DataRequest) -> Token:
-    """Return what changes when a reader takes or acknowledges something."""
+    """Return a value that changes when a reader receives or acknowledges something."""
     session = request.session
     if session is None or request.is_shared:
         return (request.offset,)
@@ -260,16 +259,16 @@ def _token(request: DataRequest) -> Token:
     return request.offset, window.following, len(window.inflight), len(window.releasing)
 
 
-def _part(chunk: bytes, behind: list[bytes]) -> list[bytes]:
-    """Return the packets of a chunk that may go ahead of others; put those others `behind`."""
+def _part(chunk: bytes, waiting: list[bytes]) -> list[bytes]:
+    """Return the packets of a chunk that may overtake the others; append those to `waiting`."""
     ahead: list[bytes] = []
     start = position = 0
     while position < len(chunk):
         end = packet_end(chunk, position)
         if chunk[position] >> 4 in _AHEAD:
-            behind.append(chunk[start:position])
+            waiting.append(chunk[start:position])
             ahead.append(chunk[position:end])
             start = end
         position = end
-    behind.append(chunk[start:])
+    waiting.append(chunk[start:])
     return ahead

@@ -1,12 +1,12 @@
 """The log of one filter: a segmented log in memory, and the readers that wait for more.
 
 Each message is appended to the log of each filter that matches its topic; readers keep offsets.
-A segment is complete at a size. When there are too many segments, the oldest is dropped, and a
-reader that had not reached it jumps: the messages it missed are counted and reported
-(`CursorJump`). When all readers have read everything, the log is emptied, so a flow whose
-readers keep up takes no memory. With a journal the oldest segments are shelved for persistent
-sessions, and read back from there. Of a shelved segment only numbers stay in memory, 32 bytes
-for each run; messages with QoS 0, which the journal never had, are gaps in it.
+A segment is complete at a size. When there are too many segments, the oldest is dropped. A
+reader that had not reached it jumps; the messages that it missed are counted and reported
+(`CursorJump`). When all readers have read everything, the log is emptied, so it takes no memory
+while readers keep up. With a journal, the oldest segments are shelved for persistent sessions,
+and read back from the journal. A shelved segment keeps only numbers in memory, 32 bytes for
+each run. Messages with QoS 0 are not in the journal, so they are gaps in a shelved segment.
 """
 
 from array import array
@@ -19,33 +19,33 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from callboard.mqtt.router.message import Run
 from callboard.support.dataclass import dataclass
 
-#: A reader of a log, which may wait there.
+#: The type of a log's readers.
 R = TypeVar("R")
 
-#: Bytes, with what Python's objects take, at which a segment is complete.
+#: Bytes at which a segment is complete, including Python's objects.
 SEGMENT_BYTES: Final = 1 << 20
 
-#: Segments of a filter; the default of rumqttd, whose 100 MiB a segment would be too much.
+#: Segments of a filter. The default of rumqttd, but its 100 MiB per segment would be too much.
 SEGMENT_COUNT: Final = 10
 
 
 _base_of = attrgetter("base")
 
-#: Packets that passed a log by: their bytes, the bytes of each, whether they are MQTT 5's.
+#: Packets that bypassed a log: all bytes, the size of one packet, whether they are of MQTT 5.
 Passed = tuple[bytes, int, bool]
 
 
-#: The place of a run on its way into the journal.
+#: The place of a run that is not yet in the journal.
 UNWRITTEN: Final = -1
 
 
 class Shelf(NamedTuple):
-    """What is known of the runs of a shelved segment.
+    """The columns of a shelved segment, one entry per run.
 
     Attributes:
-        counts: messages of each.
-        numbers: of their first messages.
-        places: of their records in the journal.
+        counts: numbers of messages.
+        numbers: of the first messages.
+        places: of the records in the journal.
     """
 
     counts: Sequence[int]
@@ -59,10 +59,10 @@ class Segment:
 
     Attributes:
         base: the offset of its first message.
-        runs: empty while it is shelved and was not fetched.
+        runs: empty in a shelved segment until it is fetched.
         starts: offsets of the runs' first messages.
-        weight: bytes in memory, estimated.
-        shelf: None while it was never shelved.
+        weight: estimated bytes of memory.
+        shelf: None if it was never shelved.
     """
 
     base: int
@@ -72,36 +72,37 @@ class Segment:
     shelf: Shelf | None = None
 
     def shelve(self) -> bool:
-        """Forget what the journal has; returns False if it does not have all of it yet."""
+        """Drop messages that the journal has; return False if some are not written yet."""
         if any(run.place == UNWRITTEN for run in self.runs):
             return False
-        kept = [(at, run) for at, run in zip(self.starts, self.runs, strict=True) if run.place]
-        counts = array("q", [run.count for _, run in kept])
-        numbers = array("q", [run.number for _, run in kept])
-        places = array("q", [run.place - 1 for _, run in kept])
-        self.put_on_shelf([at for at, _ in kept], Shelf(counts, numbers, places))
+        pairs = zip(self.starts, self.runs, strict=True)
+        durable = [(start, run) for start, run in pairs if run.place]
+        counts = array("q", [run.count for _, run in durable])
+        numbers = array("q", [run.number for _, run in durable])
+        places = array("q", [run.place - 1 for _, run in durable])
+        self.put_on_shelf([start for start, _ in durable], Shelf(counts, numbers, places))
         return True
 
     def put_on_shelf(self, starts: Sequence[int], shelf: Shelf) -> None:
-        """Be shelved, with runs at these offsets."""
+        """Replace the messages by the columns of their shelf."""
         self.starts = array("q", starts)
         self.shelf = shelf
         self.runs = []
         self.weight = 32 * len(self.starts)
 
     def places(self) -> Sequence[int]:
-        """Return where the journal has its messages; nothing while it is in memory."""
+        """Return its positions in the journal; empty for a segment in memory."""
         return () if self.shelf is None else self.shelf.places
 
     def drop_before(self, offset: int) -> None:
-        """Forget shelved runs that end at an offset or before it."""
+        """Remove shelved runs that end at an offset or before it."""
         shelf = self.shelf
         assert shelf is not None
         ends = map(add, self.starts, shelf.counts)
-        gone = sum(end <= offset for end in ends)
-        if gone:
-            runs = self.runs[gone:]
-            self.put_on_shelf(self.starts[gone:], Shelf(*(column[gone:] for column in shelf)))
+        count = sum(end <= offset for end in ends)
+        if count:
+            runs = self.runs[count:]
+            self.put_on_shelf(self.starts[count:], Shelf(*(column[count:] for column in shelf)))
             self.runs = runs
 
     def offset_of(self, number: int) -> int | None:
@@ -113,13 +114,17 @@ class Segment:
             numbers: Sequence[int] = [run.number for run in self.runs]
         else:
             counts, numbers = self.shelf.counts, self.shelf.numbers
-        at = max(bisect_right(numbers, number) - 1, 0)
-        while at < len(numbers) and numbers[at] + counts[at] <= number:
-            at += 1
-        return self.starts[at] + max(0, number - numbers[at]) if at < len(numbers) else None
+        index = max(bisect_right(numbers, number) - 1, 0)
+        while index < len(numbers) and numbers[index] + counts[index] <= number:
+            index += 1
+        return (
+            self.starts[index] + max(0, number - numbers[index])
+            if index < len(numbers)
+            else None
+        )
 
     def find(self, offset: int) -> tuple[int, int] | None:
-        """Return the first offset from this one on that is here, and the index of its run."""
+        """Return the first existing offset from this one on, and the index of its run."""
         starts = self.starts
         index = bisect_right(starts, offset) - 1
         if self.shelf is None or (
@@ -132,12 +137,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class CursorJump:
-    """Alert: a reader was too slow, and messages that it had not read are gone.
+    """Alert: a reader was too slow, and messages that it had not read were dropped.
 
     Attributes:
         client_id: of the reader; empty for the group of a shared subscription.
-        topic_filter: what it reads.
-        lost: messages.
+        topic_filter: of the reader.
+        lost: number of messages.
     """
 
     client_id: str
@@ -150,15 +155,15 @@ class DataLog(Generic[R]):
     """The log of a plain filter.
 
     Attributes:
-        topic_filter: without any share.
-        start: the offset of the oldest message that is there.
-        end: the offset of the next one.
+        topic_filter: without a share.
+        start: the offset of the oldest message.
+        end: the offset of the next message.
         is_swollen: whether more than half of its segments are in use; see `brake`.
-        most: segments in memory, above which the oldest goes.
-        has_shelves: whether segments are shelved when they go, for persistent sessions.
-        shelved: how many are; they come first in `segments`.
+        most: segments in memory above which the oldest is shelved or dropped.
+        has_shelves: whether segments are shelved for persistent sessions, or just dropped.
+        shelved: the number of shelved segments, which are the first in `segments`.
         waiters: requests that have read everything, parked here until the next append.
-        readers: requests there are in all, waiting or not, also those of clients that are away.
+        readers: the number of all requests, waiting or not, connected or not.
     """
 
     topic_filter: str
@@ -170,10 +175,10 @@ class DataLog(Generic[R]):
     shelved: int = 0
     end: int = 0
     readers: int = 0
-    #: Readers whose sessions survive the router, with QoS above 0.
+    #: Readers with QoS above 0 whose sessions survive a restart.
     durable_readers: int = 0
     waiters: dict[R, None] = field(default_factory=dict)
-    #: The newest messages, for who asks for the last one.
+    #: The newest messages, for queries of the last one.
     last: Run | Passed | None = None
     most: int = field(init=False)
 
@@ -182,12 +187,12 @@ class DataLog(Generic[R]):
 
     @property
     def start(self) -> int:
-        """The offset of the oldest message that is there."""
+        """The offset of the oldest message."""
         return self.segments[0].base
 
     @property
     def in_memory(self) -> int:
-        """How many segments are not shelved."""
+        """The number of segments that are not shelved."""
         return len(self.segments) - self.shelved
 
     @property
@@ -197,11 +202,11 @@ class DataLog(Generic[R]):
 
     @property
     def weight(self) -> int:
-        """Bytes in memory, estimated."""
+        """Estimated bytes of memory."""
         return sum(segment.weight for segment in self.segments)
 
     def append(self, run: Run) -> None:
-        """Add messages; empties the log before if nobody is behind."""
+        """Add messages; first empty the log if all readers have read everything."""
         segments = self.segments
         segment = segments[-1]
         if segment.runs:
@@ -220,7 +225,7 @@ class DataLog(Generic[R]):
         self.last = run
 
     def pass_by(self, count: int, packets: Passed) -> None:
-        """Count messages that all readers get without it; they have read all others."""
+        """Count messages that reached all readers without the log; the log is empty then."""
         segments = self.segments
         if len(segments) > 1 or segments[0].runs:
             self.clear()
@@ -240,7 +245,7 @@ class DataLog(Generic[R]):
                 del self.segments[self.shelved]
 
     def shed(self) -> None:
-        """Keep no message in memory: shelve what the journal has, and drop the rest."""
+        """Empty the memory: shelve messages that the journal has, and drop the rest."""
         if self.segments[-1].runs:
             self.segments.append(Segment(self.end))
         most, self.most = self.most, 1
@@ -256,7 +261,7 @@ class DataLog(Generic[R]):
             self.segments[0].drop_before(before)
 
     def restore_shelved(self, span: int, starts: Sequence[int], shelf: Shelf) -> None:
-        """Put a shelved segment behind those that are there, into a log with nothing else."""
+        """Append a shelved segment to a log without messages in memory."""
         segment = Segment(self.end)
         segment.put_on_shelf([self.end + start for start in starts], shelf)
         self.segments.insert(self.shelved, segment)
@@ -265,13 +270,13 @@ class DataLog(Generic[R]):
         self.segments[-1].base = self.end
 
     def relax(self) -> None:
-        """Keep no more than the log's segments: nobody is waited for."""
+        """Return to the normal number of segments, after a brake."""
         self.is_swollen = False
         self.most = self.segment_count
         self.trim()
 
     def clear(self) -> None:
-        """Forget all messages."""
+        """Remove all messages."""
         segments = self.segments
         if len(segments) > 1:
             del segments[:-1]
@@ -283,32 +288,32 @@ class DataLog(Generic[R]):
         segment.weight = 0
 
     def park(self, reader: R) -> None:
-        """Let a reader that has read everything wait for more."""
+        """Add a reader that has read everything to the waiters."""
         self.waiters[reader] = None
         self.release()
 
     def release(self) -> None:
-        """Forget all messages if every reader has read them."""
+        """Remove all messages if every reader has read them."""
         if self.segments[-1].runs and len(self.waiters) == self.readers:
             self.clear()
 
     def find(self, offset: int) -> tuple[int, Segment, int]:
-        """Return the first offset from this one on that is there, its segment, and its run.
+        """Return the first existing offset from this one on, its segment, and its run.
 
-        The run is the number of it in the segment; the offset is below `end`.
+        The run is given as its index in the segment. The offset must be below `end`.
         """
         segments = self.segments
         segment = segments[0]
         if offset < segment.base:
             return segment.base, segment, 0
         if len(segments) > 1:
-            at = bisect_right(segments, offset, key=_base_of) - 1
-            segment = segments[at]
+            index = bisect_right(segments, offset, key=_base_of) - 1
+            segment = segments[index]
             if segment.shelf is not None:
-                found = segment.find(offset)
-                if found is None:
-                    return self.find(segments[at + 1].base)
-                return found[0], segment, found[1]
+                match = segment.find(offset)
+                if match is None:
+                    return self.find(segments[index + 1].base)
+                return match[0], segment, match[1]
         return offset, segment, bisect_right(segment.starts, offset) - 1
 
     def offset_of(self, number: int) -> int:

@@ -1,16 +1,16 @@
 """Delivery: messages go from logs to the connections that are ready.
 
-A ready connection is consumed: it is sent its acknowledgements first, then sweeps over its
-requests. A sweep takes at most `SWEEP_LIMIT` messages of one filter; of a run that needs no
-change it is a slice and a join. A connection is paused when its link is full (Busy), when its
+Serving a ready connection sends its acknowledgements first, then sweeps over its requests. A
+sweep takes at most `SWEEP_LIMIT` messages of one filter; if a run needs no change, a sweep is a
+slice and a join. A connection leaves the ready queue when its link is full (Busy), when its
 window is full (InflightFull), when it has read everything (Caughtup) or when the next message
-has to be fetched from the journal (Fetching).
+must be fetched from the journal (Fetching).
 
-`pass_through` is a short way. Where each client has a topic of its own, most messages have one
-reader, which has read all messages before and takes the very bytes that the publisher sent. For
-a single message, the run, the log, its waiters and the ready queue cost more than all other
-steps in the router. So packets that are plain in every respect go to such a reader at once; all
-others take the long way.
+`pass_through` is the fast path. Where each client has a topic of its own, most messages have
+one reader, which has read all earlier messages and can be sent the publisher's bytes unchanged.
+For a single message, the run, the log, its waiters and the ready queue cost more than all other
+steps in the router. So packets without options, aliases or limits go straight to such a reader;
+all others go through the log.
 """
 
 from bisect import bisect_right
@@ -46,10 +46,10 @@ from callboard.mqtt.router.window import LAST_ID, PUBACK, PUBREC, PUBREL, Sent, 
 from callboard.mqtt.wire.packet import PubComp, PubRel
 from callboard.mqtt.wire.reason_code import ReasonCode
 
-#: Connections that one turn sends to, so that events are not kept waiting.
+#: Connections served in one turn, so that events do not wait too long.
 MOST_READY = 100
 
-#: Messages of one request in one sweep.
+#: Messages sent for one request in one sweep.
 SWEEP_LIMIT: Final = 200
 
 #: Sweeps of one connection in one turn.
@@ -64,7 +64,7 @@ _ON_FRESH_DATA: Final = Cause.FRESH_DATA.wakes
 
 
 class Options(NamedTuple):
-    """How a reader gets a message: with which QoS, properties of its own, retain flag."""
+    """Options of one message for one reader: QoS, additional properties, retain flag."""
 
     qos: int
     extra: bytes
@@ -72,13 +72,13 @@ class Options(NamedTuple):
 
 
 class Delivery:
-    """Sends messages to connections, and keeps the groups of shared subscriptions.
+    """Sends messages to connections, and owns the groups of shared subscriptions.
 
     Attributes:
         connections: by client id.
         groups: shared subscriptions, by filter with the share.
         ready: the ready queue.
-        touched: connections with something in `out` at the end of this turn.
+        touched: connections whose `out` is not empty at the end of this turn.
     """
 
     def __init__(self, logs: Logs, effects: Effects) -> None:
@@ -89,10 +89,10 @@ class Delivery:
         self._logs = logs
         self._effects = effects
 
-    # --- who is ready ---
+    # --- the ready queue ---
 
     def notify(self) -> None:
-        """Hand the requests that publishes have woken to their trackers."""
+        """Move requests that publishes have woken to the trackers of their sessions."""
         logs = self._logs
         requests, logs.woken = logs.woken, []
         for request in requests:
@@ -119,12 +119,15 @@ class Delivery:
             self._wake_groups(session)
 
     def emptied(self, connection: Connection) -> None:
-        """Go on with a connection whose link was full."""
+        """Resume a connection whose link was full."""
         connection.unsent = connection.unsent_bytes = 0
         self.schedule(connection.session, Cause.READY)
 
     def arrived(self, segment: Segment, runs: list[Run]) -> None:
-        """Take messages from the shelf; none if they could not be read, so they are lost."""
+        """Store messages that were fetched from the journal.
+
+        An empty list means they are lost.
+        """
         for connection in self._logs.put_back(segment, runs):
             session = connection.session
             if session.connection is connection:
@@ -143,11 +146,11 @@ class Delivery:
     # --- requests and groups ---
 
     def group_of(self, request: DataRequest) -> ShareGroup:
-        """Return the group that a shared request is of."""
+        """Return the group of a shared request."""
         return self.groups[request.subscription.topic_filter]
 
     def park(self, request: DataRequest) -> None:
-        """Let a request that has read everything wait for more, or end."""
+        """Put a request that has read everything among its log's waiters, or end it."""
         log, session = request.log, request.session
         if session is not None and session.leaving and not session.tracker:
             self._all_left(session)
@@ -160,7 +163,7 @@ class Delivery:
         log.park(request)
 
     def hand_over(self, group: ShareGroup) -> None:
-        """Give a group's request to the next member that can take something."""
+        """Pass a group's request to the next member that can receive, or park it."""
         if not group.has_more:
             group.is_idle = False
             self.park(group.request)
@@ -170,7 +173,7 @@ class Delivery:
             self.schedule(member, Cause.NEW_FILTER)
 
     def _wake_groups(self, session: Session) -> None:
-        """Let a session that can take something again serve groups that found nobody."""
+        """Offer idle groups to a session that can receive again."""
         if session.status not in (_READY, _CAUGHT_UP):
             return
         for request in session.requests.values():
@@ -180,23 +183,24 @@ class Delivery:
                     self.hand_over(group)
 
     def offer_returned(self, group: ShareGroup) -> None:
-        """Let a group's request out of the waiters: messages came back to it."""
+        """Schedule a group's request again, because messages were returned to the group."""
         request = group.request
         if request.log.waiters.pop(request, False) is None:
             self.hand_over(group)
 
     def _all_left(self, session: Session) -> None:
-        """Forget subscriptions that were ended, when nobody is behind them any more."""
-        session.charge(self._effects, -sum(each.weight for each in session.leaving))
+        """Forget subscriptions that were ended, once all their messages have been read."""
+        session.charge(self._effects, -sum(leaving.weight for leaving in session.leaving))
         session.leaving = ()
         if session.is_durable:
             self._effects.records.append(Unsubscribed(session.client_id, ""))
             self.note_places(session)
 
     def note_places(self, session: Session) -> None:
-        """Write down what a session's subscriptions have read, one of them having gone.
+        """Record how far a session's subscriptions have read, after one of them was removed.
 
-        What the one that is gone had sent for all must not be sent again by the others.
+        If subscriptions overlap, one sends a message for all of them. Without these records,
+        the others would send it again after a restart.
         """
         for name, request in session.requests.items():
             if not request.is_shared:
@@ -206,10 +210,10 @@ class Delivery:
     # --- losses ---
 
     def _jump(self, request: DataRequest, offset: int) -> None:
-        """Go on at an offset, as what was before it is gone, and write that down.
+        """Skip to an offset because the messages before it were dropped, and record that.
 
-        The journal may still have what was told as lost: a router that starts again would send
-        it, behind what came after it.
+        The journal may still hold the messages that were reported as lost. Without the record,
+        a restarted router would send them, and later than the messages that followed them.
         """
         self._tell_jump(request, offset)
         session, subscription = request.session, request.subscription
@@ -224,7 +228,7 @@ class Delivery:
             self._effects.records.append(Subscribed(client_id, subscription, place))
 
     def _tell_jump(self, request: DataRequest, offset: int) -> None:
-        """Move a request on to an offset, and report the messages before it as lost."""
+        """Skip to an offset, and report the messages before it as lost."""
         lost = offset - request.offset
         request.offset = offset
         self._effects.meters.lost += lost
@@ -233,7 +237,7 @@ class Delivery:
         self._effects.alerts.append(CursorJump(client_id, request.log.topic_filter, lost))
 
     def tell_jumps(self, session: Session) -> None:
-        """Tell what logs dropped before a session read it; it would come to that later."""
+        """Report messages dropped before a session read them, without waiting for its read."""
         for request in session.all_requests:
             start = request.log.start
             if request.stop is not None:
@@ -244,9 +248,10 @@ class Delivery:
     # --- acknowledgements ---
 
     def acknowledge(self, connection: Connection, kind: int, ids: tuple[int, ...]) -> None:
-        """Take successful acknowledgements; `kind` is their first byte.
+        """Apply successful acknowledgements; `kind` is their first byte.
 
-        Those of unknown identifiers are counted, and answered where the standard has an answer.
+        Acknowledgements of unknown identifiers are counted, and answered where the standard
+        defines an answer.
 
         Raises:
             ProtocolViolation: one is of the wrong kind for its message.
@@ -257,20 +262,20 @@ class Delivery:
         session = connection.session
         unknown = session.window.acknowledge(kind, ids)
         if kind == PUBREC:
-            known = ids
+            accepted = ids
             if unknown:
                 reason = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if connection.is_v5 else 0
-                for each in unknown:
-                    connection.acknowledge(PubRel(each, reason))
-                known = tuple(each for each in ids if each not in unknown)
-            connection.acks.append(b"".join([b"\x62\x02" + PACKET_IDS[each] for each in known]))
+                for packet_id in unknown:
+                    connection.acknowledge(PubRel(packet_id, reason))
+                accepted = tuple(packet_id for packet_id in ids if packet_id not in unknown)
+            connection.acks.append(b"".join([b"\x62\x02" + PACKET_IDS[i] for i in accepted]))
         self._effects.meters.unknown_acks += len(unknown)
         if session.is_durable:
             self._effects.records.append(Acknowledged(session.client_id, kind, ids))
         self.schedule(session, Cause.INCOMING_ACK)
 
     def give_up(self, connection: Connection, packet_id: int) -> None:
-        """Take a PUBREC with an error: the delivery is over (MQTT 5, 4.3.3)."""
+        """Handle a PUBREC with an error: the delivery is over (MQTT 5, 4.3.3)."""
         session = connection.session
         if session.window.inflight.pop(packet_id, None) is not None:
             self._effects.meters.refused_by_clients += 1
@@ -280,32 +285,37 @@ class Delivery:
             self.schedule(session, Cause.INCOMING_ACK)
 
     def _release(self, connection: Connection, ids: tuple[int, ...]) -> None:
-        """Take PUBRELs: forget identifiers of messages that came with QoS 2."""
+        """Handle PUBRELs: forget identifiers of received QoS 2 messages."""
         session = connection.session
         received = session.received
         if connection.is_v5 and not received.issuperset(ids):
             for packet_id in ids:
-                known = packet_id in received
-                reason = ReasonCode.SUCCESS if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+                is_new = packet_id not in received
+                reason = (
+                    ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if is_new else ReasonCode.SUCCESS
+                )
                 connection.acknowledge(PubComp(packet_id, reason))
         else:
-            connection.acks.append(b"".join([b"\x70\x02" + PACKET_IDS[each] for each in ids]))
+            connection.acks.append(b"".join([b"\x70\x02" + PACKET_IDS[i] for i in ids]))
         received.difference_update(ids)
         if session.is_durable:
             self._effects.records.append(Released(session.client_id, ids))
         self.schedule(session, Cause.ACKS)
 
-    # --- the short way ---
+    # --- the fast path ---
 
     def pass_through(
         self, publisher: Connection, log: FilterLog, topic: bytes, packets: bytes, count: int
     ) -> bool:
-        """Send plain packets with QoS 0 on; return False, having done nothing, if it fails."""
+        """Send plain QoS 0 packets on to the only reader.
+
+        Return False if that is not possible.
+        """
         if len(log.waiters) != 1 or log.readers != 1 or log.is_swollen:
             return False
         (request,) = log.waiters
         session = request.session
-        if session is None:  # of a shared subscription, whose turns are the group's affair
+        if session is None:  # a shared subscription: its group chooses the next reader
             return False
         reader = session.connection
         if reader is None or session.status is not _CAUGHT_UP:
@@ -337,10 +347,10 @@ class Delivery:
         request.offset = log.end
         return True
 
-    # --- the long way ---
+    # --- through the log ---
 
     def _consume(self, connection: Connection) -> None:
-        """Send a connection what there is for it, as far as it can take it."""
+        """Send a connection its acknowledgements and messages, until it must pause."""
         session = connection.session
         if connection.acks:
             connection.out += connection.acks
@@ -371,7 +381,7 @@ class Delivery:
         self.ready.append(connection)
 
     def _requeue(self, session: Session, request: DataRequest) -> None:
-        """Give the other requests of a session their turn, or other members of a group."""
+        """Move a request to the end of its session's queue, or to another member."""
         requests = session.tracker
         if request.is_shared:
             del requests[0]
@@ -380,30 +390,33 @@ class Delivery:
             requests.append(requests.pop(0))
 
     def _pause(self, connection: Connection, outcome: Status) -> None:
-        """Take a connection out of the ready queue, and its groups' requests from it."""
+        """Take a connection out of the ready queue, and hand its shared requests on."""
         session = connection.session
         session.status = outcome
         if outcome is Status.BUSY:
             connection.out.append(UNSCHEDULE)
             self._effects.meters.unscheduled += 1
-        for request in [each for each in session.tracker if each.is_shared]:
+        for request in [item for item in session.tracker if item.is_shared]:
             session.tracker.remove(request)
             self.hand_over(self.group_of(request))
 
     def _send_again(self, connection: Connection) -> bool:
-        """Send what was in flight again, with its identifiers; False if the window is full."""
+        """Resend messages in flight with their old identifiers.
+
+        Return False if the window is full.
+        """
         window = connection.session.window
         resend = window.resend
         while resend:
             if window.room <= 0:
                 return False
             packet_id = next(iter(resend))
-            sent = resend.pop(packet_id)
-            window.inflight[packet_id] = sent
-            form = sent.run.form_for(
-                sent.qos, is_v5=connection.is_v5, retain=sent.retain, extra=sent.extra
+            entry = resend.pop(packet_id)
+            window.inflight[packet_id] = entry
+            form = entry.run.form_for(
+                entry.qos, is_v5=connection.is_v5, retain=entry.retain, extra=entry.extra
             )
-            index = sent.start + packet_id - sent.first
+            index = entry.start + packet_id - entry.first
             front = form.fronts[index]
             packet = b"".join(
                 (bytes((front[0] | 8,)), front[1:], PACKET_IDS[packet_id], form.tails[index])
@@ -432,9 +445,9 @@ class Delivery:
             if offset >= segment.base:  # most readers are in the last segment
                 number = bisect_right(segment.starts, offset) - 1
             else:
-                at, segment, number = log.find(offset)
-                if at != offset:
-                    offset = min(at, end)
+                start, segment, number = log.find(offset)
+                if start != offset:
+                    offset = min(start, end)
                     self._jump(request, offset)
                     continue
                 if segment.shelf is not None and not segment.runs:
@@ -445,12 +458,12 @@ class Delivery:
                 run = runs[number]
                 index = offset - starts[number]
                 count = min(run.count - index, budget, end - offset)
-                sent = self._send(connection, request, run, index, count)
-                offset += sent
-                budget -= sent
+                progress = self._send(connection, request, run, index, count)
+                offset += progress
+                budget -= progress
                 request.offset = offset
-                if sent < count:
-                    if not sent or connection.session.window.room <= 0:
+                if progress < count:
+                    if not progress or connection.session.window.room <= 0:
                         return Status.INFLIGHT_FULL
                     continue  # the rest of the run, in another form or with other identifiers
                 number += offset == starts[number] + run.count
@@ -461,17 +474,20 @@ class Delivery:
     def _send_returned(
         self, connection: Connection, request: DataRequest, group: ShareGroup
     ) -> Status:
-        """Send a message of a group that another member had, and did not acknowledge."""
+        """Send one message that another member received and did not acknowledge."""
         run, index = group.returned[0]
         if not self._send(connection, request, run, index, 1):
             return Status.INFLIGHT_FULL
         group.returned.popleft()
         return _READY if group.has_more else _CAUGHT_UP
 
-    def _send(  # noqa: C901  (every way in which a message is not sent)
+    def _send(  # noqa: C901  (every reason for not sending a message)
         self, connection: Connection, request: DataRequest, run: Run, index: int, count: int
     ) -> int:
-        """Send a part of a run; return how many messages are done with, sent or not wanted."""
+        """Send a part of a run.
+
+        Return how many messages are done: sent, or skipped as not for this reader.
+        """
         subscription, session = request.subscription, connection.session
         qos, extra, retain = subscription.qos, subscription.identifier, False
         if (
@@ -510,17 +526,17 @@ class Delivery:
             if not count:
                 return 0
             name, is_retained = subscription.topic_filter, request.is_retained
-            sent = Sent(
+            entry = Sent(
                 run, index, first, qos, extra, retain, name, request.is_shared, is_retained
             )
             if count == 1:
-                window.inflight[first] = sent
+                window.inflight[first] = entry
                 data = b"".join((form.fronts[offset], PACKET_IDS[first], form.tails[offset]))
             else:
-                window.inflight |= dict.fromkeys(range(first, first + count), sent)
+                window.inflight |= dict.fromkeys(range(first, first + count), entry)
                 data = _numbered(form, offset, count, first)
             if session.is_durable:
-                self._record(session, sent, count)
+                self._record(session, entry, count)
         else:
             fronts = form.fronts
             data = fronts[offset] if count == 1 else b"".join(fronts[offset : offset + count])
@@ -531,26 +547,27 @@ class Delivery:
         return count
 
     def _form_for(self, run: Run, options: Options, *, is_v5: bool) -> Form:
-        """Return a form of messages; one that is new is counted as messages that came."""
-        before = run.memory
+        """Return the encoded form of a run; count the memory of a new one as appended bytes."""
+        memory = run.memory
         qos, extra, retain = options
         form = run.form_for(qos, is_v5=is_v5, retain=retain, extra=extra)
-        self._logs.appended += run.memory - before
+        self._logs.appended += run.memory - memory
         return form
 
-    def _record(self, session: Session, sent: Sent, count: int) -> None:
-        """Write down what is in flight to a session that outlives the router."""
-        if sent.is_retained:
-            self._effects.records.append(Copied(sent.run))
-        self._effects.records.append(SentOut.of(session.client_id, sent, count))
+    def _record(self, session: Session, entry: Sent, count: int) -> None:
+        """Record messages in flight to a session that survives a restart."""
+        if entry.is_retained:
+            self._effects.records.append(Copied(entry.run))
+        self._effects.records.append(SentOut.of(session.client_id, entry, count))
 
     def _particular_form(
         self, connection: Connection, run: Run, index: int, count: int, options: Options
     ) -> tuple[Form, int, int] | None:
         """Return a form for a reader with aliases or a size limit, or a message with expiry.
 
-        With it come the place of the first message in it, and how many can be sent with it;
-        None if the message is too large for the client, so counts as sent (MQTT 5, 3.1.2.11.4).
+        Also returns the index of the first message in the form, and how many of its messages
+        can be sent. Returns None if the message is too large for the client: the standard then
+        has it count as sent (MQTT 5, 3.1.2.11.4).
         """
         qos, extra, retain = options
         if run.expires_at is not None:
@@ -571,7 +588,7 @@ class Delivery:
         two = 2 if qos else 0
         tails = form.tails or [b""] * len(part)
         sizes = [len(a) + len(b) + two for a, b in zip(form.fronts, tails, strict=True)]
-        fitting = next((at for at, size in enumerate(sizes) if size > largest), len(sizes))
+        fitting = next((i for i, size in enumerate(sizes) if size > largest), len(sizes))
         if fitting:
             return form, 0, fitting
         self._effects.meters.too_large += 1
@@ -584,22 +601,22 @@ class Delivery:
 
 
 def _alias(connection: Connection, topic: bytes) -> tuple[bytes, bool]:
-    """Return the property with the alias of a topic, and whether the alias is set by it."""
-    known = connection.aliases_out
-    if known is None:
-        known = connection.aliases_out = {}
-    alias = known.get(topic, b"")
-    if alias or len(known) >= connection.alias_maximum:
+    """Return the property with a topic's alias, and whether that property defines the alias."""
+    aliases = connection.aliases_out
+    if aliases is None:
+        aliases = connection.aliases_out = {}
+    alias = aliases.get(topic, b"")
+    if alias or len(aliases) >= connection.alias_maximum:
         return alias, False
     if connection.alias_bytes_out + len(topic) > ALIAS_BYTES:
         return b"", False
     connection.alias_bytes_out += len(topic)
-    alias = known[topic] = bytes((ALIAS,)) + (len(known) + 1).to_bytes(2, "big")
+    alias = aliases[topic] = bytes((ALIAS,)) + (len(aliases) + 1).to_bytes(2, "big")
     return alias, True
 
 
 def _allocate(window: Window, count: int) -> tuple[int, int]:
-    """Return the first packet identifier, and how many messages there is room for."""
+    """Return the first of some consecutive packet identifiers, and how many there are."""
     inflight, releasing = window.inflight, window.releasing
     room = window.size - len(inflight) - len(releasing)
     if room <= 0:
@@ -612,7 +629,7 @@ def _allocate(window: Window, count: int) -> tuple[int, int]:
 
 
 def _numbered(form: Form, offset: int, count: int, first: int) -> bytes:
-    """Return packets of a form with packet identifiers from the first one on."""
+    """Return packets of a form with consecutive packet identifiers."""
     parts = [b""] * (3 * count)
     parts[0::3] = form.fronts[offset : offset + count]
     parts[1::3] = PACKET_IDS[first : first + count]
@@ -621,7 +638,7 @@ def _numbered(form: Form, offset: int, count: int, first: int) -> bytes:
 
 
 def _options(session: Session, request: DataRequest, run: Run) -> Options | None:
-    """Return how a message that is not plain is sent; None if the reader does not want it."""
+    """Return how a message with special options is sent; None if the reader does not get it."""
     subscription = request.subscription
     qos, extra, retain = subscription.qos, subscription.identifier, request.is_retained
     if run.recipient is not None and (request.is_shared or run.recipient != session.client_id):
@@ -636,32 +653,32 @@ def _options(session: Session, request: DataRequest, run: Run) -> Options | None
 
 
 def merge(session: Session, subscription: SessionSubscription, run: Run) -> Options | None:
-    """Decide about a message that several filters of a session match: it is sent once.
+    """Return how a message is sent that several filters of a session match; it is sent once.
 
-    The oldest subscription sends it, of those with QoS 1 or 2 if there are any (what those with
-    QoS 0 have read is in no journal), with the highest QoS and all identifiers; returns these
-    and retain-as-published, or None for the others. Who sends depends on nothing that changes
-    while messages wait, so none is sent twice or never.
+    The oldest subscription sends it, with the highest QoS and all identifiers. Subscriptions
+    with QoS 1 or 2 take precedence, since reads with QoS 0 are not in the journal. Returns None
+    for all other subscriptions. The choice depends only on facts that do not change while
+    messages wait: otherwise a message could be sent twice or never.
     """
     subscriptions, number = session.subscriptions, run.number
     matching = [subscriptions[name] for name in run.filters if name in subscriptions]
     if session.leaving:
-        matching += [each for each in session.leaving if each.topic_filter in run.filters]
+        matching += [match for match in session.leaving if match.topic_filter in run.filters]
     matching = [
-        each
-        for each in matching
-        if each.since <= number
-        and (each.until is None or number < each.until)
-        and not (each.no_local and run.publisher == session.client_id)
+        match
+        for match in matching
+        if match.since <= number
+        and (match.until is None or number < match.until)
+        and not (match.no_local and run.publisher == session.client_id)
     ]
     if min((subscription, *matching), key=_age).topic_filter != subscription.topic_filter:
         return None
-    qos = max((each.qos for each in matching), default=0)
-    identifiers = sorted({each.identifier for each in matching})
-    retain = run.retain and any(each.retain_as_published for each in matching)
+    qos = max((match.qos for match in matching), default=0)
+    identifiers = sorted({match.identifier for match in matching})
+    retain = run.retain and any(match.retain_as_published for match in matching)
     return Options(qos, b"".join(identifiers), retain)
 
 
 def _age(subscription: SessionSubscription) -> tuple[bool, int, str]:
-    """Return a key by which the oldest subscription is the first."""
+    """Return a sort key that puts the oldest subscription first."""
     return not subscription.qos, subscription.since, subscription.topic_filter

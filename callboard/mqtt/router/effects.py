@@ -1,6 +1,6 @@
-"""What a turn of the router brings about: counts, and effects gathered until its end.
+"""The effects of a turn of the router, gathered until its end, and counts.
 
-Records, notifications, alerts and fetches are carried out in this order.
+They are carried out in this order: records, notifications, alerts, fetches.
 """
 
 from dataclasses import field
@@ -15,31 +15,31 @@ from callboard.support.dataclass import dataclass
 
 @dataclass(slots=True)
 class Meters:
-    """Counts; messages unless said otherwise.
+    """Counts; they count messages unless stated otherwise.
 
     Attributes:
         connects: clients that got a session.
-        refused_connects: clients that did not.
+        refused_connects: clients that were refused.
         published: from clients and wills.
         published_bytes: of their packets.
-        delivered: to subscribers, each one counted.
-        refused: from clients, which were not allowed to publish them.
+        delivered: to subscribers, each delivery counted.
+        refused: from clients without the permission to publish them.
         refused_by_clients: answered by a subscriber with an error.
-        expired: not sent because their time was over.
-        too_large: not sent because the client takes no packet of that size.
-        lost: overwritten in a log before a reader had read them.
-        braked: times that a publisher waited for readers with QoS 1 or 2 far behind.
-        passed_over: times that such a reader did nothing for too long.
+        expired: not sent because they had expired.
+        too_large: not sent because the client does not accept packets of that size.
+        lost: dropped from a log before a reader had read them.
+        braked: how often a publisher was held for a slow reader with QoS 1 or 2.
+        passed_over: how often such a reader made no progress for too long.
         unknown_acks: acknowledgements of unknown identifiers.
-        unscheduled: times that a link was full.
-        wills: published.
-        taken_over: sessions that a second connection took from the first.
+        unscheduled: how often a link was full.
+        wills: wills that were published.
+        taken_over: sessions whose client connected a second time.
         adopted: sessions that came from other routers of the cluster.
         handed_over: sessions that went to other routers.
-        violations: connections that ended because the client broke a rule.
-        not_retained: messages that were to be retained and found no room.
-        over_quota: subscriptions, sessions and wills that found no room.
-        crowded_out: sessions that ended because unread messages took too much memory.
+        violations: connections that ended because the client violated the protocol.
+        not_retained: messages that could not be retained within the limits.
+        over_quota: subscriptions, sessions and wills that exceeded the limits.
+        crowded_out: sessions that ended because unread messages used too much memory.
     """
 
     connects: int = 0
@@ -71,10 +71,10 @@ class Turn:
     """The effects of a turn, to be carried out in this order.
 
     Attributes:
-        records: to make durable, all or none.
+        records: to be made durable, all or none.
         transmits: notifications, by link.
-        alerts: messages that readers have lost.
-        fetches: shelved segments that readers want of the journal then, with their logs.
+        alerts: reports of lost messages.
+        fetches: shelved segments that readers need from the journal, with their logs.
     """
 
     records: list[JournalRecord] = field(default_factory=list)
@@ -85,14 +85,14 @@ class Turn:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Effects(Turn):
-    """The turn at hand, and its circumstances.
+    """The current turn, and its circumstances.
 
     Attributes:
-        now: the time of this turn, in seconds of a clock that does not jump.
-        limits: what the router allows now; clients keep what they were told as they connected.
-        is_durable: whether there is a journal that takes the records.
+        now: the time of this turn, in seconds of a monotonic clock.
+        limits: the current limits; connected clients keep the ones in their CONNACK.
+        is_durable: whether the records go to a journal.
         meters: counts over the router's life.
-        held: bytes that sessions take beside messages.
+        held: bytes of all sessions, without messages.
     """
 
     now: float
@@ -102,7 +102,7 @@ class Effects(Turn):
     held: int = 0
 
     def take(self) -> Turn:
-        """Return the effects gathered so far, and begin again with none."""
+        """Return the gathered effects, and start again without any."""
         turn = Turn(self.records, self.transmits, self.alerts, self.fetches)
         self.records, self.transmits, self.alerts, self.fetches = [], [], [], []
         return turn

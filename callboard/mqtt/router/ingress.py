@@ -1,10 +1,10 @@
-"""Ingress: the hot entry of the router, where chunks of whole packets are taken in runs.
+"""Ingress: the hot path of the router, which processes chunks of whole packets in runs.
 
-PUBLISH packets that begin with the same bytes (flags, length, topic) are one run, and so are
-acknowledgements of one kind: one look, one answer. Packets that are not of the plainest form,
-such as a PUBLISH with properties, go through the codec, with the same meaning.
+PUBLISH packets that begin with the same bytes (flags, length, topic) form a run, and so do
+acknowledgements of one kind: a run is parsed and answered once. Less plain packets, such as a
+PUBLISH with properties, go through the codec, with the same effect.
 
-The ingress does not end a connection: it returns an `Ending` that says why it has to end.
+The ingress does not end a connection: it returns an `Ending` with the reason.
 """
 
 from collections.abc import Iterator
@@ -33,30 +33,30 @@ _ACKS: Final = Cause.ACKS  # an attribute of an `Enum` costs three times a globa
 
 PINGRESP: Final = b"\xd0\x00"
 _ACK_FIRSTS: Final = frozenset((PUBACK, PUBREC, PUBREL, PUBCOMP))
-#: Acknowledgements of PUBLISH packets, by QoS.
+#: PUBACK and PUBREC without their packet identifier, by QoS.
 _FRONTS: Final = (b"", b"\x40\x02\0\0", b"\x50\x02\0\0")
 
-#: Answers that wait for a client that does not read, and their bytes; above it is cut off.
+#: Unsent answers for a client that does not read, and their bytes; above, the connection ends.
 MOST_ACKS: Final = 50_000
 MOST_ACK_BYTES: Final = 4 << 20
 
-#: Answers of which the bytes are not counted.
+#: Up to this number of answers their bytes are not counted.
 MANY_ACKS: Final = 200
 
 
 @lru_cache(256)
 def _ids_at(step: int, count: int) -> Struct:
-    """Return what reads packet identifiers that stand `step` bytes apart."""
+    """Return a parser of packet identifiers that are `step` bytes apart."""
     gap = f"{step - 2}x" if step > 2 else ""
     return Struct(f">{('H' + gap) * (count - 1)}H")
 
 
 @dataclass(eq=False, repr=False)
 class Ingress:
-    """Takes the packets of clients.
+    """Processes the packets of clients.
 
     Attributes:
-        brakes: what publishers wait for.
+        brakes: back-pressure on publishers.
     """
 
     _logs: Logs
@@ -70,7 +70,7 @@ class Ingress:
     # --- chunks ---
 
     def take_data(self, connection: Connection) -> Ending | None:
-        """Take all that lies in the incoming buffer of a client's link."""
+        """Process all packets in the incoming buffer of a client's link."""
         incoming = connection.link.incoming
         chunks = incoming[:]
         del incoming[: len(chunks)]
@@ -79,7 +79,7 @@ class Ingress:
         return self.take_chunks(connection, chunks)
 
     def take_chunks(self, connection: Connection, chunks: list[bytes]) -> Ending | None:
-        """Take whole packets of one client; its connection ends with the first wrong one."""
+        """Process whole packets of one client; return the ending if one ends its connection."""
         try:
             for chunk in chunks:
                 ending = self._take_chunk(connection, chunk)
@@ -100,10 +100,10 @@ class Ingress:
         return None
 
     def _take_chunk(self, connection: Connection, data: bytes) -> Ending | None:
-        """Take whole packets of one client, in order.
+        """Process whole packets of one client, in order.
 
         Raises:
-            RemoteMqttError: a packet ends the connection; those before it have been taken.
+            RemoteMqttError: a packet ends the connection; the packets before it were processed.
         """
         position, end = 0, len(data)
         while position < end:
@@ -128,28 +128,28 @@ class Ingress:
             else:
                 ending = self._take_packet(connection, first, data[body:stop])
                 if ending is not None:
-                    return ending  # what follows is not for us (MQTT 5, 3.14.4)
+                    return ending  # the rest must be discarded (MQTT 5, 3.14.4)
                 position = stop
         return None
 
     # --- held clients; see `brake` ---
 
     def relax(self) -> Iterator[tuple[Connection, Ending]]:
-        """Take on the packets of clients that are held no more; yield those that end by it."""
+        """Process queued packets of released clients; yield connections that end with them."""
         for connection in self.brakes.relax():
             ending = self._take_on(connection)
             if ending is not None:
                 yield connection, ending
 
     def take_held(self, connection: Connection) -> Ending | None:
-        """Take all that a held client has sent, as its connection ends."""
+        """Process all queued packets of a held client, because its connection ends."""
         self.brakes.forget(connection)
         ending = self._take_on(connection, is_over=True)
-        self._delivery.notify()  # the requests of who ends as well have to be in their places
+        self._delivery.notify()  # requests of this connection must be in their trackers
         return ending
 
     def _take_on(self, connection: Connection, *, is_over: bool = False) -> Ending | None:
-        """Take what waits of a client, until it is held again."""
+        """Process queued packets of a client, until it is held again."""
         chunks = connection.let_go()
         for index, chunk in enumerate(chunks):
             ending = self.take_chunks(connection, [chunk])
@@ -159,7 +159,7 @@ class Ingress:
                 connection.held = HeldPackets(chunks[index + 1 :])
                 return None
         connection.link.is_full = False
-        self._effects.transmits.append((connection.link, []))  # so that it is read on
+        self._effects.transmits.append((connection.link, []))  # resumes reading
         return None
 
     # --- PUBLISH ---
@@ -167,7 +167,7 @@ class Ingress:
     def _take_publishes(
         self, connection: Connection, data: bytes, position: int, body: int, stop: int
     ) -> int:
-        """Take the run of PUBLISH packets that begins at `position`; return where it ends."""
+        """Process the run of PUBLISH packets that begins at `position`; return its end."""
         first = data[position]
         qos = first >> 1 & 3
         name_end = body + 2
@@ -207,7 +207,7 @@ class Ingress:
     def _take_plain(
         self, connection: Connection, route: TopicRoute, topic: bytes, packets: bytes, size: int
     ) -> None:
-        """Take a run of PUBLISH packets with QoS 0, of `size` bytes each."""
+        """Process a run of PUBLISH packets with QoS 0, of `size` bytes each."""
         count = len(packets) // size
         connection.packets_in += count
         if (connection.access is not None or route.is_reserved) and not connection.may_publish(
@@ -222,7 +222,7 @@ class Ingress:
             return
         fronts = [packets]
         if count > 1:
-            fronts = [packets[at : at + size] for at in range(0, len(packets), size)]
+            fronts = [packets[start : start + size] for start in range(0, len(packets), size)]
         key = connection.is_v5 << 2
         run = Run(topic, Form(fronts, []), key, count, size, connection.client_id)
         self._logs.append(run, route, connection.session)
@@ -236,17 +236,17 @@ class Ingress:
         size: int,
         head: int,
     ) -> None:
-        """Take a run of PUBLISH packets with QoS 1 or 2, of `size` bytes each.
+        """Process a run of PUBLISH packets with QoS 1 or 2, of `size` bytes each.
 
         Their packet identifiers end at the offset `head`.
         """
-        first, at, count = packets[0], head - 2, len(packets) // size
+        first, offset, count = packets[0], head - 2, len(packets) // size
         qos = first >> 1 & 3
         connection.packets_in += count
         if count == 1:
-            ids: tuple[int, ...] = (packets[at] << 8 | packets[at + 1],)
+            ids: tuple[int, ...] = (packets[offset] << 8 | packets[offset + 1],)
         else:
-            ids = _ids_at(size, count).unpack_from(packets, at)
+            ids = _ids_at(size, count).unpack_from(packets, offset)
         if 0 in ids:
             message = "the packet identifier of a PUBLISH is 0"
             raise ProtocolViolation(message)
@@ -255,29 +255,26 @@ class Ingress:
         ):
             self._refuse(connection, qos, ids)
             return
-        prefix = packets[:at]
+        prefix = packets[:offset]
         if first & 8:
             prefix = bytes((first & 0xF7,)) + prefix[1:]
         if count == 1:
             form = Form([prefix], [packets[head:]])
         else:
             rest = size - head
-            tails = [
-                packets[each : each + rest] for each in range(head, head + len(packets), size)
-            ]
+            starts = range(head, head + len(packets), size)
+            tails = [packets[start : start + rest] for start in starts]
             form = Form([prefix] * count, tails)
         acks = bytearray(_FRONTS[qos] * count)
-        acks[2::4] = packets[at::size]
-        acks[3::4] = packets[at + 1 :: size]
+        acks[2::4] = packets[offset::size]
+        acks[3::4] = packets[offset + 1 :: size]
         received: tuple[int, ...] = ()
         if qos == 2:
             fresh = connection.receive(ids)
             if len(fresh) < count:
-                form = Form(
-                    [form.fronts[each] for each in fresh], [form.tails[each] for each in fresh]
-                )
+                form = Form([form.fronts[i] for i in fresh], [form.tails[i] for i in fresh])
                 count = len(fresh)
-            received = ids if count == len(ids) else tuple(ids[each] for each in fresh)
+            received = ids if count == len(ids) else tuple(ids[i] for i in fresh)
         connection.acks.append(bytes(acks))
         if count:
             key = qos | connection.is_v5 << 2
@@ -285,7 +282,7 @@ class Ingress:
             self._logs.append(run, route, connection.session, received)
 
     def _take_publish(self, connection: Connection, first: int, body: bytes) -> None:
-        """Take one PUBLISH of any form.
+        """Process one PUBLISH of any form.
 
         Raises:
             RemoteMqttError: it ends the connection.
@@ -318,14 +315,18 @@ class Ingress:
         self._logs.append(run, route, connection.session, received)
 
     def _is_crowded_out(self, connection: Connection, run: Run, ids: tuple[int, ...]) -> bool:
-        """Return whether a client can be told that a message finds no room to be retained."""
+        """Return whether a message must be refused, because it cannot be retained.
+
+        MQTT 3.1.1 lacks such a refusal. A removal, and a repetition of an accepted QoS 2
+        message, are never refused.
+        """
         if not connection.is_v5 or not run.payloads[-1]:
             return False
         is_known = run.qos == 2 and connection.session.received.issuperset(ids)
         return not is_known and not self._logs.retained.has_room(run)
 
     def _refuse(self, connection: Connection, qos: int, ids: tuple[int, ...]) -> None:
-        """Answer messages that go nowhere: MQTT 5 says so, 3.1.1 has no way to."""
+        """Answer messages that may not be published; only MQTT 5 can report the refusal."""
         self._effects.meters.refused += max(1, len(ids))
         reason = ReasonCode.NOT_AUTHORIZED if connection.is_v5 else ReasonCode.SUCCESS
         kind = wire.PubAck if qos == 1 else wire.PubRec
@@ -335,7 +336,7 @@ class Ingress:
     # --- acknowledgements ---
 
     def _take_acks(self, connection: Connection, data: bytes, position: int) -> int:
-        """Take the run of equal acknowledgements of 4 bytes that begins at `position`.
+        """Process the run of equal acknowledgements of 4 bytes that begins at `position`.
 
         Their kind is their first byte.
         """
@@ -359,7 +360,10 @@ class Ingress:
         return position + 4 * count
 
     def _take_ack(self, connection: Connection, kind: int, packet: wire.Ack) -> None:
-        """Take an acknowledgement with a reason code or properties; `kind` as above."""
+        """Process an acknowledgement with a reason code or properties.
+
+        `kind` is its first byte.
+        """
         is_refusal = packet.reason_code >= ReasonCode.UNSPECIFIED_ERROR
         if kind == PUBREC and is_refusal:
             self._delivery.give_up(connection, packet.packet_id)
@@ -371,7 +375,7 @@ class Ingress:
     # --- other packets ---
 
     def _take_packet(self, connection: Connection, first: int, body: bytes) -> Ending | None:
-        """Take one packet of a rare kind."""
+        """Process one packet of a rare kind."""
         connection.packets_in += 1
         if self._logs.woken:
             self._delivery.notify()
@@ -390,16 +394,16 @@ class Ingress:
             case wire.Auth() if connection.link.authenticate is not None:
                 connection.link.authenticate(packet)
             case _:
-                message = f"a client sent a {type(packet).__name__}, which it may not"
+                message = f"a client sent a {type(packet).__name__}, which is not allowed"
                 raise ProtocolViolation(message)
         return None
 
 
 def _ending_of(session: Session, packet: wire.Disconnect) -> Ending:
-    """Return how a connection ends by a DISCONNECT."""
+    """Return the ending of a connection for a DISCONNECT."""
     expiry = (packet.properties or NO_PROPERTIES).session_expiry_interval
     if expiry and not session.expiry:
-        message = "a DISCONNECT wants a session to last that was to end with its connection"
+        message = "a DISCONNECT sets a session expiry, but the CONNECT had set none"
         raise ProtocolViolation(message)
     has_will = packet.reason_code == ReasonCode.DISCONNECT_WITH_WILL
     return Ending(ReasonCode.NORMAL_DISCONNECTION, has_will, expiry=expiry)

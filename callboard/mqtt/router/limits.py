@@ -7,12 +7,12 @@ from callboard.mqtt.router.datalog import SEGMENT_BYTES, SEGMENT_COUNT
 from callboard.support.dataclass import dataclass
 from callboard.support.seconds import check_numbers
 
-#: Seconds.
+#: Seconds of a day.
 DAY = 86_400.0
 
 
 class ShareStrategy(Enum):
-    """Which member of a shared subscription gets the next message."""
+    """The choice of the member of a shared subscription that gets the next message."""
 
     ROUND_ROBIN = "round-robin"
     STICKY = "sticky"
@@ -33,7 +33,7 @@ class DuplicateClientId(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CustomSegment:
-    """How much the logs of some filters hold, other than the rest.
+    """The log size for some filters, if it differs from the rest.
 
     Attributes:
         topic_filter: of subscriptions, or one with wildcards that covers them.
@@ -51,42 +51,43 @@ class Limits:
     """Limits of a router; the defaults suit a few thousand clients.
 
     Attributes:
-        connections: clients at a time; further ones are refused with *quota exceeded*.
-        client_id_length: characters; longer ones are refused.
-        inflight: messages with QoS 1 and 2 that a client may have unacknowledged; less if its
-            receive maximum is less.
-        receive_maximum: what MQTT 5 clients may have unacknowledged towards us.
-        topic_alias_maximum: aliases that a client may set.
-        packet_size: bytes of a packet, told to MQTT 5 clients; the network enforces it.
-        session_expiry: seconds for which a session without its client lives at most.
-        keep_alive: seconds; clients that want more, or none, are told this. 0 is no limit.
-        subscriptions: filters of one client; further ones are refused with *quota exceeded*.
-        subscription_bytes: what the filters, the will and the names of one client take; further
-            filters and larger wills are refused with *quota exceeded*.
-        sessions: persistent ones; further ones are refused with *quota exceeded*.
-        sessions_bytes: the same of all sessions as `subscription_bytes` of one.
-        message_bytes: messages in memory that readers have not read or acknowledged, of all
-            filters; above it the largest logs lose theirs, then the sessions with most end.
-        retained: retained messages.
-        retained_bytes: the same in bytes of memory. Further ones are refused with *quota
-            exceeded* where MQTT can say so (version 5, QoS 1 and 2); others go to those who are
-            subscribed, the topic has no retained message then, and they are counted.
+        connections: clients at a time; more are refused with *quota exceeded*.
+        client_id_length: characters; longer client ids are refused.
+        inflight: unacknowledged messages with QoS 1 and 2 to a client; fewer if its receive
+            maximum is lower.
+        receive_maximum: unacknowledged messages with QoS 1 and 2 from an MQTT 5 client.
+        topic_alias_maximum: aliases that a client may define.
+        packet_size: bytes of a packet; reported to MQTT 5 clients, enforced for all.
+        session_expiry: the longest time in seconds that a session lives without its client.
+        keep_alive: seconds; clients that ask for more, or for none, get this. 0 is unlimited.
+        subscriptions: filters of one client; more are refused with *quota exceeded*.
+        subscription_bytes: bytes of memory for the filters, the will and the names of one
+            client; more filters and larger wills are refused with *quota exceeded*.
+        sessions: persistent sessions; more are refused with *quota exceeded*.
+        sessions_bytes: like `subscription_bytes`, for all sessions together.
+        message_bytes: bytes of all messages in memory that are unread or unacknowledged. Above
+            it the largest logs drop their messages, then the largest sessions end.
+        retained: number of retained messages.
+        retained_bytes: bytes of memory for retained messages. Above these two limits a retained
+            message is refused with *quota exceeded* if MQTT has an answer (version 5, QoS 1 and
+            2). Otherwise it goes to the current subscribers only, an older retained
+            message of the topic is removed, and the refusal is counted.
         delivery_quota: messages in the outgoing buffer of a link before it is unscheduled.
         delivery_bytes: the same in bytes.
         segment_bytes: of each filter's log.
-        segment_count: of each filter's log; above it the oldest segment is lost to who has not
-            read it.
-        custom_segments: for logs of some filters; the first that fits holds.
-        journal_bytes: of the journal, if there is one; above it the oldest messages go that
-            persistent sessions have not read and memory does not hold. 0 keeps none of these.
+        segment_count: of each filter's log. Above it the oldest segment is dropped; readers
+            that have not read it lose its messages.
+        custom_segments: log sizes for some filters; the first that matches applies.
+        journal_bytes: of the journal, if there is one. Above it the oldest shelved messages are
+            dropped, which are unread by persistent sessions. 0 turns shelving off.
         share_strategy: for all shared subscriptions.
-        acknowledge_patience: seconds for which publishers wait for a reader with QoS 1 or 2
-            that is half of its log behind, and takes and acknowledges nothing; 0 waits for
-            nobody. See `brake`.
-        max_hold: seconds for which they wait for one that does, but does not catch up; then
-            it is passed over for as long. 0 is no limit.
-        duplicate_client_id: what happens when a client names the client id of a session that
-            belongs to another user; `"refuse"` or `"take over"`.
+        acknowledge_patience: seconds that publishers wait for a reader with QoS 1 or 2 whose
+            backlog is half of its log, and that neither receives nor acknowledges anything. 0
+            does not make publishers wait. See `brake`.
+        max_hold: seconds that publishers wait for such a reader if it makes progress but does
+            not catch up. Then it is passed over for the same time. 0 is unlimited.
+        duplicate_client_id: the answer to a client whose client id has a session of another
+            user; `"refuse"` or `"take over"`.
     """
 
     connections: int = 10_010
@@ -119,8 +120,8 @@ class Limits:
         try:
             duplicate = DuplicateClientId(self.duplicate_client_id)
         except ValueError:
-            known = " or ".join(repr(each.value) for each in DuplicateClientId)
-            message = f"duplicate_client_id is {known}, not {self.duplicate_client_id!r}"
+            choices = " or ".join(repr(choice.value) for choice in DuplicateClientId)
+            message = f"duplicate_client_id is {choices}, not {self.duplicate_client_id!r}"
             raise ValueError(message) from None
         object.__setattr__(self, "duplicate_client_id", duplicate)
         for name in ("session_expiry", "acknowledge_patience", "max_hold"):

@@ -1,21 +1,21 @@
-"""A client's two buffers with the router: whole runs of packets go in, notifications come out.
+"""A client's two buffers with the router: whole packets go in, notifications come out.
 
-Payloads lie in the two buffers of a `Link`; what crosses to the other side is a wake-up only,
-however much lies there. The side that takes a buffer takes all of it.
+Payloads are only ever in the two buffers of a `Link`. The other side gets a wake-up, however
+much is in a buffer, and then reads all of it.
 
 The life of a link::
 
     link = Link(mailbox, connect, wake)      # mailbox: the router's, see `Mailbox`
     link.begin()                             # the router answers with a CONNACK in the buffer
     link.push(chunk)                         # whole packets, any number, after each read
-    for each in link.take():                 # whenever `wake` was called
+    for notification in link.take():         # whenever `wake` was called
         bytes         -> write them
-        UNSCHEDULE    -> when what was written before has left: link.ready()
-        Disconnected  -> write what stands before it, then close; nothing follows
+        UNSCHEDULE    -> when all bytes before it were written: link.ready()
+        Disconnected  -> write all bytes before it, then close; it is the last one
     link.disconnect(reason)                  # the connection is lost, or the client misbehaves
 
 `wake` is called on the router's thread, at most once between two calls of `take`. All methods
-of a link may be called from any thread; those of one side from one thread at a time.
+of a link may be called from any thread, but the methods of one side from one thread at a time.
 """
 
 from collections import deque
@@ -46,47 +46,47 @@ class Disconnected:
     """The router ended the connection.
 
     Attributes:
-        reason_code: why; `NORMAL_DISCONNECTION` if the client wanted it. A DISCONNECT or a
-            refusing CONNACK stands before this one where the version of MQTT has it.
-        text: the same for a log.
+        reason_code: of the end; `NORMAL_DISCONNECTION` if the client disconnected. Before this
+            marker there is a DISCONNECT or a refusing CONNACK, if the version of MQTT has it.
+        text: the reason for a log.
     """
 
     reason_code: ReasonCode
     text: str = ""
 
 
-#: What the router gives: packets ready to write (one or many), or a marker.
+#: The router's output: packets ready to write (one or many), or a marker.
 Notification = bytes | Unschedule | Disconnected
 
 
 class Access(Protocol):
-    """What one client may do. Answers are kept for each topic until `Link.access_changed`.
+    """The permissions of one client. Decisions are cached by topic until `Link.access_changed`.
 
-    One that has a true attribute `is_open` is asked about subscriptions only.
+    If it has a true attribute `is_open`, only `may_subscribe` is called.
     """
 
     def may_publish(self, topic: str) -> bool:
-        """Whether messages of this client may go to a topic."""
+        """Return whether this client may publish to a topic."""
 
     def may_subscribe(self, topic_filter: str, qos: int) -> int:
         """Return the QoS to grant (0 to 2), or a reason code of SUBACK (128 and above)."""
 
     def may_receive(self, topic: str) -> bool:
-        """Whether messages of a topic may go to this client."""
+        """Return whether this client may receive messages of a topic."""
 
 
-# --- events: what links tell the router ---
+# --- events for the router ---
 
 
 class Ending(NamedTuple):
-    """Why a connection ends, and how.
+    """The reason for the end of a connection, and how it ends.
 
     Attributes:
         reason: for the client and the log.
-        has_will: whether its will is published.
+        has_will: whether the will is published.
         is_told: whether the client gets a DISCONNECT.
         text: the reason in words.
-        expiry: seconds for which its session is to live on, if the client said so at last.
+        expiry: a new session expiry in seconds, if the client's DISCONNECT had one.
     """
 
     reason: ReasonCode
@@ -98,13 +98,13 @@ class Ending(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class LinkEvent:
-    """What a link tells the router."""
+    """An event of a link, for the router."""
 
     link: "Link"
 
 
 class ConnectRequested(LinkEvent):
-    """A client that has been authenticated wants its session."""
+    """An authenticated client requests its session."""
 
     __slots__ = ()
 
@@ -116,30 +116,30 @@ class DeviceData(LinkEvent):
 
 
 class Ready(LinkEvent):
-    """What came before the marker in the outgoing buffer has been written."""
+    """The packets before the marker in the outgoing buffer were written."""
 
     __slots__ = ()
 
 
 class AccessChanged(LinkEvent):
-    """Answers of the client's `Access` may be others from here on."""
+    """The decisions of the client's `Access` may have changed."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)
 class DisconnectRequested(LinkEvent):
-    """The connection is lost or has to end."""
+    """The connection is lost, or must end."""
 
     ending: Ending
 
 
 class Mailbox:
-    """The events of all links, in this order on their way to the router; from any thread.
+    """The events of all links for the router, in order; from any thread.
 
     Attributes:
-        events: in the order that they came; the router takes them out.
-        is_poked: whether the router is about to take a turn.
+        events: in the order of arrival; the router removes them.
+        is_poked: whether the router was woken for its next turn.
     """
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class Mailbox:
         self._wake: Callable[[], None] | None = None
 
     def attach(self, wake: Callable[[], None]) -> None:
-        """Call a function from now on when the router has to take a turn."""
+        """Set the function that wakes the router for a turn."""
         self._wake = wake
         if self.events:
             self.poke()
@@ -161,14 +161,14 @@ class Mailbox:
             self.poke()
 
     def poke(self) -> None:
-        """Let the router take a turn."""
+        """Wake the router for a turn."""
         if self._wake is not None:
             self.is_poked = True
             self._wake()
 
 
 def _asleep() -> None:
-    """Stand for the function that a link called which is let go."""
+    """Do nothing; replaces the callback of a link whose connection is closed."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -176,19 +176,19 @@ class Link:
     """The two buffers of one client, and how each side wakes the other.
 
     Attributes:
-        connect: the client's CONNECT; its password is not looked at here.
-        access: what the client may do; None is everything.
-        peer: who it is, for logs and the console: an address.
+        connect: the client's CONNECT; its password is not used here.
+        access: the client's permissions; None is all.
+        peer: the client's address, for logs and the console.
         is_local: true for links within the process, which may publish to `$SYS`.
-        client_id: what the session has, also if the router chose it; empty before.
-        user: who the client has proved to be; empty for a client that comes in without a name
-            where others have one, None where nobody has to prove anything.
+        client_id: of the session, even if the router chose it; empty until it exists.
+        user: the user that the client has authenticated as. Empty for a client without a name
+            among clients with names; None if no client has to authenticate.
         listed: the name in the router's table of users; empty if it is not there.
-        ending: how the connection ends, once it was asked to.
-        authenticate: takes AUTH packets of a client whose CONNECT named a method.
-        catch_up: pushes what has arrived of the client and was not read yet.
-        is_full: the router holds the client, and has enough of its packets; set by the router,
-            which calls `wake` when it takes more.
+        ending: how the connection ends, after `disconnect`.
+        authenticate: handles AUTH packets of a client whose CONNECT named a method.
+        catch_up: pushes data of the client that has arrived and was not read yet.
+        is_full: set by the router while it holds the client and has queued enough of its
+            packets; the router calls `wake` when it accepts more.
     """
 
     _mailbox: Mailbox
@@ -213,19 +213,19 @@ class Link:
     # --- towards the router ---
 
     def begin(self) -> None:
-        """Ask for the session; once, before anything else."""
+        """Request the session; once, before anything else."""
         self._mailbox.post(ConnectRequested(self))
 
     def push(self, chunk: bytes) -> None:
-        """Put whole packets of the client into the incoming buffer, and tell the router."""
+        """Put whole packets of the client into the incoming buffer, and wake the router."""
         self.incoming.append(chunk)
         event = self._device_data
-        if event is None:  # the first one of a link that may never say anything
+        if event is None:  # made on first use, because many clients never send anything
             event = self._device_data = DeviceData(self)
         self._mailbox.post(event)
 
     def ready(self) -> None:
-        """Tell the router that what came before `UNSCHEDULE` has been written."""
+        """Report that all bytes before `UNSCHEDULE` were written."""
         self._mailbox.post(Ready(self))
 
     def disconnect(
@@ -235,33 +235,33 @@ class Link:
         is_told: bool = False,
         has_will: bool = True,
     ) -> None:
-        """End the connection, after the chunks that were pushed before.
+        """End the connection after the chunks that were pushed.
 
         Args:
-            reason_code: why.
-            is_told: let the router send a DISCONNECT with the reason (MQTT 5), and the marker.
+            reason_code: of the end.
+            is_told: whether the router sends a DISCONNECT with the reason (MQTT 5).
             has_will: whether the will is published.
         """
         self.ending = Ending(reason_code, has_will=has_will, is_told=is_told)
         self._mailbox.post(DisconnectRequested(self, self.ending))
 
     def access_changed(self) -> None:
-        """Forget what the client's `Access` answered before."""
+        """Discard cached decisions of the client's `Access`."""
         self._mailbox.post(AccessChanged(self))
 
     # --- from the router ---
 
     def take(self) -> list[Notification]:
-        """Return all that lies in the outgoing buffer, and empty it."""
+        """Empty the outgoing buffer, and return its content."""
         self.is_woken = False
-        taken = self.outgoing[:]
-        del self.outgoing[: len(taken)]
-        return taken
+        notifications = self.outgoing[:]
+        del self.outgoing[: len(notifications)]
+        return notifications
 
     def let_go(self) -> None:
-        """Forget who was woken and asked: the connection is gone, and all of it goes at once.
+        """Drop all callbacks: the connection is closed.
 
-        What refers to each other would wait for the garbage collector.
+        Otherwise the reference cycles would keep it in memory until a garbage collection.
         """
         self.wake = _asleep
         self.authenticate = self.catch_up = None

@@ -1,13 +1,13 @@
-"""Logs: which of them a message goes to, the retained messages, and the shelf.
+"""Logs: the logs that a message goes to, the retained messages, and the shelf.
 
 A message is appended to the log of each filter that matches its topic. Requests that waited
-there are `woken`; `Delivery` takes them.
+there are then `woken`; `Delivery` processes them.
 
 Shelved messages are read back from the journal between two turns. A connection that reaches a
 segment which is not in memory is paused (Fetching), and the turn names the segment; the driver
-reads it and hands it to `Delivery.arrived`. The segments that were fetched last stay in memory,
-since a reader takes one window at a time. When the journal is cut down, records of shelved
-messages stay where they are, so they are written once; the records between them stay as well,
+reads it and passes it to `Delivery.arrived`. Recently fetched segments stay in memory, because
+a reader reads one window at a time. When the journal is compacted, the records of shelved
+messages stay where they are, so they are written only once. The records between them also stay,
 until the journal is too large.
 """
 
@@ -33,16 +33,16 @@ from callboard.mqtt.wire.field import read_text
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.mqtt.wire.topic import FilterTree, has_wildcard, is_valid_topic, matches
 
-#: Topics whose logs are known without a look; clients choose topics, so there is a bound.
+#: Topics whose routes are cached; bounded because clients choose the topics.
 CACHED_TOPICS: Final = 65_536
 
-#: Bytes that they take at most.
+#: The most bytes of cached routes.
 CACHED_BYTES: Final = 32 << 20
 
-#: Bytes of fetched segments in memory: 32 readers catch up and read no segment twice.
+#: Bytes of fetched segments in memory: enough for 32 readers to read each segment once.
 MOST_FETCHED: Final = 32 << 20
 
-#: Runs in one record of shelved ones, which has to fit into the journal.
+#: Runs in one record of shelved runs, which must fit into the journal.
 PART: Final = 50_000
 
 
@@ -50,11 +50,11 @@ OnSwollen = Callable[[FilterLog, Session | None], None]
 
 
 class TopicRoute(NamedTuple):
-    """Where messages of one topic go."""
+    """The destinations of messages of one topic."""
 
     logs: tuple[FilterLog, ...]
     filters: tuple[str, ...]
-    #: Whether only links within the process may publish there: `$SYS`.
+    #: Whether only links within the process may publish: `$SYS`.
     is_reserved: bool
 
 
@@ -62,13 +62,13 @@ class Logs:
     """All logs, by filter and by topic, and the retained messages.
 
     Attributes:
-        effects: of the turn at hand.
-        number: of the next message of the router.
-        routes: by topic as it stands in packets; a cache.
-        woken: requests with something to read that are in no tracker yet.
-        on_swollen: called with each log that an append finds half full, and the publisher.
+        effects: of the current turn.
+        number: of the router's next message.
+        routes: by topic as it is encoded in packets; a cache.
+        woken: requests with something to read that are not in a tracker yet.
+        on_swollen: called with a log that is half full after an append, and the publisher.
         retained: the last messages of topics.
-        appended: bytes of all messages that were appended, with what Python's objects take.
+        appended: total bytes of appended messages, including Python's objects.
     """
 
     on_swollen: OnSwollen
@@ -82,7 +82,7 @@ class Logs:
         self._routes_weight = 0
         self.woken: list[DataRequest] = []
         self.retained = RetainedMessages(effects, Heads(make_stamp, origin))
-        #: Logs of filters without wildcards, which are topics, and of those with.
+        #: Logs of filters without wildcards, which are topics; then logs of all other filters.
         self._literal: dict[str, FilterLog] = {}
         self._wild: FilterTree[FilterLog] = FilterTree()
         self._fetching: dict[Segment, dict[Connection, None]] = {}
@@ -97,11 +97,11 @@ class Logs:
         yield from self._wild.values.values()
 
     def get(self, topic_filter: str) -> FilterLog | None:
-        """Return the log of a plain filter, if anybody reads it."""
+        """Return the log of a plain filter, if it has readers."""
         return self._literal.get(topic_filter) or self._wild.values.get(topic_filter)
 
     def open(self, topic_filter: str) -> FilterLog:
-        """Return the log of a plain filter, made if needed; cached routes learn of it."""
+        """Return the log of a plain filter; create it, and update cached routes, if needed."""
         log = self.get(topic_filter)
         if log is None:
             limits = self.effects.limits
@@ -120,7 +120,7 @@ class Logs:
         return log
 
     def drop_reader(self, log: FilterLog) -> None:
-        """Note that a log has one reader less; the last one ends it."""
+        """Remove a reader of a log; a log without readers ends."""
         log.readers -= 1
         if log.readers:
             return
@@ -137,19 +137,19 @@ class Logs:
             self.routes.pop(topic_filter.encode(), None)
 
     def route(self, topic: bytes) -> TopicRoute:
-        """Return where messages of a topic go.
+        """Return the destinations of a topic.
 
         Raises:
-            MalformedPacket: it is no UTF-8, or has U+0000 in it.
-            ProtocolViolation: it is no topic.
+            MalformedPacket: the topic is not UTF-8, or contains U+0000.
+            ProtocolViolation: it is not a topic.
         """
-        known = self.routes.get(topic)
-        if known is not None:
-            return known
+        route = self.routes.get(topic)
+        if route is not None:
+            return route
         name = read_text(topic)
         if not is_valid_topic(name):
-            message = f"{topic[:80]!r} is no topic that can be published on"
-            # An empty one stands for an alias, which is not there (MQTT 5, 3.3.2.1).
+            message = f"{topic[:80]!r} is not a topic that can be published to"
+            # An empty topic needs an alias, and there is none (MQTT 5, 3.3.2.1).
             reason = ReasonCode.TOPIC_NAME_INVALID if topic else ReasonCode.PROTOCOL_ERROR
             raise ProtocolViolation(message, reason)
         logs = self._wild.match(name) if self._wild else []
@@ -174,13 +174,13 @@ class Logs:
         publisher: Session | None = None,
         received: tuple[int, ...] = (),
     ) -> None:
-        """Append messages to the logs of all filters that match, and wake who waits there.
+        """Append messages to the logs of all filters that match, and wake the waiting readers.
 
         Args:
-            run: what was published.
-            route: where it goes.
-            publisher: the session that it came from.
-            received: the identifiers of its QoS 2 messages.
+            run: the messages.
+            route: of their topic.
+            publisher: their session.
+            received: identifiers of its QoS 2 messages.
         """
         run.number = self.number
         count = run.count
@@ -198,7 +198,7 @@ class Logs:
             segment = log.segments[-1]
             if segment.runs:
                 log.append(run)
-            else:  # as `log.append` does it with an empty segment
+            else:  # like `log.append` for an empty segment, without the call
                 segment.runs.append(run)
                 segment.starts.append(log.end)  # type: ignore[attr-defined]  # a list
                 segment.weight += run.weight
@@ -222,7 +222,7 @@ class Logs:
             effects.records.append(Received(sender, received))
 
     def take_retained(self, key: bytes, head: Head, run: Run | None) -> bool:
-        """Take a write of another router; returns False if there is no room for its message."""
+        """Apply a write of another router; return False if its message does not fit."""
         if run is not None:
             run.number = self.number
             self.number += 1
@@ -231,16 +231,16 @@ class Logs:
     # --- the shelf ---
 
     def fetch(self, log: FilterLog, segment: Segment, connection: Connection) -> None:
-        """Let a connection wait for a segment that is on the shelf."""
+        """Make a connection wait for a shelved segment to be fetched."""
         if segment not in self._fetching:
             self._fetching[segment] = {}
             self.effects.fetches.append((log, segment))
         self._fetching[segment][connection] = None
 
     def put_back(self, segment: Segment, runs: list[Run]) -> list[Connection]:
-        """Take the messages of a segment; none if they could not be read, so they are lost.
+        """Restore the messages of a fetched segment; without any they are lost.
 
-        Returns the connections that waited for it.
+        Returns the connections that waited for them.
         """
         if runs:
             weight = sum(run.weight for run in runs)
@@ -248,33 +248,40 @@ class Logs:
             self._fetched.append((segment, weight))
             self._fetched_weight += weight
             while self._fetched_weight > MOST_FETCHED and len(self._fetched) > 1:
-                gone, weight = self._fetched.popleft()
-                gone.runs = []
+                oldest, weight = self._fetched.popleft()
+                oldest.runs = []
                 self._fetched_weight -= weight
         else:
             segment.put_on_shelf((), Shelf((), (), ()))
         return list(self._fetching.pop(segment))
 
     def drop_read(self, unread: dict[FilterLog, int]) -> None:
-        """Drop shelved messages that nobody wants any more."""
+        """Drop shelved messages that all readers have read."""
         for log in self:
             if log.shelved:
                 log.drop_shelved(unread.get(log, log.end))
 
     def drop_older(self, place: int) -> None:
-        """Drop shelved segments with records before one of the journal: it is too large."""
+        """Drop shelved segments that begin before a journal position.
+
+        The journal is too large.
+        """
         for log in self:
-            while log.shelved and any(each < place for each in log.segments[0].places()[:1]):
+            while log.shelved and any(p < place for p in log.segments[0].places()[:1]):
                 log.drop_shelved(log.segments[1].base)
 
     def shelved(self) -> Iterable[Shelved]:
-        """Return what a snapshot says of shelved segments."""
+        """Return the snapshot records of shelved segments."""
         for log in self:
-            for at in range(log.shelved):
-                segment = log.segments[at]
+            for index in range(log.shelved):
+                segment = log.segments[index]
                 shelf = segment.shelf
                 assert shelf is not None
-                borders = [segment.base, *segment.starts[PART::PART], log.segments[at + 1].base]
+                borders = [
+                    segment.base,
+                    *segment.starts[PART::PART],
+                    log.segments[index + 1].base,
+                ]
                 for part, (base, end) in enumerate(pairwise(borders)):
                     runs = slice(part * PART, (part + 1) * PART)
                     starts = [start - base for start in segment.starts[runs]]
@@ -282,15 +289,16 @@ class Logs:
                     yield Shelved(log.topic_filter, end - base, starts, columns)
 
     def oldest_place(self, otherwise: int) -> int:
-        """Return the oldest record of the journal that is on a shelf."""
-        shelved = (each for log in self for each in log.segments[: log.shelved])
-        return min((otherwise, *(place for each in shelved for place in each.places()[:1])))
+        """Return the journal position of the oldest shelved message."""
+        shelved = (segment for log in self for segment in log.segments[: log.shelved])
+        places = (place for segment in shelved for place in segment.places()[:1])
+        return min((otherwise, *places))
 
     def move_places(self, before: int, written: list[JournalRecord]) -> None:
-        """Take note of where a snapshot has messages, and that records before it are gone.
+        """Update journal positions after a snapshot; earlier records are removed.
 
-        A message may be here twice, read back for one filter and in memory for another; it was
-        written once.
+        One message may be in memory twice, fetched for one filter and appended for another. It
+        is written once.
         """
         places = {
             (record.run.number, record.run.count): record.run.place

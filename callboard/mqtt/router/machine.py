@@ -4,13 +4,13 @@ Four objects own its state and call each other in this direction only:
 
     sessions -> ingress -> delivery -> logs
 
-`Sessions` knows the clients, connected and away, `Ingress` takes their packets,
-`Logs` has the messages, `Delivery` sends them. Between ingress and delivery stand two for rare
-cases: `Subscriptions` and `Brakes`. All of them add to the `Effects` of the turn.
+`Sessions` has the clients, connected or not; `Ingress` processes their packets; `Logs` has the
+messages; `Delivery` sends them. Between ingress and delivery are two classes for rare cases:
+`Subscriptions` and `Brakes`. All of them add to the `Effects` of the turn.
 
 The effects of a turn are carried out in order: first the records are made durable, then the
-notifications go to the links. So an acknowledged message is durable, and a router that starts
-again remembers every message that a subscriber got.
+notifications go to the links. So an acknowledged message is durable, and a restarted router
+knows every message that a subscriber got.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ from callboard.mqtt.router.sessions import Sessions
 from callboard.mqtt.router.share import Chance
 from callboard.mqtt.router.subscribing import Subscriptions
 
-#: Events of one turn, so that a flood of them cannot keep messages from being sent.
+#: Events of one turn; bounded, so that a flood of events cannot stop deliveries.
 MOST_EVENTS = 500
 
 
@@ -42,13 +42,13 @@ class RouterMachine:
     """Runs the turns of a router.
 
     Attributes:
-        events: what links told, in order; put them here.
-        effects: of the turn at hand.
-        logs: messages.
-        delivery: what is sent.
-        ingress: what comes in.
+        events: of links, in order; callers append to it.
+        effects: of the current turn.
+        logs: the messages.
+        delivery: sends messages.
+        ingress: processes packets.
         sessions: of clients.
-        at_hand: the link whose event was taken last: who is to blame if a turn fails.
+        at_hand: the link of the last event, which is at fault if a turn fails.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class RouterMachine:
         """Make an empty router.
 
         Args:
-            limits: what it allows.
-            is_durable: whether there is a journal that takes the records of each turn.
-            make_client_id: gives names that nobody can guess, to clients without one.
+            limits: of the router.
+            is_durable: whether the records of each turn go to a journal.
+            make_client_id: returns unguessable ids, for clients without one.
             chance: for shared subscriptions with the strategy *random*.
             now: the time.
-            events: where links put their events, if it is there already.
-            make_stamp: gives each connect and each write of a retained message a number above
-                those before, in all the cluster; 0 where there can be none.
-            origin: of this router's writes; no other router has it.
+            events: the queue of link events, if it exists already.
+            make_stamp: returns a greater number for each connect and each write of a retained
+                message than for all earlier ones in the cluster; 0 without a cluster.
+            origin: of this router's writes; unique in the cluster.
         """
         self.events: deque[LinkEvent] = deque() if events is None else events
         effects = self.effects = Effects(
@@ -92,18 +92,18 @@ class RouterMachine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether a turn would do nothing before an event or a deadline comes."""
+        """Whether a turn would do nothing until the next event or deadline."""
         return not self.events and not self.delivery.ready
 
     @property
     def next_deadline(self) -> float | None:
-        """When a will, the end of a session or a look at slow readers is due next."""
-        look, deadlines = self.ingress.brakes.due, self.sessions.deadlines
+        """The time of the next will, end of a session, or check of slow readers."""
+        check, deadlines = self.ingress.brakes.due, self.sessions.deadlines
         due = deadlines[0][0] if deadlines else None
-        return due if look is None else look if due is None else min(due, look)
+        return due if check is None else check if due is None else min(due, check)
 
     def run_turn(self, now: float) -> Turn:  # noqa: C901  (calls cost too much here)
-        """Take up to `MOST_EVENTS` events, and send to up to `MOST_READY` connections."""
+        """Process up to `MOST_EVENTS` events, and send to up to `MOST_READY` connections."""
         effects, delivery, logs = self.effects, self.delivery, self.logs
         effects.now = now
         deadlines = self.sessions.deadlines
@@ -141,13 +141,13 @@ class RouterMachine:
         return effects.take()
 
     def _take(self, event: LinkEvent) -> None:
-        """Take an event that is not of packets."""
+        """Handle an event other than received packets."""
         if type(event) is ConnectRequested:
             self.sessions.connect(event.link)
             return
         connection = self.sessions.by_link.get(event.link)
         if connection is None:
-            return  # it is over already
+            return  # the connection has ended already
         if type(event) is Ready:
             self.delivery.emptied(connection)
         elif isinstance(event, DisconnectRequested):

@@ -1,10 +1,10 @@
-"""Runs of messages as the router keeps them, and the forms in which it sends them.
+"""Runs of messages in the router's memory, and the forms in which it sends them.
 
 A run holds consecutive messages of one publisher on one topic with the same flags. Every reader
-gets the same bytes objects; only packet identifiers differ between them. A form is two lists:
-with QoS 0 `fronts` are whole packets and `tails` is empty; with QoS 1 and 2 a packet is front +
-packet identifier + tail. The form that came in is kept; others are made when a reader first
-needs them.
+gets the same bytes objects; only packet identifiers differ. A form is two lists: with QoS 0
+`fronts` are whole packets and `tails` is empty; with QoS 1 and 2 a packet is front + packet
+identifier + tail. A run keeps the form that the publisher sent; other forms are made when a
+reader first needs them.
 """
 
 from functools import lru_cache
@@ -16,16 +16,16 @@ from callboard.mqtt.wire.framing import body_start
 from callboard.mqtt.wire.packet import Publish, Will
 from callboard.mqtt.wire.properties import NO_PROPERTIES, Place, Properties, write_properties
 
-#: Every packet identifier as it is on the wire.
+#: Every packet identifier in its two bytes.
 PACKET_IDS: Final = tuple(number.to_bytes(2, "big") for number in range(1 << 16))
 
-#: Forms of a run that are kept for other readers, beside the one that it came in. Those of
-#: retained messages are not: they would live as long as these.
+#: Forms of a run that are cached in addition to the publisher's. Forms with the retain flag are
+#: not cached, because they would live as long as the retained message.
 MOST_FORMS: Final = 8
 
 RUN_BYTES: Final = 400
-#: What a run and a message in it take in memory beside their payloads, measured on 64-bit
-#: CPython: two bytes objects, their places in two lists.
+#: Bytes of memory of a run, and of a message in it, without payloads; measured on 64-bit
+#: CPython: two bytes objects and their places in two lists.
 MESSAGE_BYTES: Final = 120
 
 #: The identifier of the property *message expiry interval*.
@@ -33,7 +33,7 @@ EXPIRY: Final = 2
 
 
 class Form(NamedTuple):
-    """Messages as they are sent."""
+    """Encoded messages, without their packet identifiers."""
 
     fronts: list[bytes]
     tails: list[bytes]
@@ -42,14 +42,14 @@ class Form(NamedTuple):
 def encode_form(
     topic: bytes, payloads: list[bytes], *, qos: int, retain: bool, properties: bytes | None
 ) -> Form:
-    """Return messages in a form.
+    """Encode messages.
 
     Args:
         topic: its bytes without length.
         payloads: of the messages.
         qos: to send with.
         retain: the flag.
-        properties: MQTT 5's, without their length; None for 3.1.1.
+        properties: encoded for MQTT 5, without their length; None for 3.1.1.
     """
     first = bytes((0x30 | qos << 1 | retain,))
     name = len(topic).to_bytes(2, "big") + topic
@@ -63,42 +63,48 @@ def encode_form(
 
 
 class Passed(NamedTuple):
-    """What of a message's properties is passed on, and what is for the router."""
+    """The properties of a message.
+
+    The encoded ones for subscribers, and others for the router.
+    """
 
     properties: bytes
     alias: int | None
     expiry: int | None
 
 
-#: Characters and bytes of properties that are remembered as they are passed on.
+#: Characters and bytes of texts in properties whose encoding is cached.
 _SMALL: Final = 256
 
 
 def passed_on(properties: Properties | None) -> Passed:
-    """Return the properties that readers get, as bytes without their length."""
-    said = properties or NO_PROPERTIES
-    texts = (said.content_type, said.response_topic, said.correlation_data)
-    if said.user_properties or sum(len(each) for each in texts if each is not None) > _SMALL:
-        return _passed_on.__wrapped__(said)
-    return _passed_on(said)
+    """Return the properties for subscribers as bytes without their length."""
+    properties = properties or NO_PROPERTIES
+    texts = (properties.content_type, properties.response_topic, properties.correlation_data)
+    if (
+        properties.user_properties
+        or sum(len(text) for text in texts if text is not None) > _SMALL
+    ):
+        return _passed_on.__wrapped__(properties)
+    return _passed_on(properties)
 
 
 @lru_cache(1024)
 def _passed_on(properties: Properties) -> Passed:
-    """Return the same; remembered, as most are like those before."""
+    """Encode properties; cached, because most messages have the same ones."""
     if properties.subscription_identifiers:
-        message = "a client sent a PUBLISH with subscription_identifiers, which it may not"
+        message = "a client sent a PUBLISH with subscription_identifiers, which is not allowed"
         raise ProtocolViolation(message)
-    kept = Properties(
+    shared = Properties(
         payload_format_indicator=properties.payload_format_indicator,
         content_type=properties.content_type,
         response_topic=properties.response_topic,
         correlation_data=properties.correlation_data,
         user_properties=properties.user_properties,
     )
-    written = write_properties(kept, Place.PUBLISH)
-    written = written[body_start(written, -1) :]  # without their length
-    return Passed(written, properties.topic_alias, properties.message_expiry_interval)
+    encoded = write_properties(shared, Place.PUBLISH)
+    encoded = encoded[body_start(encoded, -1) :]  # without their length
+    return Passed(encoded, properties.topic_alias, properties.message_expiry_interval)
 
 
 class Run:
@@ -106,21 +112,21 @@ class Run:
 
     Attributes:
         topic: bytes without length.
-        qos: what the publisher sent them with.
+        qos: of the publish.
         retain: whether the publisher set the flag.
-        properties: MQTT 5's that go on to readers, without length; empty if there are none.
+        properties: encoded properties for subscribers, without length; empty without any.
         publisher: the client id, for no-local.
-        filters: the names of the plain filters that match, when they were published.
+        filters: the plain filters that matched when the messages were published.
         number: of the first message, counted over all messages of the router.
-        place: 1 more than the number of its record in the journal; 0 if it is not there, -1
-            while it is on its way.
-        count: how many.
-        size: bytes of the longest, as it came in.
-        weight: bytes in memory.
-        memory: the same with the forms that were made of it.
+        place: 1 + the position of its record in the journal; 0 if it is not there, -1 until
+            it is written.
+        count: of messages.
+        size: bytes of the longest packet, as published.
+        weight: bytes of memory.
+        memory: bytes of memory including cached forms.
         expires_at: the time after which they are not sent; None is never.
-        recipient: the only client id that gets them: its session brought them from another
-            router; None is everybody.
+        recipient: the only client id that gets the messages, for a session that came from
+            another router; None is all.
     """
 
     __slots__ = (
@@ -147,14 +153,14 @@ class Run:
     def __init__(
         self, topic: bytes, form: Form, key: int, count: int, size: int, publisher: str
     ) -> None:
-        """Keep messages that came in a form, with the flag of retained ones not set.
+        """Store messages in the form of their publisher, without the retain flag.
 
-        `key` is their QoS, and 4 for MQTT 5.
+        `key` is their QoS, plus 4 for MQTT 5.
         """
         self.topic = topic
         self.form = form
         self.qos = key & 3
-        #: QoS, and 4 for MQTT 5: what `form` is.
+        #: The kind of `form`: QoS, plus 4 for MQTT 5.
         self.key = key
         self.count = count
         self.size = size
@@ -182,7 +188,7 @@ class Run:
         *,
         retain: bool = False,
     ) -> "Run":
-        """Return a run of messages that did not come in a form that can be sent on."""
+        """Return a run of messages that were not received as packets ready to send."""
         form = encode_form(topic, payloads, qos=qos, retain=False, properties=properties)
         size = max(map(len, payloads)) + len(topic) + len(properties) + 12
         run = cls(topic, form, qos | 4, len(payloads), size, publisher)
@@ -194,15 +200,15 @@ class Run:
     def of_packet(
         cls, packet: Publish | Will, topic: bytes, publisher: str, now: float
     ) -> "Run":
-        """Return a PUBLISH or a will as a run; its expiry begins now."""
+        """Return the run of a PUBLISH or a will; its expiry begins now."""
         passed = passed_on(packet.properties)
         expires_at = None if passed.expiry is None else now + passed.expiry
-        about = packet.qos, publisher, passed.properties, expires_at
-        return cls.of_payloads(topic, [packet.payload], *about, retain=packet.retain)
+        rest = packet.qos, publisher, passed.properties, expires_at
+        return cls.of_payloads(topic, [packet.payload], *rest, retain=packet.retain)
 
     @property
     def payloads(self) -> list[bytes]:
-        """The payloads alone, taken out of the form that came in."""
+        """The payloads, extracted from the publisher's form."""
         if self._payloads is not None:
             return self._payloads
         fronts, tails = self.form
@@ -219,13 +225,13 @@ class Run:
     def form_for(
         self, qos: int, *, is_v5: bool, retain: bool = False, extra: bytes = b""
     ) -> Form:
-        """Return the messages in another form; made once for all readers that need it.
+        """Return the messages in another form; cached for all readers that need it.
 
         Args:
             qos: to send with, not above the run's.
-            is_v5: whether the reader speaks MQTT 5.
+            is_v5: whether the reader uses MQTT 5.
             retain: the flag to set.
-            extra: properties to put before the others, for readers that speak MQTT 5.
+            extra: encoded properties to insert before the others, for MQTT 5.
         """
         key = qos | is_v5 << 2
         extra = extra if is_v5 else b""
@@ -246,20 +252,20 @@ class Run:
         return form
 
     def forget_forms(self) -> None:
-        """Make forms again when they are needed again: memory is short."""
+        """Drop cached forms, because memory is short."""
         self._forms = None
         self.memory = self.weight
 
     def single(self, index: int) -> "Run":
-        """Return one message as a run of its own."""
-        about = self.qos, self.publisher, self.properties, self.expires_at
+        """Return one message as a separate run."""
+        rest = self.qos, self.publisher, self.properties, self.expires_at
         payload = self.payloads[index]
-        run = Run.of_payloads(self.topic, [payload], *about, retain=self.retain)
+        run = Run.of_payloads(self.topic, [payload], *rest, retain=self.retain)
         run.number = self.number + index
         return run
 
     def kept(self) -> "Run":
-        """Return the last message as a retained one: alone, and in no form that is sent."""
+        """Return the last message as a retained one: alone, without encoded forms."""
         payload = self.payloads[-1]
         size = len(payload) + len(self.topic) + len(self.properties)
         run = Run(self.topic, Form([], []), self.qos | 4, 1, size, self.publisher)
@@ -269,5 +275,5 @@ class Run:
 
 
 def expiry_property(seconds: float) -> bytes:
-    """Return the property with the time that a message has left, in whole seconds."""
+    """Return the property with the remaining lifetime of a message, in whole seconds."""
     return bytes((EXPIRY,)) + max(int(seconds), 0).to_bytes(4, "big")

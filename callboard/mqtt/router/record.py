@@ -1,11 +1,11 @@
-"""Journal records: facts that outlive the router; how each is written, read and applied.
+"""Journal records: facts that survive a restart; how each is written, read and applied.
 
-They are about messages with QoS 1 and 2 that a persistent session reads, retained messages,
-persistent sessions with their acknowledgements, and wills. Times are on the router's clock;
-numbers count messages over all the router's life.
+There are records of messages with QoS 1 and 2 that a persistent session reads, of retained
+messages, of persistent sessions with their acknowledgements, and of wills. Times are on the
+router's clock. Message numbers count over the whole life of the journal.
 
-Records add up to a `SavedState`; they are applied in their order. A record about a session that
-is not there (it ended, or stood before the oldest snapshot that is kept) changes nothing.
+Applied in order, records add up to a `SavedState`. A record about an unknown session changes
+nothing: the session has ended, or began before the oldest snapshot in the journal.
 
 In the journal the topic of a record is its kind, the payload a list of fields:
 
@@ -33,9 +33,9 @@ In the journal the topic of a record is its kind, the payload a list of fields:
 
 A run is topic, number, QoS, retain, publisher, properties, expires. Columns of shelved runs are
 integers of 8 bytes. Options are 1 for no-local, 2 for retain-as-published, and 4 times the
-retain handling. Times are seconds since 1970; `epoch` is what to add to the router's clock to
-get them. A kind is 1 for shared messages, 2 for retained ones. A key stands for the topic of a
-retained message, stamp and origin say which write of it is the last in a cluster.
+retain handling. Times are seconds since 1970; `epoch` is the difference to the
+router's clock. A kind is 1 for shared messages, 2 for retained ones. A key is a hash of the
+topic of a retained message. Stamp and origin order the writes of a topic in a cluster.
 """
 
 import sys
@@ -59,23 +59,23 @@ from callboard.mqtt.wire.properties import Place, read_properties, write_propert
 from callboard.mqtt.wire.topic import split_share
 from callboard.support.dataclass import dataclass
 
-#: A kind and fields, which CBOR can hold.
+#: A kind and its fields, as values that CBOR can encode.
 Written = tuple[str, Sequence[Any]]
-#: Records as they are written.
+#: Records in their written form.
 EncodedRecords = tuple[Written, ...]
-#: The classes of records by their kinds.
+#: The record classes by kind.
 RECORDS: "Final[dict[str, type[JournalRecord]]]" = {}
 
 
 _number_of = attrgetter("number")
 
 
-# --- what records add up to ---
+# --- the state after all records ---
 
 
 @dataclass(slots=True)
 class SavedSession:
-    """A persistent session as the journal has it; places are numbers of messages."""
+    """A persistent session as the journal has it; places are message numbers."""
 
     expiry: float
     expires_at: float | None
@@ -100,13 +100,13 @@ class SavedGroup:
 
 @dataclass(slots=True)
 class SavedState:
-    """All that the journal has; `adopted` are the offers of copied sessions, by client id."""
+    """Everything in the journal; `adopted` has the offers of copied sessions, by client id."""
 
     number: int = 0
     sessions: dict[str, SavedSession] = field(default_factory=dict)
     groups: dict[str, SavedGroup] = field(default_factory=dict)
     retained: dict[bytes, Run] = field(default_factory=dict)
-    #: Stamp, origin and topic of the last write, by the topic's key; without topic it removed.
+    #: Stamp, origin and topic of the last write, by the topic's key; no topic after a removal.
     heads: dict[bytes, tuple[int, bytes, bytes]] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     shelved: "list[Shelved]" = field(default_factory=list)
@@ -115,51 +115,54 @@ class SavedState:
     handed: "dict[str, HandedOver]" = field(default_factory=dict)
 
     def count(self, *following: int) -> None:
-        """Take note of numbers that later messages are not to have."""
+        """Reserve message numbers below these: later messages get greater ones."""
         self.number = max(self.number, *following)
 
     def copy(self, run: Run) -> None:
-        """Keep a message that is in flight, in its place, if it is not there."""
+        """Insert a message in flight, ordered by number, unless it is there already."""
         if self.find(run.number) is None:
             self.runs.insert(bisect_right(self.runs, run.number, key=_number_of), run)
         self.count(run.number + run.count)
 
     def find(self, number: int) -> tuple[Run, int] | None:
-        """Return the run with a message, and its place there; None if it is in none."""
-        at = bisect_right(self.runs, number, key=_number_of)
-        run = self.runs[at - 1] if at else None
+        """Return the run that holds a message and the message's index in it.
+
+        None without one.
+        """
+        index = bisect_right(self.runs, number, key=_number_of)
+        run = self.runs[index - 1] if index else None
         if run is None or number >= run.number + run.count:
             return None
         return run, number - run.number
 
     def places_on_the_way(self) -> list[int]:
-        """Return where the journal has messages that are on their way, and on a shelf."""
-        inflight = [each for s in self.sessions.values() for each in s.inflight.items()]
-        numbers = {sent.number_of(packet_id) for packet_id, sent in inflight}
+        """Return the journal positions of shelved messages that are in flight or returned."""
+        inflight = [item for s in self.sessions.values() for item in s.inflight.items()]
+        numbers = {record.number_of(packet_id) for packet_id, record in inflight}
         for group in self.groups.values():
             numbers.update(group.returned)
         places = set()
-        for shelf in [each.shelf for each in self.shelved]:
+        for shelf in [part.shelf for part in self.shelved]:
             for number in numbers:
-                at = bisect_right(shelf.numbers, number) - 1
-                if at >= 0 and number < shelf.numbers[at] + shelf.counts[at]:
-                    places.add(shelf.places[at])
+                index = bisect_right(shelf.numbers, number) - 1
+                if index >= 0 and number < shelf.numbers[index] + shelf.counts[index]:
+                    places.add(shelf.places[index])
         return sorted(places)
 
     def leave(self, client_id: str, topic_filter: str) -> None:
-        """Take a session out of a group; the last one ends it."""
+        """Remove a session from a group; a group without members ends."""
         if (group := self.groups.get(topic_filter)) is not None:
             group.members.discard(client_id)
             if not group.members:
                 del self.groups[topic_filter]
 
 
-# --- any record ---
+# --- the base class ---
 
 
 @dataclass_transform(frozen_default=True)
 class JournalRecord:
-    """A fact in the journal: a frozen dataclass; `kind` names it there, with its fields."""
+    """A fact in the journal: a frozen dataclass, written as its `kind` and its fields."""
 
     kind: ClassVar[str]
     __match_args__: ClassVar[tuple[str, ...]]
@@ -170,22 +173,22 @@ class JournalRecord:
             cls.kind = kind
             RECORDS[kind] = cls
 
-    def write(self, epoch: float) -> Written:  # for those with times
+    def write(self, epoch: float) -> Written:  # `epoch` is for records with times
         """Return kind and fields."""
         return self.kind, tuple([getattr(self, name) for name in self.__match_args__])
 
     @classmethod
     def read(cls, fields: Sequence[Any], epoch: float) -> Self:
         """Return the record with these fields."""
-        return cls(*(tuple(each) if isinstance(each, list) else each for each in fields))
+        return cls(*(tuple(value) if isinstance(value, list) else value for value in fields))
 
     def apply(self, state: SavedState) -> None:
-        """Change what the journal has by this fact."""
+        """Apply this fact to the state."""
         raise NotImplementedError
 
 
 def _later(when: float | None, seconds: float) -> float | None:
-    """Return a time so much later; None is no time."""
+    """Shift a time by some seconds; None stays None."""
     return None if when is None else when + seconds
 
 
@@ -194,15 +197,15 @@ def _later(when: float | None, seconds: float) -> float | None:
 
 def _run_fields(run: Run, epoch: float) -> tuple[Any, ...]:
     """Return the fields of a run without its payloads."""
-    about = run.publisher, run.properties, _later(run.expires_at, epoch)
-    return run.topic, run.number, run.qos, run.retain, *about
+    rest = run.publisher, run.properties, _later(run.expires_at, epoch)
+    return run.topic, run.number, run.qos, run.retain, *rest
 
 
 def _run_of(fields: Sequence[Any], payloads: list[bytes], epoch: float) -> Run:
     """Return the run with these fields and payloads."""
     topic, number, qos, retain, publisher, properties, expires = fields
-    about = qos, publisher, properties, _later(expires, -epoch)
-    run = Run.of_payloads(topic, payloads, *about, retain=retain)
+    rest = qos, publisher, properties, _later(expires, -epoch)
+    run = Run.of_payloads(topic, payloads, *rest, retain=retain)
     run.number = number
     return run
 
@@ -210,8 +213,8 @@ def _run_of(fields: Sequence[Any], payloads: list[bytes], epoch: float) -> Run:
 class Published(JournalRecord, kind="publish"):
     """Messages that persistent sessions wait for.
 
-    With it in one record, so that a crash cannot part them: the identifiers that a persistent
-    publisher gave QoS 2 messages, which are not new again.
+    If the publisher's session is persistent, its packet identifiers of QoS 2 messages are in
+    the same record. In two records, a crash between them would make a retransmission new.
     """
 
     run: Run
@@ -229,21 +232,21 @@ class Published(JournalRecord, kind="publish"):
     @classmethod
     def read(cls, fields: Sequence[Any], epoch: float) -> Self:
         """Return the record with these fields."""
-        *about, filters, payloads, client_id, packet_ids = fields
-        run = _run_of(about, list(payloads), epoch)
+        *run_fields, filters, payloads, client_id, packet_ids = fields
+        run = _run_of(run_fields, list(payloads), epoch)
         run.filters = tuple(filters)
         return cls(run, client_id, tuple(packet_ids))
 
     @classmethod
     def read_carried(cls, fields: Sequence[Any], epoch: float) -> Self:
         """Return the record of messages for one client alone."""
-        *others, recipient = fields
-        record = cls.read((*others, "", ()), epoch)
+        *run_fields, recipient = fields
+        record = cls.read((*run_fields, "", ()), epoch)
         record.run.recipient = recipient
         return record
 
     def apply(self, state: SavedState) -> None:
-        """Keep the messages."""
+        """Add the messages, and the publisher's packet identifiers."""
         state.runs.append(self.run)
         state.count(self.run.number + self.run.count)
         if (session := state.sessions.get(self.client_id)) is not None:
@@ -251,7 +254,10 @@ class Published(JournalRecord, kind="publish"):
 
 
 class Copied(JournalRecord, kind="copy"):
-    """A retained message is sent to a persistent session, and may be replaced meanwhile."""
+    """A copy of a retained message that is sent to a persistent session.
+
+    The retained message itself may be replaced before the client acknowledges the copy.
+    """
 
     run: Run
 
@@ -262,27 +268,27 @@ class Copied(JournalRecord, kind="copy"):
     @classmethod
     def read(cls, fields: Sequence[Any], epoch: float) -> Self:
         """Return the record with these fields."""
-        *about, payload = fields
-        return cls(_run_of(about, [payload], epoch))
+        *run_fields, payload = fields
+        return cls(_run_of(run_fields, [payload], epoch))
 
     def apply(self, state: SavedState) -> None:
-        """Keep the message in its place."""
+        """Insert the message, ordered by number."""
         state.copy(self.run)
 
 
-#: Bytes of a key.
+#: Bytes of a topic's key.
 KEY_BYTES: Final = 16
 
 
 def key_of(topic: bytes) -> bytes:
-    """Return what stands for a topic in tables of retained messages: short, whatever it is."""
+    """Return the key of a topic in tables of retained messages; its size is fixed."""
     return blake2b(topic, digest_size=KEY_BYTES).digest()
 
 
 class Retained(JournalRecord, kind="retain"):
-    """A message is kept for its topic; None removes the one that was.
+    """The last retained message of a topic; None removes it.
 
-    With a stamp, the topic of one that is removed is told by its key.
+    With a stamp, a removal has the topic's key in place of the topic.
     """
 
     topic: bytes
@@ -311,8 +317,8 @@ class Retained(JournalRecord, kind="retain"):
             state.heads[key_of(self.topic)] = (self.stamp, self.origin, self.topic)
             state.count(self.run.number + self.run.count)
         elif self.stamp:
-            if (before := state.heads.get(self.topic)) is not None:
-                state.retained.pop(before[2], None)
+            if (head := state.heads.get(self.topic)) is not None:
+                state.retained.pop(head[2], None)
             state.heads[self.topic] = (self.stamp, self.origin, b"")
         else:
             state.retained.pop(self.topic, None)
@@ -323,25 +329,25 @@ class Retained(JournalRecord, kind="retain"):
 
 
 class SessionRecord(JournalRecord):
-    """A fact about a persistent session; nothing if that is over."""
+    """A fact about a persistent session; ignored if the session is over."""
 
     client_id: str
 
     def apply(self, state: SavedState) -> None:
-        """Change the session by this fact."""
+        """Apply this fact to the session, if there is one."""
         if (session := state.sessions.get(self.client_id)) is not None:
             self.change(session, state)
 
     def change(self, session: SavedSession, state: SavedState) -> None:
-        """Change the session by this fact."""
+        """Apply this fact to the session."""
         raise NotImplementedError
 
 
 class SessionOpened(JournalRecord, kind="open"):
-    """A session lasts from here on; `expires_at` is None while its client is connected.
+    """A session is persistent from now on; `expires_at` is None while its client is connected.
 
-    `stamp` says when its client was connected last, among all routers of a cluster, and `user`
-    whose it is. A session of no user is written as in older releases, which read no other.
+    `stamp` orders the connects of the client among all routers of a cluster. `user` owns the
+    session; without a user it is left out, because older releases cannot read it.
     """
 
     client_id: str
@@ -358,12 +364,12 @@ class SessionOpened(JournalRecord, kind="open"):
 
     @classmethod
     def read(cls, fields: Sequence[Any], epoch: float) -> Self:
-        """Return the record with these fields; older ones have no user, or no stamp."""
-        client_id, expiry, expires, *others = fields
-        return cls(client_id, expiry, _later(expires, -epoch), *others)
+        """Return the record with these fields; older releases wrote no user, or no stamp."""
+        client_id, expiry, expires, *stamp_and_user = fields
+        return cls(client_id, expiry, _later(expires, -epoch), *stamp_and_user)
 
     def apply(self, state: SavedState) -> None:
-        """Begin the session, or go on with it."""
+        """Create the session, or update it."""
         fresh = SavedSession(self.expiry, self.expires_at)
         session = state.sessions.setdefault(self.client_id, fresh)
         session.expiry, session.expires_at = self.expiry, self.expires_at
@@ -371,28 +377,28 @@ class SessionOpened(JournalRecord, kind="open"):
 
 
 class SessionClosed(JournalRecord, kind="close"):
-    """A session is over."""
+    """The end of a session."""
 
     client_id: str
 
     def apply(self, state: SavedState) -> None:
-        """End the session; its groups have back what it did not acknowledge."""
+        """Remove the session; return its unacknowledged messages to their groups."""
         session = state.sessions.pop(self.client_id, None)
         state.adopted.pop(self.client_id, None)
         if session is None:
             return
-        for packet_id, sent in session.inflight.items():
-            group = state.groups.get(sent.topic_filter) if sent.is_shared else None
-            if group is not None and sent.qos == 1:
-                group.returned.append(sent.number_of(packet_id))
+        for packet_id, record in session.inflight.items():
+            group = state.groups.get(record.topic_filter) if record.is_shared else None
+            if group is not None and record.qos == 1:
+                group.returned.append(record.number_of(packet_id))
         for topic_filter in session.subscriptions:
             state.leave(self.client_id, topic_filter)
 
 
 class Subscribed(SessionRecord, kind="subscribe"):
-    """A persistent session has a subscription, and reads from a message's number on.
+    """A subscription of a persistent session, which reads from a message number on.
 
-    With `until` in it, the subscription has been ended and only reads what is left.
+    With `until`, the subscription was ended, and only reads the messages before that number.
     """
 
     subscription: SessionSubscription
@@ -400,10 +406,10 @@ class Subscribed(SessionRecord, kind="subscribe"):
 
     def write(self, epoch: float) -> Written:
         """Return kind and fields."""
-        each = self.subscription
-        options = each.no_local | each.retain_as_published << 1 | each.retain_handling << 2
-        about = each.qos, options, each.since, each.until, each.identifier, self.number
-        return "subscribe", (self.client_id, each.topic_filter, *about)
+        s = self.subscription
+        options = s.no_local | s.retain_as_published << 1 | s.retain_handling << 2
+        rest = s.qos, options, s.since, s.until, s.identifier, self.number
+        return "subscribe", (self.client_id, s.topic_filter, *rest)
 
     @classmethod
     def read(cls, fields: Sequence[Any], epoch: float) -> Self:
@@ -414,12 +420,12 @@ class Subscribed(SessionRecord, kind="subscribe"):
         return cls(client_id, subscription, number)
 
     def apply(self, state: SavedState) -> None:
-        """Change the session by this fact; the numbers in it are taken in any case."""
+        """Apply this fact; reserve its message numbers even if the session is over."""
         state.count(self.number, self.subscription.since, self.subscription.until or 0)
         super().apply(state)
 
     def change(self, session: SavedSession, state: SavedState) -> None:
-        """Give the session its subscription, or end it."""
+        """Add the subscription, or mark it as ended."""
         subscription, name = self.subscription, self.subscription.topic_filter
         if subscription.until is not None:
             session.subscriptions.pop(name, None)
@@ -434,15 +440,15 @@ class Subscribed(SessionRecord, kind="subscribe"):
 
 
 class Unsubscribed(SessionRecord, kind="unsubscribe"):
-    """A persistent session has one less.
+    """A subscription of a persistent session was removed.
 
-    An empty filter stands for all that were ended before, and have read the rest by now.
+    An empty filter means: all ended subscriptions have read their last messages.
     """
 
     topic_filter: str
 
     def change(self, session: SavedSession, state: SavedState) -> None:
-        """Take the subscription from its session."""
+        """Remove the subscription from its session."""
         if not self.topic_filter:
             session.leaving.clear()
             return
@@ -452,20 +458,20 @@ class Unsubscribed(SessionRecord, kind="unsubscribe"):
 
 
 class Moved(SessionRecord, kind="moved"):
-    """A subscription of a persistent session has read what is before a number."""
+    """A subscription of a persistent session has read everything before a number."""
 
     topic_filter: str
     number: int
 
     def change(self, session: SavedSession, state: SavedState) -> None:
-        """Let the subscription read on there."""
+        """Set the position of the subscription."""
         state.count(self.number)
         if self.topic_filter in session.places:
             session.places[self.topic_filter] = self.number
 
 
 class SentOut(SessionRecord, kind="sent"):
-    """Messages from a number on went to a persistent session, with consecutive identifiers.
+    """Messages sent to a persistent session, with consecutive numbers and packet identifiers.
 
     `origin` is 1 for shared subscriptions, plus 2 for retained messages.
     """
@@ -489,12 +495,12 @@ class SentOut(SessionRecord, kind="sent"):
 
     @property
     def is_shared(self) -> bool:
-        """Whether the subscription is a shared one."""
+        """Whether the messages belong to a shared subscription."""
         return bool(self.origin & 1)
 
     @property
     def is_retained(self) -> bool:
-        """Whether they were sent because they were retained."""
+        """Whether the messages were sent because they were retained."""
         return bool(self.origin & 2)
 
     def number_of(self, packet_id: int) -> int:
@@ -502,7 +508,7 @@ class SentOut(SessionRecord, kind="sent"):
         return self.number + packet_id - self.first
 
     def change(self, session: SavedSession, state: SavedState) -> None:
-        """Have the messages in flight, and read on behind them."""
+        """Add the messages in flight, and set the subscription's position after them."""
         name, number = self.topic_filter, self.number
         session.inflight |= dict.fromkeys(range(self.first, self.first + self.count), self)
         following = number + self.count
@@ -517,19 +523,23 @@ class SentOut(SessionRecord, kind="sent"):
         active = session.subscriptions.get(name)
         if active is not None and number >= active.since:
             session.places[name] = max(session.places[name], following)
-        for ended, place in session.leaving.items():
-            if ended.topic_filter == name and ended.until and number < ended.until:
-                session.leaving[ended] = max(place, following)
+        for subscription, place in session.leaving.items():
+            if (
+                subscription.topic_filter == name
+                and subscription.until
+                and number < subscription.until
+            ):
+                session.leaving[subscription] = max(place, following)
 
 
 class Acknowledged(SessionRecord, kind="acknowledged"):
-    """A persistent session acknowledged messages; `packet` is the first byte it did so with."""
+    """Acknowledgements of a persistent session; `packet` is the first byte of their packets."""
 
     packet: int
     packet_ids: tuple[int, ...]
 
     def change(self, session: SavedSession, state: SavedState) -> None:
-        """Take the messages out of flight."""
+        """Remove the acknowledged messages from those in flight."""
         for packet_id in self.packet_ids:
             if self.packet == PUBCOMP:
                 session.releasing.pop(packet_id, None)
@@ -538,43 +548,43 @@ class Acknowledged(SessionRecord, kind="acknowledged"):
 
 
 class Received(SessionRecord, kind="received"):
-    """A persistent session sent messages with QoS 2; these identifiers are not new again."""
+    """QoS 2 identifiers of a persistent session's messages: a repetition is a duplicate."""
 
     packet_ids: tuple[int, ...]
 
     def change(self, session: SavedSession, state: SavedState) -> None:
-        """Know the identifiers."""
+        """Add the identifiers."""
         session.received.update(self.packet_ids)
 
 
 class Released(SessionRecord, kind="released"):
-    """A persistent session released identifiers of its QoS 2 messages."""
+    """QoS 2 identifiers that a persistent session has released."""
 
     packet_ids: tuple[int, ...]
 
     def change(self, session: SavedSession, state: SavedState) -> None:
-        """Forget the identifiers."""
+        """Remove the identifiers."""
         session.received.difference_update(self.packet_ids)
 
 
 class Releasing(SessionRecord, kind="releasing"):
-    """In a snapshot: what a session's client has received, and not yet completed."""
+    """In a snapshot: identifiers for which a session's client still owes a PUBCOMP."""
 
     packet_ids: tuple[int, ...]
 
     def change(self, session: SavedSession, state: SavedState) -> None:
-        """Wait for the PUBCOMPs."""
+        """Add the identifiers."""
         session.releasing |= dict.fromkeys(self.packet_ids)
 
 
 class Returned(JournalRecord, kind="returned"):
-    """In a snapshot: messages of a group whose receiver's session ended."""
+    """In a snapshot: messages of a group whose recipient's session ended."""
 
     topic_filter: str
     numbers: tuple[int, ...]
 
     def apply(self, state: SavedState) -> None:
-        """Give the messages back to the group."""
+        """Return the messages to the group."""
         if self.topic_filter in state.groups:
             state.groups[self.topic_filter].returned += self.numbers
 
@@ -583,7 +593,7 @@ class Returned(JournalRecord, kind="returned"):
 
 
 def _numbers(column: Sequence[int] | bytes) -> "array[int]":
-    """Return numbers with 8 bytes each, the lowest first; or what such bytes stand for."""
+    """Convert between numbers and their little-endian encoding, 8 bytes each."""
     numbers = array("q", column)
     if sys.byteorder == "big":
         numbers.byteswap()
@@ -591,13 +601,13 @@ def _numbers(column: Sequence[int] | bytes) -> "array[int]":
 
 
 class Shelved(JournalRecord, kind="shelved"):
-    """In a snapshot: a part of a filter's log of which the journal has the messages.
+    """In a snapshot: a part of a filter's log whose messages are already in the journal.
 
     Attributes:
         topic_filter: of the log.
-        span: how many offsets it covers.
-        starts: of its runs, from its beginning.
-        shelf: the rest of them; their records stand before the snapshot.
+        span: the number of offsets that the part covers.
+        starts: offsets of its runs, relative to the start of the part.
+        shelf: the other columns; the messages' records precede the snapshot.
     """
 
     topic_filter: str
@@ -607,7 +617,7 @@ class Shelved(JournalRecord, kind="shelved"):
 
     def write(self, epoch: float) -> Written:
         """Return kind and fields."""
-        packed = [_numbers(each).tobytes() for each in (self.starts, *self.shelf)]
+        packed = [_numbers(column).tobytes() for column in (self.starts, *self.shelf)]
         return "shelved", (self.topic_filter, self.span, *packed)
 
     @classmethod
@@ -618,7 +628,7 @@ class Shelved(JournalRecord, kind="shelved"):
         return cls(topic_filter, span, starts, Shelf(*columns))
 
     def apply(self, state: SavedState) -> None:
-        """Put the runs on the shelf."""
+        """Add the part to the shelf."""
         state.shelved.append(self)
 
 
@@ -626,10 +636,10 @@ class Shelved(JournalRecord, kind="shelved"):
 
 
 class WillKept(JournalRecord, kind="will"):
-    """A client has a will, or none any more.
+    """The will of a client; None removes it.
 
-    `when` the will is due; None while the client is connected. `user` is whose it is, if that
-    is one of the router's table; empty for all others, as older releases write and read it.
+    `when` the will is due; None while the client is connected. `user` is the client's user, if
+    the router's own table has it; otherwise empty, as older releases write and read it.
     """
 
     client_id: str
@@ -642,23 +652,23 @@ class WillKept(JournalRecord, kind="will"):
         will, when = self.will, self.when
         if will is None:
             return "will", (self.client_id,)
-        about = will.topic, will.payload, will.qos, will.retain
-        written = will.properties and write_properties(will.properties, Place.WILL)
-        fields = self.client_id, *about, written, _later(when, epoch)
+        rest = will.topic, will.payload, will.qos, will.retain
+        properties = will.properties and write_properties(will.properties, Place.WILL)
+        fields = self.client_id, *rest, properties, _later(when, epoch)
         return "will", (*fields, self.user) if self.user else fields
 
     @classmethod
     def read(cls, fields: Sequence[Any], epoch: float) -> Self:
-        """Return the record with these fields; a client id alone has no will any more."""
+        """Return the record with these fields; a client id alone removes the will."""
         if len(fields) == 1:
             return cls(fields[0])
-        client_id, topic, payload, qos, retain, written, due, *user = fields
-        properties = None if written is None else read_properties(Reader(written), Place.WILL)
+        client_id, topic, payload, qos, retain, encoded, due, *user = fields
+        properties = None if encoded is None else read_properties(Reader(encoded), Place.WILL)
         will = Will(topic, payload, qos, retain, properties)
         return cls(client_id, will, _later(due, -epoch), *user)
 
     def apply(self, state: SavedState) -> None:
-        """Keep the will, or forget it."""
+        """Set or remove the will."""
         if self.will is None:
             state.wills.pop(self.client_id, None)
         else:
@@ -669,13 +679,13 @@ class WillKept(JournalRecord, kind="will"):
 
 
 class Adopted(JournalRecord, kind="adopted"):
-    """A persistent session is a copy of another router's, by its offer; "" makes it our own."""
+    """A persistent session was copied from another router, by its offer; "" makes it ours."""
 
     client_id: str
     offer: str
 
     def apply(self, state: SavedState) -> None:
-        """Keep the last offer."""
+        """Set or remove the offer."""
         if self.offer:
             state.adopted[self.client_id] = self.offer
         else:
@@ -683,12 +693,12 @@ class Adopted(JournalRecord, kind="adopted"):
 
 
 class HandedOver(JournalRecord, kind="handed"):
-    """A session went to the router that took an offer; "" when it has told that it has it.
+    """A session went to the router that took an offer; "" when that router confirmed it.
 
     Attributes:
         stamp: of the session.
-        records: messages that came behind the offer, as they are written.
-        expires_at: when nobody will ask for them any more.
+        records: written records of messages that arrived after the offer.
+        expires_at: when the other router will not ask for them any longer.
     """
 
     client_id: str
@@ -706,11 +716,11 @@ class HandedOver(JournalRecord, kind="handed"):
     def read(cls, fields: Sequence[Any], epoch: float) -> Self:
         """Return the record with these fields."""
         client_id, offer, stamp, records, expires = fields
-        kept = tuple((kind, tuple(values)) for kind, values in records)
-        return cls(client_id, offer, stamp, kept, expires - epoch)
+        pairs = tuple((kind, tuple(values)) for kind, values in records)
+        return cls(client_id, offer, stamp, pairs, expires - epoch)
 
     def apply(self, state: SavedState) -> None:
-        """Keep what the other router may still ask for."""
+        """Store or remove the records that the other router may still ask for."""
         if self.offer:
             state.handed[self.client_id] = self
         else:
@@ -721,29 +731,29 @@ class HandedOver(JournalRecord, kind="handed"):
 
 
 class SnapshotBegun(JournalRecord, kind="begin"):
-    """What follows is all that there is; before it comes to its end, it is nothing."""
+    """The start of a snapshot; the records after it are valid only with its `SnapshotEnded`."""
 
     number: int
 
     def apply(self, state: SavedState) -> None:
-        """Go on with the number."""
+        """Reserve the message numbers before the snapshot."""
         state.count(self.number)
 
 
 class SnapshotEnded(JournalRecord, kind="end"):
-    """The snapshot is whole, or else (False) it was given up."""
+    """The end of a snapshot: it is complete, or (False) was abandoned."""
 
     is_whole: bool
 
     def apply(self, state: SavedState) -> None:
-        """Change nothing: the reader of the journal has to."""
+        """Do nothing: the journal's reader handles the end of a snapshot."""
 
 
 def read_record(kind: str, fields: Sequence[Any], epoch: float) -> JournalRecord:
     """Return a record.
 
     Raises:
-        LogCorrupt: these are no fields of this kind, though their checksum is right.
+        LogCorrupt: the fields do not fit the kind, although their checksum is right.
     """
     try:
         read = Published.read_carried if kind == "carried" else RECORDS[kind].read

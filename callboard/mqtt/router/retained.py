@@ -1,9 +1,9 @@
-"""Retained messages: the last one of each topic that was published with the flag.
+"""Retained messages: the last message of each topic that was published with the retain flag.
 
-Routers of a cluster have the same ones. What they compare are `Heads`: the last write of each
-topic, made or removed, with its stamp, and who made it. The greater (stamp, origin) wins, at
-all routers alike. A removal is kept as a head without a message for a while, so that a router
-that was away does not bring back what was removed meanwhile.
+Routers of a cluster have the same ones. To compare them they have `Heads`: the last write of
+each topic, whether it set or removed the message, with its stamp and its origin. The write with
+the greatest (stamp, origin) is the last, on all routers alike. The head of a removal is kept
+for a while: a router that was disconnected must not bring the removed message back.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,19 +15,19 @@ from callboard.mqtt.router.message import Run
 from callboard.mqtt.router.record import Retained, key_of
 from callboard.mqtt.wire.topic import TopicTree, weight_of_way
 
-#: Seconds between two looks for messages whose time is over, while there is no room.
+#: Seconds between two searches for expired messages, while the limits are reached.
 LOOK_INTERVAL: Final = 1.0
 
-#: What is kept of the last write of a topic, in bytes of memory.
+#: Estimated bytes of memory for the head of one topic.
 HEAD_BYTES: Final = 500
 
-#: Nanoseconds for which a removal is remembered: as long as sessions live.
+#: Nanoseconds for which removals are remembered: as long as sessions live.
 GRAVE: Final = 7 * 86_400 * 10**9
 
-#: Removals that are remembered, the last ones: some 10 MB.
+#: The most removals that are remembered, the latest ones: about 10 MB.
 GRAVES: Final = 20_000
 
-#: Parts into which topics fall by the first byte of their keys; each has a digest.
+#: Parts of the topics, by the first byte of their keys; each has a digest.
 BUCKETS: Final = 256
 
 
@@ -35,11 +35,11 @@ class Head(NamedTuple):
     """The last write of one topic.
 
     Attributes:
-        stamp: greater than that of any write that its router knew; nanoseconds since 1970, or
-            more.
-        origin: of the router that took it, and made no other write with this stamp.
-        topic: of the message that is here; empty if it was removed or its time is over, None if
-            there was no room for it here.
+        stamp: greater than the stamps of all writes that its router knew; nanoseconds since
+            1970, or more.
+        origin: the router that received the write; it makes one write per stamp.
+        topic: of the message stored here; empty if it was removed or has expired, None if it
+            did not fit.
     """
 
     stamp: int
@@ -51,8 +51,8 @@ class Heads:
     """The last writes of topics, by key.
 
     Attributes:
-        digests: of each bucket: equal where two routers know of the same writes.
-        changed: keys of writes that were made here, and that the others are to be told of.
+        digests: by bucket; equal on two routers that know the same writes.
+        changed: keys of writes made on this router, to be sent to the others.
         latest: the greatest stamp.
     """
 
@@ -63,9 +63,10 @@ class Heads:
         self._make_stamp = make_stamp
         self._origin = origin
         self._heads: dict[bytes, Head] = {}
-        #: By bucket, so that one can be compared alone.
+        #: By bucket, so that buckets can be compared separately.
         self._buckets: list[dict[bytes, None]] = [{} for _ in range(BUCKETS)]
-        #: Keys of what was removed, the oldest first, and of what there was no room for.
+        #: Keys of removed messages, the oldest first, and of messages that there was no room
+        #: for.
         self._graves: dict[bytes, None] = {}
         self._refused: dict[bytes, None] = {}
 
@@ -78,11 +79,11 @@ class Heads:
         return ((key, self._heads[key]) for key in self._buckets[bucket])
 
     def graves(self) -> Iterator[tuple[bytes, Head]]:
-        """Return the writes that removed something."""
+        """Return the writes that removed a message."""
         return ((key, self._heads[key]) for key in self._graves)
 
     def write(self, topic: bytes, *, is_kept: bool) -> Head | None:
-        """Take note of a write of a client here; None where stamps are not made."""
+        """Record a write of a client of this router; None if the router makes no stamps."""
         stamp = self._make_stamp()
         if not stamp:
             return None
@@ -93,17 +94,17 @@ class Heads:
         return head
 
     def adopt(self, saved: dict[bytes, tuple[int, bytes, bytes]], kept: set[bytes]) -> None:
-        """Take what a journal has; a write without a stamp counts as older than all others."""
+        """Restore the heads of a journal; a write without a stamp is older than all others."""
         for key, (stamp, origin, topic) in saved.items():
-            here = topic if topic in kept or not topic else None
-            self.set(key, Head(stamp or 1, origin or self._origin, here))
+            stored = topic if topic in kept or not topic else None
+            self.set(key, Head(stamp or 1, origin or self._origin, stored))
 
     def set(self, key: bytes, head: Head) -> None:
-        """Let a write be the last of a topic."""
-        before = self._heads.get(key)
+        """Replace the last write of a topic."""
+        previous = self._heads.get(key)
         bucket = key[0]
-        if before is not None:
-            self.digests[bucket] ^= _digest(key, before)
+        if previous is not None:
+            self.digests[bucket] ^= _digest(key, previous)
         else:
             self._buckets[bucket][key] = None
         self._heads[key] = head
@@ -115,21 +116,21 @@ class Heads:
             (self._refused if head.topic is None else self._graves)[key] = None
 
     def bury(self, topic: bytes) -> None:
-        """Take note that the message of a topic is here no more, as its time is over."""
+        """Record that the message of a topic has expired and is not stored here any longer."""
         key = key_of(topic)
         head = self._heads.get(key)
         if head is not None and head.topic:
             self.set(key, head._replace(topic=b""))
 
     def forget(self, horizon: int, *, retries: bool) -> None:
-        """Forget removals with stamps below a horizon, and the oldest of too many.
+        """Forget removals with stamps below a horizon, and the oldest if there are too many.
 
-        `retries` forgets what there was no room for: then it is asked for again.
+        `retries` also forgets messages that did not fit: they are requested again.
         """
         graves = list(self._graves)
-        gone = {key for key in graves if self._heads[key].stamp < horizon}
-        gone.update(graves[: max(len(graves) - GRAVES, 0)], self._refused if retries else ())
-        for key in gone:
+        keys = {key for key in graves if self._heads[key].stamp < horizon}
+        keys.update(graves[: max(len(graves) - GRAVES, 0)], self._refused if retries else ())
+        for key in keys:
             self._graves.pop(key, None)
             self._refused.pop(key, None)
             del self._buckets[key[0]][key]
@@ -137,22 +138,22 @@ class Heads:
 
 
 def _order_of(head: Head | None) -> tuple[int, bytes]:
-    """Return what orders writes; a write without a stamp is the first."""
+    """Return the sort key of writes; a missing write is the first."""
     return (0, b"") if head is None else head[:2]
 
 
 def _digest(key: bytes, head: Head) -> int:
-    """Return a number for a write, whatever it left at a router."""
-    said = key + head.stamp.to_bytes(16, "big") + head.origin
-    return int.from_bytes(blake2b(said, digest_size=8).digest(), "big")
+    """Return a hash of a write; the same on all routers, even on one without room for it."""
+    data = key + head.stamp.to_bytes(16, "big") + head.origin
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
 
 class RetainedMessages:
-    """Single messages by topic, within the limits of the router, and the last writes of topics.
+    """The retained messages by topic, within the limits of the router, and their heads.
 
     Attributes:
         heads: the last writes.
-        released: bytes of all messages that were, which a slow reader may have yet.
+        released: total bytes of removed messages, which a slow reader may still hold.
     """
 
     def __init__(self, effects: Effects, heads: Heads) -> None:
@@ -170,7 +171,7 @@ class RetainedMessages:
 
     @property
     def weight(self) -> int:
-        """Bytes in memory, estimated."""
+        """Estimated bytes of memory."""
         return self._messages_weight + self._tree.weight + HEAD_BYTES * len(self._tree)
 
     def get(self, topic: str) -> Run | None:
@@ -178,9 +179,10 @@ class RetainedMessages:
         return self._tree.values.get(topic)
 
     def replace(self, run: Run) -> None:
-        """Keep the last message of a run for its topic; an empty one removes what was kept.
+        """Replace the message of a topic with the last one of a run; an empty one removes it.
 
-        So does one that finds no room: nobody is to take the one before for the last.
+        A message that does not fit also removes it. Otherwise subscribers would take the old
+        message for the last one.
         """
         topic = run.topic.decode()
         is_kept = bool(run.payloads[-1]) and self.keep(run)
@@ -192,37 +194,37 @@ class RetainedMessages:
             self._record(run.topic, message, head)
 
     def take(self, key: bytes, head: Head, run: Run | None) -> bool:
-        """Take another router's write if it is the last; returns False if there is no room."""
-        before = self.heads.get(key)
-        if before is not None and before[:2] >= head[:2]:
+        """Apply another router's write if it is the last; return False if it does not fit."""
+        previous = self.heads.get(key)
+        if previous is not None and previous[:2] >= head[:2]:
             return True
-        if before is not None and before.topic:
-            self._remove(before.topic.decode())
+        if previous is not None and previous.topic:
+            self._remove(previous.topic.decode())
         is_kept = run is None or self.keep(run)
         self.heads.set(key, head if is_kept else head._replace(topic=None))
         if is_kept:
             self._record(head.topic or b"", run, head, key)
-        elif before is not None and before.topic:
-            self._record(before.topic, None, None)
+        elif previous is not None and previous.topic:
+            self._record(previous.topic, None, None)
         return is_kept
 
     def _record(
         self, topic: bytes, run: Run | None, head: Head | None, key: bytes = b""
     ) -> None:
-        """Make the last write of a topic durable."""
+        """Add the last write of a topic to the journal."""
         if self._effects.is_durable:
             if head is not None and run is None:
                 topic = key or key_of(topic)
             self._effects.records.append(Retained(topic, run, *_order_of(head)))
 
     def records(self) -> list[Retained]:
-        """Return what makes all of it durable."""
+        """Return the records of all messages and heads, for a snapshot."""
         heads = [(run, self.heads.get(key_of(run.topic))) for run in self]
-        found = [Retained(run.topic, run, *_order_of(head)) for run, head in heads]
-        return found + [Retained(key, None, *head[:2]) for key, head in self.heads.graves()]
+        records = [Retained(run.topic, run, *_order_of(head)) for run, head in heads]
+        return records + [Retained(key, None, *head[:2]) for key, head in self.heads.graves()]
 
     def keep(self, run: Run) -> bool:
-        """Keep the last message of a run; returns False, counted, when there is no room."""
+        """Store the last message of a run; return False, and count it, if it does not fit."""
         if not self.has_room(run):
             self._effects.meters.not_retained += 1
             return False
@@ -234,7 +236,7 @@ class RetainedMessages:
 
     def has_room(self, run: Run) -> bool:
         """Return whether the last message of a run can be retained now."""
-        if run.topic.startswith(b"$SYS/"):  # the router's own, which are few
+        if run.topic.startswith(b"$SYS/"):  # the router's own topics, which are few
             return True
         if self._fits(run):
             return True
@@ -246,27 +248,27 @@ class RetainedMessages:
         return self._fits(run)
 
     def _fits(self, run: Run) -> bool:
-        """Return whether there is room beside what is here, in place of what was there."""
+        """Return whether a message fits into the limits, replacing the one of its topic."""
         limits, topic = self._effects.limits, run.topic.decode()
-        before = self.get(topic)
-        if before is None and len(self._tree) >= limits.retained:
+        previous = self.get(topic)
+        if previous is None and len(self._tree) >= limits.retained:
             return False
-        way = HEAD_BYTES + weight_of_way(topic) if before is None else -before.weight
-        return self.weight + run.kept().weight + way <= limits.retained_bytes
+        weight = HEAD_BYTES + weight_of_way(topic) if previous is None else -previous.weight
+        return self.weight + run.kept().weight + weight <= limits.retained_bytes
 
     def _remove(self, topic: str) -> bool:
-        """Forget the message of a topic; return whether there was one."""
+        """Remove the message of a topic; return whether there was one."""
         self._release(topic)
         return self._tree.remove(topic)
 
     def _release(self, topic: str) -> None:
-        """Give the bytes of a topic's message back."""
-        if (before := self.get(topic)) is not None:
-            self._messages_weight -= before.weight
-            self.released += before.weight
+        """Subtract the weight of a topic's message."""
+        if (message := self.get(topic)) is not None:
+            self._messages_weight -= message.weight
+            self.released += message.weight
 
     def _expire(self, runs: Iterable[Run], now: float) -> list[Run]:
-        """Forget those messages whose time is over, and return the others."""
+        """Remove the expired messages, and return the others."""
         fresh = []
         for run in runs:
             if run.expires_at is not None and run.expires_at <= now:
@@ -277,5 +279,5 @@ class RetainedMessages:
         return fresh
 
     def match(self, topic_filter: str, now: float) -> list[Run]:
-        """Return the messages that a plain filter matches, and forget those out of time."""
+        """Return the messages that match an unshared filter; remove expired ones."""
         return self._expire(self._tree.match(topic_filter), now)

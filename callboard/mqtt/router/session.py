@@ -1,25 +1,25 @@
-"""A client's session, its subscriptions, and its connection while there is one.
+"""A client's session, its subscriptions, and its connection if there is one.
 
-A `DataRequest` reads one filter's log. It lives either in the tracker of its session, when
-there is something to read, or among the waiters of the log, when it has read everything.
+A `DataRequest` reads one filter's log. It is either in the tracker of its session, when there
+is something to read, or among the waiters of the log, when it has read everything.
 
 States of a connection (`Status`, in its session):
 
 | from | cause | to |
 |---|---|---|
-| Busy (its session was there) | Init | Ready |
+| Busy (its session existed before) | Init | Ready |
 | Busy (its link was full) | Ready: the link is empty | Ready |
 | Caughtup | a publish (FreshData), a subscription (NewFilter) | Ready |
 | Caughtup, InflightFull | an acknowledgement, something to acknowledge | Ready |
 | Ready | consumed: all read | Caughtup |
 | Ready | consumed: link full | Busy |
 | Ready | consumed: window full | InflightFull |
-| Ready | consumed: what is next is in the journal alone | Fetching |
-| Fetching | it was fetched; an acknowledgement, something to acknowledge | Ready |
+| Ready | consumed: the next message must be read from the journal | Fetching |
+| Fetching | the message was read; an acknowledgement, something to acknowledge | Ready |
 
-A connection whose session begins with it is Caughtup: there is nothing that it could read. A
-connection is in the ready queue exactly while it is Ready. Only `Delivery` changes a status,
-and `Sessions` for a connection that begins.
+A connection with a new session starts as Caughtup: there is nothing to read yet. A connection
+is in the ready queue exactly while it is Ready. Only `Delivery` changes a status, and
+`Sessions` for a new connection.
 """
 
 from collections.abc import Iterator
@@ -41,41 +41,41 @@ from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.mqtt.wire.topic import weight_of_way
 from callboard.support.dataclass import dataclass
 
-#: Topics of one client for which an answer is kept, and the bytes of the longest of them.
+#: Topics of one client whose access decision is cached, and the bytes of the longest of them.
 MOST_ANSWERS = 1_000
 LONGEST_ANSWERED = 256
 
-#: Bytes of the topics that have aliases on a connection, in each direction.
+#: Bytes of topics with aliases on a connection, in each direction.
 ALIAS_BYTES = 256 * 1024
 
-#: What a session, and a subscription of it, take in memory beside their texts; a subscription
-#: with its request and the log of its filter.
+#: Bytes of memory of a session, and of a subscription, without their texts. A subscription
+#: includes its request and the log of its filter.
 SESSION_BYTES = 1_500
 SUBSCRIPTION_BYTES = 1_200
 
-#: What an identifier of a QoS 2 message takes that was received.
+#: Bytes of memory for the identifier of a received QoS 2 message.
 RECEIVED_BYTES = 64
 
-#: Connects and disconnects of a client that are kept for the console.
+#: Connects and disconnects of a client in its history, for the console.
 HISTORY = 10
 
 #: The identifier of the property *subscription identifier*.
 IDENTIFIER = 11
 
-#: What happened to a client last: (the router's clock, what).
+#: Recent events of a client: (the router's clock, text).
 History = tuple[tuple[float, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSubscription(Subscription):
-    """A filter of a session, with the options that it asked for.
+    """A filter of a session, with its options.
 
     Attributes:
-        topic_filter: as the client wrote it, so with its share.
+        topic_filter: as the client wrote it, including its share.
         qos: granted.
         since: the number of the first message that it gets.
-        until: the number of the first one that it does not get, after UNSUBSCRIBE.
-        identifier: the property with the client's subscription identifier, or nothing.
+        until: after UNSUBSCRIBE, the number of the first message that it does not get.
+        identifier: the property with the client's subscription identifier, or empty.
     """
 
     since: int = 0
@@ -91,20 +91,20 @@ class SessionSubscription(Subscription):
     def of_packet(
         cls, packet: Subscription, qos: int, since: int, identifier: int
     ) -> "SessionSubscription":
-        """Return what a client asked for, with the QoS that it gets."""
+        """Return the subscription that a packet requests, with the granted QoS."""
         prop = bytes((IDENTIFIER,)) + write_variable(identifier) if identifier else b""
         flags = packet.no_local, packet.retain_as_published, packet.retain_handling
         return cls(packet.topic_filter, qos, *flags, since, None, prop)
 
 
 class Account(Protocol):
-    """The bytes that sessions take beside messages."""
+    """The sum of the bytes of all sessions, without messages."""
 
     held: int
 
 
 class Status(Enum):
-    """Why a connection is, or is not, in the ready queue."""
+    """The state of a connection: READY is in the ready queue, the others say why not."""
 
     READY = "ConnectionReady"
     BUSY = "ConnectionBusy"
@@ -117,11 +117,11 @@ _PAUSED = (Status.CAUGHT_UP, Status.INFLIGHT_FULL, Status.FETCHING)
 
 
 class Cause(Enum):
-    """Why a connection might have to be scheduled.
+    """An event that may make a connection ready.
 
     Attributes:
-        wakes: the statuses that it ends: the connection is ready then.
-        gives_room: whether the session may take messages of groups that found nobody.
+        wakes: the statuses that it turns into ready.
+        gives_room: whether the session can take messages of idle groups after it.
     """
 
     INIT = "Init", (Status.BUSY,), True
@@ -142,12 +142,12 @@ class DataRequest:
     """A cursor into a filter's log.
 
     Attributes:
-        log: what it reads.
-        offset: the next message to read.
-        subscription: with what options; for a shared one, that of the member who has it.
+        log: the log that it reads.
+        offset: of the next message to read.
+        subscription: its options; for a shared request, the options of the member that has it.
         session: the reader; None while a shared request is with no member.
-        is_shared: whether it is the only one of a shared subscription's group.
-        is_retained: whether it reads retained messages, from a log of its own.
+        is_shared: whether it is the one request of a shared subscription's group.
+        is_retained: whether it reads retained messages, from a private log.
         stop: the offset at which it ends, for retained messages and after UNSUBSCRIBE.
     """
 
@@ -172,16 +172,16 @@ class DataRequest:
         return number + offset - segment.starts[index]
 
 
-#: The log of a filter, in which requests wait.
+#: The log of a filter, and the requests that wait at its end.
 FilterLog = DataLog[DataRequest]
 
 
 class Offer(NamedTuple):
-    """A session that another router may take.
+    """A session that another router may take over.
 
     Attributes:
         name: of this offer.
-        number: the router's next message when it was made.
+        number: of the router's next message when it made the offer.
     """
 
     name: str
@@ -190,33 +190,34 @@ class Offer(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Session:
-    """One client id's state.
+    """The state of one client id.
 
-    What most sessions never need is made when it is first asked for: a router holds thousands
-    of clients that wait for messages with QoS 0.
+    Attributes that few sessions need are made on first use: a router holds thousands of clients
+    that only wait for messages with QoS 0.
 
     Attributes:
         connection: the client while it is connected.
-        expiry: seconds for which the session lives without its client; 0 ends it at once.
+        expiry: seconds that the session lives without its client; 0 ends it at once.
         subscriptions: by the filter as the client wrote it.
-        requests: their data requests, by filter; that of a shared one is its group's.
+        requests: their data requests, by filter; a shared one belongs to its group.
         has_overlaps: whether several filters might match one topic.
-        has_shared: whether one of them is shared.
-        leaving: subscriptions that were ended while messages of theirs were unread.
+        has_shared: whether a subscription is shared.
+        leaving: subscriptions that were ended before all their messages were read.
         tracker: requests with something to read, in turn.
-        status: why its connection is, or is not, in the ready queue.
-        window_size: messages with QoS 1 and 2 that the client may have unacknowledged.
-        window_or_none: the window, if it was asked for.
-        received_or_none: the same of `received`.
-        history: what happened last: (wall clock, what).
-        expires_at: when it ends; while the client is away.
-        is_durable: whether it survives the router.
-        stamp: when its client was connected last, among all routers of a cluster.
-        user: whose it is: only that user gets it; empty for clients without a name. None, where
-            nobody had to prove anything or an older release wrote it, is for the first.
-        offer: what another router was offered last, while nothing came in between.
-        weight: bytes that it takes beside messages, estimated.
-        own: those that it takes without a subscription: names, the will.
+        status: whether its connection is in the ready queue, or why not.
+        window_size: how many messages with QoS 1 and 2 may be unacknowledged.
+        window_or_none: the window, if it was used.
+        received_or_none: `received`, if it was used.
+        history: recent events of the client: (clock, text).
+        expires_at: when the session ends, if its client does not connect until then.
+        is_durable: whether it survives a restart of the router.
+        stamp: orders the connects of the client among all routers of a cluster.
+        user: the owner; other users cannot open the session. Empty for clients without a name.
+            None, where no client is authenticated or an older release wrote the session, lets
+            the first user open it.
+        offer: the last offer to another router, if nothing has changed since.
+        weight: estimated bytes of memory, without messages.
+        own: the part of `weight` that is not for subscriptions: names, the will.
     """
 
     client_id: str
@@ -229,7 +230,7 @@ class Session:
     subscriptions: dict[str, SessionSubscription] = field(init=False, default_factory=dict)
     requests: dict[str, DataRequest] = field(init=False, default_factory=dict)
     leaving: tuple[SessionSubscription, ...] = ()
-    #: Few, so that a list is smaller and as quick as a deque.
+    #: A list, because it is short: smaller than a deque and as fast.
     tracker: list[DataRequest] = field(init=False, default_factory=list)
     status: Status = Status.BUSY
     window_size: int = 0
@@ -243,12 +244,12 @@ class Session:
     own: int = 0
 
     def charge(self, account: Account, weight: int) -> None:
-        """Take more bytes, or fewer, of those that all sessions have."""
+        """Add bytes to the weight of this session and to the sum of all sessions."""
         self.weight += weight
         account.held += weight
 
     def set_own(self, account: Account, weight: int) -> None:
-        """Take so many bytes for what the client says with its CONNECT, in place of others."""
+        """Replace the weight of the client's CONNECT: names and will."""
         more = weight - self.own
         self.weight += more
         account.held += more
@@ -256,7 +257,10 @@ class Session:
 
     @property
     def unread(self) -> Iterator[Run]:
-        """The messages that it alone may hold: unacknowledged, or retained and not read yet."""
+        """Messages that only this session may still need.
+
+        Unacknowledged, or retained and unread.
+        """
         if self.window_or_none is not None:
             yield from (sent.run for _, sent in self.window_or_none.unacknowledged)
         for request in self.tracker:
@@ -265,7 +269,7 @@ class Session:
 
     @property
     def window(self) -> Window:
-        """Messages with QoS 1 and 2 on their way to the client."""
+        """The messages with QoS 1 and 2 in flight to the client."""
         window = self.window_or_none
         if window is None:
             window = self.window_or_none = Window(self.window_size)
@@ -273,7 +277,7 @@ class Session:
 
     @property
     def received(self) -> set[int]:
-        """Packet identifiers of QoS 2 messages of the client that it has not released."""
+        """Identifiers of the client's QoS 2 messages that it has not released."""
         received = self.received_or_none
         if received is None:
             received = self.received_or_none = set()
@@ -281,27 +285,30 @@ class Session:
 
     @property
     def all_requests(self) -> list[DataRequest]:
-        """The data requests of its subscriptions, and what else its tracker has."""
+        """All data requests: of its subscriptions, and of ended ones in its tracker."""
         return [*self.requests.values(), *self.tracker]
 
     def put_first(self, request: DataRequest) -> None:
-        """Track a request that will end before those that go on: what it reads is older."""
-        behind = sum(each.stop is not None for each in self.tracker)
-        self.tracker.insert(behind, request)
+        """Track a request that will end, ahead of those that continue.
+
+        Its messages are older.
+        """
+        index = sum(other.stop is not None for other in self.tracker)
+        self.tracker.insert(index, request)
 
     def open_window(self, size: int) -> None:
-        """Let the client have so many messages unacknowledged from here on."""
+        """Set how many messages the client may leave unacknowledged."""
         self.window_size = size
         if self.window_or_none is not None:
             self.window_or_none.size = size
 
-    def note(self, now: float, what: str) -> None:
-        """Keep what happened to the client, for the console."""
-        self.history = (*self.history[-HISTORY + 1 :], (now, what))
+    def note(self, now: float, text: str) -> None:
+        """Add an event to the client's history, for the console."""
+        self.history = (*self.history[-HISTORY + 1 :], (now, text))
 
 
 class HeldPackets:
-    """Whole packets of a client that is held, in their order; see `brake`."""
+    """Whole packets of a held client, in their order; see `brake`."""
 
     __slots__ = ("chunks", "size")
 
@@ -315,20 +322,21 @@ class Connection:
     """A connected client.
 
     Attributes:
-        link: where its packets come from and go to.
-        session: what outlives the connection.
-        acks: acknowledgements to send, always before messages: the ackslog of this connection.
-        out: what this turn sends.
-        unsent: messages and bytes given since the link was last known to be empty.
-        aliases_in: topics by the alias that the client gave them.
-        aliases_out: aliases that we gave topics.
+        link: the channel of its packets.
+        session: the state that survives the connection.
+        acks: acknowledgements to send, always before messages.
+        out: the packets to send at the end of this turn.
+        unsent: messages given to the link since it was last known to be empty.
+        unsent_bytes: the bytes of these messages.
+        aliases_in: topics by the alias that the client defined.
+        aliases_out: aliases by topic, defined by the router.
         alias_bytes_in: bytes of the topics in `aliases_in`.
-        alias_bytes_out: the same of `aliases_out`.
-        largest: bytes of a packet that the client takes; None is no limit.
-        limits: that held when it connected, some of which it was told.
-        packets_in: from the client, since it connected.
+        alias_bytes_out: bytes of the topics in `aliases_out`.
+        largest: the largest packet that the client accepts, in bytes; None is unlimited.
+        limits: the limits when it connected; its CONNACK named some of them.
+        packets_in: packets from the client since it connected.
         dropped: messages that were too large for the client.
-        held: what it sent while others wait for readers of it; None while it is not held.
+        held: packets queued while the client is held back by slow readers; else None.
     """
 
     link: Link
@@ -348,7 +356,7 @@ class Connection:
     aliases_out: dict[bytes, bytes] | None = None
     alias_bytes_in: int = 0
     alias_bytes_out: int = 0
-    #: What `access` answered: by topic, for publishing and for receiving.
+    #: Cached decisions of `access`, by topic: for publishing, and for receiving.
     allowed: tuple[dict[bytes, bool], dict[bytes, bool]] | None = None
     dropped: int = 0
     packets_in: int = 0
@@ -367,91 +375,89 @@ class Connection:
     def may_publish(self, topic: bytes, *, is_reserved: bool) -> bool:
         """Return whether this client may publish on a valid topic.
 
-        `is_reserved` says that only links within the process may, see `TopicRoute`.
+        If `is_reserved`, only links within the process may; see `TopicRoute`.
         """
         if is_reserved and not self.link.is_local:
             return False
         return self.access is None or self._is_allowed(topic, 0)
 
     def may_receive(self, topic: bytes) -> bool:
-        """Whether this client may get messages of a topic."""
+        """Return whether this client may receive messages of a topic."""
         return self.access is None or self._is_allowed(topic, 1)
 
-    def _is_allowed(self, topic: bytes, which: int) -> bool:
-        """Return the access rules' answer for a topic, kept for the next time."""
+    def _is_allowed(self, topic: bytes, index: int) -> bool:
+        """Return the access decision for a topic, from the cache if possible."""
         assert self.access is not None
         if self.allowed is None:
             self.allowed = ({}, {})
-        answers = self.allowed[which]
+        answers = self.allowed[index]
         answer = answers.get(topic)
         if answer is None:
             if len(answers) >= MOST_ANSWERS:
                 answers.clear()
-            ask = self.access.may_receive if which else self.access.may_publish
+            ask = self.access.may_receive if index else self.access.may_publish
             answer = ask(topic.decode())
             if len(topic) <= LONGEST_ANSWERED:
                 answers[topic] = answer
         return answer
 
     def resolve(self, topic: bytes, alias: int) -> bytes:
-        """Return the topic of an alias, or give a topic one.
+        """Return the topic of an alias; define the alias if a topic is given.
 
         Raises:
-            ProtocolViolation: the alias is too large, or stands for nothing.
+            ProtocolViolation: the alias is too large, or not defined.
         """
         most = self.limits.topic_alias_maximum
         if alias > most:
             message = f"the alias {alias} is above the limit of {most}"
             raise ProtocolViolation(message, ReasonCode.TOPIC_ALIAS_INVALID)
-        known = self.aliases_in
-        if known is None:
-            known = self.aliases_in = {}
+        aliases = self.aliases_in
+        if aliases is None:
+            aliases = self.aliases_in = {}
         if topic:
-            self.alias_bytes_in += len(topic) - len(known.get(alias, b""))
-            known[alias] = topic
+            self.alias_bytes_in += len(topic) - len(aliases.get(alias, b""))
+            aliases[alias] = topic
             if self.alias_bytes_in > ALIAS_BYTES:
                 message = f"the topics of aliases take more than {ALIAS_BYTES} bytes"
                 raise ProtocolViolation(message, ReasonCode.QUOTA_EXCEEDED)
-        elif alias not in known:
-            message = f"the alias {alias} stands for no topic on this connection"
+        elif alias not in aliases:
+            message = f"the alias {alias} is not defined on this connection"
             raise ProtocolViolation(message)
-        return known[alias]
+        return aliases[alias]
 
     def let_go(self) -> list[bytes]:
-        """Hold the client no more; return what waited of it."""
-        held, self.held = self.held, None
-        return [] if held is None else held.chunks
+        """Release a held client; return its queued packets."""
+        packets, self.held = self.held, None
+        return [] if packets is None else packets.chunks
 
     def acknowledge(self, packet: Packet) -> None:
-        """Answer a packet of the client."""
+        """Queue an acknowledgement for the client."""
         self.acks.append(encode(packet, V5 if self.is_v5 else V4))
 
     def forget_answers(self) -> None:
-        """Ask the link's access again."""
+        """Clear cached access decisions: the rules have changed."""
         self.access = topic_rules(self.link)
         self.allowed = None
 
     def receive(self, ids: tuple[int, ...]) -> list[int]:
-        """Note identifiers of QoS 2 messages; return the places of those that were not known.
+        """Add identifiers of QoS 2 messages; return the indexes of the new ones.
 
         Raises:
-            ProtocolViolation: more are unreleased than the client was allowed.
+            ProtocolViolation: more messages are unreleased than the client may have.
         """
         received = self.session.received
-        fresh = [at for at, packet_id in enumerate(ids) if packet_id not in received]
+        fresh = [i for i, packet_id in enumerate(ids) if packet_id not in received]
         if len(set(ids)) < len(ids):
-            fresh = list({ids[at]: at for at in reversed(fresh)}.values())[::-1]
+            fresh = list({ids[i]: i for i in reversed(fresh)}.values())[::-1]
         most = self.limits.receive_maximum
         if self.is_v5 and len(received) + len(fresh) > most:
-            message = (
-                f"more than {most} messages with QoS 2 are not released; the receive maximum"
-            )
+            message = f"more than {most} QoS 2 messages are unreleased; the receive maximum"
             raise ProtocolViolation(message, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
-        received.update([ids[at] for at in fresh])
+        received.update([ids[i] for i in fresh])
         return fresh
 
 
 def topic_rules(link: Link) -> Access | None:
-    """Return what to ask about topics; None if all are open to the client."""
+    """Return the access rules of a link; None if all topics are open to the client."""
     access = link.access
     return None if getattr(access, "is_open", False) else access

@@ -1,7 +1,8 @@
 """Sessions: CONNECT, the end of a connection, and the end of a session.
 
-A session whose client is away is in the graveyard until it expires. Deadlines of sessions and
-wills are kept by client id; when one is reached, everything that is due for the client is done.
+The session of a disconnected client is in the graveyard until it expires. Deadlines of sessions
+and wills are stored by client id. When one is reached, everything that is due for the client is
+done.
 """
 
 import heapq
@@ -37,20 +38,20 @@ from callboard.mqtt.wire.reason_code import DISCONNECT_CODES, ReasonCode
 from callboard.mqtt.wire.topic import is_valid_topic
 from callboard.support.dataclass import dataclass
 
-#: A name of its own, as each client that comes has it.
+#: Module constants, because every new client needs them.
 _CAUGHT_UP: Final = Status.CAUGHT_UP
 _REFUSE: Final = DuplicateClientId.REFUSE
 
-#: A session expiry interval that stands for ever.
+#: The session expiry interval that means "never".
 NEVER: Final = 0xFFFF_FFFF
 
-#: Bytes of messages that may come between two looks at all of them.
+#: Bytes of messages that may be appended between two counts of the messages in memory.
 SLACK: Final = 8 << 20
 
-#: Deadlines that are over before they come, of clients that come and go: so many are kept.
+#: Obsolete deadlines, of clients that reconnected, that the heap may hold before it is rebuilt.
 SPARE: Final = 10_000
 
-#: Clients without a session whose history is kept.
+#: Clients without a session whose history is still shown.
 KEPT = 1_000
 
 
@@ -60,15 +61,15 @@ class Sessions:
 
     Attributes:
         connections: by client id.
-        by_link: the same, by the link that packets come from.
-        graveyard: sessions whose clients are away, by client id.
+        by_link: the same, by the link that packets arrive on.
+        graveyard: sessions of disconnected clients, by client id.
         wills: of clients.
-        adopted: offers of sessions that are copies of other routers', by client id.
+        adopted: offers of sessions that were copied from other routers, by client id.
         handed: sessions that went to other routers, by client id.
-        remote: connections that came over a network; the others do not count for the limit.
-        look_at: what may be appended to logs before somebody has to `make_room`.
+        remote: connections over a network; local ones do not count for the limit.
+        look_at: how many bytes logs may have appended in total before `make_room` is due.
         deadlines: a heap of times at which something is due for a client; see `arm`.
-        make_stamp: gives each connect a number above those before, in all the cluster.
+        make_stamp: gives each connect a greater number than all earlier ones in the cluster.
     """
 
     _logs: Logs
@@ -85,7 +86,7 @@ class Sessions:
     remote: int = 0
     look_at: int = SLACK
     deadlines: list[tuple[float, int, str]] = field(default_factory=list)
-    #: What happened to clients whose sessions are over; those that came first go first.
+    #: Histories of clients whose sessions are over; the oldest are dropped first.
     _histories: dict[str, History] = field(default_factory=dict)
     _armed: int = 0
 
@@ -94,31 +95,31 @@ class Sessions:
         self.wills = Wills(self._logs, self._effects)
 
     def get(self, client_id: str) -> Session | None:
-        """Return the session of a client, which may be away."""
+        """Return the session of a client, connected or not."""
         connection = self.connections.get(client_id)
         return self.graveyard.get(client_id) if connection is None else connection.session
 
     def caught_up(self, client_id: str) -> Session | None:
-        """Return the session of a client, after what it has sent by now."""
+        """Return the session of a client, after processing everything it has sent."""
         if (connection := self.connections.get(client_id)) is not None:
             self.catch_up(connection)
         return self.get(client_id)
 
     def __iter__(self) -> Iterator[Session]:
-        """Iterate over all sessions, those of connected clients first."""
+        """Iterate over all sessions, first the ones of connected clients."""
         yield from [connection.session for connection in self.connections.values()]
         yield from self.graveyard.values()
 
     # --- CONNECT ---
 
     def connect(self, link: Link) -> None:
-        """Give a client its session, or a refusal."""
+        """Open a client's session, or refuse the CONNECT."""
         packet, effects = link.connect, self._effects
-        wanted = _weight_of(packet), _wanted_expiry(packet)
-        if not self._is_plain(packet, wanted[0]):
+        requested = _weight_of(packet), _wanted_expiry(packet)
+        if not self._is_plain(packet, requested[0]):
             refusal = self._judge(packet, link)
             if refusal is None and not link.is_local:
-                refusal = self._lacks_room(packet, *wanted)
+                refusal = self._lacks_room(packet, *requested)
             if refusal is not None:
                 self._refuse(link, refusal)
                 return
@@ -132,18 +133,18 @@ class Sessions:
             self.end(session)
             session = None
         if self.wills.waiting:
-            self.wills.cancel(client_id)  # a delayed one of a session that goes on
+            self.wills.cancel(client_id)  # the delayed will of a session that continues
         is_present = session is not None
         if session is None:
             session = Session(client_id)
             session.history = self._histories.pop(client_id, ())
         else:
             session.expires_at = session.offer = None
-        connection = self._begin(link, session, *wanted)
+        connection = self._begin(link, session, *requested)
         connection.out.append(self._connack(connection, packet, is_present=is_present))
         self._delivery.touched.append(connection)
         if not is_present:
-            session.status = _CAUGHT_UP  # there is nothing that it could read
+            session.status = _CAUGHT_UP  # a new session has nothing to read
             return
         session.status = Status.BUSY
         for packet_id in session.window.releasing:
@@ -151,7 +152,7 @@ class Sessions:
         self._delivery.schedule(session, Cause.INIT)
 
     def _begin(self, link: Link, session: Session, weight: int, expiry: float) -> Connection:
-        """Connect a client to its session."""
+        """Attach a client to its session."""
         effects, client_id = self._effects, session.client_id
         connection = session.connection = Connection(link, session, effects.limits)
         if not link.is_local:
@@ -160,8 +161,8 @@ class Sessions:
         if link.user is not None:
             session.user = link.user
         most = effects.limits.inflight
-        asked = (link.connect.properties or NO_PROPERTIES).receive_maximum
-        session.open_window(min(most, asked or most))
+        requested = (link.connect.properties or NO_PROPERTIES).receive_maximum
+        session.open_window(min(most, requested or most))
         session.set_own(effects, weight)
         self.connections[client_id] = self.by_link[link] = connection
         link.client_id = client_id
@@ -174,7 +175,7 @@ class Sessions:
         return connection
 
     def _judge(self, packet: ConnectPacket, link: Link) -> ReasonCode | None:
-        """Return why a client gets no session; None if it gets one."""
+        """Return the reason to refuse a client a session; None to grant it."""
         is_nameless = not packet.client_id and packet.version < V5 and not packet.clean_start
         if is_nameless or len(packet.client_id) > self._effects.limits.client_id_length:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
@@ -182,13 +183,13 @@ class Sessions:
             return ReasonCode.TOPIC_NAME_INVALID
         connection = self.connections.get(packet.client_id)
         if connection is not None and connection.session.user != link.user:
-            self.catch_up(connection)  # it may be over
+            self.catch_up(connection)  # it may have sent its DISCONNECT
         if not self.permits(packet.client_id, link.user):
             return ReasonCode.NOT_AUTHORIZED
         return None
 
     def permits(self, client_id: str, user: str | None) -> bool:
-        """Return whether a user may have the session of a client id, or make one."""
+        """Return whether a user may open the session of a client id, or create it."""
         if user is None or self._effects.limits.duplicate_client_id is not _REFUSE:
             return True
         session = self.get(client_id)
@@ -202,15 +203,15 @@ class Sessions:
         return False
 
     def _is_plain(self, packet: ConnectPacket, weight: int) -> bool:
-        """Whether nothing speaks against a client: it is new, and there is room."""
-        limits, away, name = self._effects.limits, self.graveyard, packet.client_id
+        """Return whether a client is new, has no will, and is within all limits."""
+        limits, graveyard, name = self._effects.limits, self.graveyard, packet.client_id
         return (
             0 < len(name) <= limits.client_id_length
             and packet.will is None
             and name not in self.connections
-            and name not in away
+            and name not in graveyard
             and self.remote < limits.connections
-            and len(self.connections) + len(away) < limits.sessions
+            and len(self.connections) + len(graveyard) < limits.sessions
             and self._effects.held + weight <= limits.sessions_bytes
             and weight <= limits.subscription_bytes
         )
@@ -218,17 +219,19 @@ class Sessions:
     def _lacks_room(
         self, packet: ConnectPacket, weight: int, expiry: float
     ) -> ReasonCode | None:
-        """Return why there is no room for a client of the network; None if there is."""
+        """Return the reason if there is no room for a remote client; None if there is."""
         limits, session = self._effects.limits, self.get(packet.client_id)
         if self.remote >= limits.connections and packet.client_id not in self.connections:
             return ReasonCode.QUOTA_EXCEEDED
         is_lasting = session is None and expiry > 0
         is_one_more = len(self.connections) + len(self.graveyard) >= limits.sessions
-        before = 0 if session is None or packet.clean_start else session.weight - session.own
+        kept_weight = (
+            0 if session is None or packet.clean_start else session.weight - session.own
+        )
         more = weight if session is None else weight - session.own
         if (
             (is_lasting and is_one_more)
-            or before + weight > limits.subscription_bytes
+            or kept_weight + weight > limits.subscription_bytes
             or (more > 0 and self._effects.held + more > limits.sessions_bytes)
         ):
             self._effects.meters.over_quota += 1
@@ -248,8 +251,8 @@ class Sessions:
         if not connection.is_v5:
             return bytes((0x20, 2, is_present, 0))
         limits, session = self._effects.limits, connection.session
-        asked = packet.properties or NO_PROPERTIES
-        is_lowered = (asked.session_expiry_interval or 0) > session.expiry
+        requested = packet.properties or NO_PROPERTIES
+        is_lowered = (requested.session_expiry_interval or 0) > session.expiry
         keep_alive = None
         if limits.keep_alive and not 0 < packet.keep_alive <= limits.keep_alive:
             keep_alive = connection.keep_alive = limits.keep_alive
@@ -261,13 +264,13 @@ class Sessions:
             assigned_client_identifier=None if packet.client_id else session.client_id,
             topic_alias_maximum=limits.topic_alias_maximum or None,
             server_keep_alive=keep_alive,
-            authentication_method=asked.authentication_method,
-            authentication_data=asked.authentication_data,
+            authentication_method=requested.authentication_method,
+            authentication_data=requested.authentication_data,
         )
         return encode(ConnAck(is_present, 0, properties), V5)
 
     def set_expiry(self, session: Session, expiry: float) -> None:
-        """Set for how long a session lives without its client, within the limit."""
+        """Set how long a session lives without its client, within the limit."""
         session.expiry = min(expiry, self._effects.limits.session_expiry)
         was_durable = session.is_durable
         session.is_durable = self._effects.is_durable and session.expiry > 0
@@ -284,15 +287,15 @@ class Sessions:
     # --- the end of a connection ---
 
     def catch_up(self, connection: Connection) -> bool:
-        """Take what a client has sent by now; return whether its connection is over by that.
+        """Process all packets that a client has sent; return whether they end its connection.
 
-        A client that comes on another socket wants its session after what it said on this one,
-        in whatever order the sockets are read.
+        A client that connects again on a second socket expects its session to include
+        everything that it sent on the first, in whatever order the two sockets are read.
         """
         if connection.link.catch_up is not None:
             connection.link.catch_up()
         ending = self._ingress.take_data(connection) or connection.link.ending
-        self._delivery.notify()  # what it published, to readers that end as well
+        self._delivery.notify()  # readers of these messages may end with this connection
         if ending is not None:
             self.disconnect(connection, ending)
         return ending is not None
@@ -300,7 +303,7 @@ class Sessions:
     def disconnect(self, connection: Connection, ending: Ending) -> None:
         """End a connection: its session goes to the graveyard, or ends with it."""
         if connection.held is not None:
-            # What it sent before holds, a DISCONNECT as well.
+            # Packets that it sent before are still valid, including a DISCONNECT.
             ending = self._ingress.take_held(connection) or ending
         session, effects = connection.session, self._effects
         if session.connection is not connection:
@@ -327,7 +330,7 @@ class Sessions:
             self.end(session)
 
     def _pull_back(self, session: Session) -> None:
-        """Take a session's requests out of the waiters, and shared ones off its tracker."""
+        """Move a session's requests from the waiters to its tracker; give shared ones back."""
         requests = session.tracker
         for request in session.requests.values():
             if request.is_shared:
@@ -340,15 +343,16 @@ class Sessions:
                 requests.append(request)
 
     def _say_farewell(self, connection: Connection, ending: Ending) -> None:
-        """Send what stands before the end, and the end."""
+        """Send pending acknowledgements, then DISCONNECT if the protocol has it, and close."""
         out, reason = connection.out, ending.reason
         if ending.is_told:
             out += connection.acks
             if connection.is_v5 and reason != ReasonCode.NORMAL_DISCONNECTION:
-                # A reason of a CONNACK (say, for a second CONNECT) is not one of a DISCONNECT.
-                said = reason if reason in DISCONNECT_CODES else ReasonCode.PROTOCOL_ERROR
-                out.append(encode(Disconnect(said), V5))
-        # Also after a DISCONNECT of the client: it is closed when the rest is written.
+                # A reason of a CONNACK (for example for a second CONNECT) is invalid in a
+                # DISCONNECT.
+                code = reason if reason in DISCONNECT_CODES else ReasonCode.PROTOCOL_ERROR
+                out.append(encode(Disconnect(code), V5))
+        # Also after the client's own DISCONNECT: its link closes when the rest is written.
         out.append(Disconnected(reason, ending.text))
         self._effects.transmits.append((connection.link, out))
         connection.out = []
@@ -357,7 +361,7 @@ class Sessions:
     # --- the end of a session ---
 
     def end(self, session: Session) -> None:
-        """Forget all of a session; a will that waits is published."""
+        """Remove a session; publish a delayed will of its client."""
         client_id, subscriptions = session.client_id, self._subscriptions
         self.adopted.pop(client_id, None)
         self._histories.pop(client_id, None)
@@ -373,7 +377,7 @@ class Sessions:
                     self._delivery.offer_returned(group)
             subscriptions.leave(session, topic_filter)
         for request in session.tracker:
-            if request.stop is not None and not request.is_retained:  # one that was leaving
+            if request.stop is not None and not request.is_retained:  # an ended subscription
                 self._logs.drop_reader(request.log)
         session.tracker.clear()
         session.charge(self._effects, -session.weight)
@@ -383,7 +387,7 @@ class Sessions:
     def give_up(
         self, client_id: str, reason: ReasonCode = ReasonCode.SESSION_TAKEN_OVER
     ) -> None:
-        """End a client's session, and its connection: for one elsewhere, or another reason."""
+        """End a client's session and its connection: another router has it, for example."""
         if (session := self.graveyard.pop(client_id, None)) is not None:
             self.end(session)
         connection = self.connections.get(client_id)
@@ -395,10 +399,10 @@ class Sessions:
     # --- too many messages in memory ---
 
     def make_room(self) -> None:
-        """Bring the messages in memory below the limit, and say when to look again.
+        """Reduce the messages in memory below the limit, and set when to count again.
 
-        The largest logs lose what they have, as if it had been too much for each of them; if
-        that is not enough, the sessions end that hold most.
+        The largest logs drop all their messages, as they do when one of them is full. If that
+        is not enough, sessions end, the largest first.
         """
         limit = self._effects.limits.message_bytes
         total = self._count_messages()
@@ -410,67 +414,70 @@ class Sessions:
             total = self._shed_logs(total, limit * 3 // 4)
         while total > limit and self._crowd_out(total, limit * 3 // 4):
             total = self._count_messages()
-        come = self._logs.appended + self._logs.retained.released
-        self.look_at = come + max(limit - total, SLACK)
+        appended = self._logs.appended + self._logs.retained.released
+        self.look_at = appended + max(limit - total, SLACK)
 
     def _all_messages(self) -> set[Run]:
-        """Return all messages in memory that some reader has not done with."""
+        """Return all messages in memory that some reader still needs."""
         logs = self._logs
-        segments = (each for log in logs for each in log.segments[log.shelved :])
+        segments = (segment for log in logs for segment in log.segments[log.shelved :])
         runs = {run for segment in segments for run in segment.runs}
         for group in self._delivery.groups.values():
             runs.update(run for run, _ in group.returned)
         for session in self:
             runs.update(session.unread)
-        return runs.difference(logs.retained)  # which have a bound of their own
+        return runs.difference(logs.retained)  # retained messages have their own limit
 
     def _count_messages(self) -> int:
-        """Return their bytes, and those of what sessions note of them."""
-        noted = sum(_noted_by(session) for session in self)
-        return noted + sum(run.memory for run in self._all_messages())
+        """Return the bytes of all messages, and of what sessions store about them."""
+        stored = sum(_stored_bytes(session) for session in self)
+        return stored + sum(run.memory for run in self._all_messages())
 
     def _shed_logs(self, total: int, enough: int) -> int:
-        """Empty logs, the largest first, until that is enough; return what is left."""
+        """Empty logs, the largest first, until `enough` is reached.
+
+        Return the bytes that are left.
+        """
         logs = sorted(self._logs, key=lambda log: log.weight, reverse=True)
         while total > enough and logs and logs[0].weight:
-            left = total
-            while left > enough and logs and logs[0].weight:
+            remaining = total
+            while remaining > enough and logs and logs[0].weight:
                 log = logs.pop(0)
-                left -= log.weight
+                remaining -= log.weight
                 log.shed()
             total = self._count_messages()
         return total
 
     def _crowd_out(self, total: int, enough: int) -> bool:
-        """End sessions, those that hold most first; return whether there were any."""
-        held = {each.client_id: _held_by(each) for each in self}
-        ended = [name for name, weight in held.items() if weight]
-        ended.sort(key=held.__getitem__, reverse=True)
-        for client_id in ended:
+        """End sessions, the largest first; return whether there were any."""
+        weights = {session.client_id: _freeable_bytes(session) for session in self}
+        client_ids = [name for name, weight in weights.items() if weight]
+        client_ids.sort(key=weights.__getitem__, reverse=True)
+        for client_id in client_ids:
             if total <= enough:
                 break
-            total -= held[client_id]
+            total -= weights[client_id]
             if (session := self.get(client_id)) is not None:
                 window = session.window_or_none
                 self._effects.meters.lost += len(window.unacknowledged) if window else 0
                 self._effects.meters.crowded_out += 1
                 self.give_up(client_id, ReasonCode.QUOTA_EXCEEDED)
-        return bool(ended)
+        return bool(client_ids)
 
     def forget_handed(self, client_id: str) -> None:
-        """Forget what another router has taken, and has told so."""
+        """Forget a session that another router has taken and confirmed."""
         del self.handed[client_id]
         if self._effects.is_durable:
             self._effects.records.append(record.HandedOver(client_id, ""))
 
     def revive(self, client_id: str, saved: record.SavedSession) -> Session:
-        """Make a session of a client that is away, with requests at the ends of their logs."""
+        """Restore a disconnected client's session; its requests start at the logs' ends."""
         session = self.graveyard[client_id] = Session(client_id)
         session.expiry = saved.expiry
         session.is_durable = self._effects.is_durable and saved.expiry > 0
         session.stamp, session.user = saved.stamp, saved.user
         session.expires_at = saved.expires_at
-        if session.expires_at is None:  # its client was connected
+        if session.expires_at is None:  # its client was connected when the router stopped
             session.expires_at = self._effects.now + saved.expiry
         self.arm(session.expires_at, client_id)
         session.received_or_none = saved.received
@@ -478,30 +485,30 @@ class Sessions:
         session.has_overlaps = len(saved.subscriptions) + len(saved.leaving) > 1
         for subscription in saved.subscriptions.values():
             self._subscriptions.add(session, subscription)
-        for ended in saved.leaving:
-            log = self._logs.open(ended.topic_filter)
+        for subscription in saved.leaving:
+            log = self._logs.open(subscription.topic_filter)
             log.readers += 1
-            session.tracker.append(DataRequest(log, ended, session))
+            session.tracker.append(DataRequest(log, subscription, session))
         session.leaving = tuple(saved.leaving)
-        session.charge(self._effects, sum(each.weight for each in session.leaving))
+        session.charge(self._effects, sum(leaving.weight for leaving in session.leaving))
         return session
 
     # --- deadlines ---
 
     def arm(self, when: float, client_id: str) -> None:
-        """Look after a client that is away at a time."""
+        """Add a deadline of a disconnected client; drop obsolete ones when there are many."""
         self._armed += 1
         heapq.heappush(self.deadlines, (when, self._armed, client_id))
         waiting, handed = self.wills.waiting, self.handed
         if len(self.deadlines) > SPARE + 4 * (len(self.graveyard) + len(waiting) + len(handed)):
             due = [(name, when) for name, (when, _) in waiting.items()]
-            due += [(name, each.expires_at) for name, each in handed.items()]
-            due += [(name, each.expires_at or 0.0) for name, each in self.graveyard.items()]
-            self.deadlines[:] = [(when, at, name) for at, (name, when) in enumerate(due)]
+            due += [(name, item.expires_at) for name, item in handed.items()]
+            due += [(name, item.expires_at or 0.0) for name, item in self.graveyard.items()]
+            self.deadlines[:] = [(when, order, name) for order, (name, when) in enumerate(due)]
             heapq.heapify(self.deadlines)
 
     def expire(self) -> None:
-        """Do what is due by now for clients that are away."""
+        """Handle all deadlines that have passed."""
         now = self._effects.now
         while self.deadlines and self.deadlines[0][0] <= now:
             client_id = heapq.heappop(self.deadlines)[2]
@@ -517,19 +524,19 @@ class Sessions:
                 self.end(session)
 
 
-def _noted_by(session: Session) -> int:
-    """Return the bytes of what a session notes of messages that come or go."""
-    behind = sum(each.log.end - each.offset for each in session.tracker if each.is_retained)
-    return RECEIVED_BYTES * (len(session.received_or_none or ()) + behind)
+def _stored_bytes(session: Session) -> int:
+    """Return the bytes that a session needs for messages received or not yet read."""
+    unread = sum(r.log.end - r.offset for r in session.tracker if r.is_retained)
+    return RECEIVED_BYTES * (len(session.received_or_none or ()) + unread)
 
 
-def _held_by(session: Session) -> int:
-    """Return the bytes that the end of a session might free."""
-    return _noted_by(session) + sum(run.memory for run in set(session.unread))
+def _freeable_bytes(session: Session) -> int:
+    """Return the bytes that ending a session might free."""
+    return _stored_bytes(session) + sum(run.memory for run in set(session.unread))
 
 
 def _weight_of(packet: ConnectPacket) -> int:
-    """Return what a session keeps of its CONNECT, in bytes of memory, estimated."""
+    """Return the estimated bytes of memory that a session needs for its CONNECT."""
     will, name = packet.will, packet.username or ""
     weight = SESSION_BYTES + 4 * (len(packet.client_id) + len(name))
     if will is not None:
@@ -539,13 +546,13 @@ def _weight_of(packet: ConnectPacket) -> int:
 
 
 def opened(session: Session) -> record.SessionOpened:
-    """Return the record of a persistent session."""
+    """Return the journal record of a persistent session."""
     when, stamp, user = session.expires_at, session.stamp, session.user
     return record.SessionOpened(session.client_id, session.expiry, when, stamp, user)
 
 
 def _wanted_expiry(packet: ConnectPacket) -> float:
-    """Return the seconds for which a client wants its session to live without it."""
+    """Return the seconds for which a client asks its session to live without it."""
     if packet.version < V5:
         return 0.0 if packet.clean_start else float(NEVER)
     return float((packet.properties or NO_PROPERTIES).session_expiry_interval or 0)

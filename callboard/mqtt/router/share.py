@@ -1,7 +1,7 @@
-"""Shared subscriptions: one cursor for a group, handed from member to member.
+"""Shared subscriptions: one cursor for a group, passed from member to member.
 
-A group has one request. It is with one member's tracker while there is something to read, among
-the waiters of the log when everything is read, and idle when no member can take anything.
+A group has one request. It is in one member's tracker while there is something to read, among
+the waiters of the log when everything is read, and idle when no member can receive.
 """
 
 from collections import deque
@@ -17,10 +17,10 @@ _ABLE = (Status.READY, Status.CAUGHT_UP)
 
 
 class Chance(Protocol):
-    """Where chance comes from: a `random.Random`."""
+    """A source of random numbers: a `random.Random`."""
 
     def randrange(self, stop: int, /) -> int:
-        """Return a number from 0 on, below `stop`."""
+        """Return a number from 0 up to, but not including, `stop`."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -29,10 +29,10 @@ class ShareGroup:
 
     Attributes:
         topic_filter: with the share.
-        request: the group's only one; its `session` is the member who has it.
+        request: the group's request; its `session` is the member that has it.
         members: sessions, connected or not.
         returned: messages of members whose sessions ended before they acknowledged.
-        is_idle: there is something to read, and nobody to read it.
+        is_idle: whether there are messages, but no member that can receive them.
     """
 
     topic_filter: str
@@ -51,11 +51,14 @@ class ShareGroup:
 
     @property
     def burst(self) -> int:
-        """Messages that a member takes before the next one has its turn."""
+        """Messages that a member gets before it is the next member's turn."""
         return 200 if self.strategy is ShareStrategy.STICKY else 1
 
     def hand_over(self) -> Session | None:
-        """Give the request to the next member that can take a message; returns the member."""
+        """Pass the request to the next member that can receive a message.
+
+        Return that member.
+        """
         members, request = self.members, self.request
         count = len(members)
         if self.strategy is ShareStrategy.RANDOM and count:
@@ -77,7 +80,7 @@ class ShareGroup:
         return None
 
     def take_back(self, session: Session) -> None:
-        """Give QoS 1 messages of a session that ends to other members (MQTT 5, 4.8.2)."""
-        for packet_id, sent in session.window.resend.items():
-            if sent.is_shared and sent.topic_filter == self.topic_filter and sent.qos == 1:
-                self.returned.append((sent.run, sent.start + packet_id - sent.first))
+        """Return QoS 1 messages of an ending session to the group (MQTT 5, 4.8.2)."""
+        for packet_id, entry in session.window.resend.items():
+            if entry.is_shared and entry.topic_filter == self.topic_filter and entry.qos == 1:
+                self.returned.append((entry.run, entry.start + packet_id - entry.first))

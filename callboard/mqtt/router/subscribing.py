@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE: each filter is judged and answered by itself."""
+"""SUBSCRIBE and UNSUBSCRIBE: each filter is checked and answered separately."""
 
 from dataclasses import replace
 
@@ -24,18 +24,18 @@ from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.mqtt.wire.topic import is_valid_filter, split_share, weight_of_way
 from callboard.support.dataclass import dataclass
 
-#: The only refusal that MQTT 3.1.1 has in a SUBACK.
+#: The only refusal in a SUBACK of MQTT 3.1.1.
 REFUSED_V4 = 0x80
 
 _NO_TRIM = 1 << 40
 
-#: What the log of a request takes for a retained message.
+#: Estimated bytes of memory per retained message in the log of a request.
 RETAINED_ENTRY = 64
 
 
 @dataclass(eq=False, repr=False)
 class Subscriptions:
-    """Gives sessions their subscriptions, and takes them away."""
+    """Adds and removes subscriptions of sessions."""
 
     _logs: Logs
     _delivery: Delivery
@@ -45,15 +45,15 @@ class Subscriptions:
     # --- packets ---
 
     def subscribe(self, connection: Connection, packet: Subscribe) -> None:
-        """Take the filters of a SUBSCRIBE, and answer."""
+        """Handle a SUBSCRIBE, and answer it."""
         identifiers = (packet.properties or NO_PROPERTIES).subscription_identifiers
         identifier = identifiers[0] if identifiers else 0
         codes = []
-        for asked in packet.subscriptions:
-            code = self._judge(connection, asked)
+        for request in packet.subscriptions:
+            code = self._judge(connection, request)
             if code < ReasonCode.UNSPECIFIED_ERROR:
                 number = self._logs.number
-                subscription = SessionSubscription.of_packet(asked, code, number, identifier)
+                subscription = SessionSubscription.of_packet(request, code, number, identifier)
                 self._accept(connection.session, subscription)
             elif not connection.is_v5:
                 code = REFUSED_V4
@@ -61,9 +61,9 @@ class Subscriptions:
         connection.acknowledge(SubAck(packet.packet_id, tuple(codes)))
         self._delivery.schedule(connection.session, Cause.NEW_FILTER)
 
-    def _judge(self, connection: Connection, asked: Subscription) -> int:
+    def _judge(self, connection: Connection, request: Subscription) -> int:
         """Return the QoS to grant, or a reason code."""
-        topic_filter = asked.topic_filter
+        topic_filter = request.topic_filter
         if not is_valid_filter(topic_filter):
             return ReasonCode.TOPIC_FILTER_INVALID
         session, effects = connection.session, self._effects
@@ -77,11 +77,11 @@ class Subscriptions:
                 effects.meters.over_quota += 1
                 return ReasonCode.QUOTA_EXCEEDED
         if (access := connection.link.access) is not None:
-            return access.may_subscribe(topic_filter, asked.qos)
-        return asked.qos
+            return access.may_subscribe(topic_filter, request.qos)
+        return request.qos
 
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
-        """Take filters away, and answer for each of them."""
+        """Handle an UNSUBSCRIBE, and answer it."""
         session = connection.session
         codes: list[int] = []
         for topic_filter in packet.topic_filters:
@@ -99,9 +99,9 @@ class Subscriptions:
     # --- sessions ---
 
     def _accept(self, session: Session, subscription: SessionSubscription) -> None:
-        """Give a session a subscription that was granted, and retained messages."""
+        """Add a granted subscription to a session, and send retained messages."""
         topic_filter = subscription.topic_filter
-        before = existing = session.subscriptions.get(topic_filter)
+        previous = existing = session.subscriptions.get(topic_filter)
         group, plain = split_share(topic_filter)
         if (
             existing is not None
@@ -109,7 +109,7 @@ class Subscriptions:
             and not group
             and session.has_overlaps
             and session.tracker
-        ):  # who sends what several filters match must not change while messages wait
+        ):  # which subscription sends a message must not change while it waits
             self.leave(session, topic_filter)
             existing = None
         if existing is not None:
@@ -130,13 +130,13 @@ class Subscriptions:
             number = session.requests[topic_filter].place(self._logs.number)
             self._effects.records.append(Subscribed(session.client_id, subscription, number))
         handling = subscription.retain_handling
-        if not group and (handling == 0 or (handling == 1 and before is None)):
+        if not group and (handling == 0 or (handling == 1 and previous is None)):
             retained = self._logs.retained.match(plain, self._effects.now)
             self._logs.appended += RETAINED_ENTRY * len(retained)
             _send_retained(session, subscription, retained)
 
     def add(self, session: Session, subscription: SessionSubscription) -> DataRequest:
-        """Give a session a subscription; return its request, at the end of the log."""
+        """Add a subscription to a session; return its request, at the end of the log."""
         name = subscription.topic_filter
         group, plain = split_share(name)
         log = self._logs.open(plain)
@@ -152,7 +152,7 @@ class Subscriptions:
     def _join(
         self, session: Session, subscription: SessionSubscription, log: FilterLog
     ) -> DataRequest:
-        """Make a session a member of a shared subscription."""
+        """Add a session to a shared subscription."""
         name, groups = subscription.topic_filter, self._delivery.groups
         if (group := groups.get(name)) is None:
             request = DataRequest(log, subscription, None, is_shared=True)
@@ -170,22 +170,23 @@ class Subscriptions:
     def leave(self, session: Session, topic_filter: str) -> None:
         """End one subscription.
 
-        While messages are unread that several filters match (they are sent once, by one of
-        them), it goes on until it has read what there is, as the standard allows.
+        A message that several filters match is sent once, by one of the subscriptions. While
+        such messages are unread, the ended subscription continues until it has read the
+        existing messages, as the standard allows.
         """
         subscription = session.subscriptions.pop(topic_filter)
         request = session.requests.pop(topic_filter)
         log, number, records = request.log, self._logs.number, self._effects.records
         log.durable_readers -= session.is_durable and subscription.qos > 0
         if not request.is_shared and session.has_overlaps and session.tracker:
-            # Others may have left messages to this one, or it may have sent theirs.
-            ended = replace(subscription, until=number)
-            session.leaving = (*session.leaving, ended)
+            # Other subscriptions may leave messages to this one, or it may have sent theirs.
+            leaving = replace(subscription, until=number)
+            session.leaving = (*session.leaving, leaving)
             if session.is_durable:
-                records.append(Subscribed(session.client_id, ended, request.place(number)))
+                records.append(Subscribed(session.client_id, leaving, request.place(number)))
             if request.offset < log.end:
                 request.stop = log.end
-                request.subscription = ended
+                request.subscription = leaving
                 session.tracker.remove(request)
                 session.put_first(request)
                 return
@@ -204,27 +205,27 @@ class Subscriptions:
         self._logs.drop_reader(log)
 
     def _leave_group(self, session: Session, group: ShareGroup) -> None:
-        """Take a session out of a group; the last one ends it."""
+        """Remove a session from a group; a group without members ends."""
         group.members.remove(session)
         request = group.request
-        has_it = request.session is session
-        if has_it:
+        is_reader = request.session is session
+        if is_reader:
             session.tracker.remove(request)
         if not group.members:
             request.log.waiters.pop(request, None)
             del self._delivery.groups[group.topic_filter]
             self._logs.drop_reader(request.log)
-        elif has_it:
+        elif is_reader:
             self._delivery.hand_over(group)
-        session.has_shared = any(each.is_shared for each in session.requests.values())
+        session.has_shared = any(r.is_shared for r in session.requests.values())
 
 
 def _send_retained(
     session: Session, subscription: SessionSubscription, retained: list[Run]
 ) -> None:
-    """Let a session read retained messages first, from a log of their own."""
+    """Make a session read retained messages first, from a private log."""
     requests, name = session.tracker, subscription.topic_filter
-    for request in list(requests):  # those of an earlier SUBSCRIBE that were not sent yet
+    for request in list(requests):  # unsent messages of an earlier SUBSCRIBE
         if request.is_retained and request.subscription.topic_filter == name:
             requests.remove(request)
     if not retained:

@@ -1,8 +1,9 @@
-"""Wills: messages that the router publishes for clients that leave without a DISCONNECT.
+"""Wills: messages that the router publishes for clients that end without a DISCONNECT.
 
-A router with a journal records each will as soon as its client is connected. The standards let
-a server that failed publish wills when it runs again (MQTT 5, 3.1.2.5): for a client that was
-connected then, the delay begins with the restart; a will that waited keeps its time.
+A router with a journal records each will when its client connects. After a failure the
+standards let a server publish wills when it runs again (MQTT 5, 3.1.2.5). For a client that was
+connected at the failure, the delay begins with the restart; a will that was waiting keeps its
+time.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,9 +21,9 @@ class Wills:
     """The wills of clients.
 
     Attributes:
-        waiting: when each is due, and what it is, by client id.
-        users: of the router's table, whose wills wait, by client id.
-        is_removed: whether a user is in that table no longer; such wills are not published.
+        waiting: the due time and the will, by client id.
+        users: owners of waiting wills, by client id, if they are in the router's table.
+        is_removed: whether a user is in that table no longer; then the will is not published.
     """
 
     def __init__(self, logs: Logs, effects: Effects) -> None:
@@ -36,11 +37,14 @@ class Wills:
         return len(self.waiting)
 
     def keep(self, connection: Connection) -> None:
-        """Write a will down, in a journal that there is: its client is connected."""
-        self._effects.records += self._told(connection)
+        """Record the will of a client that has connected; requires a journal."""
+        self._effects.records += self._connected_will(connection)
 
     def end(self, connection: Connection, *, has_will: bool) -> float | None:
-        """Publish or forget a will, as its client is gone; return when it is due if later."""
+        """Publish or drop the will of a client that has disconnected.
+
+        Return its time if delayed.
+        """
         will, client_id = connection.link.connect.will, connection.client_id
         if will is None:
             return None
@@ -58,7 +62,7 @@ class Wills:
         return None
 
     def wait(self, client_id: str, will: Will, when: float, user: str = "") -> float:
-        """Let a will wait for its time, which is returned."""
+        """Delay a will until a time, which is returned."""
         self.waiting[client_id] = (when, will)
         self.users.pop(client_id, None)
         if user:
@@ -68,13 +72,13 @@ class Wills:
         return when
 
     def cancel(self, client_id: str) -> None:
-        """Forget a will that waits: its client is back."""
+        """Drop a delayed will, because its client has reconnected."""
         self.users.pop(client_id, None)
         if self.waiting.pop(client_id, None) is not None:
             self._drop(client_id)
 
     def publish_waiting(self, client_id: str, until: float = inf) -> None:
-        """Publish a will that waits, if there is one and it is due until a time."""
+        """Publish the delayed will of a client, if there is one and it is due until a time."""
         when, will = self.waiting.get(client_id, (inf, None))
         if will is not None and when <= until:
             del self.waiting[client_id]
@@ -86,27 +90,27 @@ class Wills:
                 self._publish(client_id, will)
 
     def records(self, connections: Iterable[Connection]) -> list[WillKept]:
-        """Return all wills there are, for a snapshot; first those of these connections."""
-        kept = [each for connection in connections for each in self._told(connection)]
-        return kept + [
+        """Return records of all wills for a snapshot; first of connected clients."""
+        connected = [entry for c in connections for entry in self._connected_will(c)]
+        return connected + [
             WillKept(name, will, when, self.users.get(name, ""))
             for name, (when, will) in self.waiting.items()
         ]
 
-    def _told(self, connection: Connection) -> list[WillKept]:
-        """Return the record of the will of a connected client, if it may be published."""
+    def _connected_will(self, connection: Connection) -> list[WillKept]:
+        """Return the record of a connected client's will, if the client may publish it."""
         will = connection.link.connect.will
         if will is None or not self._may_be_said(connection, will):
             return []
         return [WillKept(connection.client_id, will, None, connection.link.listed)]
 
     def _may_be_said(self, connection: Connection, will: Will) -> bool:
-        """Return whether the client may publish its will."""
+        """Return whether a client may publish its will."""
         topic = will.topic.encode()
         return connection.may_publish(topic, is_reserved=self._logs.route(topic).is_reserved)
 
     def _drop(self, client_id: str) -> None:
-        """Record that a client has no will any more."""
+        """Record that a client's will was removed."""
         if self._effects.is_durable:
             self._effects.records.append(WillKept(client_id))
 
@@ -116,10 +120,10 @@ class Wills:
         run = Run.of_packet(will, topic, client_id, self._effects.now)
         self._effects.meters.wills += 1
         self._logs.append(run, self._logs.route(topic))
-        self._drop(client_id)  # behind the message, so that a crash loses neither
+        self._drop(client_id)  # recorded after the message, so that a crash loses neither
 
 
 def delay_of(will: Will, session_expiry: float) -> float:
     """Return the seconds between the end of a connection and its will."""
-    asked = 0 if will.properties is None else will.properties.will_delay_interval or 0
-    return min(float(asked), session_expiry)
+    requested = 0 if will.properties is None else will.properties.will_delay_interval or 0
+    return min(float(requested), session_expiry)

@@ -1,9 +1,9 @@
 """The window of a client: messages with QoS 1 and 2 that it has not acknowledged.
 
-`inflight` holds messages that wait for a PUBACK or PUBREC, `releasing` those that wait for a
-PUBCOMP, both in the order of sending. When the connection ends, messages in flight move to
-`resend`; they are sent again before anything else, with the same packet identifiers (MQTT 5,
-4.4 and 4.6).
+`inflight` has the messages that wait for a PUBACK or PUBREC; `releasing` has the ones that wait
+for a PUBCOMP. Both are in the order of sending. When the connection ends, messages in flight
+move to `resend`. They are sent again before anything else, with the same packet identifiers
+(MQTT 5, 4.4 and 4.6).
 """
 
 from dataclasses import field
@@ -25,18 +25,18 @@ _NAMES: Final = {PUBACK: "PUBACK", PUBREC: "PUBREC"}
 
 
 class Sent(NamedTuple):
-    """A run of messages that was sent with consecutive packet identifiers.
+    """Messages of one run that were sent with consecutive packet identifiers.
 
     Attributes:
-        run: what it is of; kept here as long as one of them is not acknowledged.
-        start: of the first one in the run.
+        run: of the messages; referenced here until all of them are acknowledged.
+        start: index of the first message in the run.
         first: its packet identifier.
-        qos: with which it was sent.
-        extra: properties that were put before those of the message.
-        retain: the flag that was set.
+        qos: of the delivery.
+        extra: encoded properties inserted before the message's.
+        retain: the flag of the delivery.
         topic_filter: of the subscription.
-        is_shared: whether the subscription is a shared one.
-        is_retained: whether it was sent because it was retained.
+        is_shared: whether the subscription is shared.
+        is_retained: whether the message was sent because it was retained.
     """
 
     run: Run
@@ -52,9 +52,9 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Window:
-    """What one session has in flight."""
+    """The messages in flight to one session."""
 
-    #: How many messages may be unacknowledged; set at each connect.
+    #: The most unacknowledged messages; set at each connect.
     size: int
     following: int = 1
     inflight: dict[int, Sent] = field(default_factory=dict)
@@ -63,19 +63,19 @@ class Window:
 
     @property
     def room(self) -> int:
-        """How many more messages may be sent."""
+        """The number of messages that may be sent now."""
         return self.size - len(self.inflight) - len(self.releasing)
 
     @property
     def unacknowledged(self) -> list[tuple[int, Sent]]:
-        """Packet identifiers of messages in flight, now or with the connection before."""
+        """Messages in flight, on this connection or the previous one, by packet identifier."""
         return [*self.inflight.items(), *self.resend.items()]
 
     def allocate(self, count: int) -> tuple[int, int]:
-        """Take free consecutive packet identifiers, at most `count`, at least one.
+        """Allocate free consecutive packet identifiers, at least one and at most `count`.
 
-        Returns the first one and how many. There is a free one, as the window is smaller than
-        the number of identifiers.
+        Returns the first one and their number. One is always free, because the window is
+        smaller than the number of identifiers.
         """
         inflight, releasing = self.inflight, self.releasing
         first = self.following
@@ -89,7 +89,7 @@ class Window:
         return first, count
 
     def acknowledge(self, kind: int, ids: tuple[int, ...]) -> list[int]:
-        """Take PUBACKs, PUBRECs or PUBCOMPs; return the identifiers that are not known.
+        """Apply PUBACKs, PUBRECs or PUBCOMPs; return the unknown identifiers.
 
         Any order is accepted. `kind` is the first byte of the packets.
 
@@ -103,22 +103,22 @@ class Window:
         pop = self.inflight.pop
         qos = 1 if kind == PUBACK else 2
         for packet_id in ids:
-            sent = pop(packet_id, None)
-            if sent is None:
+            entry = pop(packet_id, None)
+            if entry is None:
                 unknown.append(packet_id)
-            elif sent.qos != qos:
+            elif entry.qos != qos:
                 message = (
-                    f"a {_NAMES[kind]} for {packet_id}, which was sent with QoS {sent.qos}"
+                    f"a {_NAMES[kind]} for {packet_id}, which was sent with QoS {entry.qos}"
                 )
                 raise ProtocolViolation(message)
         if kind == PUBREC:
             unknown = [packet_id for packet_id in unknown if packet_id not in self.releasing]
-            received = [each for each in ids if each not in unknown] if unknown else ids
+            received = [i for i in ids if i not in unknown] if unknown else ids
             self.releasing |= dict.fromkeys(received)
         return unknown
 
     def connection_lost(self) -> None:
-        """Prepare to send again what was not acknowledged, in its order."""
+        """Prepare unacknowledged messages for resending, in their order."""
         if self.inflight:
             self.resend = {**self.inflight, **self.resend}
             self.inflight = {}

@@ -1,12 +1,12 @@
-"""A bridge: messages between a router and a remote broker, by a client of each.
+"""A bridge: carries messages between a router and a remote broker, as a client of each.
 
-What comes from the remote broker is acknowledged there when our router has it. What goes there
-waits in the router, in the session of the bridge's local link, while the broker cannot be
-reached; what was sent and not acknowledged is sent again, so it arrives at least once as long
-as this process lives.
+A message of the remote broker is acknowledged there when the local router has it. Messages to
+the broker wait in the router, in the session of the bridge's local link, while the broker is
+unreachable. Unacknowledged messages are sent again, so they arrive at least once as long as
+this process lives.
 
-Nothing goes round: each side is asked for no messages that the bridge itself published. MQTT
-3.1.1 cannot ask for that, so a bridge that speaks it carries nothing in that it carries out.
+To avoid loops, the bridge subscribes on both sides without its own messages (*no local*). MQTT
+3.1.1 lacks that option, so with it a topic may be carried in one direction only.
 """
 
 import asyncio
@@ -36,29 +36,29 @@ from callboard.support.dataclass import dataclass
 from callboard.support.redaction import redacted
 
 _log: Final = logging.getLogger(__name__)
-#: Seconds for which messages wait in the router for a broker that cannot be reached.
+#: Seconds that messages wait in the router for an unreachable broker.
 SESSION: Final = 7 * 86_400
-#: Seconds between attempts to reach it, at most.
+#: The longest pause between attempts to connect, in seconds.
 LONGEST_DELAY: Final = 60.0
-#: Seconds in which the remote broker has to answer.
+#: Seconds within which the remote broker must answer.
 CONNECT_TIMEOUT: Final = 10.0
-#: Seconds for the end of a bridge.
+#: Seconds for the shutdown of a bridge.
 LAST_WORDS: Final = 2.0
-#: Seconds of these that the remote broker has to close its connection.
+#: Seconds of these for the remote broker to close its connection.
 FAREWELL: Final = 1.0
-#: Messages sent to the remote broker and not acknowledged, unless it allows fewer.
+#: Unacknowledged messages to the remote broker, unless it allows fewer.
 WINDOW: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeTopics:
-    """One filter that is carried.
+    """One topic filter whose messages are carried.
 
     Attributes:
-        topic_filter: at the side that messages come from.
+        topic_filter: on the side where messages are subscribed.
         direction: `in`: from the remote broker; `out`: to it.
-        qos: the most that messages are carried with.
-        prefix: is put before the topics at the side that messages go to.
+        qos: the highest QoS that messages are carried with.
+        prefix: added to topics on the side where messages are published.
     """
 
     topic_filter: str
@@ -69,20 +69,19 @@ class BridgeTopics:
 
 @dataclass(frozen=True, slots=True)
 class BridgeSettings:
-    """One bridge.
+    """The settings of one bridge.
 
     Attributes:
         address: of the remote broker: `HOST:PORT` or `tls://HOST:PORT`.
-        topics: what is carried.
-        client_id: there.
-        username: there.
-        password: there.
-        tls: for `tls://`; with a certificate if the remote broker wants one.
-        version: of MQTT that the remote broker speaks: `5`, or `3.1.1`, which has no properties
-            and cannot be asked for no messages of our own; so what is carried out must not be
-            among what is carried in.
+        topics: the filters that are carried.
+        client_id: on the remote broker.
+        username: on the remote broker.
+        password: on the remote broker.
+        tls: for `tls://`; with a certificate if the remote broker requires one.
+        version: of MQTT that the remote broker speaks: `5` or `3.1.1`. The latter has no
+            properties and no *no local*, so a topic can be carried in one direction only.
         keep_alive: seconds between pings.
-        reconnect_delay: seconds between attempts to reach it; twice as long after each, up to a
+        reconnect_delay: seconds between attempts to connect; doubled after each, up to a
             minute.
     """
 
@@ -97,34 +96,34 @@ class BridgeSettings:
     reconnect_delay: float = 1.0
 
     def parse(self) -> tuple[str, int, bool]:
-        """Return host, port, and whether TLS is spoken.
+        """Return host, port, and whether TLS is used.
 
         Raises:
-            ListenError: the address has another form, or messages would go round.
+            ListenError: the address is malformed, or messages would loop.
         """
         self._refuse_rounds()
         scheme, colon, rest = self.address.rpartition("://")
         host, _, port = rest.rpartition(":")
-        known = not colon or scheme in {"tcp", "tls"}
+        is_scheme = not colon or scheme in {"tcp", "tls"}
         is_port = port.isdecimal() and len(port) <= 5 and 0 < int(port) <= 65_535
-        if not known or not host or not is_port:
-            message = f"{redacted(self.address)!r} is no broker's address; write HOST:PORT or tls://HOST:PORT"
+        if not is_scheme or not host or not is_port:
+            message = f"{redacted(self.address)!r} is not a broker address; write HOST:PORT or tls://HOST:PORT"
             raise ListenError(message)
         return host.strip("[]"), int(port), scheme == "tls"
 
     def _refuse_rounds(self) -> None:
-        """Refuse topics that 3.1.1 would bring back as soon as they are sent."""
+        """Refuse topics for which a broker of 3.1.1 would return the bridge's own messages."""
         if self.version == "5":
             return
-        inward = [each.topic_filter for each in self.topics if each.direction == "in"]
+        inward = [topic.topic_filter for topic in self.topics if topic.direction == "in"]
         outward = [e.prefix + e.topic_filter for e in self.topics if e.direction == "out"]
-        for sent in outward:
+        for target in outward:
             for topic_filter in inward:
-                if overlap(sent, topic_filter):
+                if overlap(target, topic_filter):
                     message = (
                         f"the bridge to {redacted(self.address)}"
-                        f" would get what it sends to {sent} back "
-                        f"from {topic_filter}: MQTT 3.1.1 cannot tell them apart; choose other "
+                        f" would receive its own messages to {target} "
+                        f"from {topic_filter}: MQTT 3.1.1 cannot exclude them; choose other "
                         "prefixes"
                     )
                     raise ListenError(message)
@@ -132,18 +131,18 @@ class BridgeSettings:
 
 @dataclass(eq=False, repr=False)
 class Bridge:
-    """One bridge, on the router's loop.
+    """A running bridge, on the router's loop.
 
     Attributes:
         settings: of the bridge.
-        is_connected: whether the remote broker is there.
-        brought: messages from it.
-        sent: messages to it, second attempts not counted.
+        is_connected: whether the remote broker has accepted the connection.
+        brought: number of messages from the broker.
+        sent: number of messages to the broker, without resent ones.
     """
 
     _mailbox: Mailbox
     settings: BridgeSettings
-    #: Takes what becomes of its certificates.
+    #: Receives events of the TLS certificates.
     _report: Callable[[object], object]
     is_connected: bool = False
     brought: int = 0
@@ -157,13 +156,13 @@ class Bridge:
 
     def __post_init__(self) -> None:
         topics, version = self.settings.topics, V5 if self.settings.version == "5" else V4
-        self._outward = [each for each in topics if each.direction == "out"]
-        self._inward = [each for each in topics if each.direction == "in"]
+        self._outward = [topic for topic in topics if topic.direction == "out"]
+        self._inward = [topic for topic in topics if topic.direction == "in"]
         self._client: ClientProtocol[Publish] = ClientProtocol(version)
         self._has_room = asyncio.Event()
 
     async def run(self) -> None:
-        """Connect again and again, until cancelled."""
+        """Connect again after every loss, until cancelled."""
         backoff = Backoff(self.settings.reconnect_delay, LONGEST_DELAY)
         while True:
             try:
@@ -183,10 +182,11 @@ class Bridge:
         wait([running], LAST_WORDS)
 
     async def _hang_up(self) -> None:
-        """Close both connections, the remote one behind a DISCONNECT.
+        """Close both connections, the remote one after a DISCONNECT.
 
-        A reset would overtake it if anything of the broker was not read: so that is read, until
-        the broker closes the connection, as it has to.
+        If unread data were left, closing would reset the connection, and the broker might not
+        see the DISCONNECT. So everything is read until the broker closes, as the standard
+        demands.
         """
         self.is_connected = False
         if self._local is not None:
@@ -195,7 +195,10 @@ class Bridge:
         writer, self._writer = self._writer, None
         if writer is None:
             return
-        with closing(writer), suppress(OSError):  # it is gone, or does not close
+        with (
+            closing(writer),
+            suppress(OSError),
+        ):  # the connection is lost, or the broker does not close
             writer.write(encode(packets.Disconnect(), self._client.version))
             async with asyncio.timeout(FAREWELL):
                 while self._reader is not None and await self._reader.read(65_536):
@@ -204,7 +207,7 @@ class Bridge:
     # --- one connection ---
 
     async def _session(self) -> None:
-        """Carry messages over one connection, until it ends."""
+        """Carry messages over one connection until it ends."""
         host, port, is_tls = self.settings.parse()
         certificates = self._certificates
         if is_tls and certificates is None:
@@ -238,23 +241,24 @@ class Bridge:
 
     def _hello(self) -> packets.Connect:
         """Return the CONNECT for the remote broker."""
-        settings, said = self.settings, self._said(Properties(session_expiry_interval=SESSION))
-        about = settings.client_id, False, settings.keep_alive, settings.username
+        settings = self.settings
+        properties = self._allowed_properties(Properties(session_expiry_interval=SESSION))
+        rest = settings.client_id, False, settings.keep_alive, settings.username
         version = self._client.version
-        return packets.Connect(*about, settings.password, version=version, properties=said)
+        return packets.Connect(*rest, settings.password, version=version, properties=properties)
 
-    def _said(self, properties: Properties) -> Properties | None:
-        """Return properties as the remote broker can be told them."""
+    def _allowed_properties(self, properties: Properties) -> Properties | None:
+        """Return the properties if the version of MQTT has them."""
         return properties if self._client.version == V5 else None
 
     async def _greet(self, reader: asyncio.StreamReader, network: Deframer) -> list[Packet]:
-        """Wait for the CONNACK; returns what came behind it."""
-        found: list[Packet] = []
-        while not found:
-            found = decode_all(await _chunk(reader, network), self._client.version)
-        greeting = found[0]
+        """Wait for the CONNACK; return the packets that arrived after it."""
+        packets_in: list[Packet] = []
+        while not packets_in:
+            packets_in = decode_all(await _chunk(reader, network), self._client.version)
+        greeting = packets_in[0]
         if not isinstance(greeting, packets.ConnAck):
-            message = f"it began with a {type(greeting).__name__}"
+            message = f"the first packet was a {type(greeting).__name__}, not a CONNACK"
             raise LinkClosed(message)
         if greeting.reason_code:
             raise Refused(reason_text(greeting.reason_code), greeting.reason_code)
@@ -264,75 +268,75 @@ class Bridge:
             self._client.begin_anew()
         self.is_connected = True
         self._heard = asyncio.get_running_loop().time()
-        return found[1:]
+        return packets_in[1:]
 
     def _resume(self) -> None:
-        """Send again what was not acknowledged."""
+        """Send unacknowledged messages again."""
         client = self._client
         for packet_id, packet in client.inflight.items():
-            is_there = packet_id in client.released
-            self._say(packets.PubRel(packet_id) if is_there else replace(packet, dup=True))
+            is_received = packet_id in client.released
+            self._say(packets.PubRel(packet_id) if is_received else replace(packet, dup=True))
 
     def _subscribe_there(self) -> None:
-        """Ask the remote broker for what is carried in."""
+        """Subscribe the filters of direction `in` at the remote broker."""
         is_v5 = self._client.version == V5  # no local, retain as published
         if self._inward:
-            wanted = tuple(
-                packets.Subscription(each.topic_filter, each.qos, is_v5, is_v5)
-                for each in self._inward
+            subscriptions = tuple(
+                packets.Subscription(topic.topic_filter, topic.qos, is_v5, is_v5)
+                for topic in self._inward
             )
-            self._say(packets.Subscribe(self._client.next_id(), wanted))
+            self._say(packets.Subscribe(self._client.next_id(), subscriptions))
 
     async def _read(self, reader: asyncio.StreamReader, network: Deframer) -> None:
-        """Take what the remote broker sends."""
+        """Process packets of the remote broker."""
         while True:
             for packet in decode_all(await _chunk(reader, network), self._client.version):
                 self._take(packet)
             self._heard = asyncio.get_running_loop().time()
 
     async def _ping(self) -> None:
-        """Ping, and notice when the remote broker is silent."""
+        """Send pings, and end the connection if the remote broker is silent."""
         while True:
             await asyncio.sleep(self.settings.keep_alive / 2)
             silence = asyncio.get_running_loop().time() - self._heard
             if silence > 1.5 * self.settings.keep_alive:
-                message = f"nothing came for {silence:.0f} s"
+                message = f"the broker was silent for {silence:.0f} s"
                 raise LinkClosed(message)
             self._say(packets.PingReq())
 
     async def _look(self) -> None:
-        """Look at the files of TLS once a second."""
+        """Check the TLS files for changes once a second."""
         while self._certificates is not None:
             await asyncio.sleep(LOOK_INTERVAL)
             self._certificates.look()
 
     def end(self, reason: str) -> None:
-        """End the connection: the remote broker's certificate was revoked."""
+        """End the connection, because the remote broker's certificate was revoked."""
         _log.warning("the bridge to %s ends: %s", self.settings.address, reason)
         if self._writer is not None:
             self._writer.transport.abort()
 
-    def _say(self, *behind: Packet) -> None:
-        """Write answers that are due, and packets behind them."""
-        for packet in behind:
+    def _say(self, *following: Packet) -> None:
+        """Write pending acknowledgements, then some packets."""
+        for packet in following:
             self._client.say(packet)
-        written = self._client.take_answers()
-        if self._writer is not None and written:
-            self._writer.write(written)
+        data = self._client.take_answers()
+        if self._writer is not None and data:
+            self._writer.write(data)
 
     # --- to the remote broker ---
 
     async def _open_local(self) -> None:
-        """Connect to the router here, and subscribe what is carried out."""
+        """Connect to the local router, and subscribe the filters of direction `out`."""
         name = f"$bridge-{self.settings.client_id}"
         local = self._local = LocalLink(
             self._mailbox, name, clean_start=False, session_expiry=SESSION
         )
         await asyncio.wrap_future(local.connected)
-        for each in self._outward:
+        for topic in self._outward:
             await asyncio.wrap_future(
                 local.subscribe(
-                    each.topic_filter, qos=each.qos, no_local=True, retain_as_published=True
+                    topic.topic_filter, qos=topic.qos, no_local=True, retain_as_published=True
                 )
             )
 
@@ -341,17 +345,17 @@ class Bridge:
         assert self._local is not None
         while True:
             message = await self._local.arecv()
-            for each in self._outward:
-                if matches(message.topic, each.topic_filter):
-                    topic = each.prefix + message.topic
-                    await self._send(message, topic, min(each.qos, message.qos))
+            for topics in self._outward:
+                if matches(message.topic, topics.topic_filter):
+                    topic = topics.prefix + message.topic
+                    await self._send(message, topic, min(topics.qos, message.qos))
                     break
             if self._writer is not None:
                 await self._writer.drain()
 
     async def _send(self, message: Message, topic: str, qos: int) -> None:
-        """Send one message there, within the window."""
-        properties = self._said(_carried(message.properties))
+        """Send one message to the remote broker, within the window."""
+        properties = self._allowed_properties(_carried(message.properties))
         packet = replace(message, topic=topic, qos=qos, properties=properties).packet()
         if qos:
             while len(self._client.inflight) >= self._window:
@@ -365,7 +369,7 @@ class Bridge:
     # --- from the remote broker ---
 
     def _take(self, packet: Packet) -> None:
-        """Take a packet of the remote broker."""
+        """Process a packet of the remote broker."""
         match self._client.take(packet):
             case Publish() as publish:
                 self._bring(publish)
@@ -376,14 +380,14 @@ class Bridge:
         self._say()
 
     def _bring(self, packet: Publish) -> None:
-        """Publish a message of the remote broker here, then acknowledge it there."""
+        """Publish a message of the remote broker locally, then acknowledge it to the broker."""
         matching = (e for e in self._inward if matches(packet.topic, e.topic_filter))
-        if (each := next(matching, None)) is None:
+        if (topics := next(matching, None)) is None:
             self._client.acknowledge(packet)
             return
         assert self._local is not None
-        topic, said = each.prefix + packet.topic, _carried(packet.properties)
-        message = replace(Message.of(packet), topic=topic, properties=said)
+        topic, properties = topics.prefix + packet.topic, _carried(packet.properties)
+        message = replace(Message.of(packet), topic=topic, properties=properties)
         (future,) = self._local.publish_all([message])
         self.brought += 1
 
@@ -396,7 +400,7 @@ class Bridge:
 
 
 def _carried(properties: Properties | None) -> Properties:
-    """Return the properties that go along with a message."""
+    """Return the properties that a message keeps on the other side."""
     return replace(properties or NO_PROPERTIES, topic_alias=None, subscription_identifiers=())
 
 
@@ -406,11 +410,11 @@ async def _chunk(reader: asyncio.StreamReader, network: Deframer) -> bytes:
         return network.receive(b"")
     data = await reader.read(65_536)
     if not data:
-        message = "it closed the connection"
+        message = "the broker closed the connection"
         raise LinkClosed(message)
     return network.receive(data)
 
 
 def _leave(writer: asyncio.StreamWriter) -> None:
-    """Drop a connection in a forked process."""
+    """Close the socket of a connection in a forked process."""
     after_fork.drop(writer.get_extra_info("socket"))

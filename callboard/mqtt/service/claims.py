@@ -1,28 +1,29 @@
-"""Which router of a cluster has a client's persistent session: the rules, without a network.
+"""Ownership of persistent sessions in a cluster of routers: the rules, without a network.
 
-A router that a client comes to claims the session from all others of its cluster. The router
-that has it gives it, or says where it is. Giving takes two steps, so that it is nowhere twice
-and nowhere lost, whatever message is lost and whichever router crashes in between::
+When a client connects, its router claims the session from all other routers. The router that
+has the session offers it, or answers where it is. A handover takes two steps, so that the
+session never exists twice and is never lost, whichever message is lost or router crashes::
 
     new router                                 router that has the session
-    ClaimSession          ------------------>  ends the old connection, keeps the session
-                          <------------------  SessionOffer: all of it
-    makes a copy, durable
-    ConfirmSession        ------------------>  lets go, durable: from here on it is the other's
-                          <------------------  Verdict.YES: what came in meanwhile
-    the client is let in
-    SettleSession         ------------------>  forgets that it was here
+    ClaimSession          ------------------>  closes the old connection, keeps the session
+                          <------------------  SessionOffer: all of the session
+    stores a copy, durable
+    ConfirmSession        ------------------>  gives the session up, durable
+                          <------------------  Verdict.YES: messages since the offer
+    the client is admitted
+    SettleSession         ------------------>  forgets that it had the session
 
-An offer is void as soon as the client is back at the router that made it. A copy whose
-confirmation is not answered may not be used: its router asks again, also after a restart,
-and its client is told that the server is busy. Routers that the cluster has lost have no say.
+An offer is void as soon as the client reconnects to the router that made it. A copy must not be
+used until its confirmation is answered: its router asks again, also after a restart, and
+answers its client *server busy*. Routers that have left the cluster are not asked.
 
 Stamps order connects in the whole cluster; see `Stamps`. A claim that is older than the last
-connect is late, and changes nothing. Where a partition had made two sessions of one client, the
-one that was used last stays, and the other ends when the client connects again.
+connect is late, and changes nothing. If a partition has led to two sessions of one client, the
+one that was used last stays. The other ends when the client connects again.
 
-Generators yield an order for all other routers and are sent their answers, None for each that
-did not answer; their driver makes the machine's records durable in between.
+The decisions are generators. They yield an order for all other routers, and are sent the
+answers, None for each router that did not answer. Between two steps the driver makes the
+machine's records durable.
 """
 
 import enum
@@ -46,14 +47,14 @@ from callboard.support.dataclass import dataclass
 
 @frozen_message("callboard.mqtt.ClaimSession")
 class ClaimSession:
-    """A client connects to another router.
+    """Claims the session of a client that connects to the sender.
 
     Attributes:
         client_id: of the client.
-        is_clean: whether it wants no session that was before.
+        is_clean: whether the client wants a new session.
         stamp: of this claim.
-        held: the stamp of a session that is there; 0 for none.
-        user: who the client has proved to be; None where nobody has to, and of older routers.
+        held: the stamp of the sender's own session; 0 if it has none.
+        user: the authenticated user; None without authentication, or from older routers.
     """
 
     client_id: str
@@ -65,7 +66,7 @@ class ClaimSession:
 
 @frozen_message("callboard.mqtt.ConfirmSession")
 class ConfirmSession:
-    """The session of an offer is durable elsewhere, with the stamp that it came with."""
+    """The session of an offer is durable at the sender, with the stamp of the offer."""
 
     client_id: str
     offer: str
@@ -74,7 +75,7 @@ class ConfirmSession:
 
 @frozen_message("callboard.mqtt.SettleSession")
 class SettleSession:
-    """The router that took an offer knows that the session is its own; not answered."""
+    """The sender knows that the offered session is its own; not answered."""
 
     client_id: str
     offer: str
@@ -85,24 +86,24 @@ Order = ClaimSession | ConfirmSession | SettleSession
 
 @frozen_message("callboard.mqtt.NoSession")
 class NoSession:
-    """There is none here, or it was ended."""
+    """The client does not have a session at this router, or it was ended."""
 
 
 @frozen_message("callboard.mqtt.SessionBusy")
 class SessionBusy:
-    """It cannot be given at the moment; the client may try again."""
+    """The session cannot be offered at the moment; the client may try again."""
 
     stamp: int
 
 
 @frozen_message("callboard.mqtt.SessionRefused")
 class SessionRefused:
-    """It belongs to another user."""
+    """The session belongs to another user."""
 
 
 @frozen_message("callboard.mqtt.SessionElsewhere")
 class SessionElsewhere:
-    """It is here and stays; the client finds it at this address."""
+    """The session stays at its router; the client should connect to this address."""
 
     address: str
     stamp: int
@@ -110,7 +111,7 @@ class SessionElsewhere:
 
 @frozen_message("callboard.mqtt.SessionOffer")
 class SessionOffer:
-    """All of it, to be confirmed."""
+    """All of a session, to be confirmed."""
 
     offer: str
     stamp: int
@@ -119,7 +120,7 @@ class SessionOffer:
 
 @message("callboard.mqtt.Verdict")
 class Verdict(enum.Enum):
-    """What a router says to a confirmation."""
+    """The answer to a confirmation."""
 
     YES = "yes"
     NO = "no"
@@ -128,7 +129,7 @@ class Verdict(enum.Enum):
 
 @frozen_message("callboard.mqtt.SessionConfirmed")
 class SessionConfirmed:
-    """The answer to a confirmation; with a yes, what came in behind the offer."""
+    """The answer to a confirmation; with a yes, the messages since the offer."""
 
     verdict: Verdict
     records: EncodedRecords = ()
@@ -147,20 +148,20 @@ Answer = (
 
 _log = logging.getLogger("callboard.mqtt")
 
-#: Bytes of messages with which a session is still taken over; a message between nodes holds
+#: The most bytes of messages in a session that is handed over; a frame between nodes holds
 #: 16 MiB.
 HEAVIEST: Final = 6 << 20
 
-#: Seconds after a start in which other routers may not be in reach yet.
+#: Seconds after a start in which other routers may not be connected yet.
 SETTLING: Final = 10.0
 
 
 class SessionPolicy(enum.Enum):
-    """What becomes of a persistent session whose client connects to another router.
+    """The treatment of a persistent session whose client connects to another router.
 
     Attributes:
-        TAKE_OVER: it moves there.
-        REFER: it stays, and its client is told where it is.
+        TAKE_OVER: the session moves there.
+        REFER: the session stays, and the client gets the address of its router.
     """
 
     TAKE_OVER = "take over"
@@ -177,9 +178,9 @@ Steps = Generator[Order, list[Answer], Admission]
 
 
 class Stamps:
-    """Numbers that grow over all routers of a cluster, whatever their clocks say.
+    """Numbers that increase over all routers of a cluster, even if their clocks differ.
 
-    They are nanoseconds since 1970, and more where another router's were more.
+    They are nanoseconds since 1970, or greater if another router's numbers were greater.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -196,19 +197,19 @@ class Stamps:
         return self._clock()
 
     def see(self, stamp: int) -> None:
-        """Take note of another router's number."""
+        """Continue above another router's number."""
         self._last = max(self._last, stamp)
 
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A client that is about to get its session here.
+    """A client that is about to get its session at this router.
 
     Attributes:
         stamp: of its claim.
-        is_adopting: there is a copy of its session, or about to be; no other claim may begin.
-        is_over: a later claim of the same client stands above this one.
-        user: who the client has proved to be.
+        is_adopting: a copy of its session exists, or is being made; other claims must wait.
+        is_over: whether a later claim of the same client has replaced this one.
+        user: the authenticated user.
     """
 
     stamp: int
@@ -217,21 +218,21 @@ class _Pending:
     is_over: bool = False
 
     def stands_above(self, order: ClaimSession) -> bool:
-        """Return whether a claim of another router has to wait."""
+        """Return whether a claim of another router is refused for this one."""
         is_rival = self.user != order.user
         return is_rival or self.is_adopting or self.stamp >= order.stamp
 
 
 @dataclass(eq=False)
 class Claims:
-    """One router's part in it; begins with what the machine has.
+    """The claims of one router; starts with the sessions of its machine.
 
     Attributes:
         machine: has the sessions.
-        policy: what becomes of sessions that are here.
-        stamps: orders connects; the machine's own come from there too.
-        address: tells where clients find this router.
-        make_name: gives names for offers, each only once.
+        policy: for sessions that this router has.
+        stamps: orders connects; the machine uses the same stamps.
+        address: returns the address where clients reach this router.
+        make_name: returns unique names for offers.
     """
 
     machine: RouterMachine
@@ -249,10 +250,10 @@ class Claims:
         for session in self._sessions.graveyard.values():
             self.stamps.see(session.stamp)
 
-    # --- what others ask ---
+    # --- orders of other routers ---
 
     def answer(self, order: Order) -> Answer:
-        """Answer another router; the answer goes out when the records are durable."""
+        """Answer another router; the answer must be sent after the records are durable."""
         match order:
             case ClaimSession():
                 return self.asked(order)
@@ -292,9 +293,9 @@ class Claims:
         return self._offer(session)
 
     def _refusal(self, session: Session, order: ClaimSession) -> Answer:
-        """Return why a session is not given: it is newer than the claim, or another user's.
+        """Return the refusal if a session is newer than the claim, or another user's.
 
-        Where a partition has let two users make it, the one that was used last stays.
+        If two users created it on two sides of a partition, the one that was used last stays.
         """
         if session.stamp >= order.stamp:
             return SessionBusy(session.stamp)
@@ -304,24 +305,24 @@ class Claims:
         return None
 
     def _offer(self, session: Session) -> SessionOffer | NoSession:
-        """End the connection of a session and offer all of it."""
+        """Close the connection of a session, and offer all of it."""
         if session.connection is not None:
             ending = Ending(ReasonCode.SESSION_TAKEN_OVER, has_will=True)
             self._sessions.disconnect(session.connection, ending)
             if self._sessions.graveyard.get(session.client_id) is not session:
-                return NoSession()  # the last that its client had sent was to end it
+                return NoSession()  # the client's last packets have ended the session
         session.offer = Offer(self.make_name(), self.machine.logs.number)
         records = self._handover.export(session)
         return SessionOffer(session.offer.name, session.stamp, records)
 
     def confirmed(self, order: ConfirmSession) -> SessionConfirmed:
-        """Let go of a session whose copy is elsewhere, if the offer still holds."""
+        """Hand over a session that another router has copied, if the offer is still valid."""
         client_id = order.client_id
         handed = self._sessions.handed.get(client_id)
         if handed is not None and handed.offer == order.offer:
             return SessionConfirmed(Verdict.YES, handed.records)
         if handed is not None and handed.stamp >= order.stamp:
-            return SessionConfirmed(Verdict.NO)  # it went elsewhere with another offer
+            return SessionConfirmed(Verdict.NO)  # another router has it, by another offer
         session = self._sessions.get(client_id)
         if session is None or client_id in self._sessions.adopted:
             return SessionConfirmed(Verdict.UNKNOWN)
@@ -337,73 +338,73 @@ class Claims:
         return SessionConfirmed(Verdict.NO)
 
     def settled(self, order: SettleSession) -> None:
-        """Forget that a session was here."""
+        """Forget that this router had a session."""
         handed = self._sessions.handed.get(order.client_id)
         if handed is not None and handed.offer == order.offer:
             self._sessions.forget_handed(order.client_id)
 
-    # --- clients of ours ---
+    # --- clients of this router ---
 
     def claim(self, client_id: str, *, is_clean: bool, user: str | None = None) -> Steps:
-        """Decide about a client that connects here, and has proved to be a user."""
+        """Decide about a client that connects to this router and has authenticated."""
         if not self._sessions.permits(client_id, user):
             return NOT_YOURS
         if (pending := self._pending.get(client_id)) is not None:
             if pending.is_adopting or pending.user != user:
                 return BUSY
-            pending.is_over = True  # its own connection before this one
-        with self._begun(client_id, user) as mine:
-            return (yield from self._claim(mine, client_id, is_clean=is_clean))
+            pending.is_over = True  # an earlier connection of the same client
+        with self._begun(client_id, user) as pending:
+            return (yield from self._claim(pending, client_id, is_clean=is_clean))
 
     @contextmanager
     def _begun(self, client_id: str, user: str | None = None) -> Iterator[_Pending]:
-        """Note for as long as it takes that a client is about to get its session here."""
-        mine = self._pending[client_id] = _Pending(self.stamps.make(), user)
+        """Register a pending claim while the block runs."""
+        pending = self._pending[client_id] = _Pending(self.stamps.make(), user)
         try:
-            yield mine
+            yield pending
         finally:
-            if self._pending.get(client_id) is mine:
+            if self._pending.get(client_id) is pending:
                 del self._pending[client_id]
 
-    def _claim(self, mine: _Pending, client_id: str, *, is_clean: bool) -> Steps:
-        """Ask the other routers, and decide by what they answer."""
+    def _claim(self, pending: _Pending, client_id: str, *, is_clean: bool) -> Steps:
+        """Ask the other routers, and decide by their answers."""
         if client_id in self._sessions.adopted and not is_clean:
-            mine.is_adopting = True
+            pending.is_adopting = True
             if not (yield from self._resolve(client_id)):
                 return BUSY
-            mine.is_adopting = False
+            pending.is_adopting = False
         own = self._sessions.get(client_id)
-        held = 0 if own is None else own.stamp
-        answers = yield ClaimSession(client_id, is_clean, mine.stamp, held, mine.user)
+        stamp = 0 if own is None else own.stamp
+        answers = yield ClaimSession(client_id, is_clean, pending.stamp, stamp, pending.user)
         self._see(answers)
         if any(isinstance(answer, SessionRefused) for answer in answers):
             return NOT_YOURS
-        if mine.is_over or any(isinstance(answer, SessionBusy) for answer in answers):
+        if pending.is_over or any(isinstance(answer, SessionBusy) for answer in answers):
             return BUSY
         if is_clean:
             return ADMITTED
         if None in answers:
             return BUSY
-        found = [a for a in answers if isinstance(a, SessionElsewhere | SessionOffer)]
-        if not found:
+        candidates = [a for a in answers if isinstance(a, SessionElsewhere | SessionOffer)]
+        if not candidates:
             return ADMITTED
-        newest = max(found, key=lambda answer: answer.stamp)
+        newest = max(candidates, key=lambda answer: answer.stamp)
         if self._sessions.get(client_id) is not None:
-            # It was used before the other one, which would have ended else.
+            # It is older than the other router's session, which would have ended otherwise.
             self._sessions.give_up(client_id)
         if isinstance(newest, SessionElsewhere):
             return Admission(ReasonCode.USE_ANOTHER_SERVER, newest.address)
-        return (yield from self._adopt(mine, client_id, newest))
+        return (yield from self._adopt(pending, client_id, newest))
 
     def _see(self, answers: list[Answer]) -> None:
-        """Take note of the stamps in answers."""
-        for each in answers:
-            if isinstance(each, SessionBusy | SessionElsewhere | SessionOffer):
-                self.stamps.see(each.stamp)
+        """Continue above the stamps of answers."""
+        for answer in answers:
+            if isinstance(answer, SessionBusy | SessionElsewhere | SessionOffer):
+                self.stamps.see(answer.stamp)
 
-    def _adopt(self, mine: _Pending, client_id: str, offer: SessionOffer) -> Steps:
-        """Make a copy of an offered session, and have it confirmed."""
-        mine.is_adopting = True
+    def _adopt(self, pending: _Pending, client_id: str, offer: SessionOffer) -> Steps:
+        """Copy an offered session, and have the copy confirmed."""
+        pending.is_adopting = True
         try:
             self._handover.adopt(offer.records, client_id, offer.offer)
         except LogCorrupt as error:
@@ -412,21 +413,21 @@ class Claims:
         return ADMITTED if (yield from self._resolve(client_id)) else BUSY
 
     def resolve(self, client_id: str) -> Steps:
-        """Find out whether a copy is our own by now, without its client."""
+        """Find out whether a copy has become our own, while its client is away."""
         if client_id in self._pending or client_id not in self._sessions.adopted:
             return BUSY
-        with self._begun(client_id) as mine:
-            mine.is_adopting = True
+        with self._begun(client_id) as pending:
+            pending.is_adopting = True
             return ADMITTED if (yield from self._resolve(client_id)) else BUSY
 
     def _resolve(self, client_id: str) -> Generator[Order, list[Answer], bool]:
-        """Return whether a copy is our own; one that never will be is dropped."""
+        """Return whether a copy is our own now; drop a copy that never will be."""
         offer, session = self._sessions.adopted[client_id], self._sessions.get(client_id)
         if session is None:
             return False
         answers = yield ConfirmSession(client_id, offer, session.stamp)
         if self._sessions.adopted.get(client_id) != offer:
-            return False  # it has expired
+            return False  # the copy has expired
         verdicts = {a.verdict: a for a in answers if isinstance(a, SessionConfirmed)}
         if Verdict.YES in verdicts:
             try:
@@ -444,5 +445,5 @@ class Claims:
         return True
 
     def _may_come(self, client_id: str) -> bool:
-        """Whether the router that a copy is from may not be in reach yet."""
+        """Return whether the router that offered a copy may not be connected yet."""
         return client_id in self._recovered and self.machine.effects.now < self._settled_at

@@ -1,13 +1,13 @@
-"""Routers of one cluster: what `claims` decides, carried between the nodes' actors.
+"""Routers of one cluster: carries out the decisions of `claims` between the nodes' actors.
 
-All routers on nodes that reach one another are a group. Before a client is let in, all others
-are asked for its id; see `claims` for what they answer.
+All routers on nodes that reach one another form a group. Before a client is admitted, its
+router asks all others for its client id; `claims` describes their answers.
 
-Retained messages are the same at all of them. What a client writes at one is told to the others
-when it is durable there. That may be lost; so each router tells the others, when one comes and
-every few seconds, what it has, by a digest for each of 256 parts of the topics. Where two
-differ, each asks the other for what is newer there, one part after the other, and no more than
-a piece at a time. See `retained` for which write is the last.
+Retained messages are the same on all routers. When a write of a client is durable on its
+router, that router sends it to the others. The message may be lost, so each router also sends a
+digest of each of 256 parts of the topics: to a router that joins, and to all every few seconds.
+Where two digests differ, each router asks the other for newer writes, one part after the other,
+in pieces of bounded size. `retained` describes which write is the last.
 """
 
 import asyncio
@@ -37,33 +37,33 @@ _log: Final = logging.getLogger("callboard.mqtt")
 #: The group that all routers join.
 ROUTERS: Final = "callboard.mqtt.routers"
 
-#: Seconds that the others have to answer.
+#: Seconds within which the other routers must answer.
 CLAIM_LIMIT: Final = 2.0
 
-#: Seconds between two questions about an unconfirmed copy.
+#: Seconds between two attempts to confirm a copied session.
 RESOLVE_INTERVAL: Final = 1.0
 
 _ANSWERS: Final = get_args(Answer)
 
 
-#: Seconds between two looks whether retained messages are the same.
+#: Seconds between two comparisons of the retained messages.
 COMPARE_INTERVAL: Final = 10.0
 
-#: Looks after which a router asks again for what it had no room for.
+#: Comparisons after which a router asks again for messages that it had no room for.
 RETRY_LOOKS: Final = 60
 
-#: Bytes, and writes, of one piece; a larger message is a piece alone.
+#: Bytes, and writes, of one piece; a larger message is sent as a piece of one write.
 PIECE_BYTES: Final = 1 << 20
 PIECE: Final = 1_000
 
-#: Topics that one line of the log names.
+#: Topics that are named in one line of the log.
 NAMED: Final = 20
 
-#: Bytes of a message that is still carried: a message between nodes holds 16 MiB.
+#: Bytes of the largest message that is sent: frames between nodes hold up to 16 MiB.
 LARGEST: Final = 15 << 20
 
-#: Nanoseconds by which the clock of another router may be ahead. What is written further in the
-#: future could never be replaced.
+#: Nanoseconds that the clock of another router may be ahead. No later write could replace one
+#: with a time further in the future.
 AHEAD: Final = 86_400 * 10**9
 
 
@@ -73,14 +73,14 @@ class RetainedWrite:
 
     Attributes:
         key: of the topic.
-        stamp: with `origin`, says which write is the last.
-        origin: of the router that took it.
-        topic: as it stands in packets.
+        stamp: with `origin`, orders the writes of the topic.
+        origin: the router that received the write.
+        topic: as it is encoded in packets.
         payload: of the message.
-        qos: that it was published with.
+        qos: of the publish.
         publisher: the client id.
-        properties: as they go to readers, without length.
-        expiry: seconds that it has left; None is for ever.
+        properties: encoded for subscribers, without the length.
+        expiry: seconds until the message expires; None is never.
     """
 
     key: bytes
@@ -94,13 +94,13 @@ class RetainedWrite:
     expiry: float | None = None
 
 
-#: The types of its fields.
+#: The types of the fields of `RetainedWrite`.
 _KINDS: Final = get_type_hints(RetainedWrite)
 
 
 @frozen_message("callboard.mqtt.RetainedPiece")
 class RetainedPiece:
-    """Writes of another router, as it made them or as they were asked for; perhaps not all."""
+    """Writes of another router, new or requested ones; `is_all` is False if more follow."""
 
     writes: tuple[RetainedWrite, ...]
     is_all: bool = True
@@ -108,7 +108,7 @@ class RetainedPiece:
 
 @frozen_message("callboard.mqtt.RetainedDigests")
 class RetainedDigests:
-    """What a router has, in short; the other one says the same of itself, unless it asked."""
+    """Digests of a router's retained messages; the receiver answers once with its own."""
 
     router: ActorRef[Any] | None
     digests: tuple[int, ...]
@@ -117,7 +117,7 @@ class RetainedDigests:
 
 @frozen_message("callboard.mqtt.RetainedQuestion")
 class RetainedQuestion:
-    """A router has these writes of a part (key, stamp, origin), and asks for what is newer."""
+    """Asks for newer writes of a part: the sender has these (key, stamp, origin)."""
 
     bucket: int
     heads: tuple[tuple[bytes, int, bytes], ...]
@@ -125,11 +125,11 @@ class RetainedQuestion:
 
 @dataclass(eq=False)
 class RetainedExchange:
-    """What a router says and takes of retained messages; pure.
+    """The exchange of retained messages between routers; pure.
 
     Attributes:
-        logs: of its machine.
-        stamps: order writes in the whole cluster.
+        logs: of the router's machine.
+        stamps: order the writes of all routers.
     """
 
     logs: Logs
@@ -139,51 +139,51 @@ class RetainedExchange:
         self._heads = self.logs.retained.heads
         self.stamps.see(self._heads.latest)
         self._looks = 0
-        #: Since when removals are known here; a journal knows them from before.
+        #: Removals are known since then; with a journal, since ever.
         self._since = 0 if self._heads.latest else self.stamps.now()
 
     def look(self) -> None:
-        """Forget what was removed long ago; every few seconds."""
+        """Forget old removals; called with every comparison."""
         self._looks += 1
         horizon = self.stamps.now() - GRAVE
         self._heads.forget(horizon, retries=not self._looks % RETRY_LOOKS)
 
     def digests(self, router: ActorRef[Any] | None, *, is_answer: bool) -> RetainedDigests:
-        """Return what another router may compare."""
+        """Return the digests for another router to compare."""
         return RetainedDigests(router, tuple(self._heads.digests), is_answer)
 
     def differing(self, digests: Iterable[int]) -> list[int]:
-        """Return the parts in which another router has something else."""
-        said = digests if isinstance(digests, tuple | list) else ()
-        pairs = zip(said, self._heads.digests, strict=False)
+        """Return the parts whose digests differ between this router and another one."""
+        received = digests if isinstance(digests, tuple | list) else ()
+        pairs = zip(received, self._heads.digests, strict=False)
         return [bucket for bucket, (theirs, ours) in enumerate(pairs) if theirs != ours]
 
     def question(self, bucket: int) -> RetainedQuestion:
-        """Return what to ask another router for."""
+        """Return the question for newer writes of a part."""
         heads = self._heads.of_bucket(bucket)
         return RetainedQuestion(bucket, tuple([(key, *head[:2]) for key, head in heads]))
 
     def answer(self, question: RetainedQuestion) -> RetainedPiece:
-        """Return what is newer here."""
+        """Return the writes that are newer on this router."""
         try:
-            known = {key: (stamp, origin) for key, stamp, origin in question.heads}
+            stamps = {key: (stamp, origin) for key, stamp, origin in question.heads}
             newer = [
                 (key, head)
                 for key, head in self._heads.of_bucket(question.bucket % BUCKETS)
-                if head[:2] > known.get(key, (0, b""))
+                if head[:2] > stamps.get(key, (0, b""))
             ]
-        except (TypeError, ValueError):  # no router of ours asks so
+        except (TypeError, ValueError):  # malformed: not from one of our routers
             newer = []
         return next(self._pieces(newer), RetainedPiece(()))
 
     def news(self) -> Iterator[RetainedPiece]:
-        """Return what was written here since the last call, for the others."""
+        """Return the writes made on this router since the last call, for the other routers."""
         changed, self._heads.changed = self._heads.changed, {}
-        found = ((key, self._heads.get(key)) for key in changed)
-        return self._pieces([(key, head) for key, head in found if head is not None])
+        heads = ((key, self._heads.get(key)) for key in changed)
+        return self._pieces([(key, head) for key, head in heads if head is not None])
 
     def _pieces(self, heads: list[tuple[bytes, Head]]) -> Iterator[RetainedPiece]:
-        """Return writes in pieces."""
+        """Split writes into pieces."""
         writes: list[RetainedWrite] = []
         weight = 0
         for key, head in heads:
@@ -199,9 +199,9 @@ class RetainedExchange:
             yield RetainedPiece(tuple(writes))
 
     def _write(self, key: bytes, head: Head) -> RetainedWrite | None:
-        """Return a write as it travels; None if it does not."""
+        """Return a write in the form for other routers; None if it is not sent."""
         if head.topic is None:
-            return None  # there was no room for it here
+            return None  # this router had no room for the message
         now = self.logs.effects.now
         run = self.logs.retained.get(head.topic.decode()) if head.topic else None
         if run is None or (run.expires_at is not None and run.expires_at <= now):
@@ -209,45 +209,45 @@ class RetainedExchange:
             return RetainedWrite(key, head.stamp, head.origin) if is_young else None
         if run.weight > LARGEST:
             return None
-        left = None if run.expires_at is None else run.expires_at - now
-        about = run.topic, run.payloads[0], run.qos, run.publisher, run.properties, left
-        return RetainedWrite(key, head.stamp, head.origin, *about)
+        seconds_left = None if run.expires_at is None else run.expires_at - now
+        rest = run.topic, run.payloads[0], run.qos, run.publisher, run.properties, seconds_left
+        return RetainedWrite(key, head.stamp, head.origin, *rest)
 
     def _is_forgotten(self, write: RetainedWrite) -> bool:
-        """Return whether an unknown write may have been removed, and nobody remembers it."""
+        """Return whether an unknown write may be of a message whose removal was forgotten."""
         horizon = self.stamps.now() - GRAVE
         is_old = max(write.stamp, self._since) < horizon
         return is_old and self._heads.get(write.key) is None
 
     def take(self, piece: RetainedPiece) -> bool:
-        """Take writes of another router; returns whether there was anything to take."""
-        refused, before = 0, self._heads.digests[:]
-        old: list[str] = []
+        """Apply writes of another router; return whether any of them was new."""
+        refused, digests = 0, self._heads.digests[:]
+        returned: list[str] = []
         writes: Any = piece.writes
         for write in writes if isinstance(writes, tuple | list) else ():
             if not _is_sound(write) or not 0 < write.stamp < self.stamps.now() + AHEAD:
-                _log.warning("a retained message of another router is unsound, and not taken")
+                _log.warning("a malformed retained message of another router is ignored")
                 continue
             if write.topic and self._is_forgotten(write):
-                old.append(shown(write.topic.decode()))
+                returned.append(shown(write.topic.decode()))
             self.stamps.see(write.stamp)
             head, run = Head(write.stamp, write.origin, write.topic), None
             if write.topic:
-                left = write.expiry
-                expires_at = None if left is None else self.logs.effects.now + left
-                about = write.qos, write.publisher, write.properties, expires_at
-                run = Run.of_payloads(write.topic, [write.payload], *about, retain=True)
+                expiry = write.expiry
+                expires_at = None if expiry is None else self.logs.effects.now + expiry
+                rest = write.qos, write.publisher, write.properties, expires_at
+                run = Run.of_payloads(write.topic, [write.payload], *rest, retain=True)
             refused += not self.logs.take_retained(write.key, head, run)
         if refused:
-            _log.warning("there is no room for %d retained messages of other routers", refused)
-        if old:
+            _log.warning("%d retained messages of other routers exceed the limits", refused)
+        if returned:
             _log.warning(
-                "%d retained messages of another router are older than seven days and were not "
-                "here: if it was away for so long, what was removed meanwhile is back: %s",
-                len(old),
-                ", ".join(old[:NAMED]),
+                "%d retained messages of another router are older than seven days and were "
+                "unknown here; if it was disconnected that long, removed messages are back: %s",
+                len(returned),
+                ", ".join(returned[:NAMED]),
             )
-        return before != self._heads.digests
+        return digests != self._heads.digests
 
 
 def _is_sound(write: Any) -> bool:
@@ -261,8 +261,8 @@ def _is_sound(write: Any) -> bool:
         return True
     try:
         topic = write.topic.decode()
-        said = Reader(write_variable(len(write.properties)) + write.properties)
-        properties = passed_on(read_properties(said, Place.PUBLISH)).properties
+        reader = Reader(write_variable(len(write.properties)) + write.properties)
+        properties = passed_on(read_properties(reader, Place.PUBLISH)).properties
     except (UnicodeDecodeError, RemoteMqttError):
         return False
     is_right = is_valid_topic(topic) and not topic.startswith("$SYS/") and bool(write.payload)
@@ -272,15 +272,15 @@ def _is_sound(write: Any) -> bool:
 
 @dataclass(eq=False)
 class ClusterGate:
-    """Lets clients in as the gate behind it does, unless the session is on another router.
+    """Admits clients after its inner gate, and after the other routers gave up their sessions.
 
     Attributes:
         gate: decides first.
         claims: of this router.
         group: all routers.
-        me: this one.
-        loop: what everything happens on.
-        settle: makes what the machine has done so far durable.
+        me: this router.
+        loop: the event loop that everything runs on.
+        settle: makes the changes of the machine durable, up to now.
         exchange: of retained messages.
     """
 
@@ -308,12 +308,13 @@ class ClusterGate:
     def _rule(
         self, connect: Connect, admission: Admission, answer: OnAdmission
     ) -> Admission | None:
-        """Ask the others about a client that the gate lets in; None while they think."""
+        """Ask the other routers about a client that the gate admits; None while they answer."""
         client_id = admission.client_id or connect.client_id
         if admission.reason_code or not client_id:
             return admission
-        # Nearly always there is no other: lists of this very ref are equal at once.
-        is_alone = self.group.members() == [self.me] or not self._others()
+        # The usual case, a router alone: both lists hold the same ref, so the comparison is
+        # cheap.
+        is_alone = self.group.members() == [self.me] or not self._other_routers()
         if is_alone and client_id not in self.claims.machine.sessions.adopted:
             return admission
 
@@ -327,7 +328,7 @@ class ClusterGate:
         return None
 
     def resolve_all(self) -> None:
-        """Ask about unconfirmed copies, compare what is retained, and again in a while."""
+        """Confirm copied sessions and compare retained messages; repeats itself."""
         for client_id in list(self.claims.machine.sessions.adopted):
             self._later(self._decide(self.claims.resolve(client_id)))
         self._compare()
@@ -336,24 +337,24 @@ class ClusterGate:
     # --- retained messages ---
 
     def tell_news(self) -> None:
-        """Tell the others what was written here."""
+        """Send the writes made on this router to all other routers."""
         news = self.exchange.news()
-        others = self._others()
-        for piece in news if others else ():
-            for ref in others:
+        routers = self._other_routers()
+        for piece in news if routers else ():
+            for ref in routers:
                 self._tell(ref, piece)
 
-    def _tell(self, ref: ActorRef[Any], said: object) -> None:
-        """Tell a router something; what does not reach it is found by the next comparison."""
+    def _tell(self, ref: ActorRef[Any], message: object) -> None:
+        """Send a message to a router; the next comparison repairs a loss."""
         try:
-            ref.tell(said)
+            ref.tell(message)
         except CallboardError as error:
-            _log.debug("retained messages do not reach %s: %s", ref, error)
+            _log.debug("retained messages cannot be sent to %s: %s", ref, error)
 
     def _compare(self) -> None:
-        """Say what is here to those that came, and to all every few seconds."""
-        now, others = self.loop.time(), self._others()
-        self._compared = {ref: self._compared.get(ref, 0.0) for ref in others}
+        """Send digests to routers that have joined, and to all every few seconds."""
+        now, routers = self.loop.time(), self._other_routers()
+        self._compared = {ref: self._compared.get(ref, 0.0) for ref in routers}
         due = [ref for ref, when in self._compared.items() if now - when >= COMPARE_INTERVAL]
         if due:
             self.exchange.look()
@@ -361,54 +362,54 @@ class ClusterGate:
             self._compared[ref] = now
             self._tell(ref, self.exchange.digests(self.me, is_answer=False))
 
-    def take_digests(self, said: RetainedDigests) -> None:
-        """Ask another router for what it has and this one has not."""
-        ref = said.router
-        if ref is None or ref not in self._others():
+    def take_digests(self, digests: RetainedDigests) -> None:
+        """Ask another router for the parts that differ."""
+        ref = digests.router
+        if ref is None or ref not in self._other_routers():
             return
-        if not said.is_answer:
+        if not digests.is_answer:
             self._tell(ref, self.exchange.digests(self.me, is_answer=True))
-        differing = self.exchange.differing(said.digests)
-        if (waiting := self._pulled.get(ref)) is not None:
-            waiting.update(dict.fromkeys(differing))
+        differing = self.exchange.differing(digests.digests)
+        if (parts := self._pulled.get(ref)) is not None:
+            parts.update(dict.fromkeys(differing))
         elif differing:
             self._pulled[ref] = dict.fromkeys(differing)
             self._later(self._pull(ref))
 
     async def _pull(self, ref: ActorRef[Any]) -> None:
-        """Ask for what is newer at another router, part after part, piece after piece."""
-        waiting = self._pulled[ref]
+        """Ask another router for its newer writes, part by part, piece by piece."""
+        parts = self._pulled[ref]
         try:
-            while waiting:
-                question = self.exchange.question(next(iter(waiting)))
+            while parts:
+                question = self.exchange.question(next(iter(parts)))
                 piece = await ref.ask(question, timeout=CLAIM_LIMIT)
                 if not isinstance(piece, RetainedPiece):
                     return
-                self.settle()  # which also tells the time
+                self.settle()  # which also updates the machine's clock
                 is_news = self.exchange.take(piece)
                 self.settle()
                 if piece.is_all or not is_news:
-                    waiting.pop(question.bucket, None)
+                    parts.pop(question.bucket, None)
         except CallboardError as error:
-            _log.debug("retained messages of %s are not compared: %s", ref, error)
+            _log.debug("retained messages of %s cannot be compared: %s", ref, error)
         finally:
             del self._pulled[ref]
 
     # --- clients ---
 
     def _later(self, work: Coroutine[Any, Any, object]) -> None:
-        """Run something on the loop, and keep it until it is done."""
+        """Run a coroutine on the loop, and keep a reference until it is done."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _others(self) -> list[ActorRef[Any]]:
+    def _other_routers(self) -> list[ActorRef[Any]]:
         """Return the other routers of the group."""
         return [ref for ref in self.group if ref != self.me]
 
     async def _decide(self, steps: Steps) -> Admission:
-        """Take a decision to its end, with the answers that it waits for."""
-        answers: list[Answer] | None = None  # which begins
+        """Carry out the steps of a decision, and return it."""
+        answers: list[Answer] | None = None  # None starts the generator
         while True:
             try:
                 order = steps.send(answers)  # type: ignore[arg-type]
@@ -417,21 +418,21 @@ class ClusterGate:
                 return end.value  # type: ignore[no-any-return]
             self.settle()
             if isinstance(order, SettleSession):
-                for ref in self._others():
+                for ref in self._other_routers():
                     ref.tell(order)
                 answers = []
             else:
                 answers = await self._ask_all(order)
 
     async def _ask_all(self, order: Order) -> list[Answer]:
-        """Ask all others.
+        """Ask all other routers.
 
-        Those that did not answer in time are None; those that are down have no say.
+        A router that does not answer in time counts as None; one that is down is left out.
         """
-        asked = [ref.ask(order, timeout=CLAIM_LIMIT) for ref in self._others()]
-        found = await asyncio.gather(*asked, return_exceptions=True)
+        requests = [ref.ask(order, timeout=CLAIM_LIMIT) for ref in self._other_routers()]
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
         return [
-            each if isinstance(each, _ANSWERS) else None
-            for each in found
-            if not isinstance(each, ActorDown)
+            outcome if isinstance(outcome, _ANSWERS) else None
+            for outcome in outcomes
+            if not isinstance(outcome, ActorDown)
         ]

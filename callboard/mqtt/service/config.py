@@ -1,4 +1,4 @@
-"""What a router is made of: ports, limits, users, where it keeps its journal."""
+"""The configuration of a router: ports, limits, users, the directory of its journal."""
 
 import os
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ from callboard.mqtt.service.rules import Rule
 from callboard.support.dataclass import dataclass
 from callboard.support.private_file import check_mode
 
-#: Connections beside those of clients: those that did not send a CONNECT yet, or are leaving.
+#: Connections above the limit of clients: new ones without a CONNECT, and closing ones.
 WAITING: Final = 1_000
 
 
-#: What the settings of a router that are no numbers are.
+#: The types of settings: elements of tuples, then single settings.
 _LISTED: Final = (
     ("listeners", ListenerSettings),
     ("rules", Rule),
@@ -48,23 +48,23 @@ class RouterConfig:
     Attributes:
         listeners: ports; by default one on 127.0.0.1 that the system picks.
         limits: of sessions, queues and packets.
-        network: of connections; packet size and keep-alive are those of `limits`.
-        security: users, topics and bans.
-        authenticator: a function that lets clients in; it stands above the users.
+        network: limits of connections; packet size and keep-alive are taken from `limits`.
+        security: users, topic rules and bans.
+        authenticator: a function that decides about clients instead of the users.
         methods: of enhanced authentication, by name; see `authentication`.
-        hooks: functions on the way of packets.
-        rules: functions that make messages of messages.
-        bridges: other brokers that messages go to and come from.
-        console: `HOST:PORT` where the router's state is served over HTTP; None is nowhere.
-        sys_interval: seconds between two publications of `$SYS` topics; 0 publishes none.
+        hooks: functions that see the packets of clients.
+        rules: functions that process messages.
+        bridges: connections to other brokers.
+        console: `HOST:PORT` of the console; None turns it off.
+        sys_interval: seconds between two publications of `$SYS` topics; 0 turns them off.
         directory: of the journal; None keeps everything in memory only.
         directory_mode: of the journal's folder, where it is made, such as 0o750 for readers of
             a group; by default its user alone reads it.
         name: of the router, for `$SYS`, the console and logs.
-        sessions: what becomes of a persistent session here whose client connects to another
-            router of the cluster.
-        hosts: names by which the console is reached, beside addresses, `localhost` and the name
-            of the machine; `*` for all.
+        sessions: the treatment of a persistent session whose client connects to another router
+            of the cluster.
+        hosts: names of the console, in addition to addresses, `localhost` and the name of the
+            machine; `*` for all.
     """
 
     listeners: tuple[ListenerSettings, ...] = (ListenerSettings("127.0.0.1:0"),)
@@ -86,19 +86,19 @@ class RouterConfig:
 
     def __post_init__(self) -> None:
         for name, kind in _LISTED:
-            given = getattr(self, name)
-            is_so = isinstance(given, list | tuple) and all(isinstance(e, kind) for e in given)
-            require(is_so, f"RouterConfig: {name} is a tuple of {kind.__name__}", given)
-            object.__setattr__(self, name, tuple(given))
+            value = getattr(self, name)
+            is_so = isinstance(value, list | tuple) and all(isinstance(e, kind) for e in value)
+            require(is_so, f"RouterConfig: {name} is a tuple of {kind.__name__}", value)
+            object.__setattr__(self, name, tuple(value))
         for name, kinds in _SINGLE:
-            given = getattr(self, name)
-            shown = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
-            require(isinstance(given, kinds), f"RouterConfig: {name} is a {shown}", given)
+            value = getattr(self, name)
+            names = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
+            require(isinstance(value, kinds), f"RouterConfig: {name} is a {names}", value)
         check_mode(self.directory_mode)
         object.__setattr__(self, "sys_interval", seconds(self.sys_interval, "sys_interval"))
 
     def network_limits(self) -> NetworkLimits:
-        """Return the limits of connections, as far as the router tells its clients."""
+        """Return the limits of connections; some of them are taken from `limits`."""
         return replace(
             self.network,
             packet_size=self.limits.packet_size,

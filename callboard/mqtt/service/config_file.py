@@ -1,8 +1,8 @@
-"""The configuration file of a router: TOML, and every mistake in it at once.
+"""The configuration file of a router: TOML, with all mistakes reported at once.
 
-Each table checks what its keys say and makes the settings that it stands for. Paths in the file
-begin at its folder. Functions are named `module:function`; the command `callboard mqtt run`
-finds plain names in the file's `app`.
+Each table validates its keys and makes settings from them. Paths in the file are relative to
+its folder. Functions are named `module:function`; the command `callboard mqtt run` looks up
+plain names in the file's `app`.
 """
 
 import importlib
@@ -54,11 +54,11 @@ class MqttConfigError(MqttError, ValueError):
         self.lines = lines
 
 
-# --- what texts have to be ---
+# --- formats of texts ---
 
 
 def _form(is_valid: Callable[[str], bool], problem: str) -> Any:
-    """Return the annotation of a text that has to have a form."""
+    """Return the annotation of a text with a required format."""
 
     def parse(text: str) -> None:
         if not is_valid(text):
@@ -82,25 +82,25 @@ def _is_function_name(text: str) -> bool:
 
 
 def _parse_filter(text: str) -> None:
-    """Refuse a text that is no filter."""
+    """Refuse a text that is not a topic filter."""
     try:
         check_filter(text)
     except ValueError as error:
-        message = f"{text!r} is no topic filter: {error}"
+        message = f"{text!r} is not a topic filter: {error}"
         raise ValueError(message) from None
 
 
 def _parse_plain_filter(text: str) -> None:
-    """Refuse a text that is no filter, or one of a group that shares it."""
+    """Refuse a text that is not a topic filter, or is one of a shared subscription."""
     _parse_filter(text)
     group, plain = split_share(text)
     if group:
-        message = f"{text!r} is shared, which has no meaning here; write {plain!r}"
+        message = f"{text!r} is a shared subscription, not possible here; write {plain!r}"
         raise ValueError(message)
 
 
 def _is_origin(text: str) -> bool:
-    """Whether browsers can say that a page is from there."""
+    """Whether a text is an origin as browsers send it."""
     return re.fullmatch(r"https?://[^/\s*]+|null", text) is not None
 
 
@@ -111,12 +111,12 @@ def _is_prefix(text: str) -> bool:
 
 Filter = Annotated[str, reading.text_form(_parse_filter)]
 PlainFilter = Annotated[str, reading.text_form(_parse_plain_filter)]
-Topic = Annotated[str, _form(is_valid_topic, "is no topic: it may have no wildcards")]
-Origin = Annotated[str, _form(_is_origin, "is no origin; write https://HOST, with no path")]
-Prefix = Annotated[str, _form(_is_prefix, "begins no topic: it may have no wildcards")]
+Topic = Annotated[str, _form(is_valid_topic, "is not a topic: wildcards are not allowed")]
+Origin = Annotated[str, _form(_is_origin, "is not an origin; write https://HOST, no path")]
+Prefix = Annotated[str, _form(_is_prefix, "cannot begin a topic: wildcards are not allowed")]
 Allowed = list[Annotated[str, reading.text_form(parse_rule)]]
 Denied = list[Annotated[str, reading.text_form(partial(parse_rule, denies=True))]]
-Function = Annotated[str, _form(_is_function_name, "names no function; write module:function")]
+Function = Annotated[str, _form(_is_function_name, "is not a function; write module:function")]
 Ban = Annotated[str, reading.text_form(lambda text: BanList((text,)))]
 Qos = Literal[0, 1, 2]
 
@@ -137,7 +137,7 @@ class TlsTable(reading.Table):
         return {key: getattr(self, key) for key in TlsTable.model_fields}
 
     def tls(self, folder: Path, *, mutual: bool = False) -> Tls | None:
-        """Return the settings; None without any file that TLS needs."""
+        """Return the settings; None if no file of TLS is named."""
         if self.certificate is None and self.authority is None:
             return None
         paths = {
@@ -156,13 +156,14 @@ class ListenerTable(TlsTable):
     hosts: list[str] = []
 
     def settings(self, folder: Path) -> ListenerSettings:
-        """Return what the table stands for."""
+        """Return the settings of the listener."""
         tls = self.tls(folder, mutual=self.client_certificates)
         origins, hosts = tuple(self.origins), tuple(self.hosts)
         return ListenerSettings(self.address, tls, self.tenants, origins, hosts)
 
 
-#: Whole numbers from 0, from 1, of two bytes on the wire, of memory; other numbers from 0.
+#: Integers from 0; from 1; of two bytes on the wire; sizes in bytes, at least one page. Numbers
+#: from 0.
 Natural = Annotated[int, Field(ge=0)] | None
 Positive = Annotated[int, Field(gt=0)] | None
 Short = Annotated[int, Field(ge=1, le=65_535)] | None
@@ -171,9 +172,9 @@ Amount = Annotated[float, Field(ge=0)] | None
 
 
 class LimitsTable(reading.StrictTable):
-    """`[limits]`; what is left out has the default of `Limits` or `NetworkLimits`.
+    """`[limits]`; missing keys have the defaults of `Limits` or `NetworkLimits`.
 
-    The fields are called as there; the keys of the file are the aliases.
+    The fields have the names that they have there; the aliases are the keys of the file.
     """
 
     connections: Positive = Field(default=None, alias="max_connections")
@@ -217,7 +218,7 @@ class LimitsTable(reading.StrictTable):
 class UserTable(reading.Table):
     """`[[users]]`: a password, keys for SCRAM-SHA-256, or both."""
 
-    name: Annotated[str, _form(lambda name: name not in {"", "*"}, "is no name of a user")]
+    name: Annotated[str, _form(lambda name: name not in {"", "*"}, "is not the name of a user")]
     password: Annotated[str, reading.text_form(PasswordHash.parse)] | None = Field(
         default=None, repr=False
     )
@@ -299,21 +300,21 @@ class BridgeTable(TlsTable):
     reconnect_delay: float = Field(default=1.0, gt=0)
 
     def settings(self, folder: Path) -> BridgeSettings:
-        """Return what the table stands for."""
-        said = self.model_dump(exclude={*TlsTable.model_fields, "topics", "password"})
-        topics = tuple(BridgeTopics(*dict(each).values()) for each in self.topics)
+        """Return the settings of the bridge."""
+        values = self.model_dump(exclude={*TlsTable.model_fields, "topics", "password"})
+        topics = tuple(BridgeTopics(*dict(topic).values()) for topic in self.topics)
         password = None if self.password is None else self.password.encode()
-        return BridgeSettings(**said, topics=topics, password=password, tls=self.tls(folder))
+        return BridgeSettings(**values, topics=topics, password=password, tls=self.tls(folder))
 
 
 class ClusterTable(reading.Table):
-    """`[cluster]`: what routers of one cluster have to do with one another."""
+    """`[cluster]`: settings of a router that is one of several."""
 
     sessions: SessionPolicy = SessionPolicy.TAKE_OVER
 
 
 class DoorTable(reading.Table):
-    """`[[door]]`: which topics of MQTT are topics of the cluster."""
+    """`[[door]]`: which MQTT topics are mapped to topics of the cluster."""
 
     mqtt: str = ""
     endpoint: str = "/mqtt/"
@@ -330,7 +331,7 @@ class DoorTable(reading.Table):
 
 
 class NodeTable(reading.Table):
-    """`[node]`: the cluster that the router's node is in."""
+    """`[node]`: the cluster that the router's node joins."""
 
     join: list[str] = []
     listen: reading.HostPort | None = None
@@ -364,121 +365,122 @@ class ConfigTable(reading.Table):
     door: list[DoorTable] = []
 
 
-# --- what a file makes ---
+# --- from the file to the configuration ---
 
 
 def read_config_file(path: Path) -> ConfigTable:
     """Read and check a file.
 
     Raises:
-        MqttConfigError: with a line for each mistake: file, key, value, what is expected, and
-            the line of the file.
+        MqttConfigError: with a line for each mistake: file, key, value, expected value, and the
+            line of the file.
     """
     values = reading.read_values(path, MqttConfigError)
     users = reading.names_in(values, "users")
 
     def more(table: ConfigTable) -> list[tuple[str, str]]:
-        return [(at, f" = {said}") for at, said in _contradictions(table, users)]
+        return [(key, f" = {text}") for key, text in _contradictions(table, users)]
 
     whole = ConfigTable, values, MqttConfigError, more
     check = partial(reading.check_whole, *whole, source=str(path))
     return reading.numbered(path, MqttConfigError, check)
 
 
-# --- what is right by itself, and has no effect or another one beside the rest ---
+# --- settings that are valid alone, but contradict or disable one another ---
 
 
 def _contradictions(table: ConfigTable, users: list[str]) -> Iterator[tuple[str, str]]:
-    """Return what would silently be something else, each by its key: value, and what to do."""
-    yield from _twice("users", "name", [each.name for each in table.users])
-    fixed = [each.address for each in table.listeners if not each.address.endswith(":0")]
+    """Yield settings that would silently have no effect: the key, then value and advice."""
+    yield from _twice("users", "name", [user.name for user in table.users])
+    addresses = [listener.address for listener in table.listeners]
+    fixed = [address for address in addresses if not address.endswith(":0")]
     yield from _twice("listeners", "address", fixed)
-    for at, listener in enumerate(table.listeners):
-        yield from _idle_keys(f"listeners.{at}", listener)
+    for index, listener in enumerate(table.listeners):
+        yield from _idle_keys(f"listeners.{index}", listener)
     yield from _idle_rules(table, users)
-    for at, later in enumerate(table.segments):
-        for before in table.segments[:at]:
-            if later.filter == before.filter or matches(later.filter, before.filter):
-                what = (
-                    f"{before.filter!r} stands before it and holds; put the narrower one first"
+    for index, later in enumerate(table.segments):
+        for earlier in table.segments[:index]:
+            if later.filter == earlier.filter or matches(later.filter, earlier.filter):
+                advice = (
+                    f"{earlier.filter!r} comes first and applies; put the narrower one first"
                 )
-                yield f"segments.{at}.filter", f"{later.filter!r}: {what}"
+                yield f"segments.{index}.filter", f"{later.filter!r}: {advice}"
                 break
-    names = [f"{each.address} {each.client_id}" for each in table.bridges]
+    names = [f"{bridge.address} {bridge.client_id}" for bridge in table.bridges]
     yield from _twice("bridges", "client_id", names)
-    for at, bridge in enumerate(table.bridges):
+    for index, bridge in enumerate(table.bridges):
         if not bridge.address.startswith("tls://"):
             for key, name in bridge.files().items():
                 if name is not None:
-                    yield f"bridges.{at}.{key}", f"{name!r}: it is for an address with tls://"
-        carried = [f"{each.direction} {each.filter} {each.prefix}" for each in bridge.topics]
-        yield from _twice(f"bridges.{at}.topics", "filter", carried)
+                    yield f"bridges.{index}.{key}", f"{name!r}: it needs an address with tls://"
+        topics = [f"{topic.direction} {topic.filter} {topic.prefix}" for topic in bridge.topics]
+        yield from _twice(f"bridges.{index}.topics", "filter", topics)
         if bridge.version != "5" and bridge.password is not None and bridge.username is None:
-            yield f"bridges.{at}.password", "'…': MQTT 3.1.1 has none without a username"
+            yield f"bridges.{index}.password", "'…': MQTT 3.1.1 needs a username with it"
 
 
-def _twice(where: str, key: str, values: list[str]) -> Iterator[tuple[str, str]]:
-    """Return the values that stand there a second time."""
-    for at, value in enumerate(values):
-        if value in values[:at]:
-            yield f"{where}.{at}.{key}", f"{value!r}: it is there already; take one of them out"
+def _twice(table: str, key: str, values: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the values that are repeated."""
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            yield f"{table}.{index}.{key}", f"{value!r}: it is there twice; remove one"
 
 
-def _idle_keys(where: str, listener: ListenerTable) -> Iterator[tuple[str, str]]:
-    """Return the keys of a listener that have no effect at its address."""
+def _idle_keys(table: str, listener: ListenerTable) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a listener that have no effect at its address."""
     scheme = listener.address.partition("://")[0]
     if scheme not in {"tls", "wss"}:
         keys = dict(listener.files(), client_certificates=listener.client_certificates)
         for key, value in keys.items():
             if value:
-                yield f"{where}.{key}", f"{value!r}: it is for an address with tls:// or wss://"
+                yield f"{table}.{key}", f"{value!r}: it needs an address with tls:// or wss://"
     elif listener.client_certificates and listener.authority is None:
-        yield f"{where}.client_certificates", "True: it needs the authority that signs them"
+        yield f"{table}.client_certificates", "True: set the authority that signs them"
     if listener.tenants and not listener.client_certificates:
-        yield f"{where}.tenants", "True: tenants stand in certificates; set client_certificates"
+        yield f"{table}.tenants", "True: certificates name the tenants; set client_certificates"
     if listener.origins and scheme not in {"ws", "wss"}:
         yield (
-            f"{where}.origins",
-            f"{listener.origins!r}: it is for an address with ws:// or wss://",
+            f"{table}.origins",
+            f"{listener.origins!r}: it needs an address with ws:// or wss://",
         )
 
 
 def _idle_rules(table: ConfigTable, names: list[str]) -> Iterator[tuple[str, str]]:
-    """Return topic rules about nobody, and those of which others leave nothing."""
-    others = table.hooks.connect, table.auth.methods
-    has_certificates = any(each.client_certificates for each in table.listeners)
-    is_closed = names and not any(others) and not has_certificates
-    for at, entry in enumerate(table.acl):
+    """Yield topic rules for unknown users, and rules that deny rules override completely."""
+    sources = table.hooks.connect, table.auth.methods
+    has_certificates = any(listener.client_certificates for listener in table.listeners)
+    is_closed = names and not any(sources) and not has_certificates
+    for number, entry in enumerate(table.acl):
         if is_closed and entry.user not in {EVERYBODY, *names}:
             close = get_close_matches(entry.user, names, 1) or [EVERYBODY]
-            yield f"acl.{at}.user", f"{entry.user!r}: there is no such user; write {close[0]!r}"
+            yield f"acl.{number}.user", f"{entry.user!r}: unknown user; write {close[0]!r}"
         denied = [
             parse_rule(rule, denies=True)
-            for each in table.acl
-            if each.user in {EVERYBODY, entry.user}
-            for rule in each.deny
+            for other in table.acl
+            if other.user in {EVERYBODY, entry.user}
+            for rule in other.deny
         ]
         for index, rule in enumerate(entry.allow):
             verbs, narrow = parse_rule(rule)
             if all(
                 any(v in on and is_covered(narrow, wide) for on, wide in denied) for v in verbs
             ):
-                what = "a rule of deny covers all of it and stands above; take one of them out"
-                yield f"acl.{at}.allow.{index}", f"{rule!r}: {what}"
+                advice = "a deny rule covers it completely and wins; remove one of them"
+                yield f"acl.{number}.allow.{index}", f"{rule!r}: {advice}"
 
 
 def make_config(
     table: ConfigTable, folder: Path, find: FunctionFinder | None = None
 ) -> RouterConfig:
-    """Make a router's configuration of a file's.
+    """Make a router's configuration from the tables of a file.
 
     Args:
-        table: what the file says.
-        folder: where its paths begin.
-        find: gives the functions that it names; `module:function` is imported by default.
+        table: the contents of the file.
+        folder: the start of relative paths.
+        find: looks up the functions that are named; the default imports `module:function`.
 
     Raises:
-        MqttConfigError: functions cannot be found, or an address lacks what it needs.
+        MqttConfigError: functions cannot be found, or an address lacks a setting that it needs.
     """
     lines: list[str] = []
     find = find or find_function
@@ -498,7 +500,7 @@ def make_config(
     limits, network = make_limits(table)
     hooks = functions("hooks", table.hooks)
     config = RouterConfig(
-        listeners=tuple(each.settings(folder) for each in table.listeners),
+        listeners=tuple(listener.settings(folder) for listener in table.listeners),
         limits=limits,
         network=network,
         security=make_security(table),
@@ -506,10 +508,10 @@ def make_config(
         methods=functions("auth.methods", table.auth.methods.items()),
         hooks=Hooks(**hooks),
         rules=tuple(
-            Rule(e.filter, function(f"rules.{index}.function", e.function), e.topic, e.qos)
-            for index, e in enumerate(table.rules)
+            Rule(r.filter, function(f"rules.{index}.function", r.function), r.topic, r.qos)
+            for index, r in enumerate(table.rules)
         ),
-        bridges=tuple(each.settings(folder) for each in table.bridges),
+        bridges=tuple(bridge.settings(folder) for bridge in table.bridges),
         console=table.console,
         sys_interval=table.sys_interval,
         directory=None if table.directory is None else folder / table.directory,
@@ -530,25 +532,25 @@ def make_config(
 
 
 def find_missing_files(table: ConfigTable, folder: Path) -> list[str]:
-    """Return a line for each file that is named and not there; certificates, keys, secrets."""
+    """Return a line for each missing file: certificates, keys, secrets."""
     named = [("node.secret_file", table.node.secret_file)]
     kinds: Mapping[str, list[Any]] = {"listeners": table.listeners, "bridges": table.bridges}
     for kind, places in kinds.items():
         for index, place in enumerate(places):
             named += [(f"{kind}.{index}.{key}", name) for key, name in place.files().items()]
     return [
-        f"{key} = {text!r}: there is no file {folder / text}; give the path of one"
+        f"{key} = {text!r}: there is no file {folder / text}; give the path of an existing file"
         for key, text in named
         if text is not None and not (folder / text).is_file()
     ]
 
 
 def _not_found(*_: Any) -> None:
-    """Stand for a function that cannot be found; the configuration is refused."""
+    """Replace a missing function until all mistakes are collected."""
 
 
 def make_security(table: ConfigTable) -> Security:
-    """Return users, topics and bans of a file: what a reload takes over."""
+    """Return users, topic rules and bans of a file; a reload applies them."""
     users = table.users
     return Security(
         users={e.name: PasswordHash.parse(e.password) for e in users if e.password is not None},
@@ -561,37 +563,37 @@ def make_security(table: ConfigTable) -> Security:
 
 
 def make_limits(table: ConfigTable) -> tuple[Limits, NetworkLimits]:
-    """Return the limits of a file: what a reload takes over, too."""
-    given: dict[str, Any] = {name: value for name, value in table.limits if value is not None}
-    given["custom_segments"] = tuple(
-        CustomSegment(*dict(each).values()) for each in table.segments
+    """Return the limits of a file; a reload applies them, too."""
+    values: dict[str, Any] = {name: value for name, value in table.limits if value is not None}
+    values["custom_segments"] = tuple(
+        CustomSegment(*dict(segment).values()) for segment in table.segments
     )
-    of_router = {each.name for each in fields(Limits)}
-    of_network = {each.name for each in fields(NetworkLimits)}
+    of_router = {item.name for item in fields(Limits)}
+    of_network = {item.name for item in fields(NetworkLimits)}
     return (
-        replace(Limits(), **{key: given[key] for key in given.keys() & of_router}),
-        replace(NetworkLimits(), **{key: given[key] for key in given.keys() & of_network}),
+        replace(Limits(), **{key: values[key] for key in values.keys() & of_router}),
+        replace(NetworkLimits(), **{key: values[key] for key in values.keys() & of_network}),
     )
 
 
 def make_maps(table: ConfigTable) -> list[TopicMap]:
-    """Return what the door carries; empty without a door."""
-    return [TopicMap(**dict(each)) for each in table.door]
+    """Return the topic mappings of `[[door]]`; empty if there are none."""
+    return [TopicMap(**dict(door)) for door in table.door]
 
 
 def find_function(text: str) -> Callable[..., Any]:
-    """Return `module:function`.
+    """Import `module:function`.
 
     Raises:
-        MqttConfigError: there is none.
+        MqttConfigError: it does not exist, or is not a function.
     """
-    where, _, name = text.rpartition(":")
+    module, _, name = text.rpartition(":")
     try:
-        value = getattr(importlib.import_module(where), name)
+        value = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         line = f"there is no function {text}: {error}; write module:function"
         raise MqttConfigError([line]) from error
     if not callable(value):
-        raise MqttConfigError([f"{text} is no function"])
+        raise MqttConfigError([f"{text} is not a function"])
     function: Callable[..., Any] = value
     return function

@@ -1,20 +1,22 @@
 """The console: a router's state as JSON over HTTP.
 
-| path | what |
+| path | content |
 |---|---|
 | `/router` | counts |
-| `/config` | what it was configured with |
+| `/config` | the configuration |
 | `/devices`, `/device/ID` | clients |
 | `/subscriptions`, `/subscriptions/FILTER` | filters and their readers |
-| `/waiters/FILTER` | requests that have read all |
-| `/readyqueue` | clients that wait to be served |
-| `/slow` | subscribers that are behind |
+| `/waiters/FILTER` | requests that have read everything |
+| `/readyqueue` | clients in the ready queue |
+| `/slow` | subscribers with a backlog |
 | `/metrics` | counts for Prometheus |
-| `POST /trace/ID/NUMBER` | begins a trace of a client; its packets after a number |
+| `POST /trace/ID/NUMBER` | starts a trace of a client; its packets after a number |
 | `POST /logs` | sets the level of the router's log: `debug`, `info`, `warning`, `error` |
 
-In ids and filters `%2F` stands for `/`; in filters so does a dot where no filter has it.
-Every program that reaches the port is answered: it belongs on 127.0.0.1 or a network of yours.
+In ids and filters `%2F` means `/`. So does a dot in a filter, unless
+a filter with that dot exists.
+The console answers every program that reaches its port: bind it to 127.0.0.1 or a private
+network.
 """
 
 import logging
@@ -34,7 +36,7 @@ from callboard.mqtt.service.figures import RouterState, router_metrics, router_v
 from callboard.pages import Page, json_page, metrics_page, text_page
 from callboard.support.redaction import redacted
 
-#: Clients or filters of one answer; the count is given as well.
+#: Clients or filters in one answer; the total count is given as well.
 MOST_ITEMS: Final = 1_000
 
 T = TypeVar("T")
@@ -48,8 +50,8 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
 
     Attributes:
         call: calls a function on the router's thread.
-        state: of the router; looked at through `call` only.
-        config: tells what it is configured with by now.
+        state: of the router; read through `call` only.
+        config: returns the current configuration.
     """
 
     call: Callable[..., Any]
@@ -63,7 +65,7 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
         return len(_PATHS)
 
     def __getitem__(self, path: str) -> Callable[[], Page]:
-        """Return what makes a page.
+        """Return the function that makes a page.
 
         Raises:
             KeyError: there is no such page.
@@ -76,14 +78,14 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
 
     def of_filter(self, view: Callable[..., Any], name: str) -> Any:
         """Return a view of a filter; a dot may stand for a slash."""
-        found = view(self.state.machine, name)
-        return view(self.state.machine, name.replace(".", "/")) if found is None else found
+        result = view(self.state.machine, name)
+        return view(self.state.machine, name.replace(".", "/")) if result is None else result
 
     def _answer(self, view: Callable[[], Any]) -> Page:
         """Return a view as a page, made on the router's thread."""
-        if (found := self.call(view)) is None:
-            return text_page("the router knows nothing of that name", HTTPStatus.NOT_FOUND)
-        return json_page(found)
+        if (result := self.call(view)) is None:
+            return text_page("the router does not know that name", HTTPStatus.NOT_FOUND)
+        return json_page(result)
 
     def _metrics(self) -> Page:
         """Return the page for Prometheus."""
@@ -92,11 +94,11 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
 
 @dataclass(eq=False)
 class ConsoleActions(Mapping[str, Callable[[str], Page]]):
-    """What a post to the console does, by path.
+    """The actions of POST requests to the console, by path.
 
     Attributes:
         call: calls a function on the router's thread.
-        state: of the router; looked at through `call` only.
+        state: of the router; read through `call` only.
     """
 
     call: Callable[..., Any]
@@ -112,10 +114,10 @@ class ConsoleActions(Mapping[str, Callable[[str], Page]]):
         return len(_ACTIONS)
 
     def __getitem__(self, path: str) -> Callable[[str], Page]:
-        """Return what is done with a text that is posted.
+        """Return the function that handles a posted text.
 
         Raises:
-            KeyError: nothing is done there.
+            KeyError: there is no such action.
         """
         if path == "/logs":
             return set_log_level
@@ -127,25 +129,25 @@ class ConsoleActions(Mapping[str, Callable[[str], Page]]):
         return lambda _: self._trace(unquote(client), number)
 
     def _trace(self, client_id: str, since: int) -> Page:
-        """Return the packets of a client after a number; the first request begins the trace."""
+        """Return the packets of a client after a number; the first request starts the trace."""
 
         def look() -> Any:
             links = self.state.door.links
-            remote = next((each for each in links if each.client_id == client_id), None)
+            remote = next((link for link in links if link.client_id == client_id), None)
             return self._tracer.look(client_id, remote, since)
 
-        if (found := self.call(look)) is None:
-            text = "too many clients are traced; wait until others have ended"
+        if (result := self.call(look)) is None:
+            text = "too many clients are traced; wait until other traces have ended"
             return text_page(text, HTTPStatus.SERVICE_UNAVAILABLE)
-        return json_page(found)
+        return json_page(result)
 
 
 def set_log_level(text: str) -> Page:
-    """Let the router log from a level on."""
+    """Set the level of the router's log."""
     level = text.strip().lower()
     if level not in _LEVELS:
-        said = f"{level[:40]!r} is no level; there are {', '.join(_LEVELS)}"
-        return text_page(said, HTTPStatus.BAD_REQUEST)
+        text = f"{level[:40]!r} is not a level; choose one of {', '.join(_LEVELS)}"
+        return text_page(text, HTTPStatus.BAD_REQUEST)
     logging.getLogger("callboard.mqtt").setLevel(level.upper())
     return text_page(level)
 
@@ -154,13 +156,13 @@ def set_log_level(text: str) -> Page:
 
 
 def _listed(name: str, items: Iterable[T], show: Callable[[T], Any]) -> Table:
-    """Return how many items there are, and what the first of them look like."""
-    found = list(items)
-    return {"count": len(found), name: [show(each) for each in found[:MOST_ITEMS]]}
+    """Return the number of items, and views of the first of them."""
+    entries = list(items)
+    return {"count": len(entries), name: [show(entry) for entry in entries[:MOST_ITEMS]]}
 
 
 def _brief(session: Session) -> Table:
-    """Return what the list of clients shows of a session."""
+    """Return the row of a session in the list of clients."""
     connection = session.connection
     return {
         "client_id": session.client_id,
@@ -176,20 +178,20 @@ def _brief(session: Session) -> Table:
 
 def behind(session: Session) -> int:
     """Return how many messages of its filters a session has not been sent."""
-    return sum(max(each.log.end - each.offset, 0) for each in set(session.all_requests))
+    return sum(max(r.log.end - r.offset, 0) for r in set(session.all_requests))
 
 
 def device_view(machine: RouterMachine, client_id: str) -> Table | None:
-    """Return all that is known of one client; None if nothing is."""
+    """Return the details of one client; None without a session."""
     connection = machine.sessions.connections.get(client_id)
     if (session := machine.sessions.get(client_id)) is None:
         return None
     view = _brief(session)
     view["subscriptions"] = [
-        {"filter": each.topic_filter, "qos": each.qos, "no_local": each.no_local}
-        for each in session.subscriptions.values()
+        {"filter": s.topic_filter, "qos": s.qos, "no_local": s.no_local}
+        for s in session.subscriptions.values()
     ]
-    view["requests"] = [_request(each) for each in session.tracker]
+    view["requests"] = [_request(request) for request in session.tracker]
     view["history"] = [list(event) for event in session.history]
     view["session_expiry"] = session.expiry
     view["durable"] = session.is_durable
@@ -202,7 +204,7 @@ def device_view(machine: RouterMachine, client_id: str) -> Table | None:
 
 
 def _connected(connection: Connection) -> Table:
-    """Return what only a connected client has."""
+    """Return the details that only a connected client has."""
     will = connection.link.connect.will
     return {
         "version": 5 if connection.is_v5 else 4,
@@ -214,7 +216,7 @@ def _connected(connection: Connection) -> Table:
 
 
 def _request(request: DataRequest) -> Table:
-    """Return where a reader of a filter is."""
+    """Return the position of a reader in the log of a filter."""
     return {
         "filter": request.log.topic_filter,
         "offset": request.offset,
@@ -225,7 +227,7 @@ def _request(request: DataRequest) -> Table:
 
 
 def _log(log: FilterLog) -> Table:
-    """Return a filter's log in figures."""
+    """Return the figures of a filter's log."""
     return {
         "filter": log.topic_filter,
         "readers": log.readers,
@@ -256,29 +258,29 @@ def waiters_view(machine: RouterMachine, topic_filter: str) -> Table | None:
 
 
 def slow_view(machine: RouterMachine, door: Door) -> Table:
-    """Return the connected subscribers that are behind, those that are most first."""
-    held = {getattr(reader, "client_id", "") for reader in door.backpressure.slow_readers()}
-    held |= machine.ingress.brakes.laggards()
-    found = []
+    """Return the connected subscribers with a backlog, the slowest first."""
+    slow = {getattr(reader, "client_id", "") for reader in door.backpressure.slow_readers()}
+    slow |= machine.ingress.brakes.laggards()
+    rows = []
     for connection in machine.sessions.connections.values():
         count = behind(connection.session)
-        if count or connection.client_id in held or connection.dropped:
-            found.append(
+        if count or connection.client_id in slow or connection.dropped:
+            rows.append(
                 {
                     "client_id": connection.client_id,
                     "behind": count,
                     "dropped": connection.dropped,
                     "unsent_bytes": connection.unsent_bytes,
                     "status": connection.session.status.value,
-                    "held_others_up": connection.client_id in held,
+                    "held_others_up": connection.client_id in slow,
                 }
             )
-    found.sort(key=lambda each: (each["dropped"], each["behind"]), reverse=True)
-    return _listed("slow", found, dict)
+    rows.sort(key=lambda row: (row["dropped"], row["behind"]), reverse=True)
+    return _listed("slow", rows, dict)
 
 
 def config_view(config: RouterConfig) -> Table:
-    """Return what the router was configured with; nothing secret."""
+    """Return the configuration of the router, without secrets."""
     limits = asdict(config.limits)
     limits["share_strategy"] = config.limits.share_strategy.value
     limits["duplicate_client_id"] = config.limits.duplicate_client_id.value
@@ -299,7 +301,7 @@ def config_view(config: RouterConfig) -> Table:
     }
 
 
-# --- parts, as rows: what a look at the router's node tells ---
+# --- inspection tables of the router's node ---
 
 
 def _retained(machine: RouterMachine) -> Iterator[Table]:
@@ -314,7 +316,7 @@ def _counts(state: RouterState, config: RouterConfig) -> Iterator[Table]:
     """Return the router's counts as one row."""
     view = router_view(state)
     numbers = {name: value for name, value in view.items() if isinstance(value, int)}
-    listeners = ", ".join(each.address for each in config.listeners)
+    listeners = ", ".join(listener.address for listener in config.listeners)
     yield {"router": config.name, "listeners": listeners, **numbers, **view["meters"]}
 
 
@@ -325,36 +327,36 @@ PARTS: Final[dict[str, _Part]] = {
     "mqtt_subscriptions": lambda state, _: map(_log, state.machine.logs),
     "mqtt_retained": lambda state, _: _retained(state.machine),
     "mqtt_slow": lambda state, _: slow_view(*state)["slow"],
-    "mqtt_bans": lambda _, config: ({"ban": each} for each in config.security.bans.entries),
+    "mqtt_bans": lambda _, config: ({"ban": ban} for ban in config.security.bans.entries),
 }
 
 
 def part_rows(part: str, state: RouterState, config: RouterConfig) -> list[Table]:
-    """Return the rows of a part."""
+    """Return the rows of a table."""
     return list(PARTS[part](state, config))
 
 
 def traced(tracer: Tracer, state: RouterState, client_id: str) -> list[Table]:
-    """Return the packets of one client that its trace has; the first look begins it."""
+    """Return the packets in the trace of one client; the first call starts the trace."""
     links = state.door.links
-    remote = next((each for each in links if each.client_id == client_id), None)
+    remote = next((link for link in links if link.client_id == client_id), None)
     look = tracer.look(client_id, remote, 0)
     packets = [] if look is None else look["packets"]
     hidden = ("number", "time", "direction", "packet", "bytes")
     return [
         {
-            "number": each["number"],
-            "time": each["time"],
-            "direction": each["direction"],
-            "packet": each["packet"],
-            "bytes": each.get("bytes", 0),
-            "fields": " ".join(f"{name}={each[name]}" for name in each if name not in hidden),
+            "number": packet["number"],
+            "time": packet["time"],
+            "direction": packet["direction"],
+            "packet": packet["packet"],
+            "bytes": packet.get("bytes", 0),
+            "fields": " ".join(f"{key}={packet[key]}" for key in packet if key not in hidden),
         }
-        for each in packets
+        for packet in packets
     ]
 
 
-# --- which path shows what ---
+# --- the paths ---
 
 _VIEWS: Final[dict[str, Callable[[ConsolePages, str], Any]]] = {
     "/router": lambda pages, _: router_view(pages.state),
@@ -365,7 +367,7 @@ _VIEWS: Final[dict[str, Callable[[ConsolePages, str], Any]]] = {
     "/subscriptions/FILTER": lambda pages, name: pages.of_filter(subscription_view, name),
     "/waiters/FILTER": lambda pages, name: pages.of_filter(waiters_view, name),
     "/readyqueue": lambda pages, _: _listed(
-        "clients", pages.state.machine.delivery.ready, lambda each: each.client_id
+        "clients", pages.state.machine.delivery.ready, lambda connection: connection.client_id
     ),
     "/slow": lambda pages, _: slow_view(*pages.state),
 }

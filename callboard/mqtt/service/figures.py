@@ -1,6 +1,6 @@
 """The router's figures: for Prometheus, the console, and as `$SYS` topics.
 
-`$SYS` topics are retained messages, called as mosquitto calls them. All functions run on the
+`$SYS` topics are retained messages, with the topic names of mosquitto. All functions run on the
 router's thread.
 """
 
@@ -28,14 +28,14 @@ from callboard.mqtt.wire.errors import LinkClosed
 from callboard.support.dataclass import dataclass
 
 CLIENT_ID: Final = "$sys"
-#: What no topic may hold that is published.
+#: Wildcards, which are not allowed in a topic name.
 _NO_WILDCARDS: Final = str.maketrans("+#", "__")
 ROOT: Final = "$SYS/broker"
 _PREFIX: Final = "callboard_mqtt_"
 
 
 class RouterState(NamedTuple):
-    """What figures are read from."""
+    """The source of the figures."""
 
     machine: RouterMachine
     door: Door
@@ -58,13 +58,13 @@ _GAUGES: Final[tuple[Row[RouterState], ...]] = (
     ),
     (
         "sessions_in_doubt",
-        "copies of sessions that their routers have not let go of",
+        "copies of sessions that their routers have not given up yet",
         lambda s: len(s.machine.sessions.adopted),
     ),
-    ("filters", "filters that somebody reads", lambda s: len(s.machine.logs)),
+    ("filters", "filters with readers", lambda s: len(s.machine.logs)),
     ("retained", "retained messages", lambda s: len(s.machine.logs.retained)),
     ("retained_bytes", "bytes in memory of retained messages", "machine.logs.retained.weight"),
-    ("session_bytes", "bytes in memory of sessions, beside messages", "machine.effects.held"),
+    ("session_bytes", "bytes in memory of sessions, without messages", "machine.effects.held"),
     ("ready_queue", "clients to be served", lambda s: len(s.machine.delivery.ready)),
     (
         "log_bytes",
@@ -78,41 +78,41 @@ _METRICS: Final[tuple[Figure[RouterState], ...]] = (
     _of_meter("published_bytes", "bytes of packets with messages from clients"),
     _of_meter("delivered", "messages to subscribers, each one counted"),
     _of_meter("refused", "messages that clients were not allowed to publish"),
-    _of_meter("expired", "messages that were not sent because their time was over"),
-    _of_meter("too_large", "messages that were not sent because the client takes no such size"),
+    _of_meter("expired", "messages that were not sent because they had expired"),
+    _of_meter("too_large", "messages that were not sent because the client limits packets"),
     _of_meter("lost", "messages that a log dropped before a subscriber had read them"),
-    _of_meter("braked", "waits of publishers for readers with QoS 1 or 2 that are far behind"),
-    _of_meter("passed_over", "readers with QoS 1 or 2 that were far behind and did nothing"),
-    _of_meter("taken_over", "sessions that a second connection took from the first"),
+    _of_meter("braked", "waits of publishers for slow readers with QoS 1 or 2"),
+    _of_meter("passed_over", "slow readers with QoS 1 or 2 that made no progress for too long"),
+    _of_meter("taken_over", "sessions whose client connected a second time"),
     _of_meter("adopted", "sessions that came from other routers of the cluster"),
     _of_meter("handed_over", "sessions that went to other routers"),
-    _of_meter("violations", "connections that ended because the client broke a rule"),
+    _of_meter("violations", "connections that ended because the client violated the protocol"),
     _of_meter("wills", "wills that were published"),
-    _of_meter("not_retained", "messages that found no room to be retained"),
-    _of_meter("over_quota", "subscriptions, sessions and wills that found no room"),
-    _of_meter("crowded_out", "sessions that ended as unread messages took too much memory"),
+    _of_meter("not_retained", "messages that could not be retained within the limits"),
+    _of_meter("over_quota", "subscriptions, sessions and wills that exceeded the limits"),
+    _of_meter("crowded_out", "sessions that ended: unread messages used too much memory"),
     *figures_of(_PREFIX, _GAUGES),
     _of_network("bytes_in", "bytes from clients"),
     _of_network("bytes_out", "bytes to clients"),
-    _of_network("timeouts", "clients that fell silent"),
-    _of_network("held", "waits of publishers for readers"),
-    _of_network("certificates_replaced", "times that changed files of TLS were read again"),
-    _of_network("certificates_refused", "times that changed files of TLS were of no use"),
+    _of_network("timeouts", "clients that were silent for too long"),
+    _of_network("held", "waits of publishers for slow readers"),
+    _of_network("certificates_replaced", "reloads of changed TLS files"),
+    _of_network("certificates_refused", "reloads of changed TLS files that failed"),
     Figure(
         f"{_PREFIX}refusals_total",
-        "clients not let in, by reason",
+        "refused clients, by reason",
         lambda s: by_label("reason", dict(sorted(s.door.figures.refusals.items()))),
     ),
 )
 
 
 def router_metrics(state: RouterState) -> list[Metric]:
-    """Return the metrics of a router; none without a sample."""
-    return [each for each in metrics_of(_METRICS, state) if each.samples]
+    """Return the metrics of a router that have samples."""
+    return [metric for metric in metrics_of(_METRICS, state) if metric.samples]
 
 
 def router_view(state: RouterState) -> dict[str, Any]:
-    """Return the counts that the console shows."""
+    """Return the counts for the console."""
     machine, door = state
     meters, figures = machine.meters, door.figures
     network = {name: getattr(figures, name) for name in figures.__slots__}
@@ -130,11 +130,11 @@ def router_view(state: RouterState) -> dict[str, Any]:
 
 
 def _sys_values(state: RouterState) -> dict[str, object]:
-    """Return the figures below `$SYS/broker`."""
+    """Return the figures for topics below `$SYS/broker`."""
     machine, figures = state.machine, state.door.figures
     meters, sessions = machine.meters, machine.sessions
     away = len(sessions.graveyard)
-    connected = sum(not each.link.is_local for each in sessions.connections.values())
+    connected = sum(not c.link.is_local for c in sessions.connections.values())
     return {
         "clients/connected": connected,
         "clients/disconnected": away,
@@ -156,21 +156,21 @@ def _sys_values(state: RouterState) -> dict[str, object]:
 
 
 def _reader_values() -> dict[str, object]:
-    """Return the figures of the named readers of logs of this process, below `$SYS/broker`."""
+    """Return figures of named log readers in this process, for topics below `$SYS/broker`."""
     values: dict[str, object] = {}
     for metric in (metric for source in tuple(PROCESS_SOURCES) for metric in source()):
-        start, _, what = metric.name.rpartition("_")
+        start, _, figure = metric.name.rpartition("_")
         if start == "callboard_log_reader":
             for labels, value in metric.samples:
                 folder, reader = (text for _, text in labels)
                 log = folder.rpartition("/")[2].translate(_NO_WILDCARDS)
-                values[f"log/{log}/{reader}/{what}"] = int(value)
+                values[f"log/{log}/{reader}/{figure}"] = int(value)
     return values
 
 
 @dataclass(eq=False, repr=False)
 class SysTopics:
-    """Publishes `$SYS` topics every so often; an unchanged one is not published again."""
+    """Publishes `$SYS` topics periodically; unchanged values are not published again."""
 
     mailbox: InitVar[Mailbox]
     _state: RouterState
@@ -185,19 +185,19 @@ class SysTopics:
         self._timer = self._loop.call_soon(self._tick)
 
     def close(self) -> None:
-        """Publish nothing any more; on the router's thread."""
+        """Stop publishing; on the router's thread."""
         self._timer.cancel()
         self._link.close()
 
     def _tick(self) -> None:
-        """Publish what changed, again and again."""
+        """Publish changed values; repeats itself."""
         self._timer = self._loop.call_later(self._interval, self._tick)
         uptime = int(self._loop.time() - self._began)
         values = {"uptime": f"{uptime} seconds", **_sys_values(self._state)}
         self._publish({**values, **_reader_values()})
 
     def _publish(self, values: dict[str, object]) -> None:
-        """Publish the values that are others than before."""
+        """Publish the values that have changed."""
         texts = {name: str(value) for name, value in values.items()}
         fresh = [
             Message(f"{ROOT}/{name}", text.encode(), retain=True)

@@ -1,17 +1,17 @@
-"""The door between an MQTT router and the topics of a node, both ways.
+"""The bridge between an MQTT router and the topics of a node, in both directions.
 
-    MQTT client ──> router ──> local link ──> Hub.bring_in ──> endpoints, actors, stores' kin
+    MQTT client ──> router ──> local link ──> Hub.bring_in ──> endpoints, actors, stores
     endpoint ──> Hub ──> receiver of the door ──> local link ──> router ──> MQTT clients
 
-Topics are mapped by prefix: by default `a/b` in MQTT is `/mqtt/a/b` on the hub, and whatever
-is published below `/mqtt/` on any node that is linked with this one goes to MQTT. So an actor
-has one API for both: it subscribes and publishes topics of its endpoint.
+Topics are mapped by prefix: by default `a/b` in MQTT is `/mqtt/a/b` on the hub, and every
+message published below `/mqtt/` on a node linked with this one goes to MQTT. So an actor has
+one API for both: it subscribes and publishes topics of its endpoint.
 
-No message comes back through the door that it went through: the local link asks for no own
-messages, and the hub does not give the door what the door brought in.
+No message loops: the local link subscribes without its own messages, and the hub does not
+return to the door what came through it.
 
-Payloads become text, what JSON says, or bytes, as the map wants it; it also says what those
-become that are not what they should be. Values become payloads: bytes and text as they are,
+Payloads become text, parsed JSON, or bytes, as the map defines; so does its treatment of
+payloads that are not valid text or JSON. Values become payloads: bytes and text unchanged,
 everything else as JSON.
 """
 
@@ -40,24 +40,24 @@ from callboard.support.nesting import parse_json
 
 _log: Final = logging.getLogger(__name__)
 CLIENT_ID: Final = "$door"
-#: Seconds in which the router has to grant the subscriptions.
+#: Seconds within which the router must grant the subscriptions.
 START_TIMEOUT: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class TopicMap:
-    """Which topics are the same on both sides.
+    """The mapping of a prefix in MQTT to a prefix on the hub.
 
     Attributes:
         mqtt: the prefix in MQTT: empty, or levels that end with `/`.
         endpoint: the prefix on the hub.
         direction: `in`: from MQTT to the hub; `out`: from the hub to MQTT; or `both`.
-        values: what payloads become on the hub: `text`, what `json` says, or `bytes`.
-        otherwise: what a payload becomes that is no such text or JSON: `bytes`; `text`, where
-            it is UTF-8; or it is `refused`: not carried, but counted and logged.
-        qos: with which messages are taken from and given to MQTT.
-        retain: whether messages to MQTT are retained; not those of nodes with another router
-            of the cluster: what is retained there is retained here without it.
+        values: the form of payloads on the hub: `text`, parsed `json`, or `bytes`.
+        otherwise: the form of payloads that are not such text or JSON: `bytes`; `text`, if they
+            are UTF-8; or `refused`: not carried, but counted and logged.
+        qos: of the subscriptions in MQTT, and of messages to MQTT.
+        retain: whether messages to MQTT are retained. Messages from a node with another router
+            of the cluster are not: routers exchange retained messages themselves.
     """
 
     mqtt: str = ""
@@ -70,17 +70,17 @@ class TopicMap:
 
     def __post_init__(self) -> None:
         choices = {"values": self.values, "otherwise": self.otherwise}
-        for name, chosen in choices.items():
-            known = get_args(TopicMap.__annotations__[name])
-            if chosen not in known:
-                message = f"{name}={chosen!r}: choose one of {', '.join(known)}"
+        for name, choice in choices.items():
+            allowed = get_args(TopicMap.__annotations__[name])
+            if choice not in allowed:
+                message = f"{name}={choice!r}: choose one of {', '.join(allowed)}"
                 raise ValueError(message)
         is_whole = not self.mqtt or self.mqtt.endswith("/")
         if not is_whole or "#" in self.mqtt or "+" in self.mqtt:
-            message = f"{self.mqtt!r} is no prefix of MQTT topics; write levels/ or nothing"
+            message = f"{self.mqtt!r} is not a prefix of MQTT topics; write levels/ or nothing"
             raise ValueError(message)
         if self.direction != "in" and not self.endpoint:
-            message = "a map from the hub needs a prefix there, such as '/mqtt/'"
+            message = "a map to MQTT needs a prefix on the hub, such as '/mqtt/'"
             raise ValueError(message)
 
 
@@ -90,20 +90,20 @@ class MqttDoor(RunReceiver, Closing):
     Attributes:
         brought: messages from MQTT to the hub.
         taken: messages from the hub to MQTT.
-        unmapped: messages from the hub whose topic or value MQTT cannot have.
-        malformed: messages from MQTT that were not the text or JSON which a map wants.
-        refused: those of them that were not carried, as their map says.
+        unmapped: messages from the hub whose topic or value MQTT cannot represent.
+        malformed: messages from MQTT that were not the text or JSON that their map requires.
+        refused: malformed messages that were not carried, as their map says.
     """
 
     def __init__(
         self, router: Router, node: Node | Any, maps: Iterable[TopicMap] = (TopicMap(),)
     ) -> None:
-        """Open the door.
+        """Start carrying messages.
 
         Args:
-            router: one that runs.
-            node: the node whose topics these are, or an endpoint on it.
-            maps: which topics are carried.
+            router: a running router.
+            node: the node whose topics are mapped, or an endpoint on it.
+            maps: the mappings of topics.
 
         Raises:
             Refused: the router does not grant a subscription.
@@ -111,22 +111,22 @@ class MqttDoor(RunReceiver, Closing):
         self._hub = Hub.of(getattr(node, "node", node))
         self._routers = self._hub.node.group(ROUTERS)
         self._maps = tuple(maps)
-        self._inward = [each for each in self._maps if each.direction != "out"]
-        self._outward = [each for each in self._maps if each.direction != "in"]
+        self._inward = [item for item in self._maps if item.direction != "out"]
+        self._outward = [item for item in self._maps if item.direction != "in"]
         self.brought = self.taken = self.unmapped = self.malformed = self.refused = 0
         self._link: LocalLink = router.link(CLIENT_ID)
         self._closed = threading.Event()
-        for each in self._inward:
-            granted = self._link.subscribe(f"{each.mqtt}#", qos=each.qos, no_local=True)
+        for mapping in self._inward:
+            granted = self._link.subscribe(f"{mapping.mqtt}#", qos=mapping.qos, no_local=True)
             granted.result(START_TIMEOUT)
         self._thread = threading.Thread(target=self._bring, name="mqtt-door", daemon=True)
         self._thread.start()
         if self._outward:
-            prefixes = [each.endpoint for each in self._outward]
+            prefixes = [mapping.endpoint for mapping in self._outward]
             self._hub.add_receiver(self, prefixes, sees_own=True).result(START_TIMEOUT)
 
     def close(self) -> None:
-        """Carry nothing any more. Idempotent."""
+        """Stop carrying messages. Idempotent."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -135,10 +135,10 @@ class MqttDoor(RunReceiver, Closing):
         self._link.close()
         self._thread.join(START_TIMEOUT)
 
-    # --- from MQTT, on a thread of its own: the hub may let it wait ---
+    # --- from MQTT, on a separate thread: the hub may block it ---
 
     def _bring(self) -> None:
-        """Bring messages in, until the link is closed."""
+        """Publish messages of the router on the hub, until the link is closed."""
         with contextlib.suppress(LinkClosed):
             while True:
                 messages = [self._link.recv()]
@@ -149,11 +149,11 @@ class MqttDoor(RunReceiver, Closing):
     def _bring_all(self, messages: list[Message]) -> None:
         """Publish a run of messages on the hub."""
         pairs = [
-            (each.endpoint + message.topic.removeprefix(each.mqtt), value)
+            (mapping.endpoint + message.topic.removeprefix(mapping.mqtt), value)
             for message in messages
-            for each in self._inward
-            if message.topic.startswith(each.mqtt)
-            and (value := self._value(message, each)) is not _REFUSED
+            for mapping in self._inward
+            if message.topic.startswith(mapping.mqtt)
+            and (value := self._value(message, mapping)) is not _REFUSED
         ]
         try:
             self._hub.bring_in(pairs, self)
@@ -168,70 +168,71 @@ class MqttDoor(RunReceiver, Closing):
             return
         self.brought += len(pairs)
 
-    def _value(self, message: Message, each: TopicMap) -> Any:
-        """Return the value that a payload becomes on the hub, or that it is refused."""
+    def _value(self, message: Message, mapping: TopicMap) -> Any:
+        """Return the value of a payload on the hub, or `_REFUSED`."""
         payload = message.payload
         try:
-            if each.values == "json":
+            if mapping.values == "json":
                 return parse_json(payload)
-            if each.values == "text":
+            if mapping.values == "text":
                 return payload.decode()
         except ValueError as error:
-            return self._malformed(message, each, error)
+            return self._malformed(message, mapping, error)
         return Octets(payload)
 
-    def _malformed(self, message: Message, each: TopicMap, error: Exception) -> Any:
-        """Count a payload that is not what its map wants, and tell of the first one."""
+    def _malformed(self, message: Message, mapping: TopicMap, error: Exception) -> Any:
+        """Count a payload that does not fit its map, and log the first one."""
         kind = {"bytes": "taken as bytes", "text": "taken as text", "refused": "refused"}
-        text = f"a payload of {message.topic[:200]!r} is not {each.values} ({error}): "
-        self._hub.runtime.warn_once((self, each), f"{text}{kind[each.otherwise]}")
+        text = f"a payload of {message.topic[:200]!r} is not {mapping.values} ({error}): "
+        self._hub.runtime.warn_once((self, mapping), f"{text}{kind[mapping.otherwise]}")
         self.malformed += 1
-        if each.otherwise == "refused":
+        if mapping.otherwise == "refused":
             self.refused += 1
             return _REFUSED
-        return message.payload if each.otherwise == "text" else Octets(message.payload)
+        return message.payload if mapping.otherwise == "text" else Octets(message.payload)
 
     # --- from the hub, on the node's thread ---
 
     def take_from(self, sender: bytes, items: list[Item], _size: int) -> None:
-        """Take a run of messages of the hub.
+        """Publish a run of messages of the hub in MQTT.
 
-        What comes from a node with another router may be its clients', and not to be retained.
+        Messages from a node with another router may come from its clients; they are not
+        retained.
         """
         is_own = sender == self._hub.runtime.node_id
-        may_retain = is_own or all(each.node_id != sender for each in self._routers)
-        made = [self._message(*each, may_retain=may_retain) for each in items]
-        found = [message for message in made if message is not None]
-        self.unmapped += len(made) - len(found)
+        may_retain = is_own or all(ref.node_id != sender for ref in self._routers)
+        mapped = [self._message(*item, may_retain=may_retain) for item in items]
+        messages = [message for message in mapped if message is not None]
+        self.unmapped += len(mapped) - len(messages)
         try:
-            self._link.publish_all(found)
+            self._link.publish_all(messages)
         except LinkClosed as error:
-            _log.warning("%d messages do not reach MQTT: %s", len(found), error)
+            _log.warning("%d messages do not reach MQTT: %s", len(messages), error)
             return
-        self.taken += len(found)
+        self.taken += len(messages)
 
     def _message(self, topic: str, value: Any, *, may_retain: bool) -> Message | None:
-        """Return the message for a value of the hub; None if MQTT cannot have it."""
-        for each in self._outward:
-            if topic.startswith(each.endpoint):
-                name = each.mqtt + topic.removeprefix(each.endpoint)
+        """Return the message for a value of the hub; None if MQTT cannot represent it."""
+        for mapping in self._outward:
+            if topic.startswith(mapping.endpoint):
+                name = mapping.mqtt + topic.removeprefix(mapping.endpoint)
                 payload = _payload(value)
                 if payload is None or not is_valid_topic(name) or name.startswith("$"):
                     return None
-                return Message(name, payload, each.qos, each.retain and may_retain)
+                return Message(name, payload, mapping.qos, mapping.retain and may_retain)
         return None
 
 
-#: Messages that are published on the hub at once.
+#: The most messages that are published on the hub at once.
 RUN: Final = 1_000
 
 
-#: What a payload becomes that is not carried.
+#: Marks a payload that is not carried.
 _REFUSED: Final = object()
 
 
 def _payload(value: Any) -> bytes | None:
-    """Return the payload that a value becomes; None if MQTT cannot have it."""
+    """Return the payload for a value; None if MQTT cannot represent it."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -243,5 +244,5 @@ def _payload(value: Any) -> bytes | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return something that JSON has for a value that it lacks."""
+    """Return a JSON value for a value that JSON lacks."""
     return sorted(value, key=str) if isinstance(value, set | frozenset) else str(value)

@@ -1,11 +1,11 @@
-"""The router that a program runs: an actor with its ports, on a node.
+"""The router as a program runs it: an actor with its ports, on a node.
 
     with Router() as router:                 # or: async with Router() as router
         router.port
 
-The actor has a thread of its own, and all connections live on its loop. A read's packets go to
-the actor's mailbox as whole chunks; it takes its turn when the loop has seen all sockets that
-were ready, and what the turn gives is written at once.
+The actor has a separate thread, and all connections are served on its loop. The packets of a
+read go to the actor's mailbox as one chunk. The actor takes its turn after the loop has served
+all ready sockets; the output of the turn is written at once.
 """
 
 import asyncio
@@ -54,22 +54,22 @@ from callboard.support.parts import Row
 
 T = TypeVar("T")
 
-#: The parts of a router that a look at its node tells: see `console`, which is loaded then.
+#: Inspection tables of a router's node; `console`, which makes their rows, is imported lazily.
 TRACE_PART: Final = "mqtt_trace"
 PARTS: Final = (
     *("mqtt", "mqtt_clients", "mqtt_subscriptions", "mqtt_retained", "mqtt_slow", "mqtt_bans"),
     TRACE_PART,
 )
 
-#: Seconds in which ports have to be open and the journal read.
+#: Seconds for opening the ports and reading the journal.
 START_TIMEOUT: Final = 30.0
-#: Seconds for the clients' farewell and the journal.
+#: Seconds for disconnecting the clients and closing the journal.
 STOP_TIMEOUT: Final = 10.0
 
-#: Objects that are made before the youngest are looked through; Python's default is 700.
+#: New objects before a collection of the youngest generation; Python's default is 700.
 YOUNG: Final = 20_000
 
-#: Looks at the young ones before the next older are looked through, and at these.
+#: Collections of a generation before the next older one is collected.
 OLD: Final = 50
 
 
@@ -77,17 +77,17 @@ class Router(Closing):
     """An MQTT router in this process."""
 
     def __init__(self, config: RouterConfig | None = None, *, node: Node | None = None) -> None:
-        """Make a router that is not started; use it as a context manager, or call `start`.
+        """Make a router; use it as a context manager, or call `start`.
 
         Args:
-            config: what it is made of.
-            node: where it is an actor; otherwise it has a node of its own.
+            config: of the router.
+            node: the router's actor runs there; without it the router makes a node.
 
         Raises:
-            ListenError: the configuration has no listener.
+            ListenError: the configuration lacks a listener.
         """
-        needed = "Router(config) takes a RouterConfig; `callboard mqtt run FILE` reads a file"
-        require(isinstance(config, RouterConfig | None), needed, config)
+        usage = "Router(config) takes a RouterConfig; `callboard mqtt run FILE` reads a file"
+        require(isinstance(config, RouterConfig | None), usage, config)
         require(isinstance(node, Node | None), "Router(node=…) takes a Node", node)
         self.config = config or RouterConfig()
         if not self.config.listeners:
@@ -98,7 +98,7 @@ class Router(Closing):
         self._mailbox = Mailbox()
         self._ref: ActorRef[Any] | None = None
         self._actor: RouterActor | None = None
-        #: The bridges to other brokers; what runs the rules, None without any.
+        #: The bridges to other brokers; the runner of rules, None without any.
         self.bridges: list[Bridge] = []
         self.rules: RuleRunner | None = None
         self._console: PageServer | None = None
@@ -109,22 +109,22 @@ class Router(Closing):
     # --- life ---
 
     def start(self) -> Self:
-        """Open the ports; returns when they are.
+        """Open the ports; returns when they are open.
 
         Raises:
-            ListenError: one cannot be opened.
+            ListenError: a port cannot be opened.
             LogError: the journal cannot be read.
-            RouterClosed: it was closed before.
+            RouterClosed: the router was started or closed before.
         """
         if self._is_closed or self._ref is not None:
-            message = "a router starts once; make another one"
+            message = "a router can be started only once; make another one"
             raise RouterClosed(message)
         node = self._node = self._node or Node(self.config.name)
         try:
             self._ref = node.spawn(RouterActor, self._mailbox, self.config, self._attach)
-            trouble = self._ref.ask(OpenPorts(), timeout=START_TIMEOUT).result(START_TIMEOUT)
-            if trouble is not None:
-                raise trouble
+            problem = self._ref.ask(OpenPorts(), timeout=START_TIMEOUT).result(START_TIMEOUT)
+            if problem is not None:
+                raise problem
             self._start_beside()
         except BaseException:
             self.close()
@@ -132,28 +132,28 @@ class Router(Closing):
         return self
 
     def close(self) -> None:
-        """Say farewell to the clients and end. Idempotent; blocks until it is done."""
+        """Disconnect the clients, and end. Idempotent; blocks until it is done."""
         if self._is_closed:
             return
         if self._actor is not None:
             self._actor.ending.set()
-        with contextlib.suppress(CallboardError):  # the node was closed first, say
+        with contextlib.suppress(CallboardError):  # for example, the node was closed first
             self._beside.close()
         self._is_closed = True
         try:
             if self._ref is not None:
-                with contextlib.suppress(ActorDown):  # its journal failed, say
+                with contextlib.suppress(ActorDown):  # for example, its journal failed
                     self._ref.ask(CloseRouter(), timeout=STOP_TIMEOUT).result(STOP_TIMEOUT)
         finally:
             if self._owns_node and self._node is not None:
                 self._node.close()
 
     def _attach(self, actor: RouterActor) -> None:
-        """Take note of the actor that this router is."""
+        """Store the actor of this router."""
         self._actor = actor
 
     def _start_beside(self) -> None:
-        """Start what runs beside the router: `$SYS`, rules, bridges, the console."""
+        """Start the services of the router: `$SYS`, rules, bridges, the console."""
         config, stack = self.config, self._beside
         state = RouterState(self.machine, self.edge.door)
         if config.sys_interval:
@@ -191,16 +191,16 @@ class Router(Closing):
             raise ListenError(message) from error
 
     async def _rows(
-        self, part: str, state: RouterState, which: str, permits: Rights | None
+        self, part: str, state: RouterState, client_id: str, permits: Rights | None
     ) -> list[Row]:
-        """Tell of a part of the router; of its clients only full members are told."""
+        """Return the rows of an inspection table; only full members see clients."""
         from callboard.mqtt.service import console
 
         if self._ref is None or (permits is not None and part != "mqtt"):
             return []
         if part == TRACE_PART:
             tracer = self._tracer = self._tracer or Tracer(state.door.clock)
-            look = partial(console.traced, tracer, state, which)
+            look = partial(console.traced, tracer, state, client_id)
         else:
             look = partial(console.part_rows, part, state, self.config)
         order = CallBack(partial(_outcome, look, ()))
@@ -217,7 +217,7 @@ class Router(Closing):
         await on_a_thread(self.start)
         return self
 
-    # --- what it is ---
+    # --- properties ---
 
     @property
     def ref(self) -> ActorRef[Any]:
@@ -238,21 +238,21 @@ class Router(Closing):
 
     @property
     def console_url(self) -> str | None:
-        """Where the console answers; None without one."""
+        """The URL of the console; None without one."""
         return None if self._console is None else self._console.url
 
     @property
     def machine(self) -> RouterMachine:
-        """The machine, to be looked at through `call` only."""
+        """The machine; access it through `call` only."""
         return self._running().machine
 
     @property
     def edge(self) -> Edge:
-        """What touches the network, to be looked at through `call` only."""
+        """The network side of the router; access it through `call` only."""
         return self._running().edge
 
     def _running(self) -> RouterActor:
-        """Return the actor of a router that runs."""
+        """Return the actor; the router must be running."""
         if self._actor is None or self._is_closed:
             message = "the router does not run; use it in a with block, or call start()"
             raise RouterClosed(message)
@@ -265,16 +265,16 @@ class Router(Closing):
         limits: Limits | None = None,
         network: NetworkLimits | None = None,
     ) -> None:
-        """Let something of the configuration be other than before; the rest stays.
+        """Replace parts of the configuration.
 
         Args:
-            security: users, rules and bans; they hold for connected clients as well.
-            limits: for clients that connect from here on, and logs that are made.
-            network: limits of connections that come from here on.
+            security: users, rules and bans; they apply to connected clients, too.
+            limits: for new connections and new logs.
+            network: limits of new connections.
 
         Raises:
-            JournalFailed: larger packets are allowed than fit into the journal.
-            RouterClosed: it does not run.
+            JournalFailed: packets may be larger than fits into the journal.
+            RouterClosed: the router is not running.
         """
         config = replace(
             self.config,
@@ -287,17 +287,18 @@ class Router(Closing):
         self.config = config
 
     def _reload(self, config: RouterConfig) -> None:
-        """Take over a configuration; on the router's thread."""
+        """Apply a configuration; on the router's thread."""
         if config.security is not self.config.security:
             self.edge.reload(config.security)
         self.machine.effects.limits = config.limits
         self.edge.door.set_limits(config.network_limits())
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function on the router's thread and return what it returns.
+        """Call a function on the router's thread and return its result.
 
         Raises:
-            RouterClosed: it does not run; and whatever the function raises.
+            RouterClosed: the router is not running.
+            Exception: whatever the function raises.
         """
         if self._running().is_here():
             return function(*args)
@@ -307,7 +308,7 @@ class Router(Closing):
             done, value = self._ref.ask(order, timeout=STOP_TIMEOUT).result()
         except CallboardError as error:
             if self._is_closed:
-                message = "the router was closed meanwhile"
+                message = "the router was closed during the call"
                 raise RouterClosed(message) from error
             raise
         if not done:
@@ -315,35 +316,35 @@ class Router(Closing):
         result: T = value
         return result
 
-    # --- clients within the process ---
+    # --- clients in the process ---
 
     def link(self, client_id: str = "", **options: Any) -> LocalLink:
         """Return a client of this router without a socket; the options are `LocalLink`'s.
 
         Raises:
-            RouterClosed: it does not run.
+            RouterClosed: the router is not running.
         """
         self._running()
-        assert self._node is not None, "it runs on one"
+        assert self._node is not None, "a running router has a node"
         link = LocalLink(self._mailbox, client_id, **options)
-        # The router is an actor, and says nothing more when its node ends before it is closed.
+        # If the node ends first, the router's actor cannot close the link, so the node does.
         end, node = WeakMethod(link.node_ended), self._node.name
         link.forget_end = self._node.context.shutdown.on(
-            Phase.ENDED, lambda: (found := end()) and found(node)
+            Phase.ENDED, lambda: (method := end()) and method(node)
         )
         return link
 
     def shadow(self, topic_filter: str) -> Message | None:
-        """Return the last message of a filter with readers, None if there is none.
+        """Return the last message of a filter with readers; None without a message.
 
         Raises:
-            RouterClosed: it does not run.
+            RouterClosed: the router is not running.
         """
         return self.call(last_message, self.machine, topic_filter)
 
 
 def _outcome(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, Any]:
-    """Return what a function returns, or raises: that goes to the caller."""
+    """Return the result of a function, or its exception for the caller to raise."""
     try:
         return True, function(*args)
     except BaseException as error:  # noqa: BLE001
@@ -351,7 +352,7 @@ def _outcome(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool,
 
 
 def last_message(machine: RouterMachine, topic_filter: str) -> Message | None:
-    """Return the last message of a filter's log; of a topic without one, what is retained.
+    """Return the last message of a filter's log, or else the last matching retained message.
 
     On the router's thread.
     """
@@ -363,7 +364,7 @@ def last_message(machine: RouterMachine, topic_filter: str) -> Message | None:
 
 
 def _passed(packets: bytes, size: int, is_v5: bool) -> Message:  # noqa: FBT001
-    """Return the last of some packets."""
+    """Return the last of some encoded packets."""
     publish = decode_packet(packets[-size:], V5 if is_v5 else V4)
     assert isinstance(publish, Publish)
     return Message(publish.topic, publish.payload, publish.qos, publish.retain)
@@ -375,11 +376,11 @@ def _message(run: Run) -> Message:
 
 
 def tune_collector() -> None:
-    """Collect garbage as a process does that is a router and nothing else.
+    """Tune the garbage collector for a process that only runs a router.
 
-    A connection is some thirty objects that live as long as it does, and holds no cycle before
-    it ends. Python's default looks through all of them again for each 25 % that come; a
-    thousand connects a second spend a sixth of their time with that.
+    A connection consists of about thirty objects without cycles, which live as long as it does.
+    Python's default scans all of them again after every growth by 25 %, which would take a
+    sixth of the time at a thousand connects per second.
     """
     gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
-"""The router as an actor: it has a thread, and an event loop that its connections live on.
+"""The router as an actor, with its own thread and event loop, which serve all connections.
 
-Whole batches cross its border: links put chunks into their buffers and events into the mailbox
-below, and one message lets the actor take a turn. When there is nothing to do, it is parked.
+Links put chunks into their buffers and events into the mailbox below; one message makes the
+actor take a turn for all of them. Without events the actor is idle.
 """
 
 import contextlib
@@ -34,33 +34,33 @@ _log = logging.getLogger("callboard.mqtt")
 
 
 class TakeTurn:
-    """Take events, and send to the clients that are ready."""
+    """Makes the actor process events, and send to ready clients."""
 
 
 TURN: Final = TakeTurn()
 
-#: Seconds between two attempts to write to a disk without room.
+#: Seconds between two attempts to write to a full disk.
 RETRY_INTERVAL: Final = 0.5
 
-#: What is logged of the machine's meters when they grow.
+#: Meters of the machine that are logged when they grow.
 _REFUSALS: Final = {
-    "not_retained": "messages found no room to be retained (max_retained, max_retained_size)",
-    "over_quota": "subscriptions, sessions or wills found no room (max_subscriptions, "
-    "max_subscriptions_size, max_sessions, max_sessions_size)",
+    "not_retained": "messages not retained: limits reached (max_retained, max_retained_size)",
+    "over_quota": "subscriptions, sessions or wills refused: limits reached "
+    "(max_subscriptions, max_subscriptions_size, max_sessions, max_sessions_size)",
     "crowded_out": "sessions ended: unread messages took too much memory (max_messages_size)",
 }
 
 
 class OpenPorts:
-    """Open the configuration's listeners; answered when all are open."""
+    """Opens the configuration's listeners; answered when all are open."""
 
 
 class CloseRouter:
-    """Say farewell to the clients, then end."""
+    """Disconnects the clients, then ends the actor."""
 
 
 def check_journal(config: RouterConfig) -> None:
-    """Look whether all packets that the limits allow fit into the journal, if there is one.
+    """Check that all packets within the limits fit into the journal, if there is one.
 
     Raises:
         JournalFailed: they do not.
@@ -69,30 +69,30 @@ def check_journal(config: RouterConfig) -> None:
     if config.directory is not None and size > MOST_PACKET:
         message = (
             f"packets of {size:,} bytes do not fit into a journal; allow at most "
-            f"{MOST_PACKET:,}, or leave the directory out"
+            f"{MOST_PACKET:,}, or omit the directory"
         )
         raise JournalFailed(message)
 
 
-#: Gets a router's actor.
+#: Receives a router's actor.
 Attach = Callable[["RouterActor"], None]
 
 
 class RouterActor(SystemActor):
-    """Runs a `RouterMachine` on a thread of its own; a sync of the disk may hold it up."""
+    """Runs a `RouterMachine` on a separate thread, which a sync of the disk may block."""
 
     detached = True
 
     def __init__(self, mailbox: Mailbox, config: RouterConfig, attach: Attach) -> None:
-        """Make the machine; no port is open before `OpenPorts`.
+        """Make the machine; ports are opened by `OpenPorts`.
 
         Args:
-            mailbox: where links put their events.
-            config: what the router is made of.
+            mailbox: for the events of links.
+            config: of the router.
             attach: gets this actor, for the facade in the same process.
         """
         self._runner = self.context.runner
-        #: Set when the router is to end, which a disk without room does not hold up.
+        #: Set when the router must end, even if it is waiting for a full disk.
         self.ending = threading.Event()
         self._mailbox = mailbox
         self._config = config
@@ -123,16 +123,16 @@ class RouterActor(SystemActor):
         mailbox.attach(partial(self.context.post, TURN, None))
 
     def is_here(self) -> bool:
-        """Whether the caller is on the router's thread."""
+        """Return whether the caller is on the router's thread."""
         return self._runner.is_runner_thread()
 
     def _make_name(self) -> str:
-        """Return a name that others cannot guess."""
+        """Return an unguessable name."""
         return self._runner.random.randbytes(12).hex()
 
     @handler(cancellable=False)
     async def open_ports(self, _: OpenPorts) -> CallboardError | None:
-        """Open the listeners, and clients come; returns why it cannot be done."""
+        """Open the listeners, so that clients can connect; return an error if that fails."""
         config = self._config
         try:
             check_journal(config)
@@ -149,8 +149,8 @@ class RouterActor(SystemActor):
         except JournalFailed as error:
             return error
         except LogError as error:
-            why = f"the journal in {config.directory} cannot be used: {error}"
-            message = f"{why}; put a copy in its place, or move it away to begin without it"
+            problem = f"the journal in {config.directory} cannot be used: {error}"
+            message = f"{problem}; replace it by a copy, or move it away to start without it"
             return JournalFailed(message)
         edge, group, loop = self.edge, self.node.group(cluster.ROUTERS), self._runner.loop
         claims = Claims(
@@ -170,7 +170,7 @@ class RouterActor(SystemActor):
         except CallboardError as error:
             return error
         group.join(self.me)
-        self._mailbox.poke()  # wills and sessions of the router before may be due
+        self._mailbox.poke()  # restored wills and sessions may be due
         gate.resolve_all()
         return None
 
@@ -178,7 +178,7 @@ class RouterActor(SystemActor):
 
     @handler
     def answer(self, order: Order) -> Answer:
-        """Do what another router wants, durable here before the answer goes out."""
+        """Answer another router, after its order is durable here."""
         if self._cluster is None:
             return None
         self._settle()
@@ -188,35 +188,38 @@ class RouterActor(SystemActor):
 
     @handler
     def newer(self, question: cluster.RetainedQuestion) -> cluster.RetainedPiece:
-        """Answer with the retained messages that are newer here, durable before."""
+        """Return newer retained messages of this router, after they are durable."""
         if self._cluster is None:
             return cluster.RetainedPiece(())
         self._settle()
         return self._cluster.exchange.answer(question)
 
     @handler
-    def compare(self, said: cluster.RetainedDigests) -> None:
-        """Look whether another router has other retained messages."""
+    def compare(self, digests: cluster.RetainedDigests) -> None:
+        """Compare the retained messages of another router with ours."""
         if self._cluster is not None:
-            self._cluster.take_digests(said)
+            self._cluster.take_digests(digests)
 
     @handler
     def take_piece(self, piece: cluster.RetainedPiece) -> None:
-        """Take retained messages of another router."""
+        """Apply retained messages of another router."""
         if self._cluster is not None:
-            self._settle()  # which also tells the time
+            self._settle()  # which also updates the machine's clock
             self._cluster.exchange.take(piece)
             self._settle()
 
     def _settle(self) -> None:
-        """Take the events that are there, and make what was done durable."""
+        """Process all waiting events, and make their effects durable."""
         for _ in range(len(self.machine.events) // MOST_EVENTS + 1):
             self.turn(TURN)
-        while self.machine.effects.records:  # of a turn that failed
+        while self.machine.effects.records:  # records of a turn that failed
             self.turn(TURN)
 
     def _settle_beside(self) -> None:
-        """Do that beside the actor's messages, which a journal that fails has to end."""
+        """Settle outside of the actor's messages.
+
+        If the journal fails, the next turn ends us.
+        """
         try:
             self._settle()
         except LogError:
@@ -225,7 +228,7 @@ class RouterActor(SystemActor):
 
     @handler(concurrent=True, cancellable=False)
     async def leave(self, _: CloseRouter) -> None:
-        """End: turns go on while the clients are told."""
+        """Close the router; turns continue while the clients are disconnected."""
         await self.edge.close()
         if self._journal is not None:
             self._journal.close()
@@ -233,7 +236,7 @@ class RouterActor(SystemActor):
 
     @handler
     def turn(self, _: TakeTurn) -> None:
-        """Run the machine once; what it wants is carried out in its order."""
+        """Run the machine once, and carry out its effects in order."""
         mailbox, machine = self._mailbox, self.machine
         mailbox.is_poked = False
         if self._failure is not None:
@@ -250,11 +253,11 @@ class RouterActor(SystemActor):
                 self._write(self._journal, turn)
             except LogError as error:
                 self._failure = error
-                # Nobody is let in, and nothing acknowledged: what is durable is not known.
+                # Nothing is sent: some records may not be durable.
                 _log.critical("the journal of the MQTT router failed; the router ends")
                 self.edge.cut()
                 raise
-        # All buffers are filled, then all links wake, then all is written.
+        # First all buffers are filled, then all links are woken, then everything is written.
         woken = []
         for link, notifications in turn.transmits:
             link.outgoing += notifications
@@ -269,29 +272,29 @@ class RouterActor(SystemActor):
         self._go_on()
 
     def _write(self, journal: RouterJournal, turn: Turn) -> None:
-        """Make what a turn did durable; while the disk has no room, all clients wait.
+        """Make the effects of a turn durable; while the disk is full, all clients wait.
 
         Raises:
-            LogError: that is not to be had any more.
+            LogError: the journal has failed for good.
         """
-        is_told = False
+        is_reported = False
         while True:
             try:
                 journal.write(turn.records, self.machine)
             except LogFailed as error:
                 if journal.has_failed or self.ending.is_set() or self.runtime.is_closed:
                     raise
-                if not is_told:
+                if not is_reported:
                     _log.error("the MQTT router and its clients wait for the disk: %s", error)
-                is_told = True
+                is_reported = True
                 self._runner.wait_for(self.ending, RETRY_INTERVAL)
             else:
-                if is_told:
+                if is_reported:
                     _log.warning("the journal of the MQTT router is written again")
                 return
 
     def _report(self, turn: Turn) -> None:
-        """Carry out what a turn rarely wants."""
+        """Carry out the rare effects of a turn."""
         for alert in turn.alerts:
             self.runtime.report(alert)
         if turn.fetches and self._journal is not None:
@@ -300,15 +303,15 @@ class RouterActor(SystemActor):
             self._cluster.tell_news()
 
     def _tell_refusals(self) -> None:
-        """Log what found no room since the last time; called about once a second."""
-        for name, what in _REFUSALS.items():
+        """Log refusals since the last call; called about once a second."""
+        for name, label in _REFUSALS.items():
             count = getattr(self.machine.meters, name)
             if count > self._told[name]:
-                _log.warning("%d %s", count - self._told[name], what)
+                _log.warning("%d %s", count - self._told[name], label)
                 self._told[name] = count
 
     def _go_on(self) -> None:
-        """Take another turn at once, or when something is due."""
+        """Schedule the next turn: at once, or at the next deadline."""
         mailbox, machine = self._mailbox, self.machine
         if not machine.is_idle:
             if not mailbox.is_poked:
@@ -317,21 +320,21 @@ class RouterActor(SystemActor):
             self._arm(machine.next_deadline)
 
     def on_end(self, _reason: ExitReason, _detail: str) -> None:
-        """Let the next router have the ports and the journal, however this one ended."""
+        """Release the ports and the journal for the next router, however this one ended."""
         self.edge.cut()
         if self._journal is not None:
             with contextlib.suppress(LogError):
                 self._journal.close()
 
     def _blame(self) -> None:
-        """Cut off the client whose event a turn failed with."""
+        """Disconnect the client whose event made a turn fail."""
         link = self.machine.at_hand
         if link is not None and link in self.machine.sessions.by_link:
             ending = Ending(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, has_will=True)
             self._mailbox.events.appendleft(DisconnectRequested(link, ending))
 
     def _arm(self, due: float | None) -> None:
-        """Let a turn be taken at a time."""
+        """Schedule a turn at a time."""
         if self._reminder is not None:
             self._reminder.cancel()
         self._due = due

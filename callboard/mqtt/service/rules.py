@@ -1,8 +1,8 @@
-"""Rules: messages of a filter go through a function of yours, and what it returns to a topic.
+"""Rules: functions of the application that process messages and publish their results.
 
-A rule is a subscriber within the process, on a thread of its own: it may take its time. QoS 1
-and 2 reach it as any subscriber; while it works, the rest waits in the router's logs. What
-rules publish is not given to rules, so they cannot feed each other in a circle.
+A rule is a subscriber in the process, on a separate thread, so it may be slow. It gets messages
+with QoS 1 and 2 like any subscriber; while it is busy, the rest waits in the router's logs.
+Rules do not get messages that rules publish, so messages cannot loop.
 """
 
 import contextlib
@@ -32,11 +32,10 @@ class Rule:
     """One rule.
 
     Attributes:
-        topic_filter: of the messages that it takes.
-        function: what becomes of them.
-        topic: where payloads go that it returns; the message's own topic is refused, None needs
-            messages from the function.
-        qos: the most that it subscribes with.
+        topic_filter: of the messages that it processes.
+        function: called with each message.
+        topic: for payloads that the function returns. With None it must return messages.
+        qos: the QoS of the subscription.
     """
 
     topic_filter: str
@@ -53,9 +52,9 @@ class RuleRunner:
 
     def __init__(self, mailbox: Mailbox, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
-        #: Times that a function raised or returned what cannot be published.
+        #: Calls of functions that raised, or returned a value that cannot be published.
         self.failures = 0
-        #: Messages that went through a rule.
+        #: Messages that were processed by a rule.
         self.taken = 0
         self._link = LocalLink(mailbox, CLIENT_ID)
         for topic_filter in {rule.topic_filter for rule in self._rules}:
@@ -65,12 +64,12 @@ class RuleRunner:
         self._thread.start()
 
     def close(self) -> None:
-        """End after the message at hand."""
+        """Stop after the current message."""
         self._link.close()
         self._thread.join(1.0)
 
     def _run(self) -> None:
-        """Take messages and apply the rules, until the link is closed."""
+        """Process messages until the link is closed."""
         with contextlib.suppress(LinkClosed):
             while True:
                 message = self._link.recv()
@@ -79,7 +78,7 @@ class RuleRunner:
                         self._apply(rule, message)
 
     def _apply(self, rule: Rule, message: Message) -> None:
-        """Give a message to one rule, and publish what it returns."""
+        """Apply one rule to a message, and publish the result."""
         self.taken += 1
         try:
             results = list(_messages(rule, message, rule.function(message)))
@@ -88,27 +87,27 @@ class RuleRunner:
             return
         except InvalidPacket as error:
             self.failures += 1
-            _log.warning("the rule for %s made no message: %s", rule.topic_filter, error)
-        except BaseException as error:  # noqa: BLE001  (a function of the user's)
+            _log.warning("the rule for %s made a bad message: %s", rule.topic_filter, error)
+        except BaseException as error:  # noqa: BLE001  (a function of the application)
             self.failures += 1
             logged(_log, "the rule for %s failed", rule.topic_filter, error=error)
 
 
 def _messages(rule: Rule, message: Message, result: Any) -> Iterable[Message]:
-    """Return the messages that a rule's function has made."""
+    """Return the messages of a rule's result."""
     if result is None:
         return
-    for each in result if isinstance(result, list | tuple) else (result,):
-        if isinstance(each, Message):
-            yield each
+    for item in result if isinstance(result, list | tuple) else (result,):
+        if isinstance(item, Message):
+            yield item
         elif rule.topic is None:
-            text = "a rule without a topic has to return messages"
+            text = "a rule without a topic must return messages"
             raise TypeError(text)
-        elif isinstance(each, str | bytes | bytearray | memoryview):
-            payload = each.encode() if isinstance(each, str) else bytes(each)
+        elif isinstance(item, str | bytes | bytearray | memoryview):
+            payload = item.encode() if isinstance(item, str) else bytes(item)
             if (properties := message.properties) is not None:
                 properties = replace(properties, subscription_identifiers=(), topic_alias=None)
             yield Message(rule.topic, payload, message.qos, properties=properties)
         else:
-            text = f"a rule returned {type(each).__name__}; bytes, text or messages are right"
+            text = f"a rule returned {type(item).__name__}; return bytes, text or messages"
             raise TypeError(text)

@@ -1,9 +1,9 @@
-"""The client's side of the protocol: packet identifiers, acknowledgements, QoS 2 in both ways.
+"""The client side of the protocol: identifiers, acknowledgements, QoS 2 in both directions.
 
-Pure: packets in, packets and bytes out. It serves every client of ours, whatever carries its
-bytes: the link within the process and the bridge to a remote broker. A packet with an
-identifier is *in flight* from `expect` until `take` has seen its last acknowledgement. Messages
-that come are acknowledged by their owner, with `acknowledge`, once they are safe.
+Pure: packets in, packets and bytes out. It is used by all clients of this package: the local
+link and the bridge to a remote broker. A packet with an identifier is *in flight* from `expect`
+until `take` gets its last acknowledgement. The owner acknowledges a received message, with
+`acknowledge`, when the message is safe.
 """
 
 from contextlib import suppress
@@ -24,7 +24,7 @@ _LAST_ID: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a subscriber gets, and what may be published."""
+    """A message, received or to be published."""
 
     topic: str
     payload: bytes = b""
@@ -39,16 +39,16 @@ class Message:
 
     def packet(self, packet_id: int = 0) -> Publish:
         """Return the packet that publishes this message."""
-        about = self.topic, self.payload, self.qos, self.retain
-        return Publish(*about, packet_id=packet_id, properties=self.properties)
+        rest = self.topic, self.payload, self.qos, self.retain
+        return Publish(*rest, packet_id=packet_id, properties=self.properties)
 
 
 class Settled(NamedTuple, Generic[T]):
-    """A packet in flight has got its last acknowledgement.
+    """The last acknowledgement of a packet in flight has arrived.
 
     Attributes:
-        token: what `expect` was given.
-        codes: the reason codes, one or one for each filter.
+        token: the argument of `expect`.
+        codes: the reason codes, one or one per filter.
     """
 
     token: T
@@ -56,18 +56,18 @@ class Settled(NamedTuple, Generic[T]):
 
     @property
     def refusal(self) -> int:
-        """The reason code if the other side refused the packet, or its first filter; else 0."""
+        """The reason code if the packet, or its first filter, was refused; otherwise 0."""
         return self.codes[0] if self.codes[0] >= ReasonCode.UNSPECIFIED_ERROR else 0
 
 
 class ClientProtocol(Generic[T]):
-    """What one client has to remember between packets.
+    """The state of one client between packets.
 
     Attributes:
         version: of MQTT.
-        inflight: what stands for each packet in flight, by identifier, in the order sent.
-        released: identifiers of messages with QoS 2 that the other side has.
-        answers: packets to be written, in order; the owner takes them away.
+        inflight: the token of each packet in flight, by identifier, in the order of sending.
+        released: identifiers of QoS 2 messages that the other side has received.
+        answers: packets to be written, in order; see `take_answers`.
     """
 
     def __init__(self, version: int = V5) -> None:
@@ -79,13 +79,13 @@ class ClientProtocol(Generic[T]):
         self._received: set[int] = set()
 
     def expect(self, token: T) -> int:
-        """Return an identifier for a packet that is about to be sent.
+        """Allocate an identifier for a packet that is about to be sent.
 
         Raises:
             LinkClosed: all identifiers are in flight.
         """
         if len(self.inflight) >= _LAST_ID:
-            message = "65,535 packets wait for the router; wait for some of them"
+            message = "65,535 packets are unacknowledged; wait for some before sending more"
             raise LinkClosed(message)
         # Taken in one step of the interpreter: a finalizer may publish inside this call.
         while self.inflight.setdefault(packet_id := self.next_id(), token) is not token:
@@ -93,8 +93,8 @@ class ClientProtocol(Generic[T]):
         return packet_id
 
     def next_id(self) -> int:
-        """Return an identifier that no packet in flight has."""
-        return next(each for each in self._ids if each not in self.inflight)
+        """Return an identifier that is not in flight."""
+        return next(packet_id for packet_id in self._ids if packet_id not in self.inflight)
 
     def take_inflight(self) -> list[T]:
         """Take all tokens out, as nothing will be acknowledged any more."""
@@ -105,11 +105,12 @@ class ClientProtocol(Generic[T]):
         return taken[::-1]
 
     def take(self, packet: Packet) -> Packet | Settled[T] | None:
-        """Take a packet of the other side.
+        """Process a packet of the other side.
 
         Returns:
-            The packet, if there is something to do about it: a PUBLISH that has not come
-            before, or what is not an acknowledgement; or that a packet in flight is settled.
+            The packet if the owner must handle it: a PUBLISH that is not a duplicate, or a
+            packet that is not an acknowledgement. Or `Settled`, for the last acknowledgement of
+            a packet.
         """
         match packet:
             case Publish(qos=2, packet_id=packet_id):
@@ -133,13 +134,13 @@ class ClientProtocol(Generic[T]):
         return packet
 
     def _settle(self, packet_id: int, codes: tuple[int, ...]) -> Settled[T] | None:
-        """Take a packet out of those in flight."""
+        """Remove a packet from those in flight."""
         self.released.discard(packet_id)
         token = self.inflight.pop(packet_id, None)
         return None if token is None else Settled(token, codes)
 
     def acknowledge(self, packet: Publish) -> None:
-        """Answer a message that is safe."""
+        """Acknowledge a message that is safe."""
         if packet.qos:
             self.say((packets.PubAck if packet.qos == 1 else packets.PubRec)(packet.packet_id))
 
@@ -148,13 +149,13 @@ class ClientProtocol(Generic[T]):
         self.answers.append(encode(packet, self.version))
 
     def take_answers(self) -> bytes:
-        """Return the answers as bytes, and forget them."""
+        """Remove and return the answers as bytes."""
         answers, self.answers = self.answers, []
         return b"".join(answers)
 
     def begin_anew(self) -> None:
-        """Forget what only a session of the other side that is gone could tell."""
+        """Drop the state of a session that the other side has lost."""
         self._received.clear()
-        for packet_id in self.released:  # the messages had arrived
+        for packet_id in self.released:  # these messages have arrived
             self.inflight.pop(packet_id, None)
         self.released.clear()

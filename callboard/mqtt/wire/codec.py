@@ -1,16 +1,16 @@
-"""Packets to bytes and back, strict as both standards are.
+"""Encoding and decoding of packets, as strict as both standards.
 
-`decode` takes the body that `framing` finds behind a fixed header. It raises MalformedPacket
-when the bytes are not a packet, and ProtocolViolation when the packet says what is not allowed;
-both carry the reason code that ends the connection. `encode` refuses with InvalidPacket what
-`decode` would refuse.
+`decode` gets the body after the fixed header, which `framing` has parsed. It raises
+MalformedPacket if the bytes are not a packet, and ProtocolViolation if the packet is not
+allowed; both carry the reason code for the end of the connection. `encode` raises InvalidPacket
+for all packets that `decode` would refuse.
 
-What takes more than one packet to judge (is that identifier known? may this side send a
-CONNACK?) is not judged here. Neither are topic filters: an invalid one is refused in the SUBACK
-and does not end the connection.
+The codec does not check rules about several packets (is that identifier in use? may this side
+send a CONNACK?). Nor does it check topic filters: an invalid one is refused in the SUBACK and
+does not end the connection.
 
-This codec serves rare packets, clients and tests. The router takes runs of PUBLISH and
-acknowledgements from a chunk without making packets of them.
+This codec is for rare packets, clients and tests. The router parses runs of PUBLISH packets and
+acknowledgements directly in a chunk.
 """
 
 from collections.abc import Callable
@@ -33,14 +33,14 @@ from callboard.mqtt.wire.properties import Place, Properties, read_properties, w
 from callboard.mqtt.wire.reason_code import ReasonCode, return_code
 
 _PROTOCOL: Final = b"\x00\x04MQTT"
-#: A number of its own, as each packet is compared with it.
+#: An int, because each packet is compared with it and an enum is slower.
 _PUBLISH: Final = int(PacketType.PUBLISH)
-#: What follows the protocol's name in a CONNECT: its level, the flags, the keep-alive.
+#: The fields after the protocol name of a CONNECT: its level, the flags, the keep-alive.
 _CONNECT: Final = Struct(">BBH")
 _SHARE: Final = "$share/"
 #: Packets whose reserved flags are 2.
 _FLAGGED: Final = {PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}
-_CODES: Final = {Place[name]: said for name, said in codes.CODES.items()}
+_CODES: Final = {Place[name]: values for name, values in codes.CODES.items()}
 _CODES_V4: Final = {Place.CONNACK: codes.RETURN_CODES, Place.SUBACK: codes.SUBACK_RETURN_CODES}
 
 
@@ -48,11 +48,11 @@ def encode(packet: Packet, version: int) -> bytes:
     """Return a packet with its fixed header.
 
     Args:
-        packet: what to write.
+        packet: to encode.
         version: 4 or 5, of the connection.
 
     Raises:
-        InvalidPacket: a field does not fit, or the standard does not allow it there.
+        InvalidPacket: a field is too large, or the standard does not allow it there.
     """
     if type(packet) is Publish:
         first, body = _write_publish(packet, version)
@@ -63,16 +63,16 @@ def encode(packet: Packet, version: int) -> bytes:
 
 
 def decode(first_byte: int, body: bytes, version: int) -> Packet:
-    """Return the packet of a fixed header's first byte and the body behind it.
+    """Return the packet of a fixed header's first byte and a body.
 
     Args:
         first_byte: type and flags.
-        body: as many bytes as the remaining length said.
-        version: 4 or 5; a CONNECT says its own.
+        body: the bytes after the fixed header.
+        version: 4 or 5; a CONNECT contains its version.
 
     Raises:
         MalformedPacket: the bytes are not a packet.
-        ProtocolViolation: the packet is not allowed to say that.
+        ProtocolViolation: the packet is not allowed.
     """
     kind = first_byte >> 4
     flags = first_byte & 15
@@ -92,13 +92,13 @@ def decode(first_byte: int, body: bytes, version: int) -> Packet:
 
 
 def decode_packet(data: bytes, version: int) -> Packet:
-    """Return the packet that some bytes are, fixed header included; see `decode`."""
+    """Return the packet of some bytes, which include the fixed header; see `decode`."""
     return decode(data[0], data[body_start(data) :], version)
 
 
 def decode_all(chunk: bytes, version: int) -> list[Packet]:
-    """Return the packets of a chunk that holds whole ones only; see `decode`."""
-    return [decode_packet(each, version) for each in split_packets(chunk)]
+    """Return the packets of a chunk of whole packets; see `decode`."""
+    return [decode_packet(packet, version) for packet in split_packets(chunk)]
 
 
 def encode_refusal(version: int, reason: ReasonCode, text: str = "") -> bytes:
@@ -106,26 +106,29 @@ def encode_refusal(version: int, reason: ReasonCode, text: str = "") -> bytes:
 
     Args:
         version: of the client.
-        reason: why.
-        text: why, in words; the address of the other server if it is to use that.
+        reason: for the refusal.
+        text: the reason in words; for *use another server*, the address of that server.
     """
     if version < V5:
         return encode(packets.ConnAck(reason_code=return_code(reason)), V4)
     is_elsewhere = reason is ReasonCode.USE_ANOTHER_SERVER
-    said = Properties(
+    properties = Properties(
         reason_string=text or None, server_reference=text if is_elsewhere else None
     )
-    return encode(packets.ConnAck(reason_code=reason, properties=said), V5)
+    return encode(packets.ConnAck(reason_code=reason, properties=properties), V5)
 
 
-# --- how a packet is described; `_FORMS` at the end has them all ---
+# --- descriptions of packets; the table `_FORMS` is at the end ---
 
 _Read = Callable[[Reader, int, Place], Packet]
 _Write = Callable[[Any, int, Place], bytes]
 
 
 class _Form(NamedTuple):
-    """How one type of packet is written: its first byte, and what reads and writes a body."""
+    """The description of a packet type.
+
+    Its first byte, and functions to read and write a body.
+    """
 
     packet: type
     first: int
@@ -141,59 +144,59 @@ def _form(packet: type, read: _Read, write: _Write) -> _Form:
     return _Form(packet, kind << 4 | flags, Place(1 << kind), read, write)
 
 
-# --- what several packets have ---
+# --- common parts ---
 
 
-def _require(condition: object, what: str, problem: str) -> None:
-    """Refuse to write something."""
+def _require(condition: object, label: str, problem: str) -> None:
+    """Raise InvalidPacket unless a condition holds."""
     if not condition:
-        message = f"{what} is {problem}"
+        message = f"{label} is {problem}"
         raise InvalidPacket(message)
 
 
 def _violates(condition: object, message: str, *reason: ReasonCode) -> None:
-    """Refuse what a packet says."""
+    """Raise ProtocolViolation if a condition holds."""
     if condition:
         raise ProtocolViolation(message, *reason)
 
 
 def _is_malformed(condition: object, message: str) -> None:
-    """Refuse bytes that are no packet."""
+    """Raise MalformedPacket if a condition holds."""
     if condition:
         raise MalformedPacket(message)
 
 
 def _allowed(version: int, place: Place) -> frozenset[int]:
-    """Return the reason codes that a packet may say."""
+    """Return the reason codes that are allowed in a packet."""
     return _CODES[place] if version >= V5 else _CODES_V4[place]
 
 
 def _read_code(reader: Reader, version: int, place: Place) -> int:
-    """Read a reason code that this packet may say."""
+    """Read a reason code, which must be allowed in this packet."""
     code = reader.byte()
     if code not in _allowed(version, place):
-        message = f"a {place.name} says 0x{code:02x}, which it may not"
+        message = f"0x{code:02x} is not a reason code of a {place.name}"
         raise ProtocolViolation(message)
     return code
 
 
 def _write_code(code: int, version: int, place: Place) -> bytes:
-    """Write a reason code that this packet may say."""
+    """Write a reason code, which must be allowed in this packet."""
     is_allowed = code in _allowed(version, place)
-    _require(is_allowed, f"0x{code:02x}", f"nothing that a {place.name} may say")
+    _require(is_allowed, f"0x{code:02x}", f"not a reason code of a {place.name}")
     return bytes((code,))
 
 
 def _read_some_properties(reader: Reader, version: int, place: Place) -> Properties | None:
-    """Read properties where the version has them."""
+    """Read properties if the version has them."""
     return read_properties(reader, place) if version >= V5 else None
 
 
 def _write_some_properties(properties: Properties | None, version: int, place: Place) -> bytes:
-    """Write properties where the version has them."""
+    """Write properties if the version has them."""
     if version >= V5:
         return write_properties(properties, place)
-    _require(properties is None, "a property", "not known to MQTT 3.1.1")
+    _require(properties is None, "a property", "not possible in MQTT 3.1.1")
     return b""
 
 
@@ -209,17 +212,17 @@ def _write_id(packet_id: int) -> bytes:
     return write_number(packet_id, 2, "the packet identifier", 1)
 
 
-def _read_topic(reader: Reader, what: str) -> str:
-    """Read the name of a topic; it may be empty here."""
+def _read_topic(reader: Reader, label: str) -> str:
+    """Read a topic name; it may be empty here."""
     topic = reader.string()
     if "#" in topic or "+" in topic:
-        message = f"the topic of a {what} has a wildcard in it: {topic[:80]!r}"
+        message = f"the topic of a {label} contains a wildcard: {topic[:80]!r}"
         raise ProtocolViolation(message, ReasonCode.TOPIC_NAME_INVALID)
     return topic
 
 
 def _write_topic(topic: str, *, alias: object = None) -> bytes:
-    """Write the name of a topic, which only an alias may stand for."""
+    """Write a topic name; it may be empty if there is an alias."""
     _require(topic or alias, "the topic", "empty")
     _require("#" not in topic and "+" not in topic, f"the topic {topic[:80]!r}", "a filter")
     return write_string(topic, "the topic")
@@ -229,7 +232,7 @@ def _write_topic(topic: str, *, alias: object = None) -> bytes:
 
 
 def _read_publish(flags: int, body: bytes, version: int) -> Publish:
-    """Read a PUBLISH, whose flags are not reserved."""
+    """Read a PUBLISH; its flags have a meaning."""
     qos = flags >> 1 & 3
     dup = bool(flags & 8)
     if qos == 3 or (dup and not qos):
@@ -240,7 +243,7 @@ def _read_publish(flags: int, body: bytes, version: int) -> Publish:
     packet_id = _read_id(reader) if qos else 0
     properties = _read_some_properties(reader, version, Place.PUBLISH)
     if not topic and (properties is None or properties.topic_alias is None):
-        message = "a PUBLISH has neither a topic nor an alias of one"
+        message = "a PUBLISH has neither a topic nor a topic alias"
         reason = ReasonCode.TOPIC_NAME_INVALID if version < V5 else ReasonCode.PROTOCOL_ERROR
         raise ProtocolViolation(message, reason)
     return Publish(topic, reader.rest(), qos, bool(flags & 1), dup, packet_id, properties)
@@ -250,7 +253,7 @@ def _write_publish(packet: Publish, version: int) -> tuple[int, bytes]:
     """Return the first byte and the body of a PUBLISH."""
     qos, properties = packet.qos, packet.properties
     _require(qos in {0, 1, 2}, f"QoS {qos}", "not 0, 1 or 2")
-    _require(qos or not packet.dup, "a second try", "impossible with QoS 0")
+    _require(qos or not packet.dup, "a retransmission", "impossible with QoS 0")
     _require(bool(qos) == bool(packet.packet_id), "the packet identifier", "for QoS 1 and 2")
     head = _write_topic(packet.topic, alias=properties and properties.topic_alias)
     if qos:
@@ -260,23 +263,23 @@ def _write_publish(packet: Publish, version: int) -> tuple[int, bytes]:
     return first, head + packet.payload
 
 
-# --- CONNECT and its answer ---
+# --- CONNECT and CONNACK ---
 
 
 def _read_connect(reader: Reader, _version: int, place: Place) -> packets.Connect:
-    """Read a CONNECT, which says its own version."""
+    """Read a CONNECT, which contains its version."""
     name = "MQTT" if reader.passes(_PROTOCOL) else reader.string()
     version, flags, keep_alive = reader.unpack(_CONNECT)
     if name != "MQTT" or not V4 <= version <= V5:
         message = (
-            f"protocol {name[:20]!r} level {version}; MQTT 4 (3.1.1) and 5 are spoken here"
+            f"protocol {name[:20]!r} level {version}; this router speaks MQTT 4 (3.1.1) and 5"
         )
         raise ProtocolViolation(message, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
     if flags & 1:
         message = "the reserved flag of a CONNECT is set"
         raise MalformedPacket(message)
     if version < V5 and flags & 0xC0 == 0x40:
-        message = "a CONNECT has a password and no user name, which MQTT 3.1.1 does not allow"
+        message = "a CONNECT has a password without a user name, which MQTT 3.1.1 forbids"
         raise ProtocolViolation(message)
     properties = _read_some_properties(reader, version, place)
     client_id = reader.string()
@@ -284,8 +287,8 @@ def _read_connect(reader: Reader, _version: int, place: Place) -> packets.Connec
     username = reader.string() if flags & 0x80 else None
     password = reader.binary() if flags & 0x40 else None
     is_new = bool(flags & 2)
-    shown = (username, password, will)
-    return packets.Connect(client_id, is_new, keep_alive, *shown, version, properties)
+    rest = (username, password, will)
+    return packets.Connect(client_id, is_new, keep_alive, *rest, version, properties)
 
 
 def _write_connect(packet: packets.Connect, version: int, place: Place) -> bytes:
@@ -295,7 +298,7 @@ def _write_connect(packet: packets.Connect, version: int, place: Place) -> bytes
     will, username, password = packet.will, packet.username, packet.password
     is_named, is_secret = username is not None, password is not None
     is_allowed = is_named or not is_secret or version >= V5
-    _require(is_allowed, "a password", "nothing without a user name")
+    _require(is_allowed, "a password", "not possible without a user name")
     flags = is_named << 7 | is_secret << 6 | packet.clean_start << 1
     if will is not None:
         _require(will.qos in {0, 1, 2}, f"QoS {will.qos}", "not 0, 1 or 2")
@@ -339,23 +342,23 @@ def _read_connack(reader: Reader, version: int, place: Place) -> packets.ConnAck
     flags = reader.byte()
     _is_malformed(flags > 1, f"the reserved flags of a CONNACK are {flags:08b}")
     code = _read_code(reader, version, place)
-    _violates(flags and code, f"a CONNACK refuses with 0x{code:02x} and has a session")
+    _violates(flags and code, f"a CONNACK refuses with 0x{code:02x}, but has a session")
     return packets.ConnAck(bool(flags), code, _read_some_properties(reader, version, place))
 
 
 def _write_connack(packet: packets.ConnAck, version: int, place: Place) -> bytes:
     code = _write_code(packet.reason_code, version, place)
     is_allowed = not packet.reason_code or not packet.session_present
-    _require(is_allowed, "a session", "not there when refused")
+    _require(is_allowed, "session_present", "impossible in a refusal")
     head = bytes((packet.session_present,)) + code
     return head + _write_some_properties(packet.properties, version, place)
 
 
-# --- acknowledgements, DISCONNECT and AUTH: a reason that the end may leave out ---
+# --- acknowledgements, DISCONNECT and AUTH: an optional reason code and properties ---
 
 
 def _read_reason(reader: Reader, version: int, place: Place) -> tuple[int, Properties | None]:
-    """Read a reason code and properties, either of which may be left out."""
+    """Read a reason code and properties, both optional."""
     if version < V5:
         return 0, None
     code = _read_code(reader, version, place) if reader.left else 0
@@ -365,20 +368,20 @@ def _read_reason(reader: Reader, version: int, place: Place) -> tuple[int, Prope
 def _write_reason(
     packet: packets.Ack | packets.Disconnect | packets.Auth, version: int, place: Place
 ) -> bytes:
-    """Write a reason code and properties, leaving out what says nothing."""
+    """Write a reason code and properties; omit defaults at the end."""
     code, properties = packet.reason_code, packet.properties
     if version < V5:
-        _require(not code and properties is None, "a reason", "not known to MQTT 3.1.1")
+        _require(not code and properties is None, "a reason", "not possible in MQTT 3.1.1")
         return b""
-    written = write_properties(properties, place)
+    encoded = write_properties(properties, place)
     head = _write_code(code, version, place)
-    if written != b"\0":
-        return head + written
+    if encoded != b"\0":
+        return head + encoded
     return head if code else b""
 
 
 def _ack_form(packet: type[packets.Ack]) -> _Form:
-    """Return the description of the acknowledgements of one class."""
+    """Return the description of a class of acknowledgements."""
 
     def read(reader: Reader, version: int, place: Place) -> Packet:
         return packet(_read_id(reader), *_read_reason(reader, version, place))
@@ -397,16 +400,16 @@ def _read_disconnect(reader: Reader, version: int, place: Place) -> packets.Disc
 def _read_auth(reader: Reader, version: int, place: Place) -> packets.Auth:
     code, properties = _read_reason(reader, version, place)
     lacks_method = properties is None or properties.authentication_method is None
-    problem = f"an AUTH says 0x{code:02x} and has no authentication_method"
+    problem = f"an AUTH with 0x{code:02x} lacks the property authentication_method"
     _violates(code and lacks_method, problem)
     return packets.Auth(code, properties)
 
 
 def _write_auth(packet: packets.Auth, version: int, place: Place) -> bytes:
-    _require(version >= V5, "an AUTH", "not known to MQTT 3.1.1")
+    _require(version >= V5, "an AUTH", "not possible in MQTT 3.1.1")
     method = packet.properties and packet.properties.authentication_method
     is_allowed = not packet.reason_code or method is not None
-    _require(is_allowed, "an AUTH", "nothing without a method")
+    _require(is_allowed, "an AUTH", "not possible without a method")
     return _write_reason(packet, version, place)
 
 
@@ -423,29 +426,29 @@ def _list_form(
 
     def read(reader: Reader, version: int, place: Place) -> Packet:
         packet_id = _read_id(reader)
-        if version < V5 and place is Place.UNSUBACK:  # which has nothing else there
+        if version < V5 and place is Place.UNSUBACK:  # only an identifier in MQTT 3.1.1
             return packets.UnsubAck(packet_id)
         properties = _read_some_properties(reader, version, place)
         entries = []
         while reader.left:
             entries.append(read_entry(reader, version, place))
-        _violates(not entries, f"a {place.name} has nothing in it")
+        _violates(not entries, f"the list of a {place.name} is empty")
         return packet(packet_id, tuple(entries), properties)
 
     def write(packet: Any, version: int, place: Place) -> bytes:
         head, entries = _write_id(packet.packet_id), getattr(packet, entries_name)
         if version < V5 and place is Place.UNSUBACK:
-            _require(not entries, "a reason", "not known to MQTT 3.1.1")
+            _require(not entries, "a reason", "not possible in MQTT 3.1.1")
             return head
         _require(entries, f"the list of a {place.name}", "empty")
         head += _write_some_properties(packet.properties, version, place)
-        return head + b"".join([write_entry(each, version, place) for each in entries])
+        return head + b"".join([write_entry(entry, version, place) for entry in entries])
 
     return _form(packet, read, write)
 
 
 def _read_subscription(reader: Reader, version: int, _place: Place) -> packets.Subscription:
-    """Read a filter with its options."""
+    """Read a filter and its options."""
     topic_filter = reader.string()
     options = reader.byte()
     qos = options & 3
@@ -455,23 +458,23 @@ def _read_subscription(reader: Reader, version: int, _place: Place) -> packets.S
     no_local = bool(options & 4)
     handling = options >> 4 & 3
     _is_malformed(options & 0xC0, f"the reserved options of a SUBSCRIBE are {options:08b}")
-    asked = f"a SUBSCRIBE asks for QoS {qos} and retain handling {handling}"
-    _violates(3 in {qos, handling}, asked)
+    problem = f"a SUBSCRIBE asks for QoS {qos} and retain handling {handling}"
+    _violates(3 in {qos, handling}, problem)
     if no_local and topic_filter.startswith(_SHARE):
-        message = f"a SUBSCRIBE has no-local with the shared {topic_filter[:80]!r}"
+        message = f"a SUBSCRIBE has no-local for the shared {topic_filter[:80]!r}"
         raise ProtocolViolation(message)
     return packets.Subscription(topic_filter, qos, no_local, bool(options & 8), handling)
 
 
-def _write_subscription(each: packets.Subscription, version: int, _place: Place) -> bytes:
-    """Write a filter with its options."""
-    _require(each.qos in {0, 1, 2}, f"QoS {each.qos}", "not 0, 1 or 2")
-    options = each.no_local << 2 | each.retain_as_published << 3 | each.retain_handling << 4
-    _require(version >= V5 or not options, "an option", "not known to MQTT 3.1.1")
-    _require(each.retain_handling in {0, 1, 2}, "the retain handling", "not 0, 1 or 2")
-    is_shared = each.topic_filter.startswith(_SHARE)
-    _require(not (is_shared and each.no_local), "no-local", "not for shared filters")
-    return _write_filter(each.topic_filter) + bytes((options | each.qos,))
+def _write_subscription(entry: packets.Subscription, version: int, _place: Place) -> bytes:
+    """Write a filter and its options."""
+    _require(entry.qos in {0, 1, 2}, f"QoS {entry.qos}", "not 0, 1 or 2")
+    options = entry.no_local << 2 | entry.retain_as_published << 3 | entry.retain_handling << 4
+    _require(version >= V5 or not options, "an option", "not possible in MQTT 3.1.1")
+    _require(entry.retain_handling in {0, 1, 2}, "the retain handling", "not 0, 1 or 2")
+    is_shared = entry.topic_filter.startswith(_SHARE)
+    _require(not (is_shared and entry.no_local), "no-local", "impossible for shared filters")
+    return _write_filter(entry.topic_filter) + bytes((options | entry.qos,))
 
 
 def _read_filter(reader: Reader, *_: object) -> str:

@@ -1,16 +1,16 @@
-"""What can go wrong with MQTT, under callboard's one root.
+"""The errors of MQTT, below the root of all callboard errors.
 
 CallboardError
 └── MqttError
-    ├── ListenError               a port cannot be opened, or its address is none  (OSError)
-    ├── JournalFailed             the directory of a router is of no use        (OSError)
-    ├── RouterClosed              the router does not run                    (RuntimeError)
-    ├── LinkClosed                a client of ours is not connected any more (ConnectionError)
-    ├── Refused                   a router did not take what a client of ours sent
-    ├── InvalidPacket             this side made a packet that may not be sent   (ValueError)
-    └── RemoteMqttError           the other side broke a rule; `reason_code` says which
-        ├── MalformedPacket       its bytes cannot be read                       (ValueError)
-        └── ProtocolViolation     they can be read, and are not allowed
+    ├── ListenError               a port cannot be opened, or its address is invalid (OSError)
+    ├── JournalFailed             the directory of a router cannot be used         (OSError)
+    ├── RouterClosed              the router is not running                   (RuntimeError)
+    ├── LinkClosed                a client of this package is disconnected (ConnectionError)
+    ├── Refused                   a router refused a packet of a client of this package
+    ├── InvalidPacket             this side made a packet that must not be sent (ValueError)
+    └── RemoteMqttError           the other side broke the protocol; see `reason_code`
+        ├── MalformedPacket       its bytes cannot be parsed                    (ValueError)
+        └── ProtocolViolation     they can be parsed, but are not allowed
 """
 
 from callboard.kernel.errors import CallboardError
@@ -34,11 +34,11 @@ class RouterClosed(MqttError, RuntimeError):
 
 
 class LinkClosed(MqttError, ConnectionError):
-    """The link with the router is over; the text says why."""
+    """The link with the router is closed; the text says why."""
 
 
 class Refused(MqttError):
-    """The router said no; `reason_code` says why."""
+    """The router refused a packet; `reason_code` says why."""
 
     def __init__(self, message: str, reason_code: int) -> None:
         super().__init__(message)
@@ -46,11 +46,11 @@ class Refused(MqttError):
 
 
 class InvalidPacket(MqttError, ValueError):
-    """A packet of ours breaks a rule of the standard; nothing was sent."""
+    """A packet of this side violates the standard; nothing was sent."""
 
 
 class RemoteMqttError(MqttError):
-    """The other side broke a rule: the connection ends with `reason_code`."""
+    """The other side violated the protocol: the connection ends with `reason_code`."""
 
     reason_code = ReasonCode.PROTOCOL_ERROR
 
@@ -60,10 +60,10 @@ class RemoteMqttError(MqttError):
 
 
 class MalformedPacket(RemoteMqttError, ValueError):
-    """The bytes are no packet of the standard."""
+    """The bytes are not a packet of the standard."""
 
     reason_code = ReasonCode.MALFORMED_PACKET
 
 
 class ProtocolViolation(RemoteMqttError):
-    """A packet that can be read says what the standard does not allow there."""
+    """A well-formed packet that the standard does not allow there."""

@@ -1,11 +1,11 @@
-"""The field types of MQTT (MQTT 5, section 1.5): read from a body, and written.
+"""The field types of MQTT (MQTT 5, section 1.5): reading them from a body, and writing them.
 
 | type | bytes |
 |---|---|
 | byte, two byte and four byte integer | big-endian |
 | variable byte integer | 7 bits a byte, low ones first; the fewest bytes, at most 4 |
-| binary data | two byte length, then that many bytes |
-| UTF-8 string | as binary data; no surrogates, no U+0000 |
+| binary data | two byte length, then the bytes |
+| UTF-8 string | like binary data; no surrogates, no U+0000 |
 | string pair | two strings |
 """
 
@@ -14,14 +14,14 @@ from typing import Final
 
 from callboard.mqtt.wire.errors import InvalidPacket, MalformedPacket
 
-#: The largest variable byte integer, and so the longest body of a packet in bytes.
+#: The largest variable byte integer, which is also the longest body of a packet in bytes.
 MAX_VARIABLE: Final = 268_435_455
 #: The longest string or binary field in bytes.
 MAX_LENGTH: Final = 65_535
 
 
 class Reader:
-    """Takes fields from the front of a body; a missing byte is a malformed packet."""
+    """Reads the fields of a body in order; a missing byte makes the packet malformed."""
 
     __slots__ = ("_body", "_end", "position")
 
@@ -32,14 +32,14 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """Bytes that were not read yet."""
+        """The number of unread bytes."""
         return self._end - self.position
 
     def take(self, count: int) -> bytes:
         """Return the next `count` bytes."""
         start = self.position
         if count > self._end - start:
-            message = f"a field of {count} bytes has {self._end - start} left in its packet"
+            message = f"a field of {count} bytes exceeds the {self._end - start} bytes left"
             raise MalformedPacket(message)
         self.position = start + count
         return self._body[start : self.position]
@@ -61,7 +61,7 @@ class Reader:
         return self._body[start] << 8 | self._body[start + 1]
 
     def passes(self, expected: bytes) -> bool:
-        """Return whether the next bytes are these; reads past them then."""
+        """Skip the next bytes if they are the expected ones; return whether they were."""
         if not self._body.startswith(expected, self.position):
             return False
         self.position += len(expected)
@@ -72,17 +72,20 @@ class Reader:
         return int.from_bytes(self.take(4), "big")
 
     def variable(self) -> int:
-        """Return a variable byte integer; one byte too many is an error here (MQTT 5 only)."""
+        """Return a variable byte integer.
+
+        A longer encoding than needed is an error (MQTT 5).
+        """
         value = 0
         for shift in (0, 7, 14, 21):
             byte = self.byte()
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 if shift and not byte:
-                    message = f"the number {value} takes more bytes than it needs"
+                    message = f"the number {value} is encoded in more bytes than needed"
                     raise MalformedPacket(message)
                 return value
-        message = "a variable byte integer goes on after 4 bytes"
+        message = "a variable byte integer has more than 4 bytes"
         raise MalformedPacket(message)
 
     def binary(self) -> bytes:
@@ -102,7 +105,7 @@ class Reader:
         return read_text(self.binary())
 
     def unpack(self, layout: Struct) -> tuple[int, ...]:
-        """Return the integers of some fields of fixed sizes."""
+        """Return the integers of some fields with fixed sizes."""
         start = self.position
         end = start + layout.size
         if end > self._end:
@@ -111,7 +114,7 @@ class Reader:
         return layout.unpack_from(self._body, start)
 
     def rest(self) -> bytes:
-        """Return everything that is left."""
+        """Return all unread bytes."""
         return self.take(self.left)
 
     def close(self) -> None:
@@ -122,37 +125,37 @@ class Reader:
 
 
 def read_text(data: bytes) -> str:
-    """Return what the bytes of a UTF-8 string say.
+    """Decode the bytes of a UTF-8 string.
 
     Raises:
-        MalformedPacket: they are ill-formed (MQTT 5, 1.5.4-1), or have U+0000 in them.
+        MalformedPacket: they are not valid UTF-8 (MQTT 5, 1.5.4-1), or contain U+0000.
     """
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        message = f"a string is no UTF-8 at byte {error.start}: {data[:40]!r}"
+        message = f"a string is not UTF-8 at byte {error.start}: {data[:40]!r}"
         raise MalformedPacket(message) from None
     if "\0" in text:
-        message = f"a string has U+0000 in it: {data[:40]!r}"
+        message = f"a string contains U+0000: {data[:40]!r}"
         raise MalformedPacket(message)
     return text
 
 
-def write_number(value: int, size: int, what: str, minimum: int = 0) -> bytes:
-    """Return an integer of `size` bytes.
+def write_number(value: int, size: int, label: str, minimum: int = 0) -> bytes:
+    """Encode an integer in `size` bytes.
 
     Raises:
         InvalidPacket: it does not fit, or is below `minimum`.
     """
     limit = (1 << 8 * size) - 1
     if not minimum <= value <= limit:
-        message = f"{what} is {value}, which is not in {minimum}…{limit}"
+        message = f"{label} is {value}, which is not in {minimum}…{limit}"
         raise InvalidPacket(message)
     return value.to_bytes(size, "big")
 
 
 def write_variable(value: int) -> bytes:
-    """Return a variable byte integer.
+    """Encode a variable byte integer.
 
     Raises:
         InvalidPacket: it is negative, or above 268,435,455.
@@ -167,29 +170,29 @@ def write_variable(value: int) -> bytes:
     return bytes((value & 0x7F | 0x80,)) + write_variable(value >> 7)
 
 
-def write_binary(data: bytes, what: str) -> bytes:
-    """Return binary data with its length.
+def write_binary(data: bytes, label: str) -> bytes:
+    """Encode binary data with its length.
 
     Raises:
         InvalidPacket: it is longer than 65,535 bytes.
     """
     if len(data) > MAX_LENGTH:
-        message = f"{what} has {len(data)} bytes, which is above {MAX_LENGTH}"
+        message = f"{label} has {len(data)} bytes; at most {MAX_LENGTH} are allowed"
         raise InvalidPacket(message)
     return len(data).to_bytes(2, "big") + data
 
 
-def write_string(text: str, what: str) -> bytes:
-    """Return a UTF-8 string with its length.
+def write_string(text: str, label: str) -> bytes:
+    """Encode a UTF-8 string with its length.
 
     Raises:
-        InvalidPacket: it is too long, has U+0000 or a surrogate in it.
+        InvalidPacket: it is too long, or contains U+0000 or a surrogate.
     """
     if "\0" in text:
-        message = f"{what} has U+0000 in it: {text[:40]!r}"
+        message = f"{label} contains U+0000: {text[:40]!r}"
         raise InvalidPacket(message)
     try:
-        return write_binary(text.encode(), what)
+        return write_binary(text.encode(), label)
     except UnicodeEncodeError:
-        message = f"{what} has a surrogate in it: {text[:40]!r}"
+        message = f"{label} contains a surrogate: {text[:40]!r}"
         raise InvalidPacket(message) from None

@@ -1,4 +1,4 @@
-"""Where packets end in a run of bytes: one look at a whole read, no packet is made.
+"""Packet boundaries in a run of bytes: a whole read is scanned once, without making packets.
 
 The fixed header of a packet is a byte with type and flags, then the length of the rest as a
 variable byte integer (section 2.1 of both standards).
@@ -11,23 +11,23 @@ from callboard.mqtt.wire.errors import MalformedPacket, ProtocolViolation, Remot
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.support.dataclass import dataclass
 
-#: Bytes of one packet, header included.
+#: Bytes of one packet, including the header.
 PACKET_SIZE: Final = 1 << 20
-#: Packets handed on at a time: no client keeps the others waiting longer than this takes.
+#: Packets passed on at once; bounds the time for which one client delays the others.
 PACKETS_PER_READ: Final = 10_000
-#: More packets than a read holds.
+#: A number of packets that no read can hold.
 UNLIMITED: Final = 1 << 62
-#: Bytes from which on the length of a packet takes more than one.
+#: The size of a packet from which its length field has more than one byte.
 SHORT: Final = 0x80 + 2
-#: Packets that a read must hold before a look for a run of equal lengths pays.
+#: Packets of equal length that must fit into the rest before a search for a run is worthwhile.
 _SMALL_RUN: Final = 8
 
 
 class Frames(NamedTuple):
-    """What a read holds: `packets` whole ones up to `end`; then part of one, or nothing.
+    """The content of a read: `packets` whole packets up to `end`, then perhaps part of one.
 
-    `need` is how many bytes that part has when it is whole, 0 while that is not known, and -1
-    when it breaks a rule: looking again from `end` says which.
+    `need` is the size of that packet; 0 if it is not known yet; -1 if the packet is invalid,
+    which a second call from `end` reports.
     """
 
     end: int
@@ -40,18 +40,18 @@ def find_frames(
 ) -> Frames:
     """Find the end of the last whole packet.
 
-    What is wrong behind a good packet is told by `need`, and raised when it comes first: the
-    good ones are to be handed on before the connection ends.
+    An invalid packet is reported by `need` if valid ones precede it, so that they are passed on
+    before the connection ends. It raises an error if it is the first.
 
     Args:
-        data: bytes that start at the start of a packet.
-        limit: the most bytes of one packet, header included.
-        minimal: whether a length may not take more bytes than it needs (MQTT 5, 1.5.5-1).
+        data: bytes that begin with a packet.
+        limit: the most bytes of one packet, including the header.
+        minimal: whether a length must have the shortest encoding (MQTT 5, 1.5.5-1).
         most: packets after which to stop.
 
     Raises:
-        MalformedPacket: a length goes on after four bytes, or takes more than it needs.
-        ProtocolViolation: a packet is above the limit; its reason code is *packet too large*.
+        MalformedPacket: a length has more than four bytes, or is not the shortest.
+        ProtocolViolation: a packet is above the limit; the reason code is *packet too large*.
     """
     size = len(data)
     position = count = 0
@@ -68,7 +68,7 @@ def find_frames(
             else:
                 step = _long_step(data, position, minimal=minimal)
             if step > limit:
-                message = f"a packet of {step} bytes is above the limit of {limit}"
+                message = f"a packet of {step} bytes exceeds the limit of {limit}"
                 raise ProtocolViolation(message, ReasonCode.PACKET_TOO_LARGE)
             if size - position < step:
                 return Frames(position, count, step)
@@ -84,10 +84,10 @@ def find_frames(
 
 
 def _equal_run(data: bytes | bytearray, start: int, step: int) -> int:
-    """Return how many packets of one length and one first byte follow each other, at least 1.
+    """Return the length of a run of packets with equal size and first byte, at least 1.
 
-    Such a run is what a busy publisher sends. Two slices with a stride compare all of their
-    headers at once: each header stands where the one before it says that it ends.
+    A busy publisher sends such runs. Two slices with a stride compare all headers at once: in a
+    run every header is exactly where the size of the one before it says.
     """
     most = (len(data) - start) // step
     stop = start + most * step
@@ -98,17 +98,17 @@ def _equal_run(data: bytes | bytearray, start: int, step: int) -> int:
 
 
 def _long_step(data: bytes | bytearray, position: int, *, minimal: bool) -> int:
-    """Return the size of a packet whose length takes two bytes or more."""
+    """Return the size of a packet whose length field has two bytes or more."""
     length = data[position + 1] & 0x7F
     for index, shift in ((2, 7), (3, 14), (4, 21)):
         byte = data[position + index]
         length |= (byte & 0x7F) << shift
         if byte < 0x80:
             if not byte and minimal:
-                message = f"the length {length} of a packet takes more bytes than it needs"
+                message = f"the length {length} of a packet has more bytes than needed"
                 raise MalformedPacket(message)
             return length + index + 1
-    message = "the length of a packet goes on after 4 bytes"
+    message = "the length of a packet has more than 4 bytes"
     raise MalformedPacket(message)
 
 
@@ -127,7 +127,7 @@ def packet_end(data: bytes, start: int = 0) -> int:
 
 
 def split_packets(chunk: bytes) -> Iterator[bytes]:
-    """Return the packets of a chunk that holds whole ones only."""
+    """Return the packets of a chunk of whole packets."""
     position = 0
     while position < len(chunk):
         end = packet_end(chunk, position)
@@ -137,18 +137,18 @@ def split_packets(chunk: bytes) -> Iterator[bytes]:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Deframer:
-    """Whole packets out of one connection's reads, which end anywhere.
+    """Splits the reads of one connection, which may end anywhere, into whole packets.
 
-    A read is looked at once. Where it ends with a packet, which is nearly always, its bytes are
-    handed on as they came.
+    A read is scanned once. If it ends with a packet, as nearly always, its bytes are passed on
+    without a copy.
 
     Attributes:
-        packet_size: the most bytes of one packet, header included.
-        packets_per_read: the most packets handed on at once.
-        is_full: there may be more to say: `receive(b"")` hands on more packets, or raises.
-        packets: handed on in the last call.
-        minimal: see `find_frames`; set once the version is known.
-        rest: the part of a packet that came last; None as long as reads ended with packets.
+        packet_size: the most bytes of one packet, including the header.
+        packets_per_read: the most packets passed on at once.
+        is_full: whether `receive(b"")` may return more packets, or raise an error.
+        packets: passed on in the last call.
+        minimal: see `find_frames`; set when the version is known.
+        rest: the incomplete packet; None until a read ends within one.
     """
 
     packet_size: int = PACKET_SIZE
@@ -160,10 +160,10 @@ class Deframer:
     _need: int = 0
 
     def receive(self, data: bytes) -> bytes:
-        """Take what was read; returns whole packets, none or many.
+        """Add the bytes of a read; return whole packets, none or many.
 
         Raises:
-            MalformedPacket: the bytes are no packets.
+            MalformedPacket: the bytes are not packets.
             ProtocolViolation: a packet is too large.
         """
         rest = self.rest

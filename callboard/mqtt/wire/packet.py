@@ -1,7 +1,8 @@
 """The packets of MQTT 3.1.1 and 5, one class each.
 
-Both versions share the classes: in a packet of 3.1.1 `properties` is None, and what only MQTT 5
-knows has its default. The field `version` of a CONNECT is the version of the whole connection.
+Both versions share the classes: in a packet of 3.1.1 `properties` is None, and fields that only
+MQTT 5 has keep their defaults. The field `version` of a CONNECT is the version of the whole
+connection.
 """
 
 import enum
@@ -38,7 +39,7 @@ class PacketType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Will:
-    """What the server publishes when the connection ends without a DISCONNECT."""
+    """The message that the server publishes if the connection ends without a DISCONNECT."""
 
     topic: str
     payload: bytes
@@ -51,7 +52,7 @@ class Will:
 class Connect:
     """The first packet of a client; `keep_alive` is in seconds, 0 is none.
 
-    Not frozen, as a router makes one for each connection: that takes half the time.
+    Not frozen, because a router makes one for each connection, and that takes half the time.
     """
 
     client_id: str
@@ -66,7 +67,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class ConnAck:
-    """The answer to a CONNECT; 3.1.1 has return codes of its own in `reason_code`."""
+    """The answer to a CONNECT; for 3.1.1 `reason_code` has one of its return codes."""
 
     session_present: bool = False
     reason_code: int = 0
@@ -75,7 +76,7 @@ class ConnAck:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """A message; `packet_id` is 0 with QoS 0 and only then."""
+    """A message; `packet_id` is 0 exactly if the QoS is 0."""
 
     topic: str
     payload: bytes = b""
@@ -107,17 +108,17 @@ class PubRec(Ack):
 
 @dataclass(frozen=True, slots=True)
 class PubRel(Ack):
-    """The sender has forgotten the message: second half of a QoS 2 delivery."""
+    """The sender has dropped the message: second half of a QoS 2 delivery."""
 
 
 @dataclass(frozen=True, slots=True)
 class PubComp(Ack):
-    """The receiver has forgotten the packet identifier: a QoS 2 delivery is over."""
+    """The receiver has dropped the packet identifier: a QoS 2 delivery is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One filter of a SUBSCRIBE with its options; 3.1.1 has `qos` alone."""
+    """One filter of a SUBSCRIBE with its options; 3.1.1 has only `qos`."""
 
     topic_filter: str
     qos: int = 0
@@ -128,7 +129,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Asks for the messages of one filter or several."""
+    """Requests the messages of one or several filters."""
 
     packet_id: int
     subscriptions: tuple[Subscription, ...]
@@ -146,7 +147,7 @@ class SubAck:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Takes filters back."""
+    """Ends the subscriptions of one or several filters."""
 
     packet_id: int
     topic_filters: tuple[str, ...]
@@ -155,7 +156,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class UnsubAck:
-    """The answer to an UNSUBSCRIBE; 3.1.1 has no codes in it."""
+    """The answer to an UNSUBSCRIBE; without codes in 3.1.1."""
 
     packet_id: int
     reason_codes: tuple[int, ...] = ()
@@ -164,17 +165,17 @@ class UnsubAck:
 
 @dataclass(frozen=True, slots=True)
 class PingReq:
-    """The client is there."""
+    """Shows that the client is alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class PingResp:
-    """So is the server."""
+    """Shows that the server is alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """The last packet of a side; in 3.1.1 only of the client, and without a reason."""
+    """The last packet of a side; in 3.1.1 only clients send it, and without a reason."""
 
     reason_code: int = 0
     properties: Properties | None = None
@@ -188,7 +189,7 @@ class Auth:
     properties: Properties | None = None
 
 
-#: What subscribes or unsubscribes, and its answers.
+#: SUBSCRIBE, UNSUBSCRIBE, and their answers.
 Subscribing = Subscribe | SubAck | Unsubscribe | UnsubAck
 _OfConnection = Connect | ConnAck | PingReq | PingResp | Disconnect | Auth
 #: Any packet.

@@ -1,8 +1,8 @@
-"""The properties of MQTT 5 (section 2.2.2): names, types, and which packet may have which.
+"""The properties of MQTT 5 (section 2.2.2): names, types, and the packets that may have them.
 
-On the wire: a variable byte integer with the length of what follows, then identifier and value
-of each property. All but user properties, and subscription identifiers in a PUBLISH, appear
-at most once.
+On the wire: the length of the properties as a variable byte integer, then identifier and value
+of each. User properties, and subscription identifiers in a PUBLISH, may be repeated; all others
+must not.
 """
 
 import enum
@@ -24,7 +24,7 @@ from callboard.support.dataclass import dataclass
 
 
 class Place(enum.IntFlag):
-    """Where a property may stand: the packets that have any, and the will of a CONNECT."""
+    """The places of properties: packets, and the will of a CONNECT."""
 
     CONNECT = 1 << 1
     CONNACK = 1 << 2
@@ -43,7 +43,7 @@ class Place(enum.IntFlag):
 
 
 class _Type(NamedTuple):
-    """How the value of a property is read, written, and checked on both ways."""
+    """Functions that read, write and check the value of a property."""
 
     read: Callable[[Reader], Any]
     write: Callable[[Any, str], bytes]
@@ -51,7 +51,7 @@ class _Type(NamedTuple):
 
 
 def _check_switch(value: int, name: str) -> None:
-    """Refuse what is neither 0 nor 1."""
+    """Refuse values other than 0 and 1."""
     if value not in {0, 1}:
         message = f"{name} is {value}; only 0 and 1 are allowed"
         raise ProtocolViolation(message)
@@ -62,14 +62,14 @@ def _check_positive(
 ) -> None:
     """Refuse 0."""
     if value == 0:
-        message = f"{name} is 0, which the standard does not allow"
+        message = f"{name} is 0, which the standard forbids"
         raise ProtocolViolation(message, reason)
 
 
 def _check_topic(value: str, name: str) -> None:
     """Refuse a topic with a wildcard."""
     if "#" in value or "+" in value:
-        message = f"{name} has a wildcard in it: {value[:80]!r}"
+        message = f"{name} contains a wildcard: {value[:80]!r}"
         raise ProtocolViolation(message, ReasonCode.TOPIC_NAME_INVALID)
 
 
@@ -82,7 +82,7 @@ def _write_pair(pair: tuple[str, str], name: str) -> bytes:
 
 
 def _number(size: int) -> Callable[[int, str], bytes]:
-    """Return what writes numbers of a size."""
+    """Return a function that writes numbers of a size."""
     return lambda value, name: write_number(value, size, name)
 
 
@@ -107,7 +107,7 @@ _ENDS: Final = Place.SUBACK | Place.UNSUBACK | Place.DISCONNECT | Place.AUTH
 
 
 class _Kind(NamedTuple):
-    """How a property is known on the wire, in which packets, and how its value is."""
+    """The identifier of a property, the packets that may have it, and the type of its value."""
 
     identifier: int
     places: Place
@@ -121,10 +121,10 @@ def _kind(identifier: int, places: Place, type_: _Type, default: object = None) 
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """The properties of one packet; what is absent is None or empty.
+    """The properties of one packet; absent ones are None or empty.
 
-    Intervals are in seconds, sizes in bytes. The switches (`request_…`, `…_available`) are
-    0 or 1 as on the wire, so that an absent one differs from 0.
+    Intervals are in seconds, sizes in bytes. The switches (`request_…`, `…_available`) are 0
+    or 1 as on the wire, because an absent switch differs from 0.
     """
 
     payload_format_indicator: int | None = _kind(1, _MESSAGE, _SWITCH)
@@ -157,12 +157,12 @@ class Properties:
 
 
 _KINDS: Final[dict[str, _Kind]] = {
-    each.name: each.metadata["kind"] for each in fields(Properties)
+    item.name: item.metadata["kind"] for item in fields(Properties)
 }
 _BY_IDENTIFIER: Final = {kind.identifier: (name, kind) for name, kind in _KINDS.items()}
 _UNKNOWN: Final = "an unknown property", _Kind(0, Place(0), _BINARY)
 _REPEATED: Final = {"user_properties", "subscription_identifiers"}
-#: What a packet without properties has.
+#: The properties of a packet without any.
 NO_PROPERTIES: Final = Properties()
 
 
@@ -170,8 +170,8 @@ def read_properties(reader: Reader, place: Place) -> Properties:
     """Read the properties of a packet, or of a will.
 
     Raises:
-        MalformedPacket: they cannot be read, or one has no business in this place.
-        ProtocolViolation: one appears twice, or has a value that is not allowed.
+        MalformedPacket: they cannot be parsed, or one is not allowed in this place.
+        ProtocolViolation: one is repeated, or has a forbidden value.
     """
     length = reader.variable()
     if not length:
@@ -181,14 +181,14 @@ def read_properties(reader: Reader, place: Place) -> Properties:
     while inner.left:
         name, kind = _BY_IDENTIFIER.get(inner.variable(), _UNKNOWN)
         if not kind.places & place:
-            message = f"{name} in a {place.name}"
+            message = f"{name} is not allowed in a {place.name}"
             raise MalformedPacket(message)
         value = kind.type.read(inner)
         kind.type.check(value, name)
         if name in _REPEATED:
             values.setdefault(name, []).append(value)
         elif name in values:
-            message = f"{name} twice in a {place.name}"
+            message = f"{name} is repeated in a {place.name}"
             raise ProtocolViolation(message)
         else:
             values[name] = value
@@ -200,9 +200,9 @@ def read_properties(reader: Reader, place: Place) -> Properties:
 
 
 def _check_together(properties: Properties, place: Place) -> None:
-    """Refuse properties that need, or exclude, one another."""
+    """Refuse properties that require or exclude each other."""
     if place is Place.SUBSCRIBE and len(properties.subscription_identifiers) > 1:
-        message = "subscription_identifiers twice in a SUBSCRIBE"
+        message = "subscription_identifiers is repeated in a SUBSCRIBE"
         raise ProtocolViolation(message)
     if properties.authentication_data is not None and properties.authentication_method is None:
         message = f"a {place.name} has authentication_data without an authentication_method"
@@ -210,30 +210,30 @@ def _check_together(properties: Properties, place: Place) -> None:
 
 
 def write_properties(properties: Properties | None, place: Place) -> bytes:
-    """Return the properties of a packet, or of a will, with their length.
+    """Encode the properties of a packet, or of a will, with their length.
 
     Raises:
-        InvalidPacket: one has no business in this place, or a value that is not allowed.
+        InvalidPacket: one is not allowed in this place, or has a forbidden value.
     """
     if properties is None or properties == NO_PROPERTIES:
         return b"\0"
     try:
         _check_together(properties, place)
-        written = b"".join(_parts(properties, place))
+        encoded = b"".join(_parts(properties, place))
     except ProtocolViolation as error:
         raise InvalidPacket(str(error)) from None
-    return write_variable(len(written)) + written
+    return write_variable(len(encoded)) + encoded
 
 
 def _parts(properties: Properties, place: Place) -> Iterable[bytes]:
-    """Return each property as it is written."""
+    """Return the encoding of each property."""
     for name, kind in _KINDS.items():
         value = getattr(properties, name)
         if value is None or value == ():
             continue
         if not kind.places & place:
-            message = f"{name} may not stand in a {place.name}"
+            message = f"{name} is not allowed in a {place.name}"
             raise InvalidPacket(message)
-        for each in value if name in _REPEATED else (value,):
-            kind.type.check(each, name)
-            yield bytes((kind.identifier,)) + kind.type.write(each, name)
+        for item in value if name in _REPEATED else (value,):
+            kind.type.check(item, name)
+            yield bytes((kind.identifier,)) + kind.type.write(item, name)

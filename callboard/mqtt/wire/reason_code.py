@@ -1,14 +1,14 @@
-"""Reason codes of MQTT 5 (section 2.4), and what MQTT 3.1.1 says in their place."""
+"""Reason codes of MQTT 5 (section 2.4), and the codes of MQTT 3.1.1 for them."""
 
 import enum
 from typing import Final
 
 
 class ReasonCode(enum.IntEnum):
-    """One byte that says how something went; 0x80 and above are failures.
+    """The result of a request in one byte; 0x80 and above are failures.
 
-    Three values have several names: 0 is success, a normal disconnection and the granting of
-    QoS 0, as the packet wants it.
+    0 has three names, because it means success, a normal disconnection or a granted QoS of 0,
+    depending on the packet.
     """
 
     SUCCESS = 0x00
@@ -63,11 +63,11 @@ def _values(text: str) -> frozenset[int]:
     return frozenset(bytes.fromhex(text))
 
 
-#: What a DISCONNECT of either side may say (table 3-10).
+#: Codes that a DISCONNECT of either side may have (table 3-10).
 DISCONNECT_CODES: Final = _values(
     "00 04 80 81 82 83 87 89 8b 8d 8e 8f 90 93 94 95 96 97 98 99 9a 9b 9c 9d 9e 9f a0 a1 a2"
 )
-#: What packets may say (tables 3-1 to 3-11); a SUBACK and an UNSUBACK of each filter.
+#: Codes that packets may have (tables 3-1 to 3-11); SUBACK and UNSUBACK have one per filter.
 CODES: Final = {
     "CONNACK": _values("00 80 81 82 83 84 85 86 87 88 89 8a 8c 90 95 97 99 9a 9b 9c 9d 9f"),
     "PUBACK": _values("00 10 80 83 87 90 91 97 99"),
@@ -80,9 +80,9 @@ CODES: Final = {
     "AUTH": _values("00 18 19"),
 }
 
-#: What a CONNACK of MQTT 3.1.1 may say (its table 3.1).
+#: Codes that a CONNACK of MQTT 3.1.1 may have (its table 3.1).
 RETURN_CODES: Final = frozenset(range(6))
-#: What a SUBACK of MQTT 3.1.1 may say of a filter.
+#: Codes that a SUBACK of MQTT 3.1.1 may have for a filter.
 SUBACK_RETURN_CODES: Final = frozenset((0, 1, 2, 0x80))
 
 _RETURN_CODE: Final = {
@@ -98,9 +98,9 @@ _UNAVAILABLE: Final = 3
 
 
 def return_code(reason: int) -> int:
-    """Return what a CONNACK of MQTT 3.1.1 says for a reason code of MQTT 5.
+    """Return the return code of a 3.1.1 CONNACK for a reason code of MQTT 5.
 
-    3.1.1 knows six codes; what has no counterpart there is 3, server unavailable.
+    3.1.1 has six codes; reasons without a counterpart become 3, server unavailable.
     """
     return _RETURN_CODE.get(ReasonCode(reason), _UNAVAILABLE)
 

@@ -1,9 +1,9 @@
 """Topic names and topic filters: which are valid, and which filter matches which name.
 
-Source: MQTT 5.0 sections 1.5.4 (UTF-8 strings) and 4.7 (topic names and filters); 3.1.1 says
-the same. A name or filter has levels between slashes; `+` stands for one level, `#` at the end
-for the parent and everything below. A name that begins with `$` is matched by no filter that
-begins with a wildcard.
+Source: MQTT 5.0 sections 1.5.4 (UTF-8 strings) and 4.7 (topic names and filters); 3.1.1 has the
+same rules. Slashes separate the levels of a name or filter; `+` matches one level, `#` at the
+end the parent and all levels below. A filter that begins with a wildcard does not match names
+that begin with `$`.
 """
 
 from collections import defaultdict
@@ -13,50 +13,50 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-#: What the length field of a string can say.
+#: The largest value of a string's length field.
 MAX_TOPIC_BYTES: Final = 65_535
 
-#: Levels of a name or filter; deeper ones cost memory and have no use.
+#: Levels of a name or filter; deeper ones would only cost memory.
 MAX_LEVELS: Final = 200
 
-#: What a level of a tree takes beside its text, measured on 64-bit CPython.
+#: Bytes of memory of a level in a tree, without its text; measured on 64-bit CPython.
 LEVEL_BYTES: Final = 450
 
 SHARE: Final = "$share/"
 
 
 def is_valid_topic(topic: str) -> bool:
-    """Whether a message may be published on this name."""
+    """Return whether messages may be published to a name."""
     is_short = len(topic) <= MAX_TOPIC_BYTES and topic.count("/") < MAX_LEVELS
     return len(topic) > 0 and is_short and not has_wildcard(topic) and "\0" not in topic
 
 
 def check_filter(topic_filter: str) -> None:
-    """Check a filter, which may be a shared one, as a person wrote it.
+    """Check a filter as a person wrote it; it may be a shared one.
 
     Raises:
-        ValueError: it is not well-formed; the text says why.
+        ValueError: it is not valid; the text says why.
     """
     if is_valid_filter(topic_filter) and len(topic_filter.encode()) <= MAX_TOPIC_BYTES:
         return
     levels = topic_filter.split("/")
-    mixed = next((each for each in levels if has_wildcard(each) and len(each) > 1), None)
+    mixed = next((level for level in levels if has_wildcard(level) and len(level) > 1), None)
     if mixed is not None:
-        message = f"a wildcard is a whole level, which {mixed!r} is not; write '+' or '#' alone"
+        message = f"a wildcard must be a whole level, not {mixed!r}; write '+' or '#' alone"
     elif "#" in levels[:-1]:
         shorter = "/".join(levels[: levels.index("#") + 1])
-        message = f"'#' is the last level; write {shorter!r}, or '+' for one level"
+        message = f"'#' must be the last level; write {shorter!r}, or '+' for one level"
     elif topic_filter.startswith(SHARE):
-        message = "a shared one is '$share/GROUP/FILTER'"
+        message = "a shared filter is '$share/GROUP/FILTER'"
     elif not topic_filter or "\0" in topic_filter:
-        message = "it is empty, or has U+0000 in it"
+        message = "it is empty, or contains U+0000"
     else:
         message = f"it has more than {MAX_LEVELS} levels, or {MAX_TOPIC_BYTES:,} bytes"
     raise ValueError(message)
 
 
 def is_valid_filter(topic_filter: str) -> bool:
-    """Whether a filter, which may be a shared one, is well-formed."""
+    """Return whether a filter is valid; it may be a shared one."""
     if topic_filter.startswith(SHARE):
         group, plain = split_share(topic_filter)
         if not group or "+" in group or "#" in group:
@@ -80,26 +80,26 @@ def split_share(topic_filter: str) -> tuple[str, str]:
     return group, plain
 
 
-def overlap(one: str, other: str) -> bool:
-    """Whether some topic matches both of two valid filters without shares."""
-    levels, others = one.split("/"), other.split("/")
-    for a, b in zip(levels, others, strict=False):
+def overlap(first: str, second: str) -> bool:
+    """Return whether some topic matches both of two valid filters without shares."""
+    levels, other_levels = first.split("/"), second.split("/")
+    for a, b in zip(levels, other_levels, strict=False):
         if "#" in {a, b}:
             return True
         if a != b and "+" not in {a, b}:
             return False
-    longer = max(levels, others, key=len)
-    rest = longer[min(len(levels), len(others)) :]
+    longer = max(levels, other_levels, key=len)
+    rest = longer[min(len(levels), len(other_levels)) :]
     return not rest or rest == ["#"]
 
 
 def has_wildcard(topic_filter: str) -> bool:
-    """Whether a filter can match more than the one name that it spells."""
+    """Return whether a filter contains wildcards."""
     return "+" in topic_filter or "#" in topic_filter
 
 
 def matches(topic: str, topic_filter: str) -> bool:
-    """Whether a plain valid filter matches a valid name."""
+    """Return whether a plain valid filter matches a valid name."""
     if topic.startswith("$") and topic_filter[:1] in {"+", "#"}:
         return False
     names, levels = topic.split("/"), topic_filter.split("/")
@@ -112,13 +112,13 @@ def matches(topic: str, topic_filter: str) -> bool:
 
 
 def weight_of_way(way: str) -> int:
-    """Return the bytes that a name or filter takes in a tree which shares no level of it."""
+    """Return the bytes of a name or filter in a tree that shares none of its levels."""
     levels = way.split("/")
     return getsizeof(way) + sum(LEVEL_BYTES + getsizeof(level) for level in levels)
 
 
 class _Branch(Generic[T]):
-    """What begins with the same levels."""
+    """A node of the tree: the names or filters that begin with the same levels."""
 
     __slots__ = ("below", "value")
 
@@ -128,13 +128,13 @@ class _Branch(Generic[T]):
 
 
 class _Tree(Generic[T]):
-    """Values by names or filters, and once more at the ends of the ways of their levels.
+    """Values by name or filter, both in a dictionary and in a tree of levels.
 
-    Ways that lead nowhere are forgotten.
+    Branches without values are removed.
 
     Attributes:
         values: by name or filter.
-        weight: bytes in memory without the values, estimated.
+        weight: estimated bytes of memory, without the values.
     """
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class _Tree(Generic[T]):
         branch.value = value
 
     def remove(self, way: str) -> bool:
-        """Forget a name or filter; returns whether it was there."""
+        """Remove a name or filter; return whether it was there."""
         if self.values.pop(way, None) is None:
             return False
         self.weight -= getsizeof(way)
@@ -178,11 +178,11 @@ class _Tree(Generic[T]):
 
 
 class FilterTree(_Tree[T]):
-    """Plain filters with a value each; finds those that match a name, in O(levels)."""
+    """Plain filters with values; finds the filters that match a name, in O(levels)."""
 
     def match(self, topic: str) -> list[T]:
         """Return the values of all filters that match a name."""
-        found: list[_Branch[T]] = []
+        matching: list[_Branch[T]] = []
         branches = [self._root]
         for position, name in enumerate(topic.split("/")):
             following: list[_Branch[T]] = []
@@ -190,21 +190,21 @@ class FilterTree(_Tree[T]):
                 below = branch.below
                 if position or name[:1] != "$":
                     if "#" in below:
-                        found.append(below["#"])
+                        matching.append(below["#"])
                     if "+" in below:
                         following.append(below["+"])
                 if name in below and name not in {"+", "#"}:
                     following.append(below[name])
             branches = following
         for branch in branches:
-            found.append(branch)
+            matching.append(branch)
             if "#" in branch.below:
-                found.append(branch.below["#"])
-        return [branch.value for branch in found if branch.value is not None]
+                matching.append(branch.below["#"])
+        return [branch.value for branch in matching if branch.value is not None]
 
 
 class TopicTree(_Tree[T]):
-    """Names with a value each; finds those that a filter matches, without a look at others."""
+    """Names with values; finds the names that a filter matches, without scanning the others."""
 
     def match(self, topic_filter: str) -> list[T]:
         """Return the values of all names that a plain filter matches."""
@@ -233,7 +233,7 @@ class TopicTree(_Tree[T]):
 
 
 def _values(branch: _Branch[T], *, skips_dollar: bool) -> Iterator[T]:
-    """Return the values of a branch and of all that is below it."""
+    """Return the values of a branch and of all branches below it."""
     waiting = [branch]
     while waiting:
         current = waiting.pop()

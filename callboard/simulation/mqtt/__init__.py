@@ -1,1 +1,1 @@
-"""MQTT on simulated machines: ports of routers, and clients whose messages are recorded."""
+"""MQTT on simulated machines: ports for routers, and clients with recorded messages."""

@@ -1,9 +1,8 @@
-"""MQTT clients on simulated machines, whose messages a history records.
+"""MQTT clients on simulated machines; a history records their messages.
 
-A client runs on the machine of a node, so what happens to that machine and its ways happens to
-the client: it connects again as real ones do, says again what got no acknowledgement, and is
-gone when its node is killed. What a router promises its clients is judged from what they were
-told: a message is acknowledged, or not.
+A client runs on the machine of a node and shares the faults of that machine. Like a real
+client, it reconnects and repeats unacknowledged packets. It ends when its node is killed. The
+guarantees of a router are checked against the acknowledgements that its clients got.
 """
 
 from collections import deque
@@ -28,31 +27,31 @@ from callboard.simulation.mqtt.port import SimulatedStream
 from callboard.simulation.runner import runner_of
 from callboard.support.dataclass import dataclass
 
-#: The port of a router, unless a client is told another one.
+#: The default port of a router.
 PORT: Final = 1883
 
-#: Seconds between attempts to connect: of the first pause, and of the longest.
+#: Seconds between connection attempts: the first pause, and the longest.
 PAUSES: Final = 0.1, 2.0
 
-#: Packets that wait for an acknowledgement, unless the router allows fewer.
+#: Maximum unacknowledged packets, unless the router allows fewer.
 WINDOW: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class MqttOptions:
-    """How a client connects.
+    """Connection options of a client.
 
     Attributes:
-        port: of the router.
-        version: of MQTT: `5`, or `3.1.1`.
-        session: seconds for which its session outlives a connection; 0 begins anew each time.
-        keep_alive: seconds of silence, at most; half as much again ends a connection.
-        will: what the router publishes when a connection ends without a DISCONNECT; or a
-            function that returns it for each connection, counted from 1.
-        username: for routers that ask for one.
-        password: with it.
-        reader: who gets its messages, in histories; members of a shared subscription have one
-            name for all. The client's id by default.
+        port: port of the router.
+        version: version of MQTT, `5` or `3.1.1`.
+        session: session expiry in seconds; 0 starts a new session with each connection.
+        keep_alive: keep-alive interval in seconds; 1.5 times as much silence ends a connection.
+        will: message that the router publishes if a connection ends without a DISCONNECT; or
+            a function that returns it for each connection, counted from 1.
+        username: user name for routers that require one.
+        password: password for the user name.
+        reader: receiver of its messages in histories; members of a shared subscription must
+            use the same one. The client's id by default.
     """
 
     port: int = PORT
@@ -67,7 +66,7 @@ class MqttOptions:
 
 @dataclass(slots=True, eq=False)
 class _Unacknowledged:
-    """A packet that waits for its acknowledgement, what waits for it, and its record."""
+    """A packet without an acknowledgement, with its future and its record in the history."""
 
     packet: Any
     future: Future[Any]
@@ -76,7 +75,7 @@ class _Unacknowledged:
 
 @dataclass(slots=True, eq=False)
 class _RetainedLook:
-    """A look at a retained message."""
+    """A pending read of a retained message."""
 
     operation: Operation | None
     future: Future[bytes | None]
@@ -87,12 +86,12 @@ class MqttClient:
     """A client of an MQTT router, on the machine of a simulated node.
 
     Attributes:
-        client_id: of its session.
-        is_connected: whether the router has let it in.
-        is_reading: whether it takes what the router sends.
-        has_session: whether the router knew its session when it connected last.
-        messages: what it got, in order.
-        connections: how often it was let in.
+        client_id: client identifier of its session.
+        is_connected: whether the router has accepted the current connection.
+        is_reading: whether it reads from the connection.
+        has_session: whether the router had its session at the last connection.
+        messages: received messages, in order.
+        connections: number of accepted connections.
     """
 
     def __init__(
@@ -103,14 +102,14 @@ class MqttClient:
         history: History | None = None,
         **options: Any,
     ) -> None:
-        """Connect, as soon as time passes, and again whenever the connection is lost.
+        """Create a client. It connects when time advances, and reconnects after each loss.
 
         Args:
-            node: whose machine it runs on.
-            client_id: of its session.
-            router: a node of the machine that the router is on.
-            history: records what it publishes and gets.
-            options: those of `MqttOptions`.
+            node: a node on the machine of the client.
+            client_id: client identifier of its session.
+            router: a node on the machine of the router.
+            history: records what it publishes and receives.
+            options: fields of `MqttOptions`.
         """
         self.options = MqttOptions(**options)
         self.client_id = client_id
@@ -140,102 +139,102 @@ class MqttClient:
         self._runner.post(self._dial)
 
     def __repr__(self) -> str:
-        """Return who it is."""
+        """Return the client id."""
         return f"<MqttClient {self.client_id}>"
 
-    # --- what a test says ---
+    # --- for tests ---
 
     def publish(
         self, topic: str, payload: bytes = b"", *, qos: int = 0, retain: bool = False
     ) -> Future[None]:
-        """Publish a message, when the router is there; recorded as sent, with its receipt.
+        """Publish a message when the client is connected; recorded as sent and confirmed.
 
         Returns:
-            A future that is done when it is acknowledged, or with QoS 0 when it is on its way.
-            It fails with `Refused` where the router does not take it.
+            A future that is done when the message is acknowledged, or with QoS 0 when it is
+            sent. It fails with `Refused` if the router refuses the message.
         """
-        sent = self._record("send", topic, payload)
-        return self._publish(Message(topic, payload, qos, retain), sent)
+        operation = self._record("send", topic, payload)
+        return self._publish(Message(topic, payload, qos, retain), operation)
 
     def retain(self, topic: str, payload: bytes, *, qos: int = 2) -> Future[None]:
-        """Publish what a topic retains, nothing if it is empty; recorded as a `write`."""
-        begun = self._record("write", topic, payload or None)
-        return self._publish(Message(topic, payload, qos, retain=True), begun)
+        """Publish a retained message, or clear it with an empty one; recorded as `write`."""
+        operation = self._record("write", topic, payload or None)
+        return self._publish(Message(topic, payload, qos, retain=True), operation)
 
     def retained(self, topic: str) -> Future[bytes | None]:
-        """Ask what a topic retains, by a subscription; recorded as a `read`."""
-        begun = self._record("read", topic, None)
+        """Read a retained message by a temporary subscription; recorded as `read`."""
+        operation = self._record("read", topic, None)
         self._looked_at.add(topic)
-        look = self._looks[topic] = _RetainedLook(begun, Future())
+        look = self._looks[topic] = _RetainedLook(operation, Future())
         if self.is_connected:
             self._look(topic)
         return look.future
 
     def _record(self, name: str, topic: str, value: bytes | None) -> Operation | None:
-        """Record that an operation begins, where there is a history."""
+        """Record the start of an operation, if there is a history."""
         if self._history is None:
             return None
         return self._history.begin(name, value, key=topic, client=self.client_id)
 
     def subscribe(self, topic_filter: str, *, qos: int = 0) -> Future[int]:
-        """Subscribe; the future has the QoS that is granted, or fails with `Refused`.
+        """Subscribe; the future has the granted QoS, or fails with `Refused`.
 
-        Messages that come are recorded as received, but for retained ones that were there
-        before: they are in `messages` alone.
+        Messages are recorded as received, except messages retained before the subscription;
+        these are only appended to `messages`.
         """
         self._filters[topic_filter] = qos
-        return self._ask(_subscribe(topic_filter, qos, self._said(Properties())))
+        return self._ask(_subscribe(topic_filter, qos, self._versioned(Properties())))
 
     def unsubscribe(self, topic_filter: str) -> Future[int]:
-        """Take a filter back."""
+        """Remove a subscription."""
         self._filters.pop(topic_filter, None)
-        packet = packets.Unsubscribe(0, (topic_filter,), self._said(Properties()))
+        packet = packets.Unsubscribe(0, (topic_filter,), self._versioned(Properties()))
         return self._ask(packet)
 
     def lose(self) -> None:
-        """Lose the connection without a word; it connects again."""
+        """Lose the connection without a DISCONNECT; the client reconnects."""
         if self._stream is not None:
             self._stream.abort()
 
     def disconnect(self) -> None:
-        """Say DISCONNECT, and stay away until `connect`: no will is owed."""
+        """Send DISCONNECT, which discards the will, and stay offline until `connect`."""
         self._stays_away = True
         if self.is_connected and self._stream is not None:
             self._end_will("unknown")
-            self._say(packets.Disconnect(0, self._said(Properties())))
+            self._send(packets.Disconnect(0, self._versioned(Properties())))
             self._stream.close()
 
     def connect(self) -> None:
-        """Connect again after `disconnect`."""
+        """Reconnect after `disconnect`."""
         self._stays_away = False
         if self._stream is None:
             self._runner.post(self._dial)
 
     def stop_reading(self) -> None:
-        """Take nothing that the router sends, as a program that hangs; pings go on.
+        """Stop reading from the router, like a program that hangs; pings are still sent.
 
-        What it publishes leaves, up to what needs an acknowledgement. The end of a connection
-        is not noticed meanwhile, but where it writes.
+        Publishing continues until the window of unacknowledged packets is full. While the
+        client is not reading, it notices the end of a connection only when it writes.
         """
         self.is_reading = False
         if self._stream is not None:
             self._stream.pause()
 
     def read_on(self) -> None:
-        """Take what the router sends again, and has sent."""
+        """Resume reading, starting with everything that has arrived."""
         self.is_reading, self._heard = True, self._runner.now()
         if self._stream is not None:
             self._stream.resume()
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is connected, and everything that it said is acknowledged."""
+        """Whether it is connected and all its packets are acknowledged."""
         return self.is_connected and not (self._client.inflight or self._waiting or self._looks)
 
     # --- connections ---
 
     def _dial(self) -> None:
-        """Begin a connection, unless there is one or none is wanted."""
+        """Start connecting, unless the client is connected, offline or ended."""
         if self._stream is not None or self._stays_away or self._runner.closed:
             return
         sock, _ = self._runner.machine.connect(self._address)
@@ -253,13 +252,13 @@ class MqttClient:
             options.password,
             self._make_will(),
             self._client.version,
-            self._said(Properties(session_expiry_interval=options.session)),
+            self._versioned(Properties(session_expiry_interval=options.session)),
         )
         stream.write(encode(connect, self._client.version))
         self._runner.call_later(options.keep_alive / 2, self._check, stream)
 
     def _check(self, stream: SimulatedStream) -> None:
-        """Ping, and notice when the router is silent."""
+        """Send a ping; abort the connection if the router is silent."""
         if stream is self._stream:
             silence = self._runner.now() - self._heard
             if self.is_reading and silence > 1.5 * self.options.keep_alive:
@@ -270,25 +269,25 @@ class MqttClient:
             self._runner.call_later(self.options.keep_alive / 2, self._check, stream)
 
     def _ping(self, topics: list[str]) -> None:
-        """Ask for a sign of life, which ends looks at these topics."""
+        """Send a ping; its answer completes the reads of these topics."""
         self._pings.append(topics)
-        self._say(packets.PingReq())
+        self._send(packets.PingReq())
 
     def _died(self) -> None:
-        """Be gone with the node: the router owes the will."""
+        """End with the node; the router must publish the will."""
         self._end_will("answered" if self.is_connected else "unknown")
         self.is_connected = False
 
     def drained(self) -> None:
-        """Do nothing: what a client says is little."""
+        """Do nothing: a client never waits for the write buffer."""
 
     def hang_up(self) -> None:
-        """Close as well."""
+        """Close the connection, because the router has closed it."""
         if self._stream is not None:
             self._stream.abort()
 
     def lost(self) -> None:
-        """Connect again, in a while."""
+        """Schedule a reconnection."""
         self._end_will("answered" if self.is_connected else "unknown")
         self.is_connected, self._stream = False, None
         self._pings.clear()
@@ -300,51 +299,51 @@ class MqttClient:
     # --- the will ---
 
     def _make_will(self) -> packets.Will | None:
-        """Return the will of the next connection, and record that it may be published."""
-        given = self.options.will
+        """Return the will of the next connection, and record it as possibly sent."""
+        option = self.options.will
         self._wills += 1
-        will = given(self._wills) if callable(given) else given
+        will = option(self._wills) if callable(option) else option
         if will is None:
             return None
-        if self._history is not None and (callable(given) or self._wills == 1):
+        if self._history is not None and (callable(option) or self._wills == 1):
             reader = f"the will of {self.client_id}"
             self._will = self._history.sent(will.payload, key=will.topic, client=reader)
             if will.properties is not None and will.properties.will_delay_interval:
-                self._end_will("unknown")  # it may come back in time
-        about = will.topic, will.payload, will.qos, will.retain
-        return packets.Will(*about, self._said(will.properties or Properties()))
+                self._end_will("unknown")  # a reconnection within the delay discards it
+        fields = will.topic, will.payload, will.qos, will.retain
+        return packets.Will(*fields, self._versioned(will.properties or Properties()))
 
     def _end_will(self, outcome: str) -> None:
-        """Record whether the will of this connection is owed now."""
+        """Record the outcome of the will: `answered` if the router must publish it."""
         if self._will is not None and self._history is not None:
             getattr(self._history, outcome)(self._will)
         self._will = None
 
-    # --- what it says ---
+    # --- sending ---
 
-    def _said(self, properties: Properties) -> Properties | None:
-        """Return properties as this version of MQTT has them."""
+    def _versioned(self, properties: Properties) -> Properties | None:
+        """Return properties for MQTT 5, None for older versions."""
         return properties if self._client.version == V5 else None
 
     def _publish(self, message: Message, operation: Operation | None) -> Future[None]:
-        """Publish as soon as that can be."""
-        said = message.properties or self._said(Properties())
+        """Queue a message to publish."""
+        properties = message.properties or self._versioned(Properties())
         pending = _Unacknowledged(
-            replace(message.packet(), properties=said), Future(), operation
+            replace(message.packet(), properties=properties), Future(), operation
         )
         self._waiting.append(pending)
         self._runner.post(self._pump)
         return pending.future
 
     def _ask(self, packet: Packet) -> Future[int]:
-        """Say a packet as soon as that can be, and wait for its answer."""
+        """Queue a packet; return a future for its answer."""
         pending = _Unacknowledged(packet, Future())
         self._waiting.append(pending)
         self._runner.post(self._pump)
         return pending.future
 
     def _pump(self) -> None:
-        """Say what waits, within the window."""
+        """Send queued packets, within the window."""
         while self.is_connected and self._waiting:
             if len(self._client.inflight) >= self._window:
                 return
@@ -352,31 +351,34 @@ class MqttClient:
             if getattr(pending.packet, "qos", 1):
                 packet_id = self._client.expect(pending)
                 pending.packet = replace(pending.packet, packet_id=packet_id)
-            self._say(pending.packet)
+            self._send(pending.packet)
             if not getattr(pending.packet, "qos", 1):
                 self._settle(pending, None)
 
-    def _say(self, *behind: Packet) -> None:
-        """Write answers that are due, and packets behind them."""
-        for packet in behind:
+    def _send(self, *packets_to_send: Packet) -> None:
+        """Send pending answers, then packets."""
+        for packet in packets_to_send:
             self._client.say(packet)
         data = self._client.take_answers()
         if self._stream is not None and data:
             self._stream.write(data)
 
     def _look(self, topic: str) -> None:
-        """Subscribe to see what a topic retains, and ask when all of that has come."""
+        """Subscribe to a topic for its retained message; a ping shows when it has arrived."""
         packet_id = self._client.next_id()
-        self._say(replace(_subscribe(topic, 0, self._said(Properties())), packet_id=packet_id))
+        self._send(
+            replace(_subscribe(topic, 0, self._versioned(Properties())), packet_id=packet_id)
+        )
         self._ping([topic])
 
-    # --- what it gets ---
+    # --- receiving ---
 
     def receive(self, data: bytes) -> None:
-        """Take packets of the router."""
+        """Receive bytes from the router."""
         self._heard = self._runner.now()
         for packet in decode_all(self._deframer.receive(data), self._client.version):
-            if isinstance(packet, packets.PubComp):  # the message had arrived, if it knows
+            # An error code in a PUBCOMP does not matter: the message had arrived before.
+            if isinstance(packet, packets.PubComp):
                 self._take(self._client.take(packets.PubComp(packet.packet_id)))
             elif not isinstance(packet, packets.ConnAck):
                 self._take(self._client.take(packet))
@@ -385,11 +387,11 @@ class MqttClient:
                 return
             else:
                 self._begin(packet)
-        self._say()
+        self._send()
         self._pump()
 
     def _refused(self, code: int) -> None:
-        """Give up what waits: this router lets nobody in by this name."""
+        """Fail all queued packets, because the router refused the connection."""
         error = Refused(reason_text(code), code)
         waiting, self._waiting = self._waiting, deque()
         for pending in waiting:
@@ -397,7 +399,7 @@ class MqttClient:
         self.lose()
 
     def _begin(self, packet: packets.ConnAck) -> None:
-        """Go on where the connection before ended."""
+        """Continue the session of the previous connection, or start a new one."""
         client = self._client
         allowed = packet.properties and packet.properties.receive_maximum
         self._window = min(WINDOW, allowed or WINDOW)
@@ -410,31 +412,31 @@ class MqttClient:
             client.begin_anew()
             for topic_filter, qos in self._filters.items():
                 packet_id = client.next_id()
-                asked = _subscribe(topic_filter, qos, self._said(Properties()))
-                self._say(replace(asked, packet_id=packet_id))
+                subscribe = _subscribe(topic_filter, qos, self._versioned(Properties()))
+                self._send(replace(subscribe, packet_id=packet_id))
         for packet_id, pending in client.inflight.items():
             if packet_id in client.released:
-                self._say(packets.PubRel(packet_id))
+                self._send(packets.PubRel(packet_id))
             elif isinstance(pending.packet, packets.Publish):
-                self._say(replace(pending.packet, dup=True))
+                self._send(replace(pending.packet, dup=True))
             else:
-                self._say(pending.packet)
+                self._send(pending.packet)
         for topic in self._looks:
             self._look(topic)
 
-    def _take(self, told: Packet | Settled[_Unacknowledged] | None) -> None:
-        """Do what is to be done about a packet."""
-        match told:
+    def _take(self, event: Packet | Settled[_Unacknowledged] | None) -> None:
+        """Handle a packet, or a settled acknowledgement, of the protocol machine."""
+        match event:
             case Settled(token=pending):
-                self._settle(pending, told.codes[0])
+                self._settle(pending, event.codes[0])
             case packets.Publish():
-                self._receive(told)
+                self._receive(event)
             case packets.PingResp() if self._pings:
                 for topic in self._pings.popleft():
-                    self._looked(topic)
+                    self._finish_look(topic)
 
     def _settle(self, pending: _Unacknowledged, code: int | None) -> None:
-        """Tell what became of a packet; without a code nobody knows."""
+        """Finish a packet with a reason code; None means that the outcome is unknown."""
         operation, history = pending.operation, self._history
         is_refused = code is not None and code >= ReasonCode.UNSPECIFIED_ERROR
         if operation is not None and history is not None:
@@ -453,12 +455,12 @@ class MqttClient:
             pending.future.set_result(code)
 
     def _receive(self, packet: packets.Publish) -> None:
-        """Take a message, and acknowledge it."""
+        """Store a received message, and acknowledge it."""
         look = self._looks.get(packet.topic)
-        is_wanted = packet.topic not in self._looked_at or self._has_filter(packet.topic)
-        if look is not None and (packet.retain or not is_wanted):
+        is_subscribed = packet.topic not in self._looked_at or self._has_filter(packet.topic)
+        if look is not None and (packet.retain or not is_subscribed):
             look.value = packet.payload or None
-        elif is_wanted:
+        elif is_subscribed:
             self.messages.append(Message.of(packet))
             if self._history is not None and not packet.retain:
                 reader = self.options.reader or self.client_id
@@ -466,11 +468,13 @@ class MqttClient:
         self._client.acknowledge(packet)
 
     def _has_filter(self, topic: str) -> bool:
-        """Return whether it is subscribed to a topic, and not only looks at it."""
-        return any(matches(topic, split_share(each)[1]) for each in self._filters)
+        """Return whether a subscription matches a topic, apart from temporary ones."""
+        return any(
+            matches(topic, split_share(topic_filter)[1]) for topic_filter in self._filters
+        )
 
-    def _looked(self, topic: str) -> None:
-        """End a look."""
+    def _finish_look(self, topic: str) -> None:
+        """Finish the read of a retained message."""
         look = self._looks.pop(topic, None)
         if look is None:
             return
@@ -478,11 +482,13 @@ class MqttClient:
             self._history.answered(look.operation, look.value)
         look.future.set_result(look.value)
         if topic not in self._filters:
-            self._say(
-                packets.Unsubscribe(self._client.next_id(), (topic,), self._said(Properties()))
+            self._send(
+                packets.Unsubscribe(
+                    self._client.next_id(), (topic,), self._versioned(Properties())
+                )
             )
 
 
-def _subscribe(topic_filter: str, qos: int, said: Properties | None) -> packets.Subscribe:
+def _subscribe(topic_filter: str, qos: int, properties: Properties | None) -> packets.Subscribe:
     """Return a SUBSCRIBE without its identifier."""
-    return packets.Subscribe(0, (packets.Subscription(topic_filter, qos),), said)
+    return packets.Subscribe(0, (packets.Subscription(topic_filter, qos),), properties)

@@ -1,4 +1,4 @@
-"""MQTT over the simulated network: a port for a router, and both ends of a connection."""
+"""MQTT over the simulated network: the port of a router, and streams for both ends."""
 
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, Final, Protocol
@@ -13,28 +13,28 @@ READ_SIZE: Final = 64 * 1024
 
 
 class Owner(Protocol):
-    """What a stream brings bytes to: the link of a router, or a client."""
+    """The user of a stream: a link of the router, or a client."""
 
     def receive(self, data: bytes, /) -> None:
-        """Take bytes."""
+        """Receive bytes."""
 
     def hang_up(self) -> None:
-        """Take note that the other side has closed."""
+        """Called when the peer has closed its end."""
 
     def lost(self) -> None:
-        """Take note that the connection is over."""
+        """Called when the connection has ended."""
 
     def drained(self) -> None:
-        """Take note that more can be written."""
+        """Called when the write buffer has space again."""
 
 
 class SimulatedStream:
-    """Carries bytes over a simulated socket; to a router it is the `ClientWire`."""
+    """A byte stream over a simulated socket; a router uses it as its `ClientWire`."""
 
     owner: Owner
 
     def __init__(self, runner: Runner, sock: SimulatedSocket) -> None:
-        """Read nothing before `resume`."""
+        """Create a stream; it starts reading with `resume`."""
         self.is_full = False
         self._runner = runner
         self._sock = sock
@@ -43,20 +43,20 @@ class SimulatedStream:
         self._is_closing = self._is_over = False
 
     def _watch(self, events: int) -> None:
-        """Wait for these events from here on."""
+        """Change the events that are watched."""
         if not self._is_over:
-            before, self._watched = self._watched, events
-            self._runner.watch(self._sock, before, events, self._ready)
+            old_events, self._watched = self._watched, events
+            self._runner.watch(self._sock, old_events, events, self._ready)
 
     def _ready(self, events: int) -> None:
-        """Write what waits, or hand a read on."""
+        """Handle events of the socket."""
         if events & self._watched & EVENT_WRITE:
             self._flush()
         if events & self._watched & EVENT_READ:
             self._read()
 
     def _read(self) -> bool:
-        """Hand a read on; False when nothing more can be read."""
+        """Read once and pass the bytes to the owner; return whether more may be readable."""
         try:
             data = self._sock.recv(READ_SIZE)
         except BlockingIOError:
@@ -72,13 +72,13 @@ class SimulatedStream:
         return bool(data) and not self._is_closing
 
     def _flush(self) -> None:
-        """Write what the socket takes."""
+        """Write as much of the buffer as the socket accepts."""
         if self._buffer and not self._sock.is_connecting:
             try:
                 del self._buffer[: self._sock.send(bytes(self._buffer))]
             except BlockingIOError:
                 pass
-            except OSError:  # its owner may be in the middle of something
+            except OSError:  # aborted later, because the owner may be in the middle of a call
                 self._is_closing = True
                 self._buffer.clear()
         if not self._buffer and self._is_closing:
@@ -90,7 +90,7 @@ class SimulatedStream:
             self.owner.drained()
 
     def write(self, data: bytes) -> None:
-        """Send bytes; what the socket does not take waits."""
+        """Send bytes; buffer what the socket does not accept."""
         if not self._is_closing:
             self._buffer += data
             self._flush()
@@ -101,24 +101,24 @@ class SimulatedStream:
         self._watch(self._watched & ~EVENT_READ)
 
     def resume(self) -> None:
-        """Read on."""
+        """Resume reading."""
         if not self._is_closing:
             self._watch(self._watched | EVENT_READ)
 
     def read_arrived(self) -> None:
-        """Hand on what has arrived by now."""
+        """Read everything that has arrived."""
         while not self._is_closing and self._read():
             pass
 
     def close(self) -> None:
-        """Close once everything has left."""
+        """Close after the buffer has been written."""
         if not self._is_closing:
             self.pause()
             self._is_closing = True
             self._flush()
 
     def abort(self) -> None:
-        """Close at once, and tell the owner; a second call does nothing."""
+        """Close immediately and notify the owner. Idempotent."""
         if not self._is_over:
             self._watch(0)
             self._is_over = self._is_closing = True
@@ -126,7 +126,7 @@ class SimulatedStream:
             self.owner.lost()
 
     def later(self, seconds: float, call: Any) -> None:
-        """Call something once, in a while."""
+        """Schedule a call."""
         self._runner.loop.call_later(seconds, call)
 
 
@@ -136,7 +136,7 @@ class SimulatedServer:
     def __init__(
         self, door: Door, entrance: Entrance, runner: Runner, sock: SimulatedListener
     ) -> None:
-        """Listen."""
+        """Start listening."""
         self.sockets = [sock]
         self._door, self._entrance, self._runner = door, entrance, runner
         sock.listen(0)
@@ -154,7 +154,7 @@ class SimulatedServer:
         stream.resume()
 
     def close(self) -> None:
-        """Accept no connection any more."""
+        """Stop accepting connections."""
         for sock in self.sockets:
             self._runner.watch(sock, EVENT_READ, 0, self._accept)
             sock.close()

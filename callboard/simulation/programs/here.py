@@ -1,4 +1,4 @@
-"""Whose turn it is: the life of the program that runs just now."""
+"""The program that is currently running on this thread."""
 
 import threading
 from collections.abc import Callable
@@ -10,65 +10,65 @@ from callboard.simulation.network import SimulatedNetwork
 
 
 class Program(Protocol):
-    """The host of a program, as its loop and what stands for Python's library see it."""
+    """The host of a program, as used by its loop and by the patches of the standard library."""
 
     name: str
     address: str
     number: int
-    #: What its program does at a signal, by number.
+    #: The program's signal handlers by signal number.
     handlers: dict[int, Any]
 
     def signal(self, number: int, /) -> None:
         """Send a signal to the program."""
 
     def exited(self, code: object, /) -> None:
-        """Take note that the program left by `sys.exit`, or was ended by a signal."""
+        """Record that the program ended by `sys.exit` or by a signal."""
 
     def troubled(self, message: str, error: BaseException | None, /) -> None:
-        """Take note of an error that nobody waits for."""
+        """Record an error that no task awaits."""
 
 
 class ProgramLife(Protocol):
-    """One life of a program: its loop, as sockets and substitutes use it."""
+    """One run of a program: its loop, as used by sockets and patches."""
 
     host: Program
     network: SimulatedNetwork
-    #: The clock of all.
+    #: The clock of the simulation.
     simulation: Clock
-    #: Where what the simulation draws comes from, and what the program draws.
+    #: The random source of the simulation for this host, and that of the program itself.
     random: Random
     drawn: Random
     chance: Callable[[], float]
-    #: What the host has for clocks.
+    #: The clocks of the host.
     node_clock: NodeClock
-    #: How often the program asked for the time in this turn.
+    #: Number of times that the program read the clock in this turn.
     calls: int
 
     def block(self, seconds: float, /) -> None:
-        """Let seconds pass in which the host does nothing else."""
+        """Block the host for some seconds."""
 
     def time(self) -> float:
-        """Return what the host's clock shows."""
+        """Return the host's monotonic time."""
 
     def refuse(self, what: str, instead: str, /) -> NoReturn:
-        """Raise `NotSimulated`, and say what to do."""
+        """Raise `NotSimulated` with the unsupported call and an alternative."""
 
     def new_descriptor(self, of: object, /) -> int:
-        """Return the number of a socket or file."""
+        """Assign a descriptor number to a socket or file."""
 
     def drop_descriptor(self, number: int, /) -> None:
-        """Forget a number."""
+        """Release a descriptor number."""
 
 
 class Here(threading.local):
-    """What runs on a thread."""
+    """The programs running on a thread."""
 
     def __init__(self) -> None:
-        #: The life that has its turn; None outside of all turns.
+        #: The program whose turn it is; None outside of turns.
         self.loop: ProgramLife | None = None
-        #: The life of the node's actors that has its turn.
+        #: The `ActorLife` of the node whose turn it is.
         self.actors: Any = None
 
 
-#: There is one: a thread runs one program at a time.
+#: The programs running on the current thread.
 here: Final = Here()

@@ -1,4 +1,4 @@
-"""A host of a simulated cluster that runs a program of plain asyncio."""
+"""A host of a simulated cluster that runs a plain asyncio program."""
 
 import asyncio
 import random
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 class HostEnded(CallboardError, ConnectionError):
-    """The program of a host was killed, crashed or ended before what was waited for."""
+    """The program of a host was killed, crashed or ended before the awaited result."""
 
 
 class World(NamedTuple):
-    """What a host has of the cluster that it is in."""
+    """The parts of a cluster that its hosts use."""
 
     clock: Clock
     network: SimulatedNetwork
@@ -32,17 +32,17 @@ class World(NamedTuple):
     random: random.Random
     #: Called with a loop that needs a turn.
     woken: Callable[[HostLoop], None]
-    #: The disk of the host with an address.
+    #: Returns the disk of the host with an address.
     disk_of: Callable[[str], SimulatedDisk]
-    #: Starts a host again.
+    #: Restarts a host.
     restart: Callable[["SimulatedHost"], object]
 
 
 class SimulatedHost:
     """A machine of a simulated cluster whose program is a coroutine function.
 
-    `Cluster.host` makes it. All faults of machines can happen to it; a host that is started
-    again runs its program from the beginning, with what its disk kept.
+    Create it with `Cluster.host`. It is subject to all faults of machines. A restarted host
+    runs its program from the beginning, with the files that its disk kept.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class SimulatedHost:
         self.name = name
         self.address = address
         self.number = number
-        #: Whether faults that are drawn or planned may kill or crash it.
+        #: Whether drawn and planned faults may kill or crash it.
         self.mortal = mortal
-        #: What its program does at a signal, by number.
+        #: The program's signal handlers by signal number.
         self.handlers: dict[int, Any] = {}
-        #: How often it was started.
+        #: Number of starts.
         self.lives = 0
         self._world = world
         self._main = main
@@ -78,7 +78,7 @@ class SimulatedHost:
         self.start()
 
     def __repr__(self) -> str:
-        """Return its name and state."""
+        """Return name, address and state."""
         state = "ended" if self.loop.closed else "running"
         return f"<SimulatedHost {self.name!r} at {self.address}, {state}>"
 
@@ -86,34 +86,36 @@ class SimulatedHost:
 
     @property
     def done(self) -> bool:
-        """Whether its program came to its end: returned, failed, or was ended."""
+        """Whether its program has ended: it returned, failed, or was killed."""
         return self._outcome.is_done
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait until the program ends, and return what its `main` returns.
+        """Wait until the program ends, and return the result of `main`.
 
         Args:
             timeout: virtual seconds to wait.
 
         Raises:
-            ResultTimeout: it goes on.
-            HostEnded: it was killed, crashed, or left by `sys.exit` with an error.
+            ResultTimeout: the program is still running.
+            HostEnded: it was killed, crashed, or ended by `sys.exit` with an error.
         """
         return self._outcome.result(timeout)
 
     def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> "Future[T]":
-        """Call a coroutine function on the host, beside its program; returns a future.
+        """Call a coroutine function on the host, concurrently with its program.
+
+        Return a future for the result.
 
         Raises:
-            HostEnded: the program has ended; `Cluster.restart` starts it again.
+            HostEnded: the program has ended; restart it with `Cluster.restart`.
         """
         if self.loop.closed:
-            msg = f"host {self.name!r} has ended; start it again with cluster.restart(host)"
+            msg = f"host {self.name!r} has ended; restart it with cluster.restart(host)"
             raise HostEnded(msg)
         return self._follow(function, args)[0]
 
     def signal(self, number: int = signal.SIGTERM) -> None:
-        """Send a signal: its program's handler runs, or the program ends."""
+        """Send a signal: the program's handler runs, or the program ends."""
         handler = self.handlers.get(number, signal.SIG_DFL)
         if handler == signal.SIG_IGN or self.loop.closed:
             return
@@ -124,16 +126,19 @@ class SimulatedHost:
         else:
             self.loop.call_soon_threadsafe(handler, number, None)
 
-    # --- its life ---
+    # --- life cycle ---
 
     def start(self) -> None:
-        """Begin a life of the program; it gets its first turn when time moves."""
+        """Start the program; it gets its first turn when time advances."""
         world = self._world
         rng = random.Random(world.random.random())
         self.lives += 1
         self.handlers.clear()
-        before, self._clock = self._clock, NodeClock(world.clock)
-        self._clock.rate, self._clock.step = before.rate, before.step  # they are the machine's
+        clock, self._clock = self._clock, NodeClock(world.clock)
+        self._clock.rate, self._clock.step = (
+            clock.rate,
+            clock.step,
+        )  # the clocks belong to the machine
         self.loop = HostLoop(self, self._clock, world.clock, world.network, rng, world.woken)
         self.loop.files = HostFiles(self.loop, world.disk_of(self.address), self._statuses)
         self._note("starts")
@@ -165,13 +170,13 @@ class SimulatedHost:
         return future, task
 
     def _main_done(self, outcome: "Future[Any]", task: "asyncio.Task[Any]") -> None:
-        """End the life of a program whose main coroutine has ended, as `asyncio.run` does."""
+        """End the program after its main coroutine, as `asyncio.run` does."""
         loop = self.loop
         if not loop.closed and not self._closing:
             loop.create_task(self._leave(loop, outcome.exception()))
 
     async def _leave(self, loop: HostLoop, error: BaseException | None) -> None:
-        """Cancel what the program left behind, and end it."""
+        """Cancel the remaining tasks of the program, and end it."""
         await asyncio.gather(*loop.cancel_tasks(), return_exceptions=True)
         await loop.shutdown_asyncgens()
         loop.files.flush()
@@ -185,7 +190,7 @@ class SimulatedHost:
         self._ended(loop, is_failure=error is not None)
 
     def exited(self, code: object) -> None:
-        """Take note that the program left by `sys.exit`, or was ended by a signal."""
+        """Record that the program ended by `sys.exit` or by a signal."""
         loop = self.loop
         if loop.closed:
             return
@@ -198,48 +203,48 @@ class SimulatedHost:
         self._ended(loop, is_failure=code not in (None, 0))
 
     def _ended(self, loop: HostLoop, *, is_failure: bool) -> None:
-        """Close what the program had open, and start it again if that is wanted."""
+        """Close the program's connections; schedule a restart after an error if enabled."""
         self.ended("its program ended")
         self._world.network.kill_host(self.address)
         if is_failure and self._respawn is not None:
             self._world.clock.plan(self._respawn, self._respawned, self.lives)
 
     def _respawned(self, life: int) -> None:
-        """Start the program again after an error, unless that was done already."""
+        """Restart the program after an error, unless it was restarted already."""
         if self.lives == life:
             self._world.restart(self)
 
-    def ended(self, why: str) -> None:
-        """Take no more turns: the program was killed or crashed, or has ended."""
+    def ended(self, reason: str) -> None:
+        """Stop taking turns, because the program was killed, crashed or ended."""
         if self.loop.closed:
             return
         self.loop.closed = True
         self._buried.append(self.loop)
         waiting, self._waiting = list(self._waiting), {}
         for future in waiting:
-            future.set_exception(HostEnded(f"host {self.name!r}: {why}"))
+            future.set_exception(HostEnded(f"host {self.name!r}: {reason}"))
 
     def troubled(self, message: str, error: BaseException | None) -> None:
-        """Take note of an error that nobody waits for; broken assertions fail the test."""
+        """Record an error that no task awaits; an AssertionError fails the test."""
         if error is not None and error is self.loop.failure:
-            return  # asyncio tells of it as well
+            return  # asyncio reports it a second time
         self._note("trouble", message, type(error).__name__)
         if isinstance(error, AssertionError):
             error.add_note(f"on host {self.name!r}, {self._world.clock.now:.6f} s")
             self.loop.failure = error
 
     def close(self) -> None:
-        """End the program with the simulation: its tasks are cancelled, time stands still."""
+        """End the program at the end of the simulation: cancel its tasks in one last turn."""
         loop = self.loop
         self._closing = True
         if not loop.closed:
             loop.cancel_tasks()
             loop.last_turn()
             self.ended("the simulation ended")
-        for each in self._buried:
-            each.bury()
+        for buried in self._buried:
+            buried.bury()
         self._buried.clear()
 
-    def _note(self, *what: object) -> None:
-        """Note in the trace what became of the program."""
-        self._world.trace.note(self._world.clock.now, self.name, *what)
+    def _note(self, *parts: object) -> None:
+        """Record an event of the program in the trace."""
+        self._world.trace.note(self._world.clock.now, self.name, *parts)

@@ -1,11 +1,12 @@
-"""The event loop of a simulated host: asyncio's own, without a thread, descriptors and time.
+"""The event loop of a simulated host: asyncio's own, with simulated time and sockets.
 
-Callbacks run in the order in which asyncio runs them. A turn goes on until nothing is ready;
-the simulation gives the next one when bytes arrive or a timer is due. Bytes, timers and chance
-are the simulation's, so a run depends on its seed alone.
+Callbacks run in asyncio's order. A turn runs until nothing is ready; the simulation schedules
+the next turn when bytes arrive or a timer is due. Network, timers and random numbers are
+simulated, so a run depends only on its seed.
 
-What blocks a callback, `time.sleep` above all, blocks its host: its clock is ahead of the
-others until they have caught up, and what it sends meanwhile leaves it then.
+A blocking call in a callback, such as `time.sleep`, blocks its host: the host's clock is ahead
+of the simulation until that catches up, and bytes sent by the rest of the callback leave the
+host only then.
 """
 
 import asyncio
@@ -26,36 +27,36 @@ from callboard.simulation.programs.files import HostFiles
 from callboard.simulation.programs.here import Program, here
 from callboard.simulation.programs.sockets import HostSelector, addresses
 
-#: Rounds of a turn, after which time has to pass: a program that polls without an end would
-#: otherwise hold up the simulation for ever.
+#: Rounds of one turn before time must advance. Otherwise a program that polls in an endless
+#: loop would stop the simulation.
 ROUNDS_A_TURN: Final = 1000
 
-#: Seconds that so many rounds take.
+#: Virtual seconds charged for that many rounds.
 ROUNDS_TIME: Final = 0.01
 
-#: Seconds in which an executor begins to call a function.
+#: Maximum seconds until an executor calls a function.
 EXECUTOR_TIME: Final = 0.001
 
-#: The first of the numbers that stand for descriptors.
+#: First number of simulated descriptors; real ones are much smaller.
 FIRST_DESCRIPTOR: Final = 1_000_000
 
-#: Cancelled timers that are kept, unless they are more than half of all; as asyncio has it.
+#: Cancelled timers kept in the heap, unless they are more than half of it; as in asyncio.
 _CANCELLED_KEPT: Final = 100
 
-# A turn asks for each of them.
+# Bound here because each turn calls them.
 _get_running_loop: Final = asyncio._get_running_loop
 _set_running_loop: Final = asyncio._set_running_loop
 
 
 class HostTask(asyncio.Task[Any]):
-    """A task that has the same place in a set in each run."""
+    """A task whose hash is the same in each run."""
 
     def __init__(self, number: int, *args: Any, **options: Any) -> None:
         self.number = number
         super().__init__(*args, **options)
 
     def __hash__(self) -> int:
-        """Return its number: `asyncio.wait` and task groups keep tasks in sets."""
+        """Return the number: `asyncio.wait` and task groups iterate over sets of tasks."""
         return self.number
 
     def __eq__(self, other: object) -> bool:
@@ -64,15 +65,15 @@ class HostTask(asyncio.Task[Any]):
 
     @property
     def error(self) -> BaseException | None:
-        """What it raised; unlike `exception()`, asking does not count as taking it."""
+        """The exception of the task; unlike `exception()`, does not mark it as retrieved."""
         raised: BaseException | None = self._exception
         return raised
 
 
 class HostLoop(selector_events.BaseSelectorEventLoop):
-    """One life of a program: from its start until it ends, is killed or crashes."""
+    """One run of a program: from its start until it ends, is killed or crashes."""
 
-    #: Its files, which its host sets.
+    #: The files of the program; set by the host.
     files: HostFiles
 
     def __init__(
@@ -84,14 +85,14 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
         rng: random.Random,
         woken: "Callable[[HostLoop], None]",
     ) -> None:
-        """Make the loop of a host.
+        """Create the loop of a host.
 
         Args:
-            host: whose program it runs.
+            host: the host whose program it runs.
             node_clock: the clocks of the host.
-            simulation: the clock of all.
-            network: of all.
-            rng: where chance comes from.
+            simulation: the clock of the simulation.
+            network: the simulated network.
+            rng: random source of the simulation for this host.
             woken: called when the loop needs a turn.
         """
         self.host = host
@@ -100,15 +101,15 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
         self.network = network
         self.random = rng
         self.chance = rng.random
-        #: Where the program's own chance comes from.
+        #: Random source of the program.
         self.drawn = random.Random(rng.getrandbits(64))
         self.node_clock = node_clock
-        self.time = node_clock.time  # type: ignore[method-assign]  # asked all the time
+        self.time = node_clock.time  # type: ignore[method-assign]  # for speed
         self.closed = False
         self.calls = 0
-        #: Whether it takes no turns, as a process that got SIGSTOP.
+        #: Whether it is frozen, like a process after SIGSTOP.
         self.is_paused = False
-        #: What the test has to be told of at the end of the turn.
+        #: Exception to raise in the test at the end of the turn.
         self.failure: BaseException | None = None
         self.sockets: dict[int, Any] = {}
         self._woken_by = woken
@@ -130,11 +131,11 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
     # --- turns ---
 
     def turn(self) -> None:
-        """Run all that is ready until nothing is, and plan the next turn."""
+        """Run callbacks until nothing is ready, then plan the next turn."""
         if self.closed or self.is_paused or self._is_blocked():
             self._sleeping = True
             return
-        outer, before = here.loop, _get_running_loop()
+        outer_loop, running_loop = here.loop, _get_running_loop()
         here.loop = self
         self.calls = 0
         _set_running_loop(self)
@@ -145,8 +146,8 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
             self.files.flush()
             self.host.exited(error.code)
         finally:
-            here.loop = outer
-            _set_running_loop(before)
+            here.loop = outer_loop
+            _set_running_loop(running_loop)
         self._sleeping = True
         if not self.closed:
             self._plan_next(is_idle)
@@ -166,7 +167,7 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
                 self._plan()
 
     def _rounds(self) -> bool:
-        """Run what is ready, round by round; returns whether nothing is left."""
+        """Run ready callbacks round by round; return whether none are left."""
         ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
         touched = self._pollable.touched
         clock, simulation = self.node_clock, self.simulation
@@ -189,18 +190,18 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
         return False
 
     def _is_blocked(self) -> bool:
-        """Return whether the host sleeps in a callback, or waits for its disk."""
+        """Return whether the host is blocked by a sleep in a callback or by its disk."""
         return self.node_clock.busy_until > self.simulation.now
 
     def block(self, seconds: float) -> None:
-        """Let seconds of the host's clock pass in which it does nothing else."""
+        """Block the host for some seconds of its own clock."""
         until = self.wait_for_disk(seconds / self.node_clock.rate)
         self.network.busy[self.host.address] = until
 
     def wait_for_disk(self, seconds: float) -> float:
-        """Do nothing for so long; returns when that is over.
+        """Block the host for some simulated seconds; return the end of the block.
 
-        What the host sends in the rest of its callback leaves it then.
+        Bytes sent by the rest of the current callback leave the host after the block.
         """
         clock = self.node_clock
         if here.loop is self:
@@ -208,7 +209,7 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
         return clock.busy_until
 
     def _plan(self) -> None:
-        """Be woken for the next timer, unless that is planned already."""
+        """Plan a wake-up for the next timer, unless one is planned already."""
         scheduled = self._scheduled  # type: ignore[attr-defined]
         while scheduled and scheduled[0].cancelled():
             heapq.heappop(scheduled)._scheduled = False
@@ -226,13 +227,13 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
                 self.simulation.plan_at(due, self._due, due)
 
     def _due(self, planned: float) -> None:
-        """Wake the host for a timer, unless an earlier one was planned since."""
+        """Wake the host for a timer, unless an earlier wake-up replaced this one."""
         if planned == self._planned_at:
             self._planned_at = None
             self.wake()
 
     def wake(self) -> None:
-        """Ask for a turn, once."""
+        """Request a turn, unless one is requested already."""
         if self._sleeping and not self.closed:
             self._sleeping = False
             self._woken_by(self)
@@ -240,23 +241,23 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
     # --- faults ---
 
     def resume(self) -> None:
-        """Go on after `is_paused` was set."""
+        """Resume after `is_paused` was set."""
         self.is_paused = False
         self._planned_at = None
         self.wake()
 
     def set_rate(self, rate: float) -> None:
-        """Let the host's clock run at another rate."""
+        """Change the rate of the host's clock."""
         self.node_clock.set_rate(rate)
         self._planned_at = None
         self.wake()
 
-    # --- what asyncio asks of a loop ---
+    # --- asyncio's interface of a loop ---
 
     def call_soon(  # type: ignore[override]  # typeshed ties callback and args
         self, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.Handle:
-        """Call in the next round: what asyncio does, without the checks of its debug mode."""
+        """Schedule a callback for the next round, as asyncio does without debug mode."""
         if self._debug or self._closed:  # type: ignore[attr-defined]
             return super().call_soon(callback, *args, context=context)
         handle = asyncio.Handle(callback, args, self, context)
@@ -266,7 +267,7 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
     def call_soon_threadsafe(  # type: ignore[override]  # typeshed ties callback and args
         self, callback: Any, *args: Any, context: Any = None
     ) -> Any:
-        """Call in the next round, also from outside of a turn."""
+        """Schedule a callback for the next round; may be called outside of a turn."""
         handle = self.call_soon(callback, *args, context=context)
         self.wake()
         return handle
@@ -274,56 +275,58 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
     def _make_task(
         self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
     ) -> HostTask:
-        """Make a task with a number.
+        """Create a numbered task.
 
-        It lives until it is done: asyncio forgets one to which nothing refers, whenever the
-        garbage collector comes, which is no matter of a seed.
+        The loop keeps a reference until the task is done. asyncio itself keeps weak references
+        only, so the garbage collector could destroy a pending task at a time that does not
+        depend on the seed.
         """
-        made = HostTask(next(self._task_numbers), coro, loop=loop, **options)
-        if not made.done():  # an eager one
-            self._tasks[made.number] = made
-            made.add_done_callback(self._forget)
-        return made
+        task = HostTask(next(self._task_numbers), coro, loop=loop, **options)
+        if not task.done():  # an eager task may be done already
+            self._tasks[task.number] = task
+            task.add_done_callback(self._forget)
+        return task
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
-        """Keep a task no longer; what always has to hold fails the test, whoever waits for it.
+        """Drop the reference to a finished task; a failed `always` fails the test.
 
-        asyncio before 3.11.5 tells nobody of a handler of a stream that raised.
+        This does not depend on the awaiting code: asyncio before 3.11.5 drops exceptions of
+        stream handlers.
         """
         assert isinstance(task, HostTask)
         del self._tasks[task.number]
         if isinstance(task.error, AlwaysBroken) and not self.closed:
-            self.host.troubled("what always has to hold was broken in a task", task.error)
+            self.host.troubled("`always` failed in a task", task.error)
 
     def new_descriptor(self, of: object) -> int:
-        """Return the number of a socket or file."""
+        """Assign a descriptor number to a socket or file."""
         number = next(self._numbers)
         self.sockets[number] = of
         return number
 
     def drop_descriptor(self, number: int) -> None:
-        """Forget a number."""
+        """Release a descriptor number."""
         self.sockets.pop(number, None)
 
     async def getaddrinfo(self, *args: Any, **options: Any) -> list[Any]:
-        """Return the address of a host of the simulation."""
+        """Resolve the name of a simulated host."""
         return addresses(self, *args, **options)
 
     async def getnameinfo(self, sockaddr: Any, flags: int = 0) -> tuple[str, str]:
-        """Return the name of a host and a port."""
-        found = (name for name, at in self.network.names.items() if at == sockaddr[0])
-        return next(found, str(sockaddr[0])), str(sockaddr[1])
+        """Return the name of a simulated host, and a port."""
+        names = (name for name, address in self.network.names.items() if address == sockaddr[0])
+        return next(names, str(sockaddr[0])), str(sockaddr[1])
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Call a function soon, in one step; what it sleeps passes before its end is told."""
+        """Schedule a function to run in one step; its result is delayed by its sleeps."""
         future = self.create_future()
         self.call_later(self.chance() * EXECUTOR_TIME, self._apart, future, func, args)
         return future
 
     def _apart(self, future: asyncio.Future[Any], func: Any, args: Any) -> None:
-        """Call a function as if on a thread of its own."""
+        """Call a function as if on a separate thread."""
         if future.cancelled():
             return
         asyncio._set_running_loop(None)
@@ -334,14 +337,14 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
             result = func(*args)
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as raised:  # noqa: BLE001 - it belongs to who waits
+        except BaseException as raised:  # noqa: BLE001 - the awaiting task gets it
             error = raised
         finally:
             asyncio._set_running_loop(self)
         slept = (clock.busy_until - now) * clock.rate
         clock.busy_until = self.network.busy[self.host.address] = 0.0
 
-        def tell() -> None:
+        def finish() -> None:
             if future.cancelled():
                 return
             if error is None:
@@ -350,22 +353,22 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
                 future.set_exception(error)
 
         if slept > 0:
-            self.call_later(slept, tell)
+            self.call_later(slept, finish)
         else:
-            tell()
+            finish()
 
     def add_signal_handler(  # type: ignore[override]
         self, sig: int, callback: Any, *args: Any
     ) -> None:
-        """Call when the test sends a signal to the host."""
+        """Register a callback for a signal that the test sends to the host."""
         self.host.handlers[sig] = lambda *_: callback(*args)
 
     def remove_signal_handler(self, sig: int) -> bool:
-        """Call no more."""
+        """Remove the callback of a signal."""
         return self.host.handlers.pop(sig, None) is not None
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Tell of an error that nobody waits for; a broken assertion fails the test."""
+        """Report an error that no task awaits; an AssertionError fails the test."""
         error = context.get("exception")
         if self.closed:
             return
@@ -374,17 +377,17 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
 
     def run_forever(self) -> None:
         """Refuse: the simulation runs the loop."""
-        message = "this loop belongs to a simulated host and runs while time moves"
+        message = "this loop belongs to a simulated host; it runs while the test advances time"
         raise RuntimeError(message)
 
     async def subprocess_exec(self, *_: Any, **__: Any) -> Any:
-        """Refuse."""
-        self.refuse("subprocesses are not simulated", "make the other program a host")
+        """Refuse: there are no subprocesses."""
+        self.refuse("subprocesses are not simulated", "run the other program on another host")
 
     subprocess_shell = subprocess_exec
 
     async def connect_read_pipe(self, *_: Any, **__: Any) -> Any:
-        """Refuse."""
+        """Refuse: there are no pipes."""
         self.refuse("pipes are not simulated", "use a connection")
 
     connect_write_pipe = connect_read_pipe
@@ -392,55 +395,57 @@ class HostLoop(selector_events.BaseSelectorEventLoop):
     create_unix_server = connect_read_pipe
 
     def refuse(self, what: str, instead: str) -> NoReturn:
-        """Raise `NotSimulated`, and say what to do."""
+        """Raise `NotSimulated` with the unsupported call and an alternative."""
         message = f"host {self.host.name!r}: {what}; {instead}"
         raise NotSimulated(message)
 
     # asyncio's own wake-up pipe is a pair of real sockets.
 
     def _make_self_pipe(self) -> None:
-        """Need none."""
+        """Do nothing: no other thread wakes this loop."""
 
     def _close_self_pipe(self) -> None:
-        """See `_make_self_pipe`."""
+        """Do nothing; see `_make_self_pipe`."""
 
     def _write_to_self(self) -> None:
-        """See `call_soon_threadsafe`."""
+        """Request a turn; see `call_soon_threadsafe`."""
         self.wake()
 
     # --- the end ---
 
     def cancel_tasks(self) -> list[asyncio.Task[Any]]:
-        """Cancel all tasks but the current one, and return them."""
-        rest: list[asyncio.Task[Any]]
-        rest = [task for task in self._tasks.values() if task is not asyncio.current_task(self)]
-        for task in rest:
+        """Cancel all tasks except the current one, and return them."""
+        cancelled: list[asyncio.Task[Any]]
+        cancelled = [
+            task for task in self._tasks.values() if task is not asyncio.current_task(self)
+        ]
+        for task in cancelled:
             task.cancel()
-        return rest
+        return cancelled
 
     def last_turn(self) -> None:
-        """Let cancelled tasks do what needs no waiting."""
+        """Run one turn in which cancelled tasks can clean up without waiting."""
         self.is_paused = False
         self.node_clock.busy_until = 0.0
         with contextlib.suppress(BaseException):
             self.turn()
 
     def bury(self) -> None:
-        """Let nothing of a program that was ended go on: what is suspended is thrown away."""
+        """Discard all suspended tasks, transports and callbacks of an ended program."""
         self.closed = True
-        before, outer = asyncio._get_running_loop(), here.loop
+        running_loop, outer_loop = asyncio._get_running_loop(), here.loop
         here.loop = self
         asyncio._set_running_loop(self)
         try:
             for task in self._tasks.values():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
-                with contextlib.suppress(BaseException):  # nobody is left to be told
+                with contextlib.suppress(BaseException):  # no code is left to handle it
                     task.get_coro().close()
             for transport in list(self._transports.values()):  # type: ignore[attr-defined]
                 vars(transport).update(_closing=True, _sock=None)  # or it would warn
         finally:
-            here.loop = outer
-            asyncio._set_running_loop(before)
+            here.loop = outer_loop
+            asyncio._set_running_loop(running_loop)
         self._tasks.clear()
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]

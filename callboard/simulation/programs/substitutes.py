@@ -1,13 +1,13 @@
-"""What a program of a host finds in place of the real time, chance, threads and sockets.
+"""Patches of the standard library for simulated programs: time, randomness, threads, sockets.
 
-While a simulation has hosts, functions of Python's library are replaced, also where a module
-has taken them by `from time import monotonic`. Each asks whose turn it is: a host's program
-gets what its loop says, all others what was there before. What no host has is refused with an
-error that says what to do.
+While a simulation has hosts, functions of the standard library are patched, including names
+that a module imported with `from time import monotonic`. A patch checks which program is
+running: for a host's program it uses the simulated loop, for all other code it calls the
+original function. Unsupported functions raise an error that names an alternative.
 
-Those that tell the time are replaced in every simulation: an actor gets what the clocks of its
-node show. Code of callboard and of Python's library measures real durations there, as it may
-wait for real locks.
+Clock functions are patched in every simulation, so that actors read the clocks of their node.
+Code of callboard and of the standard library still measures real durations there, because it
+may wait for real locks.
 """
 
 import builtins
@@ -38,8 +38,8 @@ from callboard.simulation.programs.files import REAL, LifeWithFiles
 from callboard.simulation.programs.here import ProgramLife, here
 from callboard.simulation.programs.sockets import HostSocket, addresses
 
-#: Times that a program may ask for the time in a turn before that takes time: one that waits
-#: for a moment without an await would never see it.
+#: Free clock reads per turn; each further one takes virtual time. Otherwise a program that
+#: polls the clock without an await would never see it advance.
 _FREE_CALLS: Final = 10_000
 
 Inside = Callable[..., Any]
@@ -54,7 +54,7 @@ def _clock(loop: ProgramLife) -> float:
 
 
 def _clock_in_turn() -> NodeClock | None:
-    """Return the clock of the host or node that has its turn; None outside of all turns."""
+    """Return the clock of the host or node whose turn it is; None outside of turns."""
     loop = here.loop
     if loop is None:
         return Shown.clock
@@ -72,43 +72,43 @@ def _wall(clock: NodeClock) -> float:
     return clock.wall_ns() / 1e9
 
 
-def _gmtime(clock: NodeClock, at: float | None = None) -> time.struct_time:
-    """Return a time, the wall clock's by default, in UTC: a simulation has no other zone."""
-    return _REAL_GMTIME(_wall(clock) if at is None else at)
+def _gmtime(clock: NodeClock, seconds: float | None = None) -> time.struct_time:
+    """Return a time in UTC, by default the current one; a simulation has no other zone."""
+    return _REAL_GMTIME(_wall(clock) if seconds is None else seconds)
 
 
-def _strftime(clock: NodeClock, text: str, at: Any = None) -> str:
-    """Return a time as text."""
-    return _REAL_STRFTIME(text, _gmtime(clock) if at is None else at)
+def _strftime(clock: NodeClock, text: str, moment: Any = None) -> str:
+    """Format a time, by default the current one."""
+    return _REAL_STRFTIME(text, _gmtime(clock) if moment is None else moment)
 
 
-def _asctime(clock: NodeClock, at: Any = None) -> str:
-    """Return a time as text."""
-    return _REAL_ASCTIME(_gmtime(clock) if at is None else at)
+def _asctime(clock: NodeClock, moment: Any = None) -> str:
+    """Format a time, by default the current one."""
+    return _REAL_ASCTIME(_gmtime(clock) if moment is None else moment)
 
 
-def _ctime(clock: NodeClock, at: float | None = None) -> str:
-    """Return a time as text."""
-    return _REAL_ASCTIME(_gmtime(clock, at))
+def _ctime(clock: NodeClock, seconds: float | None = None) -> str:
+    """Format a time in seconds, by default the current one."""
+    return _REAL_ASCTIME(_gmtime(clock, seconds))
 
 
-def _mktime(clock: NodeClock, at: Any) -> float:
-    """Return the seconds of a time: what `localtime` undoes."""
-    return float(calendar.timegm(at))
+def _mktime(clock: NodeClock, moment: Any) -> float:
+    """Return a time in seconds; the inverse of `localtime`."""
+    return float(calendar.timegm(moment))
 
 
 def _read_clock_ns(clock: NodeClock, which: int) -> int:
-    """Return one of the system's clocks: the date, or the one that never jumps."""
+    """Return a system clock in nanoseconds: the wall clock or the monotonic clock."""
     return clock.wall_ns() if which in _DATED else int(clock.time() * 1e9)
 
 
 def _read_clock(clock: NodeClock, which: int) -> float:
-    """Return one of the system's clocks in seconds."""
+    """Return a system clock in seconds."""
     return _read_clock_ns(clock, which) / 1e9
 
 
 def _sleep(loop: ProgramLife, seconds: float) -> None:
-    """Block a host, as it would be."""
+    """Block a host for some seconds."""
     if seconds < 0:
         message = "sleep length must be non-negative"
         raise ValueError(message)
@@ -116,12 +116,12 @@ def _sleep(loop: ProgramLife, seconds: float) -> None:
 
 
 def _drawn(name: str) -> Inside:
-    """Return a function of `random` that draws from the host's chance."""
+    """Return a function of `random` that draws from the host's random source."""
     return lambda loop, *args, **options: getattr(loop.drawn, name)(*args, **options)
 
 
 def _seed(loop: ProgramLife, a: Any = None, *rest: Any, **options: Any) -> None:
-    """Seed a host's chance; without a seed it goes on as it is."""
+    """Seed a host's random source; without a seed it stays unchanged."""
     if a is not None:
         loop.drawn.seed(a, *rest, **options)
 
@@ -132,33 +132,33 @@ def _seed_own(loop: ProgramLife, self: random.Random, a: Any = None, version: in
 
 
 def _uuid1(loop: ProgramLife, node: Any = None, clock_seq: Any = None) -> uuid.UUID:
-    """Return a UUID of the host's time and chance."""
-    found = node or random.Random(loop.host.address).getrandbits(48)
+    """Return a UUID from the host's clock and random source."""
+    node_id = node or random.Random(loop.host.address).getrandbits(48)
     _clock(loop)
     nanoseconds = _wall_ns(loop.node_clock) // 100 + 0x01B21DD213814000
     sequence = loop.drawn.getrandbits(14) if clock_seq is None else clock_seq
     low, middle, high = nanoseconds & 0xFFFFFFFF, nanoseconds >> 32 & 0xFFFF, nanoseconds >> 48
-    parts = (low, middle, high & 0x0FFF, sequence >> 8 & 0x3F, sequence & 0xFF, found)
+    parts = (low, middle, high & 0x0FFF, sequence >> 8 & 0x3F, sequence & 0xFF, node_id)
     return uuid.UUID(fields=parts, version=1)
 
 
 def _signal(loop: ProgramLife, number: int, handler: Any) -> Any:
-    """Set what a signal does to a host."""
-    before = loop.host.handlers.pop(number, signal.SIG_DFL)
+    """Set a host's handler of a signal; return the former one."""
+    former = loop.host.handlers.pop(number, signal.SIG_DFL)
     if handler != signal.SIG_DFL:
         loop.host.handlers[number] = handler
-    return before
+    return former
 
 
 def _kill(loop: ProgramLife, process: int, number: int) -> None:
-    """Send a signal to oneself."""
+    """Send a signal to the program's own process."""
     if process not in (0, _process(loop)):
-        loop.refuse("other processes are not simulated", "let the test call cluster.kill")
+        loop.refuse("other processes are not simulated", "call cluster.kill in the test")
     loop.host.signal(number)
 
 
 def _process(loop: ProgramLife) -> int:
-    """Return the number of a host's process."""
+    """Return the process id of a host."""
     return 1000 + loop.host.number % 1000
 
 
@@ -167,22 +167,22 @@ def _exit(loop: ProgramLife, code: int) -> None:
     raise SystemExit(code)
 
 
-def _refused(what: str, instead: str) -> Inside:
-    """Return a function that says what no host has."""
+def _refused(problem: str, instead: str) -> Inside:
+    """Return a function that refuses an unsupported call."""
 
     def refuse(loop: ProgramLife, *_: Any, **__: Any) -> None:
-        loop.refuse(what, instead)
+        loop.refuse(problem, instead)
 
     return refuse
 
 
 def _of_path(name: str) -> Inside:
-    """Return a function of paths: on the disk of the host."""
+    """Return a function of paths that uses the disk of the host."""
     return lambda loop, *args, **options: getattr(loop.files, name)(*args, **options)
 
 
 def _of_number(name: str) -> Inside:
-    """Return a function of descriptors: of a file of the host, or what there is."""
+    """Return a function of descriptors, for simulated and for real ones."""
 
     def called(loop: LifeWithFiles, number: Any, *args: Any, **options: Any) -> Any:
         number = number if isinstance(number, int) else number.fileno()
@@ -193,7 +193,7 @@ def _of_number(name: str) -> Inside:
 
 
 def _refused_file(name: str, real: Callable[..., Any], instead: str) -> Inside:
-    """Return a function of descriptors that refuses files of the host."""
+    """Return a function of descriptors that refuses simulated files."""
 
     def called(loop: LifeWithFiles, number: Any, *args: Any, **options: Any) -> Any:
         if loop.files.has(number if isinstance(number, int) else number.fileno()):
@@ -204,18 +204,18 @@ def _refused_file(name: str, real: Callable[..., Any], instead: str) -> Inside:
 
 
 def _sqlite(loop: LifeWithFiles, database: Any, *args: Any, **options: Any) -> Any:
-    """Open an SQLite in memory."""
+    """Open an SQLite database in memory; refuse files."""
     if os.fspath(database) != ":memory:":
         loop.refuse(
-            "SQLite writes files past Python, which no simulated disk sees",
-            "use ':memory:' in the test, or make the database a host of its own",
+            "SQLite writes files in C, past the simulated disk",
+            "use ':memory:' in the test, or run the database on a host of its own",
         )
     return _REAL_SQLITE(database, *args, **options)
 
 
-_REAL_SOCKET = "send messages to actors, or make the program a host of its own"
+_REAL_SOCKET = "send messages to actors, or run the program on a host of its own"
 _THREAD = "asyncio.to_thread and loop.run_in_executor call a function in virtual time"
-_OTHER = "make the other program a host of its own: cluster.host(name, main)"
+_OTHER = "run the other program on a host of its own: cluster.host(name, main)"
 _NO_SOCKET = "use asyncio: open_connection, start_server or loop.sock_connect"
 _TLS: Final = "use asyncio: open_connection(…, ssl=context) or start_tls"
 _DRAWN: Final = (
@@ -236,16 +236,16 @@ _DATED: Final = {
 
 _REAL_SQLITE: Final = sqlite3.connect
 
-#: What removes named temporary files: it took the real function as a default argument.
+#: The class that removes named temporary files; it has the real function as a default argument.
 _CLOSER: Final = vars(tempfile)["_TemporaryFileCloser"]
 _CLOSES: Final = "cleanup" if hasattr(_CLOSER, "cleanup") else "close"
 _REAL_CLOSE: Final = vars(_CLOSER)[_CLOSES]
 
-_ALONE = "one program runs on a simulated host: it needs no locks of files"
+_ALONE = "only one program runs on a simulated host, so it needs no file locks"
 _MAPPED = "read and write the file"
 _PLAIN = "write to a file of its own name"
 
-#: Home, name, and what a host's program finds there of files.
+#: File functions for programs of hosts: module or class, name, replacement.
 _FILES: Final[list[tuple[Any, str, Inside]]] = [
     (builtins, "open", _of_path("open_object")),
     (io, "open", _of_path("open_object")),
@@ -295,7 +295,7 @@ _FILES: Final[list[tuple[Any, str, Inside]]] = [
 
 _CLOCKS: Final = ("monotonic", "perf_counter", "process_time", "thread_time")
 
-#: Home, name, and what tells the time there by the clock that has its turn.
+#: Clock functions for programs of hosts and for actors: module, name, replacement.
 _TIMES: Final[list[tuple[Any, str, Inside]]] = [
     (time, "time", _wall),
     (time, "time_ns", _wall_ns),
@@ -310,10 +310,10 @@ _TIMES: Final[list[tuple[Any, str, Inside]]] = [
     (time, "clock_gettime_ns", _read_clock_ns),
 ]
 
-#: Those with which one measures.
+#: Clock functions that are used to measure durations.
 _MEASURES: Final = {name + end for name in (*_CLOCKS, "clock_gettime") for end in ("", "_ns")}
 
-#: Home, name, and what a host's program and the actors of a node find there.
+#: Functions for programs of hosts and for actors: module or class, name, replacement.
 _SHARED: Final[list[tuple[Any, str, Inside]]] = [
     (time, "sleep", _sleep),
     *((random, name, _drawn(name)) for name in _DRAWN if hasattr(random, name)),
@@ -331,8 +331,8 @@ _SHARED: Final[list[tuple[Any, str, Inside]]] = [
         for name in ("create_connection", "create_server", "socketpair", "fromfd")
     ),
     (ssl.SSLContext, "wrap_socket", _refused("SSLContext.wrap_socket blocks", _TLS)),
-    (threading.Thread, "start", _refused("there is one thread", _THREAD)),
-    (threading.Condition, "wait", _refused("to wait for a thread would be for ever", _THREAD)),
+    (threading.Thread, "start", _refused("threads are not simulated", _THREAD)),
+    (threading.Condition, "wait", _refused("waiting for a thread would never end", _THREAD)),
     (subprocess.Popen, "__init__", _refused("subprocesses are not simulated", _OTHER)),
     *(
         (os, name, _refused("processes are not simulated", _OTHER))
@@ -349,12 +349,12 @@ _SHARED: Final[list[tuple[Any, str, Inside]]] = [
     ),
 ]
 
-#: Home, name, and what the actors of a node find there; a host's program has sockets.
+#: Functions for actors only; programs of hosts have simulated sockets.
 _OF_ACTORS: Final[list[tuple[Any, str, Inside]]] = [
     (socket.socket, "__init__", _refused("sockets are real", _REAL_SOCKET)),
 ]
 
-#: Home, name, and what a host's program finds there.
+#: Functions for programs of hosts only: module, name, replacement.
 _INSIDE: Final[list[tuple[Any, str, Inside]]] = [
     (os, "getpid", _process),
     (os, "kill", _kill),
@@ -371,22 +371,25 @@ _INSIDE: Final[list[tuple[Any, str, Inside]]] = [
 
 
 class _RealOrOurs(type):
-    """Lets classes that stand for real ones make real objects, and know these as their own."""
+    """Metaclass of replacement classes.
+
+    They create real objects outside of hosts; `isinstance` accepts real and simulated ones.
+    """
 
     def __instancecheck__(cls, thing: object) -> bool:
-        """Return whether a thing is one of the real class or of the simulated one."""
+        """Return whether an object is an instance of the real or of the simulated class."""
         if cls in _STANDS_FOR:
             return isinstance(thing, _STANDS_FOR[cls])
         return super().__instancecheck__(thing)
 
     def __subclasscheck__(cls, kind: type) -> bool:
-        """Return whether a class is one of the real ones."""
+        """Return whether a class is a subclass of the real or of the simulated class."""
         if cls in _STANDS_FOR:
             return issubclass(kind, _STANDS_FOR[cls])
         return super().__subclasscheck__(kind)
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
-        """Make an object of the real class, or of the simulated one in a host's program."""
+        """Create a simulated object in a program of a host, else a real one."""
         if cls not in _STANDS_FOR:
             return super().__call__(*args, **options)
         loop = here.loop
@@ -398,82 +401,82 @@ class _RealOrOurs(type):
 def _host_socket(
     loop: ProgramLife,
     family: int = -1,
-    type: int = -1,  # noqa: A002 - the keyword of the real one
+    type: int = -1,  # noqa: A002 - as in `socket.socket`
     proto: int = -1,
     fileno: int | None = None,
 ) -> HostSocket:
-    """Make a socket for a host's program."""
+    """Create a socket for a program of a host."""
     if fileno is not None:
         loop.refuse("descriptors are not simulated", _NO_SOCKET)
     return HostSocket(loop, family, type, proto)
 
 
 def _host_map(loop: LifeWithFiles, fileno: int, *args: Any, **options: Any) -> mmap.mmap:
-    """Map memory that is no file's."""
+    """Map anonymous memory or a real file."""
     if loop.files.has(fileno):
-        loop.refuse("to map a file is not simulated", _MAPPED)
+        loop.refuse("mapping a file is not simulated", _MAPPED)
     return _REAL_MMAP(fileno, *args, **options)
 
 
 def _now() -> float:
-    """Return the wall clock: that of the host or node that has its turn, or the real one."""
-    return time.time()  # noqa: TID251 - it stands for what programs ask
+    """Return the wall clock of the host or node whose turn it is, or the real one."""
+    return time.time()  # noqa: TID251 - patched in simulations
 
 
 class SocketOfHost(socket.socket, metaclass=_RealOrOurs):
-    """`socket.socket`: one of the simulated network in a host's program."""
+    """Replacement of `socket.socket`: a simulated socket in programs of hosts."""
 
 
 class MapOfHost(mmap.mmap, metaclass=_RealOrOurs):
-    """`mmap.mmap`, which maps no files of a host."""
+    """Replacement of `mmap.mmap`; it does not map simulated files."""
 
 
 class DateOfHost(datetime_module.date, metaclass=_RealOrOurs):
-    """`datetime.date` with the today of the host or node that has its turn."""
+    """Replacement of `datetime.date` that uses the clock of the current host or node."""
 
-    _callboard_stands_for = datetime_module.date  # to a handler that is annotated with it
+    _callboard_stands_for = datetime_module.date  # for handlers annotated with the class
 
     @classmethod
     def today(cls) -> Any:
-        """Return the day of the host's wall clock."""
+        """Return the date of the current wall clock."""
         return cls.fromtimestamp(_now())
 
     @classmethod
     def fromtimestamp(cls, timestamp: float, /) -> Any:
-        """Return the day of a time, in UTC in a turn."""
+        """Return the date of a time; within turns in UTC."""
         if here.loop is None and Shown.clock is None:
             return _REAL_DATE.fromtimestamp(timestamp)
         return _REAL_DATETIME.fromtimestamp(timestamp, datetime_module.UTC).date()
 
 
 class DatetimeOfHost(datetime_module.datetime, metaclass=_RealOrOurs):
-    """`datetime.datetime` with the now of the host or node that has its turn."""
+    """Replacement of `datetime.datetime` that uses the clock of the current host or node."""
 
     _callboard_stands_for = datetime_module.datetime
 
     @classmethod
     def now(cls, tz: datetime_module.tzinfo | None = None) -> Any:
-        """Return the wall clock, which is in UTC in a turn where no zone is given."""
+        """Return the current wall clock; within turns in UTC by default."""
         return cls.fromtimestamp(_now(), tz)
 
     @classmethod
     def utcnow(cls) -> Any:
-        """Return the host's wall clock."""
+        """Return the current wall clock in UTC, without a zone."""
         now = _REAL_DATETIME.fromtimestamp(_now(), datetime_module.UTC)
         return now.replace(tzinfo=None)
 
     @classmethod
     def today(cls) -> Any:
-        """Return the host's wall clock."""
+        """Return the current wall clock."""
         return cls.now()
 
     @classmethod
     def fromtimestamp(cls, timestamp: float, tz: datetime_module.tzinfo | None = None) -> Any:
-        """Return a time as a date and time, in UTC in a turn."""
+        """Convert a timestamp; within turns in UTC by default."""
         if tz is not None or (here.loop is None and Shown.clock is None):
             return _REAL_DATETIME.fromtimestamp(timestamp, tz)
-        found = _REAL_DATETIME.fromtimestamp(timestamp, datetime_module.UTC)
-        return found.replace(tzinfo=None)
+        moment = _REAL_DATETIME.fromtimestamp(timestamp, datetime_module.UTC)
+        return moment.replace(tzinfo=None)
 
 
 _REAL_DATE: Final = datetime_module.date
@@ -486,15 +489,15 @@ _STANDS_FOR: Final[dict[type, tuple[type, ...]]] = {
     DatetimeOfHost: (_REAL_DATETIME,),
 }
 
-#: What makes objects in a host's program.
+#: Functions that create objects in programs of hosts, by replaced class.
 _MADE: Final[dict[type, Inside]] = {SocketOfHost: _host_socket, MapOfHost: _host_map}
 
 
 class _Substitute:
-    """One function that is replaced, and what was there before."""
+    """A patched function, and the original."""
 
     def __init__(self, home: Any, name: str, inside: Inside) -> None:
-        """Prepare a substitute."""
+        """Create the replacement of a function; it is not installed yet."""
         self.home, self.name = home, name
         self.real = home.__dict__[name]
         self.before = self.real
@@ -502,7 +505,7 @@ class _Substitute:
         self.function.__name__ = self.function.__qualname__ = name
 
     def _function(self, inside: Inside) -> Callable[..., Any]:
-        """Return what stands in its place: what asks for the program that has its turn."""
+        """Return a replacement that applies to programs of hosts."""
 
         def asks(*args: Any, **options: Any) -> Any:
             loop = here.loop
@@ -514,10 +517,10 @@ class _Substitute:
 
 
 class _Shared(_Substitute):
-    """A function that is replaced in hosts, and in code of users in the actors of nodes."""
+    """A function patched in programs of hosts, and in user code of actors."""
 
     def _function(self, inside: Inside) -> Callable[..., Any]:
-        """Return what asks for the program, or the node, that has its turn."""
+        """Return a replacement that applies to programs of hosts and to user code of actors."""
 
         def asks(*args: Any, **options: Any) -> Any:
             life = here.loop
@@ -531,10 +534,10 @@ class _Shared(_Substitute):
 
 
 class _OfActors(_Substitute):
-    """A function that is replaced in code of users in the actors of nodes only."""
+    """A function patched in user code of actors only."""
 
     def _function(self, inside: Inside) -> Callable[..., Any]:
-        """Return what asks for the node that has its turn."""
+        """Return a replacement that applies to user code of actors."""
 
         def asks(*args: Any, **options: Any) -> Any:
             life = here.actors
@@ -546,10 +549,10 @@ class _OfActors(_Substitute):
 
 
 class _Time(_Substitute):
-    """A function that tells the time, of hosts and of nodes."""
+    """A clock function, patched for hosts and nodes."""
 
     def _function(self, inside: Inside) -> Callable[..., Any]:
-        """Return what asks for the clock that has its turn."""
+        """Return a replacement that reads the clock of the current host or node."""
         measures = self.name in _MEASURES
 
         def asks(*args: Any, **options: Any) -> Any:
@@ -562,27 +565,27 @@ class _Time(_Substitute):
 
 
 def _asks_for_itself() -> bool:
-    """Return whether callboard or Python's library measures something, and no user's code."""
-    caller: Any = sys._getframe(2)  # noqa: SLF001 - the documented way to a caller
+    """Return whether callboard or the standard library is calling, and not user code."""
+    caller: Any = sys._getframe(2)  # noqa: SLF001 - documented, despite the underscore
     room = str(caller.f_globals.get("__name__", "")).partition(".")[0]
     return room in OWN_ROOMS or room in sys.stdlib_module_names
 
 
 class Substitutes:
-    """What is replaced while there are simulations that need it."""
+    """A set of patches that are installed while simulations need them."""
 
     def __init__(self, functions: Iterable[_Substitute], classes: Iterable[type]) -> None:
-        """Find out what is to be replaced, classes by those that stand for them."""
+        """Prepare patches of functions, and of the classes that these classes replace."""
         self._functions = list(functions)
         self._by_id: dict[int, tuple[Any, Any]] = {}
-        for each in self._functions:
-            self._by_id[id(each.real)] = (each.real, each.function)
+        for function in self._functions:
+            self._by_id[id(function.real)] = (function.real, function.function)
         standing = {ours: _STANDS_FOR[ours][0] for ours in classes}
         for ours, real in standing.items():
             self._by_id[id(real)] = (real, ours)
         self._classes = {id(real) for real in standing.values()}
         self._places: list[tuple[Any, str, Any]] = [
-            (each.home, each.name, each.function) for each in self._functions
+            (function.home, function.name, function.function) for function in self._functions
         ]
         self._known: set[str] = set()
         self._users = 0
@@ -590,7 +593,7 @@ class Substitutes:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace everything; put it back at the end of the last simulation that needs it."""
+        """Install all patches; remove them after the last simulation that needs them."""
         self._users += 1
         if self._users == 1:
             self._install()
@@ -599,22 +602,22 @@ class Substitutes:
         finally:
             self._users -= 1
             if self._users == 0:
-                for home, name, before in reversed(self._undo):
-                    setattr(home, name, before)
+                for home, name, original in reversed(self._undo):
+                    setattr(home, name, original)
                 self._undo.clear()
 
     def _install(self) -> None:
-        """Replace everything where it was found."""
+        """Install the patches in all modules that use the originals."""
         self._find()
-        for each in self._functions:
-            each.before = each.home.__dict__[each.name]
-        for home, name, ours in self._places:
+        for function in self._functions:
+            function.before = function.home.__dict__[function.name]
+        for home, name, replacement in self._places:
             if name in home.__dict__:
                 self._undo.append((home, name, home.__dict__[name]))
-                setattr(home, name, ours)
+                setattr(home, name, replacement)
 
     def _find(self) -> None:
-        """Look for what is to be replaced in modules that were not seen yet."""
+        """Find uses of the originals in modules loaded since the last search."""
         if len(sys.modules) == len(self._known):
             return
         homes = {(id(home), name) for home, name, _ in self._places}
@@ -628,25 +631,25 @@ class Substitutes:
                 continue
             is_own = title.partition(".")[0] in _LEFT_ALONE and title not in _HOMES
             for name, value in list(names.items()):
-                found = self._by_id.get(id(value))
-                if found is None or found[0] is not value or (id(module), name) in homes:
+                replaced = self._by_id.get(id(value))
+                if replaced is None or replaced[0] is not value or (id(module), name) in homes:
                     continue
                 if not (is_own and id(value) in self._classes):
-                    self._places.append((module, name, found[1]))
+                    self._places.append((module, name, replaced[1]))
 
 
-#: Modules in which classes stay: they are used there for what they are.
+#: Modules whose references to classes are not patched, because they need the real classes.
 _LEFT_ALONE: Final = sys.stdlib_module_names | {"numpy", "pandas", "pyarrow", "pytest"}
 _HOMES: Final = ("datetime", "socket", "mmap")
 
-#: What Python imports modules with, also in a host's turn.
+#: Modules of the import system, which must read real files even in turns of hosts.
 _MACHINERY: Final = frozenset(
     {"posix", "_io", "importlib._bootstrap_external", "_frozen_importlib_external"}
 )
 
-# There is one of each, since there is one library of Python.
+# Global, because the standard library is global.
 
-#: What tells the time, and what actors share with hosts, in every simulation.
+#: Patches for every simulation: clocks, and functions that actors call.
 dates: Final = Substitutes(
     (
         *(_Time(*entry) for entry in _TIMES),
@@ -656,7 +659,7 @@ dates: Final = Substitutes(
     (DateOfHost, DatetimeOfHost),
 )
 
-#: All else, in simulations with hosts.
+#: Further patches for simulations with hosts.
 substitutes: Final = Substitutes(
     (_Substitute(*entry) for entry in _INSIDE), (SocketOfHost, MapOfHost)
 )

@@ -1,1 +1,1 @@
-"""What tests that live many seeds or schedules have in common."""
+"""Shared parts of tests that run many seeds or schedules."""

@@ -1,8 +1,8 @@
-"""What the environment says of simulated tests: how many, for how long, with which seeds.
+"""Environment variables of simulated tests.
 
-`CALLBOARD_SEEDS` sets how many seeds or random schedules there are, `CALLBOARD_SECONDS` for how
-long further ones are begun, `CALLBOARD_NEW_SEEDS=1` draws others than yesterday, and
-`CALLBOARD_SEED` is the one seed of all simulations.
+`CALLBOARD_SEEDS` sets the number of seeds or random schedules, `CALLBOARD_SECONDS` the time in
+which further ones are started, `CALLBOARD_NEW_SEEDS=1` draws new random ones, and
+`CALLBOARD_SEED` sets a single seed for all simulations.
 """
 
 import os
@@ -19,10 +19,10 @@ _NEW_SEEDS: Final = "CALLBOARD_NEW_SEEDS"
 
 
 def check() -> None:
-    """Read all variables.
+    """Check all variables.
 
     Raises:
-        WrongValue: one has a value that cannot be meant.
+        WrongValue: a variable has an invalid value.
     """
     seed()
     seeds(1)
@@ -30,10 +30,10 @@ def check() -> None:
 
 
 def seed() -> int | None:
-    """Return the seed that all simulations are to have; None if each has its own.
+    """Return the seed of all simulations; None if each has its own.
 
     Raises:
-        WrongValue: it is none.
+        WrongValue: the value is not a seed.
     """
     text = os.environ.get(_SEED)
     if text is None:
@@ -44,42 +44,42 @@ def seed() -> int | None:
 
 
 def seeds(default: int) -> int:
-    """Return how many seeds, or random schedules, a test has.
+    """Return the number of seeds or random schedules of a test.
 
     Raises:
-        WrongValue: it is no whole number from 1 on.
+        WrongValue: the value is not a whole number of at least 1.
     """
     text = os.environ.get(_SEEDS, "").strip()
     if not text:
         return default
     if not text.isdecimal() or not int(text):
-        raise _wrong(_SEEDS, text, "a whole number from 1 on")
+        raise _wrong(_SEEDS, text, "a whole number of at least 1")
     return int(text)
 
 
 def seconds(default: float) -> float:
-    """Return for how many seconds a test begins further seeds or schedules.
+    """Return the seconds in which a test starts further seeds or schedules.
 
     Raises:
-        WrongValue: it is no number from 0 on.
+        WrongValue: the value is not a number of at least 0.
     """
     text = os.environ.get(_SECONDS, "").strip()
     try:
         number = float(text) if text else default
     except ValueError:
         number = -1.0
-    if not number >= 0.0:  # also what is no number
-        raise _wrong(_SECONDS, text, "a number of seconds from 0 on")
+    if not number >= 0.0:  # true for NaN as well
+        raise _wrong(_SECONDS, text, "a number of seconds of at least 0")
     return number
 
 
 def chance(test: str) -> random.Random:
-    """Return where what a test tries comes from: its name, or chance where that is wanted."""
+    """Return a random source seeded by the name of a test, or by the system if enabled."""
     if os.environ.get(_NEW_SEEDS, "").strip() not in ("", "0"):
         return random.SystemRandom()
     return random.Random(zlib.crc32(test.encode()))
 
 
 def _wrong(variable: str, text: str, right: str) -> WrongValue:
-    """Return the error of a variable."""
+    """Return the error for a variable."""
     return WrongValue(f"{variable} is {text!r}; give {right}, or unset it")

@@ -1,7 +1,7 @@
-"""What pytest shows of the log of a test that lives many runs: that of the last one.
+"""Limit the log that pytest shows for a test with many runs to the last run.
 
-The log of thousands of runs that passed, and of those in which a failure was made small, would
-hide the few lines that tell of the failure.
+The logs of thousands of passed runs, and of those for shrinking a failure, would hide the few
+lines about the failure.
 """
 
 import logging
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 @contextmanager
 def unlogged(request: "pytest.FixtureRequest") -> Iterator[None]:
-    """Keep from pytest what is logged in a block, unless the test itself looks at it."""
+    """Hide the log of a block from pytest, unless the test itself uses `caplog`."""
     root = logging.getLogger()
-    taken = []
+    removed = []
     if "caplog" not in request.fixturenames:
-        taken = [
+        removed = [
             handler
             for handler in root.handlers
             if type(handler).__module__.startswith("_pytest.")
         ]
-    nothing = logging.NullHandler()  # without any handler, Python writes to stderr
-    root.addHandler(nothing)
-    for handler in taken:
+    null_handler = logging.NullHandler()  # without any handler, Python logs to stderr
+    root.addHandler(null_handler)
+    for handler in removed:
         root.removeHandler(handler)
     try:
         yield
     finally:
-        root.removeHandler(nothing)
-        for handler in taken:
+        root.removeHandler(null_handler)
+        for handler in removed:
             root.addHandler(handler)

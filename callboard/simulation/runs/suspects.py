@@ -1,7 +1,7 @@
-"""What a scenario asks that no seed answers: the real time, real chance, threads.
+"""Detect nondeterminism in a scenario: real clocks, global randomness, threads.
 
-A run is lived with a watch on the functions that give each run something else. Only calls from
-outside of callboard and of Python's own library count, since these two know what they do.
+A run is repeated while calls of nondeterministic functions are recorded. Only calls from user
+code count; callboard and the standard library handle such functions correctly.
 """
 
 import os
@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from callboard.simulation.programs import substitutes
 
-#: Modules and their functions that depend on more than a seed.
+#: Modules or classes, and their functions whose results do not depend on the seed.
 _WATCHED: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
     (time, ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "sleep")),
     (
@@ -37,7 +37,7 @@ SUBSTITUTES: Final = substitutes.__file__
 
 _HERE: Final = Path(__file__).parents[2]
 
-#: Folders whose code is not a user's; three rooms of callboard are links in a checkout of it.
+#: Folders of callboard and of the standard library. Three packages are links in a checkout.
 _OURS: Final = tuple(
     str(folder.resolve())
     for folder in (
@@ -49,38 +49,40 @@ _OURS: Final = tuple(
 
 @contextmanager
 def watched() -> Iterator[list[str]]:
-    """Return a list that fills with what is called, and where, once for each place.
+    """Record calls within the block: yield a list of functions and lines, without repetitions.
 
-    What threads call that ran before belongs to something else.
+    Calls by threads that existed before are ignored; they do not belong to the test.
     """
     calls: list[str] = []
     own = threading.get_ident()
-    others = {each.ident for each in threading.enumerate() if each.ident != own}
+    other_threads = {thread.ident for thread in threading.enumerate() if thread.ident != own}
     with ExitStack() as patches:
         for home, names in _WATCHED:
             for name in names:
-                spied = _spied(getattr(home, name), f"{home.__name__}.{name}", calls, others)
+                spied = _spied(
+                    getattr(home, name), f"{home.__name__}.{name}", calls, other_threads
+                )
                 patches.enter_context(patch.object(home, name, spied))
         yield calls
 
 
 def _spied(
-    function: Callable[..., Any], name: str, calls: list[str], others: set[int | None]
+    function: Callable[..., Any], name: str, calls: list[str], other_threads: set[int | None]
 ) -> Callable[..., Any]:
-    """Return a function that notes who calls it, if that is a user's file.
+    """Wrap a function to record calls from user code.
 
     Args:
-        function: what is called.
-        name: how it is shown.
-        calls: what fills.
-        others: threads whose calls are not noted.
+        function: the function.
+        name: its name in the record.
+        calls: the record.
+        other_threads: identifiers of threads to ignore.
     """
 
     def spy(*args: Any, **options: Any) -> Any:
-        if threading.get_ident() in others:
+        if threading.get_ident() in other_threads:
             return function(*args, **options)
-        frame: Any = sys._getframe(1)  # noqa: SLF001 - the documented way to a caller
-        while frame.f_code.co_filename == SUBSTITUTES:  # what programs of hosts find
+        frame: Any = sys._getframe(1)  # noqa: SLF001 - documented, despite the underscore
+        while frame.f_code.co_filename == SUBSTITUTES:  # skip frames of patches
             frame = frame.f_back
         path = frame.f_code.co_filename
         if not str(Path(path).resolve()).startswith(_OURS) or "site-packages" in path:

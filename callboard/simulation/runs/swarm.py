@@ -1,10 +1,10 @@
-"""A swarm: the faults of each seed, drawn where a test is busy.
+"""A swarm: random faults for each seed, aimed at the times when a test is busy.
 
-Each seed has another mix of kinds, since bugs need some faults to happen often and others not
-at all (Groce and others, "Swarm testing", ISSTA 2012). One run without faults shows the
-`Rhythm` of a test: which moments it has, how many, and how long it is busy. So each change of
-a disk is as likely to be the last one before a crash, and few faults come after a short test
-is over.
+Each seed gets a different mix of kinds, because many bugs need some faults to be frequent and
+others to be absent (Groce and others, "Swarm testing", ISSTA 2012). One run without faults
+measures the `Rhythm` of a test: which events it has, how many, and how long it is busy. So all
+disk changes are equally likely to be the last one before a crash, and few faults start after
+the end of a short test.
 """
 
 import math
@@ -30,112 +30,113 @@ from callboard.simulation.faults import (
     partition,
 )
 
-#: Virtual seconds in which the faults of a swarm begin, unless it says otherwise.
+#: Default virtual seconds within which the faults of a swarm start.
 SPAN: Final = 20.0
 
-#: Most faults that a swarm draws for a seed, unless it says otherwise.
+#: Default maximum of faults per seed.
 MOST: Final = 12
 
-#: Places that a swarm draws from; a place beyond the last machine stands for one before.
+#: Range of the drawn indices of machines; they are reduced modulo the number of machines.
 MACHINES: Final = 60
 
-#: How often faults wait for a moment of each kind, beside others that the test has.
+#: Weights of the events that faults wait for.
 _WEIGHTS: Final = {"send": 3, "disk": 3, "mark": 2, "start": 1, "answer": 2, "test": 1}
 
-#: Part of the faults that wait for something.
+#: Fraction of faults that wait for an event.
 _AIMED: Final = 0.4
 
-#: Part of these that are aimed at any moment of the whole test, not at one soon after a time.
+#: Fraction of these that are aimed at any event of the test, and not at one after a time.
 _ANYWHERE: Final = 0.4
 
-#: Part of those that wait for something and do not begin at once then.
+#: Fraction of waiting faults that start some time after their event.
 _LATER: Final = 0.5
 
-#: Part of those that wait for what a machine does, and strike whichever machine does it.
+#: Fraction of faults waiting for an event of a machine that hit the machine which triggers it.
 _DOER_PART: Final = 0.5
 
-#: Part of the faults that come within two seconds of another one.
+#: Fraction of faults that start within two seconds of another one.
 _TOGETHER: Final = 0.3
 
-#: Part of the faults that are those of another one, on other machines: a rack loses its power,
-#: a switch its ports, all get the same bad date.
+#: Fraction of faults that repeat another one on other machines: a rack loses power, a switch
+#: fails, all machines get the same wrong date.
 _ALIKE: Final = 0.2
 
-#: Part of the seeds that have few kinds: what needs several faults of some kinds is rare where
-#: a few faults are of many kinds.
+#: Fraction of seeds with few kinds. Several faults of the same kind are rare if a few faults
+#: are drawn from many kinds.
 _FEW: Final = 0.5
 
-#: Part of the seeds with a few faults of one kind, each at any moment of one kind.
+#: Fraction of seeds with a few faults of one kind, aimed at random events of one kind.
 _EXACT: Final = 0.1
 
-#: The same for tests that change disks: between two changes is where programs are weak.
+#: The same for tests that change disks, because programs are vulnerable between two changes.
 _EXACT_WITH_DISK: Final = 0.25
 
-#: Most faults of these seeds.
+#: Maximum faults of these seeds.
 _EXACT_MOST: Final = 4
 
-#: How much more often an end there is one behind a change of a disk.
+#: Factor for the weight of disk changes if these faults kill or crash machines.
 _DISK_OF_DEADLY: Final = 4
 
-#: Part of the other seeds whose faults come in series.
+#: Fraction of the other seeds with series of faults.
 _IN_SERIES: Final = 0.35
 
-#: Part of the series that wait for something.
+#: Fraction of series that wait for an event.
 _AIMED_SERIES: Final = 0.7
 
-#: Part of the series that strike two or three machines at once.
+#: Fraction of series that hit two or three machines at once.
 _RACK: Final = 0.25
 
-#: Part of the series that strike the same machines each time.
+#: Fraction of series that hit the same machines each time.
 _SAME: Final = 0.25
 
-#: Part of the other seeds in which all machines lose their power at one moment: nothing is left
-#: of what only some of them have in memory.
+#: Fraction of the other seeds in which all machines lose power at once, so that all data in
+#: memory is lost.
 _BLACKOUT: Final = 0.08
 
 #: The same for tests that change disks.
 _BLACKOUT_WITH_DISK: Final = 0.2
 
-#: Part of the other seeds in which partitions go through the whole cluster, each machine with
-#: its neighbors of that moment on one side or the other, as behind a switch that fails.
+#: Fraction of the other seeds with partitions of the whole cluster into two sides, as when a
+#: switch fails.
 _HALVES: Final = 0.12
 
-#: Most machines of these: so many partitions are one such trouble.
+#: Maximum machines for these seeds, because each pair across the sides needs one partition.
 _HALVES_MOST: Final = 6
 
-#: Part of the faults of one machine that strike a machine which faults may end: programs are
-#: tested, not their clients.
+#: Fraction of faults of one machine that are moved to a machine which faults may kill, because
+#: programs are tested and not their clients.
 _ON_MORTALS: Final = 0.7
 
-#: Part of the other seeds in which one machine after the other is away, where a swarm has
-#: such kinds: programs that hand over what they do show there whether it is handed over whole.
+#: Fraction of the other seeds in which the machines fail one after another, which tests whether
+#: programs hand over all of their work.
 _IN_RELAY: Final = 0.15
 
-#: Most outages of these seeds.
+#: Maximum outages of these seeds.
 _RELAY_MOST: Final = 6
 
-#: Part of the outages in a relay that wait for a moment.
+#: Fraction of these outages that wait for an event.
 _AIMED_RELAY: Final = 0.4
 
-#: Moments that are over in this part of a test are none to wait for: it only sets things up.
+#: Kinds of events that occur only in this first fraction of a test are not used: the test is
+#: still setting up.
 _EARLY: Final = 0.1
 
-#: Part of the seeds whose faults are long: longer than leases and the patience of others.
+#: Fraction of seeds with long faults, longer than leases and timeouts.
 _LONG: Final = 0.25
 
-#: Part of the seeds whose faults begin while the test is busy, where that is a short time.
+#: Fraction of seeds whose faults start while the test is busy, if that time is short.
 _BUSY: Final = 0.75
 
 
 @dataclass
 class Rhythm:
-    """What a test does without faults, up to its calm.
+    """The activity of a test without faults, until it calls `calm`.
 
     Attributes:
-        busy: virtual seconds in which nearly all of it is done.
-        moments: how many there are of each kind, for all machines together; empty if unknown.
-        machines: how many there are; 0 if unknown.
-        mortal: the places of those that faults may end; empty if unknown.
+        busy: virtual seconds that contain nearly all of its events.
+        moments: number of events of each kind, of all machines together; empty if unknown.
+        machines: number of machines; 0 if unknown.
+        mortal: indices of the machines that faults may kill; empty if unknown.
     """
 
     busy: float = math.inf
@@ -150,45 +151,45 @@ class Rhythm:
         machines: int = 0,
         mortal: tuple[int, ...] = (),
     ) -> "Rhythm":
-        """Return the rhythm of moments at these times, in rough numbers.
+        """Compute the rhythm from the times of events.
 
-        Small changes of a test leave them as they are, and so its seeds.
+        The numbers are rounded, so that small changes of a test do not change its seeds.
         """
-        ordered = sorted(time for each in times.values() for time in each)
+        ordered = sorted(time for stamps in times.values() for time in stamps)
         if not ordered:
             return cls(machines=machines, mortal=mortal)
         nearly_last = ordered[int(0.95 * (len(ordered) - 1))]
         busy = 2.0 ** math.ceil(math.log2(max(nearly_last, SOONEST)) + 0.1)
         counts = {
-            what: _rough(len(each))
-            for what, each in times.items()
-            if each and max(each) > busy * _EARLY
+            kind: _rough(len(stamps))
+            for kind, stamps in times.items()
+            if stamps and max(stamps) > busy * _EARLY
         }
         return cls(busy, counts, machines, mortal)
 
 
 def _rough(count: int) -> int:
-    """Return the next number of two bits and zeros: 4, 6, 8, 12, 16, and so on."""
+    """Round up to the next of 4, 6, 8, 12, 16 and so on (two leading bits, then zeros)."""
     unit = 1 << max(0, count.bit_length() - 2)
     return (count // unit + 1) * unit
 
 
 class MomentRecorder:
-    """Takes down the moments of a run."""
+    """Records the times of events in a run."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.times: dict[str, list[float]] = {moment: [] for moment in MOMENTS}
         cluster.watch(self._happened)
 
-    def _happened(self, what: str, doer: Machine | None) -> None:
-        """Take down one, unless the test is still making its cluster."""
+    def _happened(self, moment: str, doer: Machine | None) -> None:
+        """Record an event, unless the test is still creating its cluster."""
         if not self._cluster.is_linking:
-            self.times[what].append(self._cluster.now)
+            self.times[moment].append(self._cluster.now)
 
 
 class Swarm:
-    """Draws the faults of each seed."""
+    """Draws the faults for each seed."""
 
     def __init__(self, kinds: Sequence[FaultKind], span: float, most: int) -> None:
         self.kinds = tuple(kinds) or KINDS
@@ -196,7 +197,7 @@ class Swarm:
         self.most = most
 
     def draw(self, seed: int, rhythm: Rhythm | None = None) -> list[Fault]:
-        """Return the faults of a seed, in the order of their begin."""
+        """Return the faults of a seed, in the order of their start."""
         rng = random.Random(f"swarm {seed}")
         faults = self._draw(rng, rhythm)
         mortal = () if rhythm is None else rhythm.mortal
@@ -207,9 +208,9 @@ class Swarm:
     def _draw(self, rng: random.Random, rhythm: Rhythm | None) -> list[Fault]:
         """Draw the faults of a seed.
 
-        Most seeds have some of the kinds, each with its own weight, and any number of faults:
-        a mixture, or one or two series of troubles. The others have a few faults of one kind,
-        power failures or partitions of the whole cluster, or one outage after the other.
+        Most seeds use some of the kinds with random weights, and any number of faults: a
+        mixture, or one or two series. The others have a few faults of one kind, power failures
+        or partitions of the whole cluster, or one outage after another.
         """
         moments = {} if rhythm is None else rhythm.moments
         part = _EXACT_WITH_DISK if "disk" in moments else _EXACT
@@ -219,10 +220,10 @@ class Swarm:
             draft = _Draft(self.span, rhythm, rng, starts=False)
             return draft.exact(kind, rng.randint(1, min(_EXACT_MOST, self.most)))
         part = _BLACKOUT_WITH_DISK if "disk" in moments else _BLACKOUT
-        known = rhythm or Rhythm()
-        count, doomed = known.machines or 3, len(known.mortal) or 3
+        profile = rhythm or Rhythm()
+        count, doomed = profile.machines or 3, len(profile.mortal) or 3
         if crash in self.kinds and 1 < doomed <= self.most and rng.random() < part:
-            draft = _Draft(self.span, known, rng, starts=True)
+            draft = _Draft(self.span, profile, rng, starts=True)
             return draft.blackouts(crash, doomed, rng.randint(1, min(2, self.most // doomed)))
         is_whole = 2 < count <= _HALVES_MOST and self.most > 2
         if partition in self.kinds and is_whole and rng.random() < _HALVES:
@@ -252,7 +253,7 @@ class Swarm:
 
 
 def _on_mortals(fault: Fault, mortal: tuple[int, ...], rng: random.Random) -> Fault:
-    """Return a fault of machines that faults may end, if it is to end one, or often."""
+    """Move a fault of one machine to one that faults may kill, if required or drawn."""
     if len(fault.machines) != 1 or fault.machines == (DOER,):
         return fault
     if fault.kind not in DEADLY and rng.random() >= _ON_MORTALS:
@@ -271,83 +272,85 @@ class _Draft:
         self._shortest = span / 8 if rng.random() < _LONG else SHORTEST
         self._span = min(span, rhythm.busy) if rng.random() < _BUSY else span
         self._moments = rhythm.moments
-        known = {moment for moment in MOMENTS if not rhythm.moments or moment in rhythm.moments}
-        known = known | {"start"} if starts else known - {"start"}
-        self._known = [moment for moment in MOMENTS if moment in known]
+        usable = {
+            moment for moment in MOMENTS if not rhythm.moments or moment in rhythm.moments
+        }
+        usable = usable | {"start"} if starts else usable - {"start"}
+        self._known = [moment for moment in MOMENTS if moment in usable]
 
     def mixture(self, kinds: list[FaultKind]) -> list[Fault]:
         """Draw a fault of each of these kinds.
 
-        A part of them come soon after another one, often of the same kind: troubles come
-        together, and a second one matters most while a program still deals with the first.
+        Some start soon after another one and are often of the same kind. Real failures are
+        correlated, and a second one matters most while a program still handles the first.
         """
         rng = self._rng
         faults: list[Fault] = []
         for kind in kinds:
             fault = self._aimed(self._fault(kind))
             company = rng.random() if faults else 1.0
-            before = rng.choice(faults) if faults else fault
+            previous = rng.choice(faults) if faults else fault
             if company < _ALIKE:
-                other = self._fault(before.kind)
-                fault = replace(before, machines=other.machines, lasts=other.lasts)
+                other = self._fault(previous.kind)
+                fault = replace(previous, machines=other.machines, lasts=other.lasts)
             elif company < _ALIKE + _TOGETHER:
-                again = self._aimed(self._fault(rng.choice((kind, before.kind))))
-                since = before.at + (before.lasts if rng.random() < 0.3 else 0.0)
-                soon = min(since + between(rng, SOONEST, 2.0), self._lasting)
-                fault = replace(again, at=round(soon, 3))
+                follow_up = self._aimed(self._fault(rng.choice((kind, previous.kind))))
+                earliest = previous.at + (previous.lasts if rng.random() < 0.3 else 0.0)
+                start = min(earliest + between(rng, SOONEST, 2.0), self._lasting)
+                fault = replace(follow_up, at=round(start, 3))
             faults.append(fault)
         return faults
 
     def series(self, kind: FaultKind, size: int) -> list[Fault]:
-        """Draw the same trouble again and again.
+        """Draw a series of similar faults.
 
-        All faults of a series wait for the same, or for nothing; they strike the same machine
-        each time, or whichever it was, or several at once, and last about as long.
+        All faults of a series wait for the same event, or for none, and have similar durations.
+        They hit the same machine each time, the one that triggers the event, or several.
         """
         rng = self._rng
         on = self._moment() if rng.random() < _AIMED_SERIES else ""
         lasts = between(rng, self._shortest, self._lasting / 4)
-        late = between(rng, SOONEST / 4, 1.0) if on and rng.random() < _LATER else 0.0
+        delay = between(rng, SOONEST / 4, 1.0) if on and rng.random() < _LATER else 0.0
         in_turn = on not in ("send", "disk") and rng.random() < 0.5
         at_once = rng.randint(2, 3) if rng.random() < _RACK else 1
-        first, whom = self._fault(kind), rng.random()
+        first, target_draw = self._fault(kind), rng.random()
         end = min(first.at + between(rng, 1.0, self._lasting), self._lasting)
         times = sorted(rng.uniform(first.at, end) for _ in range(size))
         faults: list[Fault] = []
         for number in range(size):
             fault = self._fault(kind)
-            at, skip = times[number - number % at_once], 0
+            start, skip = times[number - number % at_once], 0
             if on and in_turn:
-                at, skip = first.at, number // at_once
+                start, skip = first.at, number // at_once
             elif on:
                 skip = self._few()
-            machines = first.machines if whom < _SAME else fault.machines
-            if at_once > 1:  # neighbors, so each another one
+            machines = first.machines if target_draw < _SAME else fault.machines
+            if at_once > 1:  # consecutive indices are different machines
                 machines = tuple(place + number % at_once for place in first.machines)
-            elif on in OWN_MOMENTS and machines and whom > 1.0 - _DOER_PART:
+            elif on in OWN_MOMENTS and machines and target_draw > 1.0 - _DOER_PART:
                 machines = (DOER, *machines[1:])
             fault = replace(
                 fault,
                 machines=machines,
-                at=round(at, 3),
+                at=round(start, 3),
                 lasts=kind.bounded(round(between(rng, lasts / 2, lasts * 2), 3)),
                 on=on,
                 skip=skip,
-                after=float(f"{late * rng.uniform(0.2, 1.0):.3g}"),
+                after=float(f"{delay * rng.uniform(0.2, 1.0):.3g}"),
             )
             faults.append(fault)
         return faults
 
     def exact(self, kind: FaultKind, size: int) -> list[Fault]:
-        """Draw faults of a kind at moments of one kind, each of them as likely."""
+        """Draw faults of a kind at events of one kind; all events are equally likely."""
         rng = self._rng
-        known = [moment for moment in self._known if moment in self._moments]
+        usable = [moment for moment in self._known if moment in self._moments]
         is_deadly = kind in DEADLY
         weights = [
             _WEIGHTS[moment] * (_DISK_OF_DEADLY if is_deadly and moment == "disk" else 1)
-            for moment in known
+            for moment in usable
         ]
-        on = rng.choices(known, weights)[0]
+        on = rng.choices(usable, weights)[0]
         is_doer = on in OWN_MOMENTS and bool(kind.machines) and rng.random() < 0.75
         faults: list[Fault] = []
         for _ in range(size):
@@ -362,32 +365,32 @@ class _Draft:
         return faults
 
     def blackouts(self, kind: FaultKind, count: int, times: int) -> list[Fault]:
-        """Draw power failures of all machines at once, mostly when a client had an answer.
+        """Draw power failures of all machines at once, mostly right after a client's answer.
 
-        A client's answer is a promise, and what holds it now is on the disks alone.
+        The answer confirms an operation, and then only the disks can have its effects.
         """
         rng = self._rng
         faults: list[Fault] = []
         for _ in range(times):
             first = self._fault(kind)
-            at, on, skip, after = first.at, "", 0, 0.0
-            known = [each for each in ("answer", "test") if self._moments.get(each)]
-            if known and rng.random() < 0.75:
-                on = known[0] if rng.random() < 0.75 else known[-1]
-                at, skip = 0.0, rng.randrange(self._moments[on])
+            start, on, skip, after = first.at, "", 0, 0.0
+            usable = [moment for moment in ("answer", "test") if self._moments.get(moment)]
+            if usable and rng.random() < 0.75:
+                on = usable[0] if rng.random() < 0.75 else usable[-1]
+                start, skip = 0.0, rng.randrange(self._moments[on])
             if on and rng.random() < _LATER / 2:
                 after = float(f"{between(rng, SOONEST / 4, 1.0):.3g}")
             lasts = between(rng, self._shortest, self._lasting / 4)
             for place in range(count):
                 length = round(between(rng, lasts / 2, lasts * 2), 3)
-                lasts_here = kind.bounded(length)
-                faults.append(Fault(kind, (place,), at, lasts_here, 0.0, on, skip, after))
+                duration = kind.bounded(length)
+                faults.append(Fault(kind, (place,), start, duration, 0.0, on, skip, after))
         return faults
 
     def halves(self, kind: FaultKind, count: int, most: int) -> list[Fault]:
-        """Draw partitions of all machines into two parts, one after the other."""
+        """Draw partitions of all machines into two sides, one after another."""
         rng = self._rng
-        shared = [each for each in ("answer", "test") if self._moments.get(each)]
+        shared = [moment for moment in ("answer", "test") if self._moments.get(moment)]
         lasts = between(rng, 0.2, self._lasting / 4)
         faults: list[Fault] = []
         for _ in range(rng.randint(1, 3)):
@@ -400,18 +403,18 @@ class _Draft:
                 sides[rng.randrange(count)] ^= True
             length = kind.bounded(round(between(rng, lasts / 2, lasts * 2), 3))
             faults += [
-                replace(first, machines=(one, other), lasts=length)
-                for one in range(count)
-                for other in range(one + 1, count)
-                if sides[one] != sides[other]
+                replace(first, machines=(left, right), lasts=length)
+                for left in range(count)
+                for right in range(left + 1, count)
+                if sides[left] != sides[right]
             ]
         return faults[:most]
 
     def relay(self, kinds: list[FaultKind], size: int) -> list[Fault]:
-        """Draw outages of one machine after the other.
+        """Draw outages of one machine after another.
 
-        The next one begins shortly before or after the machine before is back, or at a moment
-        while it is away: so those that are there are others each time.
+        The next outage starts shortly before or after the previous machine is back, or during
+        its outage. So the set of running machines changes each time.
         """
         rng = self._rng
         if rng.random() < 0.5:
@@ -427,13 +430,13 @@ class _Draft:
             if faults and rng.random() < _AIMED_RELAY:
                 on = self._moment()
                 machines = (DOER,) if on in OWN_MOMENTS and rng.random() < 0.5 else (place,)
-                late = between(rng, SOONEST / 4, 1.0) if rng.random() < _LATER else 0.0
+                delay = between(rng, SOONEST / 4, 1.0) if rng.random() < _LATER else 0.0
                 fault = replace(
                     fault,
                     machines=machines,
                     on=on,
                     skip=self._few(),
-                    after=float(f"{late:.3g}"),
+                    after=float(f"{delay:.3g}"),
                 )
             faults.append(fault)
             begin = fault.at
@@ -446,7 +449,7 @@ class _Draft:
         return faults
 
     def _fault(self, kind: FaultKind) -> Fault:
-        """Draw a fault that waits for nothing."""
+        """Draw a fault that does not wait for an event."""
         fault = kind.draw(self._rng, MACHINES, self._span, self._lasting)
         if self._shortest == SHORTEST:
             return fault
@@ -454,38 +457,38 @@ class _Draft:
         return replace(fault, lasts=kind.bounded(lasts))
 
     def _aimed(self, fault: Fault) -> Fault:
-        """Let a part of the faults wait for something."""
+        """Make a fraction of faults wait for an event."""
         rng = self._rng
         if not self._known or rng.random() >= _AIMED:
             return fault
-        on, at, skip, after = self._moment(), fault.at, self._few(), 0.0
+        on, start, skip, after = self._moment(), fault.at, self._few(), 0.0
         machines = fault.machines
         if on in OWN_MOMENTS and machines and rng.random() < _DOER_PART:
             machines = (DOER, *machines[1:])
         if on in self._moments and rng.random() < _ANYWHERE:
-            at, skip = 0.0, rng.randrange(self._moments[on])
+            start, skip = 0.0, rng.randrange(self._moments[on])
         if rng.random() < _LATER:
             after = float(f"{between(rng, SOONEST / 4, 1.0):.3g}")
-        return replace(fault, machines=machines, at=at, on=on, skip=skip, after=after)
+        return replace(fault, machines=machines, at=start, on=on, skip=skip, after=after)
 
     def _moment(self) -> str:
-        """Draw what a fault waits for; nothing where a test has no such moments."""
+        """Draw the event that a fault waits for; empty if the test has none."""
         if not self._known:
             return ""
         weights = [_WEIGHTS[moment] for moment in self._known]
         return self._rng.choices(self._known, weights)[0]
 
     def _few(self) -> int:
-        """Draw how many moments a fault lets pass: none in half of the cases."""
+        """Draw the number of events to skip; 0 with probability 1/2, 1 with 1/4, and so on."""
         return int(-math.log2(1.0 - self._rng.random()))
 
 
 def swarm(*kinds: FaultKind, span: float = SPAN, most: int = MOST) -> Swarm:
-    """Return a drawer of faults: each seed another mix of the kinds.
+    """Return a source of random faults with a different mix of kinds for each seed.
 
     Args:
-        kinds: what may go wrong; everything by default.
-        span: virtual seconds in which faults begin. Each lasts up to half of that.
-        most: faults of one seed.
+        kinds: the kinds of faults; all by default.
+        span: virtual seconds within which faults start. Each lasts at most half as long.
+        most: maximum faults per seed.
     """
     return Swarm(kinds, span, most)

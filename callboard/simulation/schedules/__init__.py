@@ -1,6 +1,6 @@
-"""Search over schedules: the orders in which messages, turns and timers of a test may come.
+"""Search over schedules: the possible orders of messages, turns and timers in a test.
 
-A test is lived again and again in a `SteppedCluster`. Whenever more than one thing may happen
-next, a plan chooses: the first one is what the simulation would do by itself, any other is a
+A test runs repeatedly in a `SteppedCluster`. Whenever several events are possible, a plan
+chooses the next one. The first is the choice of an ordinary simulation, any other is a
 deviation. `explore` tries all plans with few deviations, then random ones.
 """

@@ -1,9 +1,9 @@
-"""`@schedule_test`: one small test, every order in which its steps may come.
+"""`@schedule_test`: run a small test with many possible orders of its steps.
 
-The environment says how long, as for `@cluster_test`: `CALLBOARD_SECONDS` for how many seconds
-further schedules are begun, `CALLBOARD_SEEDS` how many random ones there are, and
-`CALLBOARD_NEW_SEEDS=1` draws others than yesterday. A schedule that failed is kept in
-`.callboard/schedules/` and comes first from then on.
+Environment variables apply as for `@cluster_test`: `CALLBOARD_SECONDS` sets the time in which
+further schedules are started, `CALLBOARD_SEEDS` the number of random ones, and
+`CALLBOARD_NEW_SEEDS=1` draws new random ones. A failed schedule is saved in
+`.callboard/schedules/` and from then on runs first.
 """
 
 import functools
@@ -34,7 +34,7 @@ from callboard.simulation.schedules.search import (
 if TYPE_CHECKING:
     import pytest
 
-#: Where schedules that failed are kept, below the root folder of the tests.
+#: Folder of failed schedules, below the root folder of the tests.
 KEPT: Final = Path(".callboard") / "schedules"
 
 
@@ -50,30 +50,31 @@ def schedule_test(
     seed: int | None = None,
     schedule: Iterable[Deviation] | None = None,
 ) -> Any:
-    """Make a function of a cluster a pytest test that tries the orders of its steps.
+    """Turn a function of a cluster into a pytest test that tries orders of its steps.
 
-    A step is one message that an actor handles, one stretch of a coroutine handler between two
-    awaits, bytes that arrive, or a timer. The usual order is that of the simulation.
+    A step is a message that an actor handles, a part of a coroutine handler between two awaits,
+    an arrival of bytes, or a timer. The usual order is that of an ordinary simulation.
 
     Args:
         scenario: the function; its first argument is the cluster, others are fixtures.
-        deviations: all orders with up to so many deviations from the usual one are tried.
-        walks: how many random orders are tried after those.
-        faults: what may go wrong: each of them at most once, at any step. When it begins is for
-            the search to choose; how long it lasts stands in it.
-        late: virtual seconds by which a step may come later than it usually would: timers of
-            up to so many seconds race with messages.
-        seconds: real seconds after which no further order is begun.
-        prune: whether the search goes on only once from states that are alike. Say False where
-            actors share what no reference leads to, such as a file.
-        seed: of the cluster; made from the name of the test by default.
-        schedule: the deviations of one order, as a failed test prints them: only that is lived.
+        deviations: number of deviations from the usual order up to which all orders are tried.
+        walks: number of random orders tried after those.
+        faults: possible faults; each occurs at most once. The search chooses when it starts;
+            the fault determines how long it lasts.
+        late: virtual seconds by which a step may be later than usual; timers of up to this
+            duration race with messages.
+        seconds: real seconds after which no further order is started.
+        prune: whether equal states are explored only once. Set it to False if actors share
+            state that is not reachable by references, such as a file.
+        seed: seed of the cluster; derived from the name of the test by default.
+        schedule: deviations of a single order to run, as printed by a failed test.
 
-    The failure is that of the scenario, with notes: what happened in which order, and a test of
-    a few lines that lives it again. `.scenario` of the test is the function itself.
+    A failure raises the exception of the scenario with notes: the order of steps, and a short
+    test that reproduces it. The attribute `.scenario` of the test is the original function.
 
     Raises:
-        WrongArgument: it is no plain function of a cluster, or an option is of another kind.
+        WrongArgument: the function is not a plain function of a cluster, or an option has the
+            wrong type.
         WrongValue: an option is negative.
     """
     if scenario is None:
@@ -91,20 +92,20 @@ def schedule_test(
     planned = checked_faults(faults, "schedule_test")
     _check(deviations, walks, late, seconds, seed)
     order = None if schedule is None else _checked_schedule(schedule)
-    told = Scenario(scenario, "schedule_test")
+    test_function = Scenario(scenario, "schedule_test")
 
     @functools.wraps(scenario)
-    def lived(*bound: object, **arguments: Any) -> None:
+    def wrapper(*bound: object, **arguments: Any) -> None:
         from callboard.simulation.plugin import seed_of
 
         __tracebackhide__ = True
-        function = told.of(bound)
-        request = told.fixtures(arguments)
+        function = test_function.of(bound)
+        request = test_function.fixtures(arguments)
         name = request.node.nodeid
-        given = seed if seed is not None else seed_of(request.config)
+        chosen_seed = seed if seed is not None else seed_of(request.config)
         search = Search(
             *(function, arguments, deviations, environment.seeds(walks)),
-            *(planned, late, zlib.crc32(name.encode()) if given is None else given),
+            *(planned, late, zlib.crc32(name.encode()) if chosen_seed is None else chosen_seed),
             seconds=environment.seconds(seconds),
             prune=prune,
             chance=environment.chance(name),
@@ -112,17 +113,17 @@ def schedule_test(
         if order is not None:
             _live_one(request, search, order)
             return
-        kept = _kept(request.config.rootpath, name)
-        explored = _explore(request, search, kept)
+        saved = _saved_schedules(request.config.rootpath, name)
+        explored = _explore(request, search, saved)
         if explored.failure is None:
             warn_of_missed(name, f"{explored.tried:,} schedules", function, search.met)
         if explored.failure is not None:
-            _keep(request.config.rootpath, name, explored.failure.taken, kept)
+            _save_schedule(request.config.rootpath, name, explored.failure.taken, saved)
             _fail(request, search, explored.failure, explored)
 
-    lived.__signature__ = told.signature()  # type: ignore[attr-defined]
-    lived.scenario = scenario  # type: ignore[attr-defined]
-    return lived
+    wrapper.__signature__ = test_function.signature()  # type: ignore[attr-defined]
+    wrapper.scenario = scenario  # type: ignore[attr-defined]
+    return wrapper
 
 
 def explore(
@@ -135,21 +136,22 @@ def explore(
     seconds: float = SECONDS,
     prune: bool = True,
 ) -> Explored:
-    """Try the orders of the steps of a function of a cluster, as `schedule_test` does.
+    """Try orders of the steps of a function of a cluster, as `schedule_test` does.
 
     Args:
         scenario: the function.
         deviations: see `schedule_test`, as for all that follow.
-        walks: how many random orders.
-        faults: what may go wrong.
+        walks: number of random orders.
+        faults: possible faults.
         late: virtual seconds by which a step may be late.
-        seconds: real seconds.
-        prune: whether states that are alike are gone on from only once.
+        seconds: real seconds after which no further order is started.
+        prune: whether equal states are explored only once.
 
-    Returns what was tried; its `failure` is None if nothing failed.
+    Returns:
+        The result of the search; its `failure` is None if all orders passed.
 
     Raises:
-        WrongArgument: an option is of another kind.
+        WrongArgument: an option has the wrong type.
         WrongValue: an option is negative.
     """
     planned = checked_faults(faults, "explore")
@@ -161,11 +163,11 @@ def explore(
 
 
 def _check(deviations: int, walks: int, late: float, seconds: float, seed: int | None) -> None:
-    """Refuse options that cannot be meant.
+    """Check options of a search.
 
     Raises:
-        WrongArgument: one is of another kind.
-        WrongValue: one is negative.
+        WrongArgument: an option has the wrong type.
+        WrongValue: an option is negative.
     """
     counts = {"deviations": deviations, "walks": walks, "seed": 0 if seed is None else seed}
     for name, count in counts.items():
@@ -174,15 +176,15 @@ def _check(deviations: int, walks: int, late: float, seconds: float, seed: int |
         needed = f"{name}= takes seconds"
         require(type(time) in (int, float), needed, time)
         if not time >= 0.0:
-            message = f"{needed} from 0 on, not {time}"
+            message = f"{needed} of at least 0, not {time}"
             raise WrongValue(message)
 
 
 def _checked_schedule(schedule: Iterable[Deviation]) -> list[Deviation]:
-    """Return the deviations of a schedule.
+    """Check the deviations of a schedule, and return them as a list.
 
     Raises:
-        WrongArgument: it is something else.
+        WrongArgument: the value is something else.
     """
     needed = (
         'schedule= takes deviations as a failed test prints them, such as [(1, "Stock on a")]'
@@ -190,19 +192,19 @@ def _checked_schedule(schedule: Iterable[Deviation]) -> list[Deviation]:
     require(isinstance(schedule, Iterable), needed, schedule)
     listed: list[Any] = list(schedule)
     for deviation in listed:
-        kinds = [type(each) for each in deviation] if isinstance(deviation, Sequence) else []
+        kinds = [type(item) for item in deviation] if isinstance(deviation, Sequence) else []
         require(kinds == [int, str], needed, deviation)
-    return [(number, who) for number, who in listed]
+    return [(number, step_name) for number, step_name in listed]
 
 
 def _explore(
-    request: "pytest.FixtureRequest", search: Search, kept: list[list[Deviation]]
+    request: "pytest.FixtureRequest", search: Search, saved: list[list[Deviation]]
 ) -> Explored:
-    """Try the schedules of a test; pytest shows how many, and the log of a failed one."""
+    """Search the schedules of a test; pytest reports their number and the log of a failure."""
     from callboard.simulation.plugin import SCHEDULES
 
     with unlogged(request):
-        explored = search.run(kept)
+        explored = search.run(saved)
     request.node.user_properties.append((SCHEDULES, str(explored)))
     if explored.failure is not None:
         search.live(explored.failure.taken)
@@ -212,19 +214,19 @@ def _explore(
 def _live_one(
     request: "pytest.FixtureRequest", search: Search, schedule: list[Deviation]
 ) -> None:
-    """Live one schedule.
+    """Run one schedule.
 
     Raises:
-        NoSuchStep: it passes, and not all its steps came.
+        NoSuchStep: the test passed, but some of the deviations were not possible.
     """
     life = search.live(schedule)
     if life.error is not None:
         _fail(request, search, life, None)
     if life.missed is not None:
-        number, who = life.missed
+        number, step_name = life.missed
         message = (
-            f"step {number} cannot be that of {who!r}: the test has changed; search again "
-            f"without schedule=. What came instead:\n{life}"
+            f"step {number} cannot be {step_name!r}, because the test has changed; search "
+            f"again without schedule=. The steps were:\n{life}"
         )
         raise NoSuchStep(message)
 
@@ -232,52 +234,56 @@ def _live_one(
 def _fail(
     request: "pytest.FixtureRequest", search: Search, life: Life, explored: Explored | None
 ) -> None:
-    """Raise the error of a schedule, with what led to it."""
+    """Raise the error of a schedule, with notes about its steps."""
     from callboard.simulation.plugin import CLUSTER
 
     assert life.error is not None
     if life.cluster is not None:
         request.node.stash[CLUSTER] = life.cluster
-    found = f"{explored}:\n" if explored is not None else ""
-    life.error.add_note(f"{found}{life}")
+    prefix = f"{explored}:\n" if explored is not None else ""
+    life.error.add_note(f"{prefix}{life}")
     if explored is not None:
-        life.error.add_note(f"\nthis test fails alike:\n\n{_program(request, search, life)}")
+        life.error.add_note(
+            f"\nthis test reproduces the failure:\n\n{_program(request, search, life)}"
+        )
     raise life.error
 
 
 def _program(request: "pytest.FixtureRequest", search: Search, life: Life) -> str:
-    """Return a test that lives a schedule again."""
-    told, faults = Scenario(search.scenario, "schedule_test"), search.faults
+    """Return the source of a test that reproduces a schedule."""
+    function, faults = Scenario(search.scenario, "schedule_test"), search.faults
     lines = "".join(f"    {deviation!r},\n" for deviation in life.taken)
     options = f"seed={search.seed}, schedule={f'[{chr(10)}{lines}]' if lines else '[]'}"
     if faults:
         options += f", faults=[{', '.join(map(str, faults))}]"
     options += f", late={search.late:g}" if search.late != 1.0 else ""
     needs = {fault.kind.name for fault in faults}
-    return told.program(needs, options, f"{told.name}_in_this_order", request)
+    return function.program(needs, options, f"{function.name}_in_this_order", request)
 
 
 def _file(root: Path, name: str) -> Path:
-    """Return where the failed schedules of a test are: one a line, as JSON."""
+    """Return the file of the failed schedules of a test, one JSON list per line."""
     return root / KEPT / f"{zlib.crc32(name.encode()):08x}.txt"
 
 
-def _kept(root: Path, name: str) -> list[list[Deviation]]:
-    """Return the schedules of a test that failed before."""
-    path, found = _file(root, name), []
+def _saved_schedules(root: Path, name: str) -> list[list[Deviation]]:
+    """Return the saved failed schedules of a test."""
+    path, schedules = _file(root, name), []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
-            found.append([(int(number), str(who)) for number, who in json.loads(line)])
-        except (ValueError, TypeError):  # the name of the test, or not ours
+            schedules.append(
+                [(int(number), str(step_name)) for number, step_name in json.loads(line)]
+            )
+        except (ValueError, TypeError):  # the line with the test's name, or foreign text
             continue
-    return found
+    return schedules
 
 
-def _keep(
-    root: Path, name: str, schedule: Sequence[Deviation], kept: Sequence[Sequence[Deviation]]
+def _save_schedule(
+    root: Path, name: str, schedule: Sequence[Deviation], saved: Sequence[Sequence[Deviation]]
 ) -> None:
-    """Keep a schedule that failed."""
-    if schedule in kept:
+    """Save a failed schedule."""
+    if schedule in saved:
         return
     path = _file(root, name)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""The search: all schedules with few deviations, then random ones; what fails is made small.
+"""The search over schedules: first all with few deviations, then random ones.
 
-Schedules are tried in the order of their number of deviations, so what fails first fails with
-the fewest (Emmi and others, "Delay-bounded scheduling", POPL 2011). From a state that an
-earlier schedule came to, with as many deviations left, nothing is tried again. Random walks
-come after that. One half gives each actor, way and clock a priority that falls at some steps
+Schedules are tried in the order of their number of deviations, so the first failure has the
+fewest (Emmi and others, "Delay-bounded scheduling", POPL 2011). A state that an earlier
+schedule reached with as many deviations left is not explored again. Random walks follow. Half
+of them assign a priority to each actor, connection and clock, which falls at some steps
 (Burckhardt and others, "A randomized scheduler with probabilistic guarantees of finding bugs",
-ASPLOS 2010), the other half deviates at any step.
+ASPLOS 2010). The other half deviates at random steps. Failures are shrunk.
 """
 
 import logging
@@ -26,36 +26,36 @@ from callboard.simulation.runs.shrinking import fewer
 from callboard.simulation.schedules.drawing import drawing
 from callboard.simulation.schedules.steps import Plan, Row, SteppedCluster
 
-#: A step at which something else happens than the simulation would let: its number, and whose.
+#: A step that differs from the usual order: its number, and the name of the chosen step.
 Deviation = tuple[int, str]
 
-#: Deviations of a schedule up to which all are tried.
+#: Default number of deviations up to which all schedules are tried.
 DEVIATIONS: Final = 2
 
-#: Random schedules with any number of deviations that are tried after those.
+#: Default number of random schedules tried after those.
 WALKS: Final = 200
 
-#: Schedules that are tried at most before the random ones.
+#: Maximum number of schedules tried before the random ones.
 SCHEDULES: Final = 20_000
 
-#: Real seconds for which further schedules are begun.
+#: Default real seconds in which further schedules are started.
 SECONDS: Final = 30.0
 
 
 class NoSuchStep(CallboardError, AssertionError):
-    """A kept schedule names a step that does not come: the test has changed."""
+    """A saved schedule names a step that does not occur, because the test has changed."""
 
 
 @dataclass
 class Life:
-    """A schedule, lived.
+    """The run of a schedule.
 
     Attributes:
-        deviations: what was asked for.
-        rows: the steps that were taken.
-        error: how the test failed; None if it passed.
-        cluster: in which it was lived, closed.
-        missed: a deviation that could not be taken.
+        deviations: the requested deviations.
+        rows: the executed steps.
+        error: the failure of the test; None if it passed.
+        cluster: the cluster, closed.
+        missed: a requested deviation that was not possible.
     """
 
     deviations: Sequence[Deviation]
@@ -66,26 +66,26 @@ class Life:
 
     @property
     def taken(self) -> list[Deviation]:
-        """The deviations that were taken."""
+        """The actual deviations."""
         return [(row.number, row.who) for row in self.rows if row.is_deviation]
 
     def __str__(self) -> str:
-        """Return who got what in which order."""
+        """Return a drawing of the steps."""
         return drawing(self.rows)
 
 
 @dataclass
 class Explored:
-    """What a search has tried.
+    """The result of a search.
 
     Attributes:
-        tried: schedules, random ones included.
-        bound: deviations up to which all schedules were to be tried.
-        is_whole: whether they were.
-        walks: random schedules that were tried.
-        known: states that came again, from which nothing was tried twice.
+        tried: number of schedules tried, including random ones.
+        bound: number of deviations up to which the search was to be complete.
+        is_whole: whether all schedules up to the bound were tried.
+        walks: number of random schedules tried.
+        known: number of states that occurred again and were not explored twice.
         most_steps: steps of the longest schedule.
-        failure: the schedule that failed, with the fewest deviations that were found for it.
+        failure: the failed schedule, with the fewest deviations found for it.
     """
 
     bound: int
@@ -97,41 +97,41 @@ class Explored:
     failure: Life | None = None
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Return a summary in one line."""
         if self.failure is not None and not self.tried:
             least = _number(len(self.failure.taken), "deviation")
-            return f"a schedule that was kept fails, with {least} from the usual order"
+            return f"a saved schedule fails, with {least} from the usual order"
         text = f"{_number(self.tried, 'schedule')} of up to {_number(self.most_steps, 'step')}"
         if self.failure is not None:
             least = _number(len(self.failure.taken), "deviation")
-            return f"{text}; one failed, and does so with {least} from the usual order"
+            return f"{text}; one failed, shrunk to {least} from the usual order"
         some = "all" if self.is_whole else "not all"
         text += f": {some} with up to {_number(self.bound, 'deviation')} from the usual order"
         return text + (f", and {self.walks:,} at random" if self.walks else "")
 
 
-def _number(count: int, what: str) -> str:
-    """Return how many of something there are."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def _number(count: int, noun: str) -> str:
+    """Format a count with its noun."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True)
 class Search:
-    """A test and how it is searched.
+    """A test and the parameters of its search.
 
     Attributes:
         scenario: the test; its first argument is the cluster.
-        arguments: its other ones.
-        deviations: up to how many all schedules are tried.
-        walks: how many random ones after that.
-        faults: what may go wrong, each at most once, at any step.
-        late: virtual seconds by which something may be later than usual.
-        seed: of the cluster.
-        seconds: of real time, after which no further schedule is begun.
-        most: schedules that are tried before the random ones.
-        prune: whether equal states are gone on from only once.
-        chance: where random schedules come from.
-        met: the marks that any schedule came to.
+        arguments: the other arguments of the test.
+        deviations: number of deviations up to which all schedules are tried.
+        walks: number of random schedules after that.
+        faults: possible faults, each at most once, at any step.
+        late: virtual seconds by which a step may be later than usual.
+        seed: seed of the cluster.
+        seconds: real seconds after which no further schedule is started.
+        most: maximum number of schedules before the random ones.
+        prune: whether equal states are explored only once.
+        chance: random source of the random schedules.
+        met: marks that any schedule reached.
     """
 
     scenario: Callable[..., object]
@@ -148,24 +148,24 @@ class Search:
     met: Counter[str] = field(default_factory=Counter)
 
     def live(self, deviations: Sequence[Deviation]) -> Life:
-        """Live a schedule: the usual order but for some deviations."""
+        """Run a schedule: the usual order except for some deviations."""
         life = Life(deviations)
-        wanted = dict(deviations)
+        remaining = dict(deviations)
 
         def plan(number: int, could: Sequence[str]) -> int:
-            who = wanted.pop(number, could[0])
-            if who not in could:
-                life.missed = life.missed or (number, who)
+            step_name = remaining.pop(number, could[0])
+            if step_name not in could:
+                life.missed = life.missed or (number, step_name)
                 return 0
-            return could.index(who)
+            return could.index(step_name)
 
         self._live(life, plan, compares=self.prune)
-        if wanted and life.missed is None:
-            life.missed = min(wanted.items())
+        if remaining and life.missed is None:
+            life.missed = min(remaining.items())
         return life
 
     def _live(self, life: Life, plan: Plan, *, compares: bool) -> None:
-        """Live a test once; any error of it is its failure."""
+        """Run the test once; record its failure."""
         with marking(self.met) as met:
             try:
                 cluster = SteppedCluster(
@@ -181,52 +181,55 @@ class Search:
         life.error = met.broken or life.error
 
     def run(self, kept: Iterable[Sequence[Deviation]] = ()) -> Explored:
-        """Try schedules until one fails, first those that failed before.
+        """Try schedules until one fails, starting with saved failures.
 
         Raises:
-            NotDeterministic: a schedule failed, and passes when it is lived again.
+            NotDeterministic: a schedule failed, but passed when it was repeated.
         """
         explored = Explored(self.deviations)
-        until = time.monotonic() + self.seconds
+        end = time.monotonic() + self.seconds
         with _no_logs():
             failed = next((life for life in map(self.live, kept) if life.error), None)
-            failed = failed or self._all(explored, until) or self._some(explored, until)
+            failed = failed or self._all(explored, end) or self._some(explored, end)
             small = failed and self._small(failed)
         if small is not None:
-            explored.failure = again = self.live(small.taken)
-            if type(again.error) is not type(small.error):
-                raise _changed(small, again)
+            explored.failure = repeated = self.live(small.taken)
+            if type(repeated.error) is not type(small.error):
+                raise _changed(small, repeated)
         return explored
 
-    def _all(self, explored: Explored, until: float) -> Life | None:
-        """Try all schedules with few deviations; returns the first that fails."""
+    def _all(self, explored: Explored, end: float) -> Life | None:
+        """Try all schedules with few deviations; return the first failure."""
         todo: deque[tuple[Deviation, ...]] = deque([()])
-        seen: set[int] = set()
+        explored_states: set[int] = set()
         while todo:
-            if explored.tried >= self.most or (explored.tried and time.monotonic() > until):
+            if explored.tried >= self.most or (explored.tried and time.monotonic() > end):
                 return None
             life = self.live(todo.popleft())
             self._count(explored, life)
             if life.error is not None:
                 return life
             if len(life.deviations) < self.deviations:
-                begun = life.deviations[-1][0] if life.deviations else 0
-                for row in life.rows[begun:]:
+                first = life.deviations[-1][0] if life.deviations else 0
+                for row in life.rows[first:]:
                     if len(row.could) == 1:
                         continue
-                    if row.state is not None and row.state in seen:
+                    if row.state is not None and row.state in explored_states:
                         explored.known += 1
                         continue
                     if row.state is not None:
-                        seen.add(row.state)
-                    todo += [(*life.deviations, (row.number, who)) for who in row.could[1:]]
+                        explored_states.add(row.state)
+                    todo += [
+                        (*life.deviations, (row.number, step_name))
+                        for step_name in row.could[1:]
+                    ]
         explored.is_whole = True
         return None
 
-    def _some(self, explored: Explored, until: float) -> Life | None:
-        """Try random schedules; returns the first that fails."""
+    def _some(self, explored: Explored, end: float) -> Life | None:
+        """Try random schedules; return the first failure."""
         for number in range(self.walks):
-            if time.monotonic() > until:
+            if time.monotonic() > end:
                 return None
             life = Life(())
             make = _falling if number % 2 else _wandering
@@ -244,22 +247,22 @@ class Search:
         explored.most_steps = max(explored.most_steps, len(life.rows))
 
     def _small(self, failed: Life) -> Life:
-        """Return the failure with the fewest deviations that are found in time."""
-        until = time.monotonic() + SHRINK_SECONDS
+        """Shrink a failure within the time limit; return the run with the fewest deviations."""
+        end = time.monotonic() + SHRINK_SECONDS
         kind, best = type(failed.error), self.live(failed.taken)
         if type(best.error) is not kind:
             raise _changed(failed, best)
 
         def fails(deviations: list[Deviation]) -> bool:
             nonlocal best
-            if time.monotonic() > until:
+            if time.monotonic() > end:
                 return False
             try:
                 life = self.live(deviations)
             except BaseException as error:
                 if ends_all(error):
                     raise
-                return False  # it skips
+                return False  # the test skips with this schedule
             if type(life.error) is not kind or len(life.taken) > len(deviations):
                 return False
             best = life
@@ -271,28 +274,28 @@ class Search:
 
 @contextmanager
 def _no_logs() -> Iterator[None]:
-    """Let nothing be logged: a thousand lives would tell of a thousand failures."""
-    before = logging.root.manager.disable
+    """Disable logging: thousands of runs would log thousands of expected failures."""
+    was_disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        logging.disable(before)
+        logging.disable(was_disabled)
 
 
-def _changed(before: Life, after: Life) -> NotDeterministic:
-    """Return the error for a schedule that did not end as before."""
+def _changed(first: Life, second: Life) -> NotDeterministic:
+    """Return the error for a schedule whose outcome changed."""
     was, is_ = (
-        type(life.error).__name__ if life.error else "nothing" for life in (before, after)
+        type(life.error).__name__ if life.error else "nothing" for life in (first, second)
     )
     return NotDeterministic(
-        f"a schedule failed with {was}, and with {is_ or 'nothing'} when it was lived again: "
+        f"a schedule failed with {was}, and with {is_ or 'nothing'} when it was repeated: "
         "something depends on more than the schedule"
     )
 
 
 def _wandering(chance: random.Random, steps: int) -> Plan:
-    """Return a plan that deviates now and then, anywhere."""
+    """Return a plan that deviates at random steps."""
     share = chance.choice((0.05, 0.2, 0.5))
 
     def plan(_: int, could: Sequence[str]) -> int:
@@ -302,15 +305,15 @@ def _wandering(chance: random.Random, steps: int) -> Plan:
 
 
 def _falling(chance: random.Random, steps: int) -> Plan:
-    """Return a plan of priorities, some of which fall on the way."""
+    """Return a plan of random priorities, some of which fall at random steps."""
     falls = {chance.randint(1, max(steps, 1)) for _ in range(chance.randint(0, 4))}
     priorities: dict[str, float] = {}
     lowest = 0.0
 
     def plan(number: int, could: Sequence[str]) -> int:
         nonlocal lowest
-        for who in could:
-            priorities.setdefault(who, chance.random())
+        for step_name in could:
+            priorities.setdefault(step_name, chance.random())
         best = max(range(len(could)), key=lambda place: priorities[could[place]])
         if number in falls:
             lowest -= 1.0

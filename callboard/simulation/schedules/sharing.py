@@ -1,8 +1,8 @@
-"""What actors share beside messages: objects that can change and that two of them reach.
+"""Detection of state shared between actors: mutable objects that two of them can reach.
 
-Objects are followed from what an actor holds, what waits in its mailbox, what its coroutine
-handlers have in hand, and the closures and global names of its methods. What is not reached
-that way (files, a database) is not seen.
+References are followed from an actor, from the messages in its mailbox, from the local
+variables of its coroutine handlers, and from closures and global names of its methods. State
+that is not reachable in this way, such as files or a database, is not detected.
 """
 
 import dis
@@ -30,50 +30,50 @@ from callboard.kernel.environment import Runtime
 from callboard.kernel.reply import Future
 from callboard.node import Node
 
-#: What never changes, or leads nowhere that actors could change.
+#: Types that are immutable, or whose contents are not followed.
 _CONSTANT: Final = (
     *(int, float, complex, str, bytes, range, type(None), type(...), ModuleType, CodeType),
     *(BuiltinFunctionType, ActorRef, Cell, Future, Runtime, Node),
 )
 
-#: What leads on to other objects and does not change itself.
+#: Types that are immutable but refer to other objects.
 _FROZEN: Final = (
     *(tuple, frozenset, FunctionType, MethodType, type, staticmethod, classmethod, property),
     *(GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType),
 )
 
-#: Objects that are followed from one actor; it counts as sharing if there are more.
+#: Maximum objects to follow from one actor; an actor with more counts as sharing.
 _MOST: Final = 5_000
 
-#: Rooms whose functions and classes are not followed.
+#: Top-level packages whose functions and classes are not followed.
 _KNOWN: Final = frozenset({"callboard", "thespian", *sys.stdlib_module_names})
 
 
 class Sharing:
-    """Who shares something with another actor, as far as was seen in a run."""
+    """The actors that share state with another one, as detected during a run."""
 
     def __init__(self) -> None:
-        #: The actors that do.
+        #: Actors that share state.
         self.actors: set[Cell] = set()
         self._reach: defaultdict[object, set[Cell]] = defaultdict(set)
-        #: Objects that were seen: no other gets the address of one.
-        self._kept: dict[int, object] = {}
-        #: What user's classes had when they were first seen.
+        #: Visited objects, kept alive so that no new object gets the id of an old one.
+        self._visited: dict[int, object] = {}
+        #: Attribute values of user classes when they were first visited.
         self._classes: dict[type, tuple[object, ...]] = {}
-        #: Names that some function sets: of a global variable or of a closure's.
+        #: Global names and closure variables that some function assigns.
         self._set: set[object] = set()
-        self._looked: set[Cell] = set()
+        self._inspected: set[Cell] = set()
 
     def forget(self, cell: Cell) -> None:
-        """Look at an actor again, which took a step."""
-        self._looked.discard(cell)
+        """Inspect an actor again next time, because it took a step."""
+        self._inspected.discard(cell)
 
     def look(self, cell: Cell) -> None:
-        """Find out what an actor reaches, unless that is known."""
-        if cell in self._looked or _is_known(type(cell.actor)):
+        """Find the objects that an actor can reach, unless it was inspected already."""
+        if cell in self._inspected or _is_known(type(cell.actor)):
             return
-        self._looked.add(cell)
-        seen: set[int] = set()
+        self._inspected.add(cell)
+        visited: set[int] = set()
         todo = [cell.actor, *cell.waiting, *type(cell.actor).__mro__]
         tasks = [cell.task, *(cell.aside.tasks if cell.aside is not None else ())]
         for task in tasks:
@@ -81,43 +81,43 @@ class Sharing:
                 frame = getattr(task.coroutine, "cr_frame", None)
                 todo += [] if frame is None else [dict(frame.f_locals)]
         while todo:
-            found = todo.pop()
-            if isinstance(found, _CONSTANT) or id(found) in seen:
+            item = todo.pop()
+            if isinstance(item, _CONSTANT) or id(item) in visited:
                 continue
-            seen.add(id(found))
-            if len(seen) > _MOST:
+            visited.add(id(item))
+            if len(visited) > _MOST:
                 self.actors.add(cell)
                 return
-            if not isinstance(found, _FROZEN):
-                self._kept[id(found)] = found
-                self._reached(id(found), cell)
-            todo += self._behind(found, cell)
+            if not isinstance(item, _FROZEN):
+                self._visited[id(item)] = item
+                self._reached(id(item), cell)
+            todo += self._referents(item, cell)
 
-    def _reached(self, what: object, cell: Cell) -> None:
-        """Take note that an actor reaches something."""
-        by = self._reach[what]
-        by.add(cell)
-        if len(by) > 1 and (type(what) is int or what in self._set):
-            self.actors |= by
+    def _reached(self, target: object, cell: Cell) -> None:
+        """Record that an actor can reach an object or a name."""
+        actors = self._reach[target]
+        actors.add(cell)
+        if len(actors) > 1 and (type(target) is int or target in self._set):
+            self.actors |= actors
 
-    def _behind(self, found: object, cell: Cell) -> Iterator[object]:
-        """Yield what an object leads to."""
-        if isinstance(found, FunctionType):
-            if not _is_known(found):
-                yield from self._behind_function(found, cell)
-        elif isinstance(found, type):
-            if not _is_known(found):
-                values = tuple(vars(found).values())
-                before = self._classes.setdefault(found, values)
-                if list(map(id, before)) != list(map(id, values)):
-                    self._set.add((found, ""))
-                self._reached((found, ""), cell)
+    def _referents(self, item: object, cell: Cell) -> Iterator[object]:
+        """Yield the objects that an object refers to."""
+        if isinstance(item, FunctionType):
+            if not _is_known(item):
+                yield from self._function_referents(item, cell)
+        elif isinstance(item, type):
+            if not _is_known(item):
+                values = tuple(vars(item).values())
+                first_values = self._classes.setdefault(item, values)
+                if list(map(id, first_values)) != list(map(id, values)):
+                    self._set.add((item, ""))
+                self._reached((item, ""), cell)
                 yield from values
-        elif not type(found).__module__.startswith("callboard."):
-            yield from gc.get_referents(found)
+        elif not type(item).__module__.startswith("callboard."):
+            yield from gc.get_referents(item)
 
-    def _behind_function(self, function: FunctionType, cell: Cell) -> Iterator[object]:
-        """Yield what a function has in its closure and takes from its module."""
+    def _function_referents(self, function: FunctionType, cell: Cell) -> Iterator[object]:
+        """Yield the closure variables of a function, and the globals that it uses."""
         names, changed = _names(function.__code__)
         home = function.__globals__
         for name in names:
@@ -130,7 +130,7 @@ class Sharing:
         for name, variable in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
-            self._kept[id(variable)] = variable
+            self._visited[id(variable)] = variable
             if name in changed:
                 self._set.add((id(variable), ""))
             self._reached((id(variable), ""), cell)
@@ -140,14 +140,14 @@ class Sharing:
                 continue
 
 
-def _is_known(made: Any) -> bool:
-    """Return whether a class or a function is not a user's."""
-    return str(getattr(made, "__module__", "")).partition(".")[0] in _KNOWN
+def _is_known(item: Any) -> bool:
+    """Return whether a class or function belongs to callboard or the standard library."""
+    return str(getattr(item, "__module__", "")).partition(".")[0] in _KNOWN
 
 
 @cache
 def _names(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names that a function takes from outside, and those that it sets there."""
+    """Return the global and closure names that a function uses, and those that it assigns."""
     names, changed = set(), set()
     for instruction in dis.get_instructions(code):
         if instruction.opname in {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"}:
@@ -155,7 +155,7 @@ def _names(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
         if instruction.opname in {"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF"}:
             changed.add(str(instruction.argval))
         if isinstance(instruction.argval, CodeType):
-            more, set_there = _names(instruction.argval)
+            more, more_changed = _names(instruction.argval)
             names |= more
-            changed |= set_there
+            changed |= more_changed
     return frozenset(names), frozenset(changed)

@@ -1,10 +1,10 @@
-"""What tells the states of a run apart, so that a search goes on from each only once.
+"""Fingerprints of the states of a run, so that a search continues from each state only once.
 
-Actors cannot be compared, so a state is told by what led to it: of each actor the steps that it
-took and what it got in them, each of these named by the step that sent it; then what waits and
-is under way, in its order. Runs that differ only in the order of steps that do not concern each
-other come to the same state again. Steps concern each other also where actors share more than
-messages, see `callboard.simulation.schedules.sharing`: the order of such steps is kept.
+Actors cannot be compared, so a state is identified by its history: for each actor, its steps
+and the messages it got in them, each message identified by the step that sent it; then all
+waiting messages and packets, in their order. Runs that differ only in the order of independent
+steps reach equal states. Steps of actors that share more than messages are not independent (see
+`callboard.simulation.schedules.sharing`); the order of such steps is part of the fingerprint.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -15,15 +15,15 @@ from callboard.simulation.schedules.sharing import Sharing
 
 
 class Situation(NamedTuple):
-    """What there is at a moment.
+    """The visible state of a run at one moment.
 
     Attributes:
         now: virtual seconds.
-        cells: the actors of nodes that run.
-        timers: those of actors, the first one first.
-        packets: what is under way, by the name of its way.
-        seen: what the test's histories have recorded.
-        handled: messages that callboard's own actors have handled.
+        cells: the actors of running nodes.
+        timers: timers of actors, in the order of their times.
+        packets: packets in flight, with the name of their connection.
+        seen: positions recorded by the test's histories.
+        handled: number of messages handled by callboard's own actors.
     """
 
     now: float
@@ -35,26 +35,26 @@ class Situation(NamedTuple):
 
 
 class Fingerprint:
-    """Follows a run, and tells its states."""
+    """Follows a run and computes fingerprints of its states."""
 
     def __init__(self) -> None:
         self._chains: dict[object, int] = {}
         self._sharing = Sharing()
-        #: The steps of actors that share something, and of the network, in their order.
+        #: Hash of the steps of actors that share state, and of the network, in their order.
         self._shared = self._test = 0
-        #: By which step a message, a timer or a task that can go on came to be.
+        #: By id, each message, timer and ready task with the hash of the step that created it.
         self._tags: dict[int, tuple[object, int]] = {}
         self._got: Hashable = None
         self._handled = 0
 
     def test_goes_on(self, situation: Situation) -> None:
-        """Take note that the test did something between two waits."""
+        """Record that the test ran between two waits."""
         self._test += 1
         self._handled = situation.handled
         self._tag(situation, hash(("test", self._test)))
 
     def step_begins(self, about: object) -> None:
-        """Take note of what an actor gets in the step that comes."""
+        """Record the input of an actor in the next step."""
         if not isinstance(about, Cell):
             self._got = str(about)
         elif about.task is not None and about.task.ready:
@@ -64,11 +64,11 @@ class Fingerprint:
             self._got = tuple(map(self._name, [*about.waiting[:1], *list(woken)[:1]]))
 
     def step_taken(self, about: object, situation: Situation) -> None:
-        """Take note of a step: of an actor, or else of the network, of time, of a fault."""
+        """Record a step: of an actor, of the network, of time, or of a fault."""
         last = hash((self._chains.get(about, 0), self._got, situation.now))
-        did_more = situation.handled != self._handled  # a store or a topic is shared as well
+        is_shared = situation.handled != self._handled  # stores and topics are shared state
         self._handled = situation.handled
-        if did_more or not isinstance(about, Cell) or about in self._sharing.actors:
+        if is_shared or not isinstance(about, Cell) or about in self._sharing.actors:
             self._shared = last = hash((self._shared, last))
         if isinstance(about, Cell):
             self._chains[about] = last
@@ -76,7 +76,7 @@ class Fingerprint:
         self._tag(situation, last)
 
     def _tag(self, situation: Situation, step: int) -> None:
-        """Name what is new by the step that made it."""
+        """Tag new actors, messages, timers and tasks with the step that created them."""
         number = 0
         for cell in situation.cells:
             if cell not in self._chains:
@@ -89,11 +89,11 @@ class Fingerprint:
                 self._tags[id(thing)] = (thing, hash((step, number)))
 
     def _name(self, thing: object) -> int:
-        """Return the name of something."""
+        """Return the tag of a message, timer or task; 0 without one."""
         return self._tags[id(thing)][1] if id(thing) in self._tags else 0
 
     def state(self, situation: Situation, *others: Hashable) -> int:
-        """Return what tells the state of a run, before a step of it is chosen."""
+        """Return the fingerprint of a state, before its next step is chosen."""
         names = self._name
         cells = sorted(
             (
@@ -110,7 +110,7 @@ class Fingerprint:
 
 
 def _things(situation: Situation) -> Iterator[Any]:
-    """Yield what waits: messages, tasks that can go on, timers."""
+    """Yield the waiting messages, ready tasks and timers."""
     for cell in situation.cells:
         yield from cell.waiting
         if cell.task is not None and cell.task.ready:

@@ -1,13 +1,13 @@
-"""A cluster that asks before each step: an actor's turn, bytes that arrive, or time?
+"""A cluster in which a plan chooses each step: an actor's turn, an arrival, or time.
 
-What may happen next is a list of steps, in the order in which the simulation would do them.
-There is one for each actor that has something to do (one message, or one step of a coroutine
-handler), one for each connection on which bytes are under way (they keep their order), one for
-the next timer of an actor, and one for each fault that the search may add. Everything else is
-callboard's own work: it is done at once, in its usual order, and is no step.
+The possible next steps form a list, in the order in which an ordinary simulation would execute
+them. There is one for each actor with work (one message, or one step of a coroutine handler),
+one for each connection with bytes in flight (which keep their order), one for the next timer of
+an actor, and one for each fault that the search may inject. Callboard's own work is not a step;
+it is done at once, in the usual order.
 
-A step may be taken before its time, and others may be late for its sake, as on a slow machine
-or a slow way. Timers keep their order, and nothing is later than the search allows.
+A step may be executed early, which delays others, as on a slow machine or connection. Timers
+keep their order, and no step is later than the search allows.
 """
 
 import random
@@ -39,30 +39,30 @@ from callboard.simulation.schedules.states import Fingerprint, Situation
 from callboard.support.dataclass import dataclass
 from callboard.support.text import shown
 
-#: The step in which time passes until a timer is due.
+#: Name of the step that advances time to the next timer.
 TIME: Final = "time"
 
-#: The step in which nothing happens, where only a fault could.
+#: Name of the empty step, offered when only a fault is possible.
 NOTHING: Final = "nothing"
 
 _SHORT: Final = 32
 
-#: Steps at one moment of a test that is taken for one without an end.
+#: Steps without an advance of time after which a test counts as endless.
 STANDSTILL_STEPS: Final = 1_000
 
 
 class Deadlock(CallboardError, AssertionError):
-    """Actors wait for answers of one another, in handlers that keep them from answering."""
+    """Actors wait for each other's answers, in handlers that prevent them from answering."""
 
 
 @dataclass(slots=True)
 class NextStep:
-    """What may happen next.
+    """A possible next step.
 
     Attributes:
-        who: an actor, a way between two nodes, `time`, or a fault; no two steps share it.
-        due: when the simulation would let it happen.
-        run: does it; called with whether it is what the simulation would have done.
+        who: unique name: an actor, a connection between two nodes, `time`, or a fault.
+        due: time at which an ordinary simulation would execute it.
+        run: executes it; the argument is whether it is the usual choice.
         about: the actor's cell, or the stream.
     """
 
@@ -74,15 +74,15 @@ class NextStep:
 
 @dataclass(slots=True)
 class Row:
-    """A step that was taken.
+    """An executed step.
 
     Attributes:
-        number: its place in the run, from 1.
+        number: number of the step in the run, from 1.
         when: virtual seconds.
-        who: whose step it was.
-        what: what that got.
-        could: all that could have come, what the simulation would have done first.
-        state: tells whether another run was in the same state before; None if nothing does.
+        who: name of the step.
+        what: description of its input.
+        could: names of all possible steps, the usual choice first.
+        state: fingerprint of the state before the step; None if states are not compared.
     """
 
     number: int
@@ -94,16 +94,16 @@ class Row:
 
     @property
     def is_deviation(self) -> bool:
-        """Whether the simulation would have done something else."""
+        """Whether the step was not the usual choice."""
         return self.who != self.could[0]
 
 
-#: Chooses the next step: called with its number and all that could come, returns a place.
+#: Chooses the next step: called with its number and the possible names; returns an index.
 Plan = Callable[[int, Sequence[str]], int]
 
 
 class OnTheWay:
-    """Bytes that are under way to one end of a connection, first one first."""
+    """Bytes in flight to one end of a connection, in their order."""
 
     def __init__(self, socket: SimulatedSocket, clock: Clock) -> None:
         self.socket = socket
@@ -112,18 +112,20 @@ class OnTheWay:
 
     @property
     def due(self) -> float | None:
-        """When the first bytes come that a test may know of; None if there are none."""
+        """Arrival time of the first bytes that a test observes; None without any."""
         if self.socket.is_closed:
             return None
         return next((due for due, data in self.packets if not _is_quiet(data)), None)
 
     @property
     def what(self) -> str:
-        """What the next bytes are."""
-        return next((_told(data) for _, data in self.packets if not _is_quiet(data)), "")
+        """Description of the next bytes."""
+        return next(
+            (_describe_frames(data) for _, data in self.packets if not _is_quiet(data)), ""
+        )
 
     def arrive(self, _: bool) -> None:  # noqa: FBT001 - as any step
-        """Let the next bytes arrive, and the quiet ones before them."""
+        """Deliver the next bytes, and the quiet ones before them."""
         is_quiet = True
         while is_quiet and self.packets:
             due, data = self.packets.popleft()
@@ -132,7 +134,7 @@ class OnTheWay:
         self.flush()
 
     def flush(self) -> None:
-        """Let quiet bytes arrive that are due and stand first."""
+        """Deliver due quiet bytes at the front of the queue."""
         while self.packets and self.packets[0][0] <= self._clock.now:
             if not _is_quiet(self.packets[0][1]):
                 return
@@ -140,34 +142,34 @@ class OnTheWay:
 
 
 def _is_quiet(data: bytes) -> bool:
-    """Return whether bytes are of no interest to a test."""
-    found = [is_quiet for _, is_quiet in frame_words(data)]
-    return bool(found) and all(found)
+    """Return whether bytes contain only frames that tests do not observe."""
+    flags = [is_quiet for _, is_quiet in frame_words(data)]
+    return bool(flags) and all(flags)
 
 
-def _told(data: bytes) -> str:
-    """Return what stands in bytes, as words."""
+def _describe_frames(data: bytes) -> str:
+    """Describe the frames in some bytes."""
     if not data:
         return "the end of the connection"
     words: dict[str, int] = {}
     for word, is_quiet in frame_words(data):
         if not is_quiet:
             words[word] = words.get(word, 0) + 1
-    told = [word if count == 1 else f"{count} x {word}" for word, count in words.items()]
-    return ", ".join(told) or f"{len(data)} bytes"
+    texts = [word if count == 1 else f"{count} x {word}" for word, count in words.items()]
+    return ", ".join(texts) or f"{len(data)} bytes"
 
 
 class SteppedClock(Clock):
-    """A clock that keeps apart what is under way on connections, while the cluster steps."""
+    """A clock that holds packets in flight separately while the cluster is stepping."""
 
     def __init__(self) -> None:
-        """Begin at zero, not stepping."""
+        """Start at zero, not stepping."""
         super().__init__()
         self.is_stepping = False
         self.streams: dict[SimulatedSocket, OnTheWay] = {}
 
     def plan_at(self, when: float, event: Callable[..., object], *args: Any) -> None:
-        """Let an event happen at a time; bytes arrive when their step is taken."""
+        """Schedule an event; while stepping, arrivals are queued for their steps instead."""
         socket = getattr(event, "__self__", None)
         is_arrival = isinstance(socket, SimulatedSocket) and event == socket.arrive
         if not (is_arrival and self.is_stepping):
@@ -180,7 +182,7 @@ class SteppedClock(Clock):
             super().plan_at(when, stream.flush)
 
     def end_steps(self) -> None:
-        """Let all that is under way arrive in its time."""
+        """Stop stepping; packets in flight arrive at their times."""
         self.is_stepping = False
         for stream in self.streams.values():
             for due, data in stream.packets:
@@ -189,7 +191,7 @@ class SteppedClock(Clock):
 
 
 def is_users(runnable: Runnable) -> bool:
-    """Return whether a turn is a user's: of an actor not of callboard, or of asyncio."""
+    """Return whether a turn is a user's: of an actor outside of callboard, or of asyncio."""
     if isinstance(runnable, Cell):
         if not _has_work(runnable):
             return False
@@ -204,40 +206,40 @@ def _is_ours(cell: Cell) -> bool:
 
 
 def _waits_of(cells: Iterable[Cell]) -> set[object]:
-    """Return the reminders of actors, and what their handlers await."""
-    found: set[object] = set()
+    """Return the reminders of actors, and the futures that their handlers await."""
+    awaited: set[object] = set()
     for cell in cells:
         if cell.task is not None:
-            found.add(cell.task.waiting_for)
+            awaited.add(cell.task.waiting_for)
         if cell.aside is not None:
-            found |= cell.aside.reminders
-            found.update(task.waiting_for for task in cell.aside.tasks)
-    return found
+            awaited |= cell.aside.reminders
+            awaited.update(task.waiting_for for task in cell.aside.tasks)
+    return awaited
 
 
 def _has_work(cell: Cell) -> bool:
-    """Return whether a turn of an actor would do anything: not while its handler awaits."""
+    """Return whether a turn of an actor would do anything; False while its handler awaits."""
     if cell.end is not None or cell.reason is not None:
-        return cell.reason is None  # of one that has ended, only the dead letters are counted
+        return cell.reason is None  # an ended actor only counts dead letters
     if cell.attention and cell.is_paused:
         return False
     return cell.task is None or cell.task.ready
 
 
 class SteppedRunner(SimulatedRunner):
-    """Does callboard's own work at once; actors wait until the cluster chooses them."""
+    """Executes callboard's own work at once; actors wait until the cluster chooses them."""
 
     is_stepping = False
     _chosen: Runnable | None = None
 
     def take(self, runnable: Runnable) -> None:
-        """Let an actor take one step: a message, or its coroutine handler's next await."""
+        """Execute one step of an actor: a message, or its handler up to the next await."""
         self.ready.remove(runnable)
         self._chosen = runnable
         self.turn()
 
     def _step(self) -> bool:
-        """Take the step that was chosen, if there is one, and do what is callboard's own."""
+        """Execute the chosen step, if there is one, and callboard's own work."""
         if not self.is_stepping:
             return super()._step()
         chosen, self._chosen = self._chosen, None
@@ -245,7 +247,7 @@ class SteppedRunner(SimulatedRunner):
             task = getattr(chosen, "task", None)
             with short_turns(int(task is None or not task.ready)):
                 chosen.run()
-        for runnable in [each for each in self.ready if not is_users(each)]:
+        for runnable in [candidate for candidate in self.ready if not is_users(candidate)]:
             self.ready.remove(runnable)
             runnable.run()
         self.housekeep()
@@ -257,36 +259,38 @@ class SteppedRunner(SimulatedRunner):
 
     @property
     def may_go_on(self) -> bool:
-        """Whether it is neither frozen nor waits for its disk."""
+        """Whether the node is neither frozen nor blocked by its disk."""
         return not self.is_paused and not self._is_waiting()
 
-    def next_timer(self, ours: Container[object]) -> float | None:
-        """Return when a user's actor or an ask has its next timer, in outside seconds."""
-        dues = [when for when, timer in self.pending_timers() if _is_users_timer(timer, ours)]
+    def next_timer(self, excluded: Container[object]) -> float | None:
+        """Return the simulation time of the next timer of a user's actor or ask."""
+        dues = [
+            when for when, timer in self.pending_timers() if _is_users_timer(timer, excluded)
+        ]
         asks = self.unanswered_asks()
         dues += [ask.deadline for ask in asks if ask.deadline is not None]
         return self.node_clock.outside(min(dues)) if dues else None
 
 
-def _is_users_timer(timer: Timer, ours: Container[object]) -> bool:
-    """Return whether a timer is of a user's actor: a pause, a reminder, or asyncio's."""
+def _is_users_timer(timer: Timer, excluded: Container[object]) -> bool:
+    """Return whether a timer belongs to a user's actor: a pause, a reminder, or asyncio's."""
     callback = timer.callback
     if callback is Pause.end:
-        return timer.args[0]() not in ours
-    about = getattr(callback, "__self__", None)
-    return isinstance(about, Reminder | RunnerLoop | Future) and about not in ours
+        return timer.args[0]() not in excluded
+    owner = getattr(callback, "__self__", None)
+    return isinstance(owner, Reminder | RunnerLoop | Future) and owner not in excluded
 
 
 class _Steady(random.Random):
-    """Chance of a network in which all ways are alike: what comes first is for the plan."""
+    """A constant random source for the network: the plan alone decides about orders."""
 
     def random(self) -> float:
-        """Return the middle."""
+        """Return 0.5."""
         return 0.5
 
 
 class SteppedCluster(Cluster):
-    """A cluster whose steps a plan chooses; what `@schedule_test` gives to a test."""
+    """A cluster whose steps are chosen by a plan; `@schedule_test` passes it to a test."""
 
     runner_class = SteppedRunner
 
@@ -300,20 +304,20 @@ class SteppedCluster(Cluster):
         most: int = 2_000,
         compares: bool = False,
     ) -> None:
-        """Make an empty cluster.
+        """Create an empty cluster.
 
         Args:
             plan: chooses each step.
-            seed: of its chance.
-            late: virtual seconds by which a step may be later than the simulation would do it.
-            faults: what may go wrong, each at most once, whenever the plan chooses it.
-            most: steps that are chosen; behind them it goes on as a simulation does.
-            compares: whether each state is made known, so that equal ones are seen.
+            seed: seed of the random source.
+            late: virtual seconds by which a step may be later than usual.
+            faults: possible faults; each occurs at most once, when the plan chooses it.
+            most: maximum number of chosen steps; afterwards the run continues as usual.
+            compares: whether to compute fingerprints of states.
         """
         super().__init__(seed)
         self.clock: SteppedClock = SteppedClock()
         self.network = SimulatedNetwork(self.clock, _Steady(), self.trace)
-        #: The steps that were taken.
+        #: The executed steps.
         self.rows: list[Row] = []
         self._plan, self._late, self._most = plan, late, most
         self._faults = list(faults)
@@ -326,27 +330,27 @@ class SteppedCluster(Cluster):
         self._histories: list[History] = []
 
     def __call__(self, *args: Any, **options: Any) -> list[Node]:
-        """Make linked nodes, as `Cluster` does; no step of that is chosen."""
+        """Create linked nodes, as `Cluster` does, without choosing steps."""
         with self.in_order():
             return super().__call__(*args, **options)
 
     @contextmanager
     def in_order(self) -> Iterator[None]:
-        """Choose nothing in a block: it goes on as in any simulation."""
-        before, self._is_quiet = self._is_quiet, True
+        """Run the block as in an ordinary simulation, without choosing steps."""
+        was_quiet, self._is_quiet = self._is_quiet, True
         self._stepping(is_so=False)
         try:
             yield
         finally:
-            self._is_quiet = before
+            self._is_quiet = was_quiet
 
     def close(self) -> None:
-        """Close all nodes that still run."""
+        """Close all running nodes."""
         with self.in_order():
             super().close()
 
     def _stepping(self, *, is_so: bool) -> None:
-        """Begin to take steps, or let everything go its usual way."""
+        """Start stepping, or continue as an ordinary simulation."""
         if not is_so:
             self.clock.end_steps()
         self.clock.is_stepping = is_so
@@ -356,12 +360,16 @@ class SteppedCluster(Cluster):
                 runner.resume()
 
     def _runners(self) -> list[SteppedRunner]:
-        """Return the runners that run."""
-        found = [runner_of(node) for node in self.nodes]
-        return [each for each in found if isinstance(each, SteppedRunner) and not each.closed]
+        """Return the runners of running nodes."""
+        runners = [runner_of(node) for node in self.nodes]
+        return [
+            runner
+            for runner in runners
+            if isinstance(runner, SteppedRunner) and not runner.closed
+        ]
 
     def run_until(self, condition: Callable[[], bool], limit: float) -> bool:
-        """Let steps be taken until a condition holds or for `limit` virtual seconds."""
+        """Execute steps until a condition holds, for at most `limit` virtual seconds."""
         end = self.clock.now + limit
         if self._is_quiet:
             return super().run_until(condition, limit)
@@ -372,13 +380,13 @@ class SteppedCluster(Cluster):
             if len(self.rows) >= self._most:
                 self._stepping(is_so=False)
                 return super().run_until(condition, end - self.clock.now)
-            if not self._goes_on(end):
+            if not self._advance(end):
                 self.clock.now = max(self.clock.now, end)
                 return condition()
         return True
 
-    def _goes_on(self, end: float) -> bool:
-        """Do callboard's own work, or take a step; False when nothing is due before the end."""
+    def _advance(self, end: float) -> bool:
+        """Do callboard's own work or a step; return False if nothing is due before `end`."""
         clock = self.clock
         if clock.run_due() or self._awake:
             self._take_turns()
@@ -386,7 +394,7 @@ class SteppedCluster(Cluster):
         steps = self._steps(end)
         first = steps[0] if steps else None
         if all(step.who == TIME for step in steps):
-            self._look_for_circles()
+            self._check_deadlock()
         due, next_step = clock.next_event_at, end if first is None else min(end, first.due)
         is_timer = first is not None and first.who == TIME and first.due == due
         if due is not None and due <= next_step and not is_timer:
@@ -401,7 +409,7 @@ class SteppedCluster(Cluster):
     # --- steps ---
 
     def _steps(self, end: float) -> list[NextStep]:
-        """Return what may happen next, the simulation's own choice first."""
+        """Return the possible next steps, the usual choice first."""
         now = self.now
         since: dict[object, float] = {}
         steps = []
@@ -416,9 +424,9 @@ class SteppedCluster(Cluster):
             if due is not None:
                 arrival = partial(self._arrive, stream)
                 steps.append(NextStep(self.name(stream), due, arrival, stream))
-        ours = _waits_of(filter(_is_ours, self._cells()))
-        found = [runner.next_timer(ours) for runner in self._runners()]
-        dues = [due for due in found if due is not None]
+        own_waits = _waits_of(filter(_is_ours, self._cells()))
+        timers = [runner.next_timer(own_waits) for runner in self._runners()]
+        dues = [due for due in timers if due is not None]
         if dues:
             steps.append(NextStep(TIME, min(dues), partial(self._let_pass, min(dues))))
         steps.sort(key=lambda step: step.due)
@@ -428,7 +436,7 @@ class SteppedCluster(Cluster):
         return [step for step in steps if step.due <= latest]
 
     def _choose(self, steps: list[NextStep]) -> None:
-        """Let the plan choose a step, and take it."""
+        """Let the plan choose a step, and execute it."""
         steps += [
             NextStep(str(fault), self.now, partial(self._fail, fault)) for fault in self._faults
         ]
@@ -436,65 +444,65 @@ class SteppedCluster(Cluster):
         number = len(self.rows) + 1
         state = None
         if any(isinstance(step.about, RunnerLoop) for step in steps):
-            self._print = None  # what asyncio's callbacks do is not followed
+            self._print = None  # effects of asyncio's callbacks cannot be fingerprinted
         if self._print is not None:
             state = self._print.state(self._scene(), could)
-        place = self._plan(number, could) if len(could) > 1 else 0
-        step = steps[place]
-        row = Row(number, self.now, step.who, self._what(step), could, state)
+        index = self._plan(number, could) if len(could) > 1 else 0
+        step = steps[index]
+        row = Row(number, self.now, step.who, self._description(step), could, state)
         self.rows.append(row)
         if number > STANDSTILL_STEPS and self.rows[-STANDSTILL_STEPS].when == self.now:
             msg = f"time stands still at {self.now:g} s: {STANDSTILL_STEPS:,} steps in a row"
             raise TimeStandsStill(msg)
-        about = step.about if isinstance(step.about, Cell) else f"{row.who}: {row.what}"
+        subject = step.about if isinstance(step.about, Cell) else f"{row.who}: {row.what}"
         if self._print is not None:
-            self._print.step_begins(about)
-        step.run(place == 0)
+            self._print.step_begins(subject)
+        step.run(index == 0)
         row.when = self.now
         while self.clock.run_due() or self._awake:
             self._take_turns()
         if step.who == TIME:
-            row.what = f"{self.now:g} s are over"
+            row.what = f"{self.now:g} s have passed"
         if self._print is not None:
-            self._print.step_taken(about, self._scene())
+            self._print.step_taken(subject, self._scene())
 
     def _scene(self) -> Situation:
-        """Return what there is, for the comparison of states."""
+        """Return the current state, for its fingerprint."""
         runners = self._runners()
         cells = self._cells()
-        our_cells = list(filter(_is_ours, cells))
-        ours = _waits_of(our_cells)
+        own_cells = list(filter(_is_ours, cells))
+        own_waits = _waits_of(own_cells)
         timers = [
             (when, timer)
             for runner in runners
             for when, timer in runner.pending_timers()
-            if _is_users_timer(timer, ours)
+            if _is_users_timer(timer, own_waits)
         ]
         packets = [
             (self.name(stream), *stream.packets)
             for stream in self.clock.streams.values()
             if stream.packets
         ]
-        seen = tuple(
+        positions = tuple(
             (operation.began, operation.ended)
             for history in self._histories
             for operation in history.operations
         )
-        handled = sum(cell.handled for cell in our_cells)
-        return Situation(self.now, cells, timers, packets, seen, handled)
+        handled = sum(cell.handled for cell in own_cells)
+        return Situation(self.now, cells, timers, packets, positions, handled)
 
     def _cells(self) -> list[Cell]:
-        """Return the actors of nodes that run."""
+        """Return the actors of running nodes."""
         running = [node for node in self.nodes if self.is_running(node)]
         return [cell for node in running for cell in node.context.contexts.values()]
 
     def history(self) -> History:
-        """Return an empty history whose times are those of the cluster."""
+        """Return an empty history that uses the clock of the cluster."""
         self._histories.append(super().history())
         return self._histories[-1]
 
     def _may_fail(self, steps: Sequence[NextStep]) -> bool:
-        """Let a fault happen while all is at rest, if the plan wants it; once for each rest."""
+        """Offer the faults to the plan while no step is possible, once for each such state."""
         if steps or not self._faults or self._rests_at == len(self.rows):
             return False
         self._choose([NextStep(NOTHING, self.now, lambda _: None)])
@@ -502,14 +510,14 @@ class SteppedCluster(Cluster):
         return True
 
     def _arrive(self, stream: OnTheWay, is_usual: bool) -> None:  # noqa: FBT001 - as any step
-        """Let bytes arrive, in their time if nothing else was to come first."""
+        """Deliver bytes; the usual choice first advances time to their arrival."""
         due = stream.due
         if is_usual and due is not None and due > self.now:
             self.clock.now = due
         stream.arrive(is_usual)
 
     def _let_pass(self, until: float, _: bool) -> None:  # noqa: FBT001 - as any step
-        """Let time pass; actors and connections are late for it."""
+        """Advance time; pending actors and connections are delayed by it."""
         clock = self.clock
         while (due := clock.next_event_at) is not None and due <= until:
             clock.now = max(clock.now, due)
@@ -518,49 +526,51 @@ class SteppedCluster(Cluster):
         clock.now = max(clock.now, until)
 
     def _fail(self, fault: Fault, _: bool) -> None:  # noqa: FBT001 - as any step
-        """Let a fault happen."""
+        """Start a fault."""
         self._faults.remove(fault)
         self._unrest.begin(fault)
 
-    # --- words ---
+    # --- names and descriptions ---
 
-    def name(self, about: object) -> str:
-        """Return how an actor, a stream or an event loop is called in this run."""
-        if about not in self._names:
-            name, count = self._first_name(about), 1
-            taken = set(self._names.values())
-            while (f"{name} {count}" if count > 1 else name) in taken:
+    def name(self, subject: object) -> str:
+        """Return the unique name of an actor, a stream or an event loop in this run."""
+        if subject not in self._names:
+            name, count = self._first_name(subject), 1
+            names = set(self._names.values())
+            while (f"{name} {count}" if count > 1 else name) in names:
                 count += 1
-            self._names[about] = f"{name} {count}" if count > 1 else name
-        return self._names[about]
+            self._names[subject] = f"{name} {count}" if count > 1 else name
+        return self._names[subject]
 
-    def _first_name(self, about: object) -> str:
-        """Return what something is called if it is the first of its kind."""
-        if isinstance(about, Cell):
-            return f"{type(about.actor).__name__} on {about.runner.name}"
-        if isinstance(about, OnTheWay):
+    def _first_name(self, subject: object) -> str:
+        """Return a name without a number, for the first object with this name."""
+        if isinstance(subject, Cell):
+            return f"{type(subject.actor).__name__} on {subject.runner.name}"
+        if isinstance(subject, OnTheWay):
             names = {host: node.name for node, host in self._hosts.items()}
-            one, other = about.socket.remote[0], about.socket.host
-            return f"{names.get(one, one)} to {names.get(other, other)}"
-        runner = next((each for each in self._runners() if each.loop is about), None)
+            source, target = subject.socket.remote[0], subject.socket.host
+            return f"{names.get(source, source)} to {names.get(target, target)}"
+        runner = next(
+            (candidate for candidate in self._runners() if candidate.loop is subject), None
+        )
         return f"asyncio on {runner.name if runner is not None else '?'}"
 
-    def _what(self, step: NextStep) -> str:
-        """Return what a step brings."""
-        about = step.about
-        if isinstance(about, OnTheWay):
-            return about.what
-        if isinstance(about, RunnerLoop):
+    def _description(self, step: NextStep) -> str:
+        """Describe the input of a step."""
+        subject = step.about
+        if isinstance(subject, OnTheWay):
+            return subject.what
+        if isinstance(subject, RunnerLoop):
             return "goes on"
-        if not isinstance(about, Cell):
+        if not isinstance(subject, Cell):
             return "happens" if step.who not in {TIME, NOTHING} else ""
-        if about.end is not None:
-            return f"ends ({about.end[0]})"
-        if about.task is not None and about.task.ready:
+        if subject.end is not None:
+            return f"ends ({subject.end[0]})"
+        if subject.task is not None and subject.task.ready:
             return "goes on"
-        if not about.depth:
+        if not subject.depth:
             return "goes on"
-        message, sender = about.waiting[0]
+        message, sender = subject.waiting[0]
         kind = type(message).__name__
         if kind == "Resume":
             return "goes on"
@@ -568,42 +578,46 @@ class SteppedCluster(Cluster):
             getattr(message, "message", message) if kind == "Envelope" else message, _SHORT
         )
         text = kind if " object at 0x" in text else text
-        is_others = isinstance(sender, Cell) and sender is not about
-        return f"{text} from {self.name(sender)}" if is_others else text
+        is_from_other = isinstance(sender, Cell) and sender is not subject
+        return f"{text} from {self.name(sender)}" if is_from_other else text
 
-    # --- circles ---
+    # --- deadlocks ---
 
-    def _look_for_circles(self) -> None:
-        """Raise where actors wait for one another, now that nothing more happens at once.
+    def _check_deadlock(self) -> None:
+        """Check for cycles of actors that wait for each other, when only time could advance.
 
         Raises:
-            Deadlock: they do.
+            Deadlock: there is one.
         """
         cells = self._cells()
-        known = {cell.ref: cell for cell in cells}
-        waits = {cell: other for cell in cells if (other := _asked(cell, known)) is not None}
-        for begin in waits:
-            way, cell = [begin], waits[begin]
-            while cell not in way and cell in waits:
-                way.append(cell)
+        cells_by_ref = {cell.ref: cell for cell in cells}
+        waits = {
+            cell: other
+            for cell in cells
+            if (other := _awaited_cell(cell, cells_by_ref)) is not None
+        }
+        for start in waits:
+            path, cell = [start], waits[start]
+            while cell not in path and cell in waits:
+                path.append(cell)
                 cell = waits[cell]
-            if cell is begin:
-                names = " -> ".join(map(self.name, [*way, begin]))
-                message = f"actors wait for one another's answers: {names}"
+            if cell is start:
+                names = " -> ".join(map(self.name, [*path, start]))
+                message = f"actors wait for each other's answers: {names}"
                 raise Deadlock(message)
 
 
 def _take(runner: SteppedRunner, runnable: Runnable, _: bool) -> None:  # noqa: FBT001
-    """Let an actor take a step."""
+    """Execute a step of an actor."""
     runner.take(runnable)
 
 
-def _asked(cell: Cell, known: dict[Any, Cell]) -> Cell | None:
-    """Return for whose answer a cell handles no message, if that one waits as well."""
+def _awaited_cell(cell: Cell, cells_by_ref: dict[Any, Cell]) -> Cell | None:
+    """Return the cell whose answer a blocked cell awaits, if that one is blocked as well."""
     task = cell.task
     if task is None or task.ready or not isinstance(task.waiting_for, Future):
         return None
-    other = known.get(task.waiting_for.asked)
+    other = cells_by_ref.get(task.waiting_for.asked)
     if other is None or other.task is None or not other.depth:
         return None
     is_local = other.runtime is cell.runtime

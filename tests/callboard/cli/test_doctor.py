@@ -161,5 +161,5 @@ def test_what_is_wrong_comes_first_and_what_is_fine_in_one_line():
 def test_wrong_use_is_told_before_anything_is_tried(capsys):
     assert main(["doctor", "--listen", "here"]) == 2
     assert capsys.readouterr().err == (
-        "callboard: 'here' is no HOST:PORT; write it like --listen 127.0.0.1:4222\n"
+        "callboard: 'here' is not HOST:PORT; write it like --listen 127.0.0.1:4222\n"
     )

@@ -114,13 +114,13 @@ def test_a_dry_run_that_loses_something_fails(config, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "in.jsonl:1: a line is no JSON"),
+        ("{", "in.jsonl:1: a line is not JSON"),
         ("5", "in.jsonl:1: a line is a int"),
         (line(content="x"), "in.jsonl:1: source = None"),
         (line(source="nobody", content="x"), "in.jsonl:1: there is no module 'nobody'"),
         (line(source="clock"), "in.jsonl:1: a line has neither content nor hex"),
-        (line(source="clock", hex="xyz"), "in.jsonl:1: a line holds no message"),
-        (line(source="clock", content="", properties=[1]), "in.jsonl:1: a line holds no"),
+        (line(source="clock", hex="xyz"), "in.jsonl:1: a line is not a message"),
+        (line(source="clock", content="", properties=[1]), "in.jsonl:1: a line is not"),
     ],
 )
 def test_input_that_cannot_be_used_is_one_line_and_code_2(

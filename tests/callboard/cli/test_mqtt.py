@@ -164,7 +164,7 @@ def test_an_address_that_needs_more_is_one_line_and_misuse(address, capsys):
 def test_without_a_file_nobody_elsewhere_is_let_in(capsys):
     assert main(["mqtt", "run", "--listen", "0.0.0.0:0"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "everybody may do everything; set users" in line
+    assert "every client may do everything; set users" in line
 
 
 def test_a_file_is_checked(file, capsys):
@@ -228,5 +228,5 @@ def test_what_is_no_toml_says_where(tmp_path, capsys):
     assert main(["mqtt", "check", str(path)]) == 1
 
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"{path}: it is no TOML: " in line
+    assert f"{path}: it is not TOML: " in line
     assert line.endswith("(at line 1, column 4); correct it there")

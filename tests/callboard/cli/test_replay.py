@@ -33,7 +33,7 @@ def test_a_damaged_dump_is_told_in_one_line(tmp_path, monkeypatch, capsys):
     assert main(["replay", "5"]) == 1
 
     told = capsys.readouterr().err
-    assert "is no dump" in told
+    assert "is not a dump" in told
     assert told.count("\n") == 1
 
 

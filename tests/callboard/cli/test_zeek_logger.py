@@ -85,7 +85,7 @@ def test_what_cannot_be_is_one_line(tmp_path, capsys):
             ([folder, "--curve", str(tmp_path / "keys.toml")], 2, "no CURVE key"),
             ([folder, "--retain", "much"], 2, "--retain 'much' cannot be read"),
             ([folder, "--compression", "rar"], 2, "compression='rar'"),
-            ([folder, "--listen", "127.0.0.1:0", "--metrics", "x"], 2, "is no HOST:PORT"),
+            ([folder, "--listen", "127.0.0.1:0", "--metrics", "x"], 2, "is not HOST:PORT"),
         ]
         for arguments, code, _ in cases:
             assert main(["zeek", "logger", *arguments, "--count", "1"]) == code, arguments

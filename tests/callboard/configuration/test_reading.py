@@ -49,14 +49,14 @@ def test_every_mistake_is_a_line_with_source_path_value_and_expectation(tmp_path
     }
 
     assert sorted(lines_of(values, folder=tmp_path)) == [
-        "x.toml: at = 'here': 'here' is no HOST:PORT; write it like 127.0.0.1:4222",
+        "x.toml: at = 'here': 'here' is not HOST:PORT; write it like 127.0.0.1:4222",
         f"x.toml: file = 'none': there is no file {tmp_path / 'none'}; "
         "give the path of a file that exists",
         "x.toml: inner.0.size = 'large': input should be a valid integer, "
         "unable to parse string as an integer",
-        "x.toml: inner.1.class: it has to be there",
-        "x.toml: nonsense: there is no such key here; there are at, file, inner, other",
-        "x.toml: other.sice: there is no such key here; there are class, size",
+        "x.toml: inner.1.class: this key is required",
+        "x.toml: nonsense: there is no such key here; known keys are at, file, inner, other",
+        "x.toml: other.sice: there is no such key here; known keys are class, size",
     ]
 
 
@@ -83,10 +83,10 @@ def test_json_is_read_where_it_is_taken_and_toml_by_its_name(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "line"),
     [
-        ("a.toml", b"a = ", "it is no TOML: "),
-        ("a.json", b"{", "it is no JSON: "),
+        ("a.toml", b"a = ", "it is not TOML: "),
+        ("a.json", b"{", "it is not JSON: "),
         ("a.json", b"[]", "it is a list, not an object"),
-        ("a.toml", b"\xff", "it is no text in UTF-8; give the path of a JSON or TOML file"),
+        ("a.toml", b"\xff", "it is not UTF-8 text; give the path of a JSON or TOML file"),
         ("a.toml", b"#" * (16 * 1024 * 1024 + 1), "it is larger than 16,777,216 B"),
         ("a.toml", None, "No such file or directory; give the path of a JSON or TOML file"),
     ],
@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path, name, content, line):
     "text", ["", "4222", ":4222", "h:", "h:x", "h:65536", "h:" + "9" * 5000]
 )
 def test_what_is_no_address_is_refused(text):
-    with pytest.raises(ValueError, match="no HOST:PORT"):
+    with pytest.raises(ValueError, match="not HOST:PORT"):
         parse_host_port(text)
 
 

@@ -302,7 +302,7 @@ def test_each_error_is_json_with_one_line_and_the_next_step(
 
     assert (told, headers["Content-Type"]) == (status, "application/json")
     assert error.isprintable()
-    assert any(word in error for word in (";", "use ", "is a number"))
+    assert any(word in error for word in (";", "use ", "must be a number"))
 
 
 def test_what_nobody_thought_of_is_told_and_logged(cluster, caplog, monkeypatch):

@@ -125,7 +125,7 @@ def test_the_line_of_the_analysis_tells_what_came_back():
         " · 2 entries in the store · cpu median 31 %"
     )
     assert findings.line() == (
-        "results of Spark: 2 rates, 1 anomalies came to D as messages, 2 are in the store"
+        "results of Spark: 2 rates, 1 anomalies reached D as messages, 2 are in the store"
     )
 
 

@@ -191,7 +191,7 @@ def test_rates_quantiles_and_anomalies_of_spark_come_back_while_the_nodes_run(st
 
     assert demo.process.returncode == 0, out + err
     assert re.search(r"^anomalies .* \d+$", out, re.MULTILINE)
-    assert re.search(r"results of Spark: \d+ rates, .* came to D as messages, \d+ are", out)
+    assert re.search(r"results of Spark: \d+ rates, .* reached D as messages, \d+ are", out)
     assert LAST_LINE.fullmatch(out.splitlines()[-1])
     assert demo.processes() == []
 

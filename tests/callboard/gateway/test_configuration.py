@@ -81,24 +81,24 @@ def test_what_is_no_configuration_is_refused_with_the_files_name(tmp_path, text)
     with pytest.raises(ConfigurationError, match="give the path"):
         Gateway.from_file(tmp_path / "missing.toml")
     (tmp_path / "bad.toml").write_text("a = ")
-    with pytest.raises(ConfigurationError, match=r"bad\.toml: it is no TOML"):
+    with pytest.raises(ConfigurationError, match=r"bad\.toml: it is not TOML"):
         Gateway.from_file(tmp_path / "bad.toml")
 
 
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"modules": [{}]}, "modules.0.name: it has to be there"),
+        ({"modules": [{}]}, "modules.0.name: this key is required"),
         ({"modules": [{"name": "a"}]}, "modules.0 = 'a': give either"),
         ({"modules": [{"name": 5, "module": "timer"}]}, "modules.0.name = 5: input should"),
         ({"modules": [{"name": "", "module": "timer"}]}, "modules.0.name = ''"),
-        ({"modules": [entry("*")]}, "modules.0.name = '*': it stands for all"),
+        ({"modules": [entry("*")]}, "modules.0.name = '*': in links it stands for all"),
         ({"modules": [entry("a"), entry("a")]}, "modules.1.name = 'a': another module"),
         ({"modules": [entry("a", on_fire=1)]}, "modules.0.on_fire: there is no such key"),
         ({"modules": [entry("a", args=5)]}, "modules.0.args = 5"),
         ({"modules": [entry("a", restart="x")]}, "modules.0.restart = 'x'"),
         ({"modules": [entry("a", queue={"limit": 0})]}, "modules.0.queue.limit = 0"),
-        ({"modules": [{"name": "a", "module": "nowhere"}]}, "names no module"),
+        ({"modules": [{"name": "a", "module": "nowhere"}]}, "is not a module"),
         ({"modules": [{"name": "a", "module": "no.such:X"}]}, "no.such cannot be imported"),
         ({"modules": [entry("a", "Nobody")]}, "there is no module class Nobody"),
         ({"modules": [entry("a", "made")]}, "there is no module class made"),
@@ -116,8 +116,8 @@ def test_what_is_no_configuration_is_refused_with_the_files_name(tmp_path, text)
             "modules.0.loader.entrypoint.module.path = 1",
         ),
         ({"loaders": [{"type": "java", "name": "j"}]}, "loaders.0.type = 'java'"),
-        ({"loaders": [{"type": "python"}]}, "loaders.0.name: it has to be there"),
-        ({"links": [{"source": "a"}]}, "links.0.sink: it has to be there"),
+        ({"loaders": [{"type": "python"}]}, "loaders.0.name: this key is required"),
+        ({"links": [{"source": "a"}]}, "links.0.sink: this key is required"),
         ({"links": [{"source": "a", "sink": "b"}]}, "links.0.source = 'a': there is no module"),
         ({"links": [{"source": "a", "sink": "b"}]}, "links.0.sink = 'b': there is no module"),
         (
@@ -126,17 +126,17 @@ def test_what_is_no_configuration_is_refused_with_the_files_name(tmp_path, text)
         ),
         (
             {"modules": [entry("a")], "links": [{"source": "a", "sink": "a"}] * 2},
-            "links.1 = 'a -> a': this link is there already",
+            "links.1 = 'a -> a': this link exists already",
         ),
         ({"dead_letters": "x"}, "dead_letters = 'x': there is no module"),
-        ({"module": []}, "module: there is no such key here; there are loaders, modules"),
+        ({"module": []}, "module: there is no such key here; known keys are loaders, modules"),
         (
             {"modules": [{"name": "t", "module": "timer", "args": {"period": 0}}]},
             "modules.0.args.period = 0: input should be greater than 0",
         ),
         (
             {"modules": [{"name": "t", "module": "timer", "args": {"perod": 1}}]},
-            "modules.0.args.perod: there is no such key here; there are period",
+            "modules.0.args.perod: there is no such key here; known keys are period",
         ),
     ],
 )
@@ -206,16 +206,16 @@ def test_mistakes_of_form_and_of_meaning_are_told_in_one_round_with_their_lines(
 
     told = [line.removeprefix(f"{tmp_path}/gw.toml: ") for line in caught.value.lines]
     expected = [
-        ("modules.0.restartt: there is no such key here; there are name,", "(line 6)"),
+        ("modules.0.restartt: there is no such key here; known keys are name,", "(line 6)"),
         ("modules.1.queue.limit = 'many': input should be a valid integer", "(line 14)"),
-        ("modules.2.name: it has to be there", ""),
-        ("links.1.source: it has to be there", ""),
+        ("modules.2.name: this key is required", ""),
+        ("links.1.source: this key is required", ""),
         ("links.1.sink = 5: input should be a valid string", "(line 29)"),
         ("modules.0.args.period = 0: input should be greater", "of module 'clock' (line 5)"),
         ("modules.0.args.x: there is no such key here", "of module 'clock' (line 5)"),
         ("modules.1.args.post = 'ftp://x'", "of module 'up' (line 11)"),
         ("modules.3.store = 's': another module has it", "(line 22)"),
-        ("modules.3.module = 'nothing': 'nothing' names no module", "(line 21)"),
+        ("modules.3.module = 'nothing': 'nothing' is not a module", "(line 21)"),
         ("links.0.sink = 'upp': there is no module of that name; did you", "'up'? (line 26)"),
         ("links.2.source = 'nobody': there is no module of that", "clock, late, up (line 32)"),
     ]

@@ -178,7 +178,7 @@ def test_file_skips_a_line_that_is_no_message_and_says_so(gateway, tmp_path, cap
 
     sink.until(2)
     assert sink.contents == [b"fine", b"last"]
-    assert f"'it' skips a line of {path}: a line is no JSON" in caplog.text
+    assert f"'it' skips a line of {path}: a line is not JSON" in caplog.text
 
 
 def test_file_that_cannot_be_opened_is_told(gateway, tmp_path):
@@ -338,7 +338,7 @@ def test_http_fetches_at_regular_times(line, website):
     "args", [{}, {"listen": "here"}, {"listen": "h:99999"}, {"post": "file:///etc/passwd"}]
 )
 def test_http_refuses_what_makes_no_sense(gateway, args):
-    with pytest.raises(ModuleFailed, match=r"HOST:PORT|no URL|give listen"):
+    with pytest.raises(ModuleFailed, match=r"HOST:PORT|not an HTTP URL|set listen"):
         gateway.add_module("it", "http", args)
 
 

@@ -117,7 +117,7 @@ def test_a_process_that_ends_is_started_again(run, gateway, end):
 
 
 def test_a_create_that_fails_there_is_told_here(run, gateway):
-    with pytest.raises(ModuleFailed, match="did not create it"):
+    with pytest.raises(ModuleFailed, match="did not create the module"):
         run({"broken": True})
     assert [status.name for status in gateway.modules()] == ["source", "sink"]
 

@@ -115,12 +115,12 @@ def test_every_mistake_is_told_at_once_with_file_key_value_and_expectation(write
     }
     assert all(line.startswith(f"{path}: ") for line in lines)
     assert told["listen"].endswith(
-        "= 'here': 'here' is no HOST:PORT; write it like 127.0.0.1:4222"
+        "= 'here': 'here' is not HOST:PORT; write it like 127.0.0.1:4222"
     )
     assert told["limits.links"].endswith("limits.links = 0: input should be greater than 0")
-    assert "there are links, handshakes" in told["limits.lnks"]
+    assert "known keys are links, handshakes" in told["limits.lnks"]
     assert "'nonsense' is no address" in told["join.1"]
-    assert "it has to be there" in told["children.0.class"]
+    assert "this key is required" in told["children.0.class"]
 
 
 def test_variables_stand_above_the_file_and_options_above_both(write):
@@ -161,8 +161,8 @@ def test_a_mistake_names_the_option_or_variable_that_made_it(write):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"name = ", "it is no TOML: Invalid value (at end of document)"),
-        (b"\xff", "it is no text in UTF-8"),
+        (b"name = ", "it is not TOML: Invalid value (at end of document)"),
+        (b"\xff", "it is not UTF-8 text"),
         (None, "give the path of a TOML file"),
     ],
 )
@@ -200,5 +200,5 @@ def test_logs_are_served_from_folders_beside_the_file(tmp_path):
     path.write_text('serve_logs = { "a/b" = "x" }\nserve_logs_at = "here"')
     with pytest.raises(InvalidConfiguration) as refused:
         load_configuration(path, {}, {})
-    assert any("is no name for a log" in line for line in refused.value.lines)
+    assert any("is not a log name" in line for line in refused.value.lines)
     assert any("serve_logs_at" in line for line in refused.value.lines)

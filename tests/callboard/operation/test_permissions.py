@@ -45,20 +45,20 @@ def test_a_file_says_who_may_do_what_in_its_order(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "permissions: it has to be there"),
+        ("", "permissions: this key is required"),
         (
             "[permissions.a]\nnmaes = []",
-            "a.nmaes: there is no such key here; there are",
+            "a.nmaes: there is no such key here; known keys are",
         ),
         ("[permissions.a]\nnames = 'till'", "permissions.a.names = 'till'"),
         ("[permissions.a]\nstores = { p = 'raed' }", "permissions.a.stores.p = 'raed'"),
-        ("[permissions.a]\nmember = true\nnames = ['x']", "leave names out"),
+        ("[permissions.a]\nmember = true\nnames = ['x']", "remove names"),
         ("[secrets]\na = 5\n[permissions.a]", "secrets.a = 5: write a text"),
         ("[secrets]\na = ''\n[permissions.a]", "secrets.a = ''"),
         ("[secrets]\na = { file = 'none' }\n[permissions.a]", "secrets.a = {'file': 'none'}"),
         ("[secrets]\nsensor = 's'\n[permissions.sensors]", "did you mean 'sensors'?"),
         ("[secrets]\na = 's'\nb = 's'\n[permissions.'*']", "are the same"),
-        ("secrets = [", "it is no TOML"),
+        ("secrets = [", "it is not TOML"),
     ],
 )
 def test_mistakes_are_told_with_their_keys(tmp_path, text, said):

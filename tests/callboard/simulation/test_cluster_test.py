@@ -94,7 +94,7 @@ def test_marks_that_no_seed_came_to_are_named(pytester: pytest.Pytester):
 
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["*NeverHappened: *test_marks: 2 seeds never came to 'it is late'"]
+        ["*NeverHappened: *test_marks: 2 seeds never reached 'it is late'"]
     )
 
 
@@ -122,7 +122,7 @@ def test_a_scenario_that_depends_on_more_than_its_seed_is_found():
             "likely: secrets.token_hex() in test_cluster_test.py, line ",
         ),
         (lambda: uuid.uuid4(), "likely: uuid.uuid4() in test_cluster_test.py, line "),
-        (lambda: next(LEFT), "likely: the order of a set, .* an earlier run left behind"),
+        (lambda: next(LEFT), "likely: the order of a set, .* global state of an earlier run"),
     ],
 )
 def test_the_likely_cause_is_named_with_its_line(depends, named):
@@ -158,7 +158,7 @@ def test_a_failure_that_does_not_come_again_is_told():
     def once(cluster):
         assert next(lives)
 
-    with pytest.raises(NotDeterministic, match="passes when it is lived again"):
+    with pytest.raises(NotDeterministic, match="passed when it was repeated"):
         lived(once).run("once", {})
 
 

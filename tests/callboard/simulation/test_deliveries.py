@@ -52,15 +52,25 @@ def test_what_is_right(script):
 @pytest.mark.parametrize(
     ("script", "checker", "error", "text"),
     [
-        (("+1",), NothingLost(), MessageLost, "1 sent by a on '/t' did not come to anybody"),
-        (("+1", "+2", "b1"), NothingLost(), MessageLost, "2 sent by a .* did not come to b"),
-        (("+1", "b1"), NothingLost(["b", "c"]), MessageLost, "did not come to c:"),
-        (("?1",), NothingLost(every=True), MessageLost, "did not come to anybody"),
-        (("+1", "b1", "b1"), ExactlyOnce(), MessageDoubled, "came to b twice"),
-        (("+1", "b1", "b2"), ExactlyOnce(), MessageDoubled, "b got a message that nobody sent"),
+        (
+            ("+1",),
+            NothingLost(),
+            MessageLost,
+            "1 sent by a on '/t' did not arrive at any client",
+        ),
+        (("+1", "+2", "b1"), NothingLost(), MessageLost, "2 sent by a .* did not arrive at b"),
+        (("+1", "b1"), NothingLost(["b", "c"]), MessageLost, "did not arrive at c:"),
+        (("?1",), NothingLost(every=True), MessageLost, "did not arrive at any client"),
+        (("+1", "b1", "b1"), ExactlyOnce(), MessageDoubled, "reached b twice"),
+        (
+            ("+1", "b1", "b2"),
+            ExactlyOnce(),
+            MessageDoubled,
+            "b received a message that was never sent",
+        ),
         (("!1", "b1"), at_most_once, MessageDoubled, "that was refused"),
-        (("+1",), ExactlyOnce(), MessageLost, "did not come"),
-        (("?1", "?2", "b2", "b1"), in_order, OutOfOrder, "1 sent .* behind a later one"),
+        (("+1",), ExactlyOnce(), MessageLost, "did not arrive"),
+        (("?1", "?2", "b2", "b1"), in_order, OutOfOrder, "1 sent .* after a later one"),
     ],
 )
 def test_what_is_wrong(script, checker, error, text):

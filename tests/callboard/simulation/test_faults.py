@@ -502,7 +502,7 @@ def test_jitter_lets_one_connection_overtake_another(cluster):
     assert soon == [0, 1] * 5 or set(soon) == {0, 1}
     assert took(cluster, lambda: refs[0].ask("x").result(5)) < 0.1
 
-    with pytest.raises(ValueError, match="a number of seconds from 0 on"):
+    with pytest.raises(ValueError, match="a number of seconds of at least 0"):
         cluster.jitter(-1.0)
 
 
@@ -565,7 +565,7 @@ def test_links_are_a_topology_as_well(cluster):
 
 @pytest.mark.parametrize("link", [(0, 2), (1, 1), (0,), (-1, 0)])
 def test_a_link_is_one_of_two_nodes(cluster, link):
-    with pytest.raises(ValueError, match="not a link: give two places from 0 to 1"):
+    with pytest.raises(ValueError, match="not a link; give two indices from 0 to 1"):
         cluster(2, [link])
 
 

@@ -108,7 +108,7 @@ def test_an_operation_ends_once():
     history.answered(begun, 1)
 
     for end in (history.answered, history.unknown, history.failed):
-        with pytest.raises(ValueError, match="ends once"):
+        with pytest.raises(ValueError, match="end each operation once"):
             end(begun)
 
 

@@ -151,7 +151,7 @@ def test_a_wrong_answer_among_thousands_is_shown_alone():
         history.check(linearizable(Counter()))
 
     first, *drawn = str(failure.value).splitlines()
-    assert first.endswith(" on 1 is that of a Counter which is 300 after the 150 before:")
+    assert first.endswith(" on 1 is possible for a Counter that is 300 after 150 earlier ones:")
     assert [line.split("->")[1].split()[0] for line in drawn] == ["301"]
 
 
@@ -236,5 +236,5 @@ def test_a_word_that_a_model_does_not_know_is_named_with_those_it_knows(model):
     history = History(no_time)
     history.answered(history.begin("fly"), None)
 
-    with pytest.raises(ValueError, match=r"knows no operation 'fly'; it knows \w+"):
+    with pytest.raises(ValueError, match=r"has no operation 'fly'; it has \w+"):
         history.check(linearizable(model))

@@ -100,7 +100,7 @@ def test_a_failover_loses_the_end_and_raises_fences() -> None:
     model.clock.now += 5.0
     one.commit([batch(1, [2])])
     model.fail_over(lost=1.0)
-    with pytest.raises(DatabaseReplaced, match="claimed again"):
+    with pytest.raises(DatabaseReplaced, match="claim all slots again"):
         one.commit([batch(1, [3])])
     assert [e.number for e in one.recover("Cart", "k-1", 1).events] == [1]
     assert one.commit([batch(1, [2])]).fenced == {("Cart", 1): Fence(2, "")}

@@ -94,7 +94,7 @@ def test_a_server_on_the_loopback_is_seen_by_its_host_only(cluster):
 def test_a_name_that_no_host_has_is_not_found(cluster):
     client = cluster.host("client", idle)
 
-    with pytest.raises(socket.gaierror, match="the simulation has client"):
+    with pytest.raises(socket.gaierror, match="the simulated hosts are client"):
         client.run(ask, b"", "nowhere").result(5)
 
 

@@ -352,13 +352,14 @@ def garbage(world, seconds, way):  # noqa: C901
         """Send under a name for this depth on this thread: one sender is in order.
 
         Inside a handler its actor is the sender. An entity's asks of itself are handled before
-        other messages, so those of entities are counted alone.
+        other messages, so those of entities are counted alone, as are those of all actors where
+        weak references and hooks send: these run between the steps of a handler's end, too.
         """
         depth.now = getattr(depth, "now", 0) + 1
         try:
             cell = current_cell.get()
             sender = f"{threading.get_ident()} {depth.now} {id(cell)}"
-            if cell is not None and cell.entity_name:
+            if cell is not None and (way != "del" or cell.entity_name):
                 sender += f" {next(entity_sends)}"
             getattr(world, rng.choice(names))(sender)
         finally:

@@ -106,7 +106,7 @@ class LogPart(Part):
         self.log.flush()
 
     def trim(self, sender):
-        self.log.trim(0)
+        self.log.trim()
 
     def close(self, sender):
         if sender == "inner" and is_inside(self.log):
@@ -268,7 +268,7 @@ class GatewayPart(Part):
         if counted != len(lost):
             fail(f"{len(lost)} were lost, and {counted} were counted")
         if lost and self.queue.on_full == "wait":
-            fail(f"lost: {lost}")
+            fail(f"lost: {[(each.reason, each.detail) for each in self.lost]}")
         order = {text: number for number, text in enumerate(sorted(lost, key=number_of))}
         self.check_order(
             sorted([*self.sink.got, *order], key=number_of) if lost else self.sink.got

@@ -2,15 +2,19 @@
 
 import asyncio
 import logging
+import threading
 import time
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 
-from callboard import Actor, errors, handler
+from callboard import Actor, errors, handler, message
 from callboard.basp.header import INSPECTOR, NODE_ACTOR, SPAWN_SERVER
+from callboard.basp.payload import StandIn
 from callboard.proxies.events import NodeUp, PermissionRefused
 from callboard.proxies.inspection import Inspect
-from callboard.proxies.messages import DrainNode, LinkActors, StopActor
+from callboard.proxies.messages import DrainNode, LinkActors, Spawn, StopActor
 from callboard.proxies.rights import audit
 from callboard.proxies.rights.rights import Rights
 from tests.polling import eventually
@@ -511,9 +515,10 @@ def test_a_leaf_of_two_members_leads_nobody_from_one_to_the_other(make_node):
         leaf.connect(shop.address)
     eventually(lambda: all(shop.nodes() for shop in shops))
 
-    assert [[node.name for node in shop.nodes()] for shop in shops] == [["probe"]] * 2
     for shop in shops:
         assert leaf.find(shop.name, 5).result(5).ask("hi").result(5) == "HI"
+    # What a neighbor told of paths came before these answers.
+    assert [[node.name for node in shop.nodes()] for shop in shops] == [["probe"]] * 2
     gone = leaf.monitor_node(shops[0].node_id)
     shops[0].disconnect(leaf.node_id, 60.0)
     assert gone.result(4).name == "one"  # the other member says at once that it knows no path
@@ -539,3 +544,34 @@ def test_a_leaf_takes_no_names_and_no_work_of_others(meet, make_node):
     pool, tills = shop.group("pool"), shop.group("tills")
     for group in (pool, tills):
         assert [ref.node_id for ref in group.ready().result(20)] == [office.node_id]
+
+
+@message("tests.leaf.Checked")
+@dataclass(frozen=True)
+class Checked:
+    """Its code runs where it is decoded, and shall not where a gate looks at it."""
+
+    made: ClassVar[list[str]] = []
+    text: str = ""
+
+    def __post_init__(self):
+        Checked.made.append(threading.current_thread().name)
+
+    def __hash__(self):
+        Checked.made.append("hashed")
+        return 1
+
+
+def test_a_gate_reads_what_a_leaf_asks_of_a_node_without_code_of_users(make_node):
+    shop = make_node("shop")
+    codec, gates = shop._broker.outgoing.codec, shop._broker.gates
+    order = Spawn("Till", (Checked("a"), [Checked("b")]), {"key": Checked("c")})
+    sent = [codec.encode(each) for each in (order, Checked("d"), [Checked("e")], {"f": 1})]
+    Checked.made.clear()
+
+    read, alone, inside, plain = map(gates.read, sent)
+
+    assert Checked.made == []
+    assert (read.name, plain) == ("Till", {"f": 1})
+    assert [type(alone), type(inside[0])] == [StandIn, StandIn]
+    assert alone.name == "tests.leaf.Checked"

@@ -83,13 +83,13 @@ def test_a_changed_byte_gives_a_message_or_a_typed_error(message, draw):
         (3, b"\x00", "type 0"),
         (3, b"\x05", "type 5"),
         (3, b"\x03", "type 3 with a body"),
-        (7, b"\xff", "255 B is told"),
+        (7, b"\xff", "is 255 B"),
         (8, b"\x02", "version 2 of messages"),
-        (13, b"\x05", "uri does not end"),
+        (13, b"\x05", "uri must end"),
         (13, b"\xff", "only"),
-        (14, b"\x00", "uri does not end"),
-        (23, b"\x04", "args does not end"),
-        (14, b"\xff", "no UTF-8"),
+        (14, b"\x00", "uri must end"),
+        (23, b"\x04", "args must end"),
+        (14, b"\xff", "not UTF-8"),
     ],
 )
 def test_bytes_that_are_no_control_message_are_refused(at, field, words):

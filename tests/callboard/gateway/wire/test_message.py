@@ -76,20 +76,20 @@ def _with(data: bytes, at: int, field: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (None, "no bytes"),
-        ("a160", "no bytes"),
+        (None, "not bytes"),
+        ("a160", "not bytes"),
         (b"", "smallest has 14"),
         (EMPTY[:13], "smallest has 14"),
         (_with(EMPTY, 1, b"\x6c"), "begins with a160"),
-        (_with(EMPTY, 2, (15).to_bytes(4)), "15 B is told, 14 B"),
+        (_with(EMPTY, 2, (15).to_bytes(4)), "is 15 B, but it has 14 B"),
         (_with(GOLDEN, 6, (-1).to_bytes(4, signed=True)), "-1 properties"),
         (_with(GOLDEN, 6, (2**31 - 1).to_bytes(4)), "2147483647 properties"),
-        (_with(GOLDEN, 6, (4).to_bytes(4)), "property 4 of 4 has no end"),
-        (_with(GOLDEN, 21, (1).to_bytes(4)), "content of 1 B is told, 2 B"),
-        (_with(GOLDEN, 21, (3).to_bytes(4)), "content of 3 B is told, 2 B"),
-        (_with(EMPTY, 10, (-1).to_bytes(4, signed=True)), "content of -1 B"),
-        (_with(GOLDEN, 14, b"k\0vv"), "twice"),
-        (_with(GOLDEN, 10, b"\xff"), "no UTF-8"),
+        (_with(GOLDEN, 6, (4).to_bytes(4)), "property 4 of 4 is not terminated"),
+        (_with(GOLDEN, 21, (1).to_bytes(4)), "content is 1 B, but it has 2 B"),
+        (_with(GOLDEN, 21, (3).to_bytes(4)), "content is 3 B, but it has 2 B"),
+        (_with(EMPTY, 10, (-1).to_bytes(4, signed=True)), "content is -1 B"),
+        (_with(GOLDEN, 14, b"k\0vv"), "repeated"),
+        (_with(GOLDEN, 10, b"\xff"), "not UTF-8"),
     ],
 )
 def test_bytes_that_are_no_message_are_refused(data, words):
@@ -100,7 +100,7 @@ def test_bytes_that_are_no_message_are_refused(data, words):
 def test_a_property_that_is_there_twice_is_refused():
     once = Message(b"", {"a": "1", "b": "2"}).data
 
-    with pytest.raises(MalformedMessage, match="twice"):
+    with pytest.raises(MalformedMessage, match="repeated"):
         Message.decode(once.replace(b"b\x002", b"a\x002"))
 
 

@@ -101,7 +101,7 @@ def test_names_stand_in_for_marks_and_cannot_widen_a_rule():
 def test_a_rule_without_a_filter_is_refused():
     assert parse_rule("publish a b/#") == (("publish",), "a b/#")
     assert parse_rule("a/#") == (("publish", "subscribe"), "a/#")
-    with pytest.raises(ValueError, match="holds no filter"):
+    with pytest.raises(ValueError, match="is not a filter"):
         parse_rule("publish a/#/b")
 
 
@@ -145,7 +145,7 @@ def test_rules_mean_what_they_say_in_mosquittos_words_as_well(rule, verbs, topic
 )
 def test_a_list_that_denies_takes_mosquittos_deny(rule):
     assert parse_rule(rule, denies=True) == (("publish", "subscribe"), "secret/#")
-    with pytest.raises(ValueError, match="list deny"):
+    with pytest.raises(ValueError, match="is for the deny list"):
         parse_rule(rule)
 
 
@@ -158,9 +158,9 @@ def test_a_list_that_denies_takes_mosquittos_deny(rule):
         ("forbid secret/#", "'readwrite forbid secret/#'"),
         ("write read a", "'readwrite a'"),
         ("publish subscribe a", "'readwrite a'"),
-        ("write:secret/#", "a space parts"),
+        ("write:secret/#", "must be a space"),
         ("publish,subscribe a", "a filter with a space"),
-        ("subscribe=a", "a space parts"),
+        ("subscribe=a", "must be a space"),
         ("write", "'readwrite write'"),
         ("topic read", "'readwrite read'"),
         ("pattern", "'readwrite pattern'"),
@@ -189,7 +189,7 @@ def test_a_rule_that_cannot_be_understood_is_refused_with_what_to_write(rule, ad
         with pytest.raises(ValueError, match=re.escape(advice)):
             parse_rule(rule, denies=denies)
     for lists in ({"allow": (rule,)}, {"deny": (rule,)}):
-        with pytest.raises(ValueError, match="no rule"):
+        with pytest.raises(ValueError, match="is not a rule"):
             AclEntry("ann", **lists)
 
 
@@ -246,10 +246,10 @@ def test_what_write_denies_is_denied():
         ("client:*", "pattern"),
         ("client: c", "a space"),
         ("host:192.0.2.7/24", "host:192.0.2.0/24"),
-        ("host:localhost", "no address"),
-        ("Client:c", "bans nobody"),
-        ("c", "bans nobody"),
-        ("client:", "bans nobody"),
+        ("host:localhost", "not an address"),
+        ("Client:c", "is not a ban"),
+        ("c", "is not a ban"),
+        ("client:", "is not a ban"),
     ],
 )
 def test_a_ban_that_would_ban_others_or_nobody_is_refused(entry, advice):

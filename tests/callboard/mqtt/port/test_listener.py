@@ -319,7 +319,7 @@ def test_a_connect_that_comes_in_pieces_is_put_together():
 )
 def test_a_public_address_needs_to_know_who_may_come(fields):
     public = (ListenerSettings("0.0.0.0:0"),)
-    with pytest.raises(ListenError, match="everybody may do everything"):
+    with pytest.raises(ListenError, match="every client may do everything"):
         Router(RouterConfig(listeners=public)).start()
 
     with Router(RouterConfig(listeners=public, **fields)) as router:

@@ -171,7 +171,7 @@ def test_a_router_without_room_says_so_and_the_others_keep_theirs(caplog) -> Non
         link(a, b)
         for number in range(5):
             retain(one, f"t/{number}", b"x")
-        eventually(lambda: "no room for" in caplog.text)
+        eventually(lambda: "exceed the limits" in caplog.text)
         digests = [
             r.call(lambda r=r: r.machine.logs.retained.heads.digests) for r in (one, two)
         ]

@@ -104,7 +104,7 @@ def test_what_is_not_named_stays(router):
 
 def test_packets_that_do_not_fit_into_the_journal_are_refused_and_nothing_changes(tmp_path):
     with Router(RouterConfig(directory=tmp_path, sys_interval=0)) as router:
-        with pytest.raises(JournalFailed, match="leave the directory out"):
+        with pytest.raises(JournalFailed, match="omit the directory"):
             router.reload(limits=Limits(packet_size=1 << 28))
 
         assert router.call(lambda: router.machine.effects.limits) == Limits()

@@ -146,7 +146,7 @@ def test_broker_refuses_to_start_with_no_listener_configured() -> None:
 
 
 def test_a_router_starts_once() -> None:
-    with Router() as router, pytest.raises(RouterClosed, match="starts once"):
+    with Router() as router, pytest.raises(RouterClosed, match="started only once"):
         router.start()
 
 

@@ -61,7 +61,7 @@ def test_network_limits_the_packet_size_before_the_packet_is_there():
 
     assert network.receive(good + b"\x30\x65") == good
     assert network.is_full
-    with pytest.raises(ProtocolViolation, match="103 bytes is above the limit of 100"):
+    with pytest.raises(ProtocolViolation, match="103 bytes exceeds the limit of 100"):
         network.receive(b"")
 
 

@@ -64,7 +64,7 @@ def test_any_bytes_give_frames_or_a_typed_error(data):
 
 
 def test_a_packet_above_the_limit_is_refused_when_its_length_is_known():
-    with pytest.raises(ProtocolViolation, match="above the limit of 1000") as caught:
+    with pytest.raises(ProtocolViolation, match="exceeds the limit of 1000") as caught:
         find_frames(b"\x30\xff\x7f", 1000)
 
     assert caught.value.reason_code is ReasonCode.PACKET_TOO_LARGE

@@ -35,7 +35,7 @@ class Tests:
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        (waits, "waits is `async def`: leave `async` out; .*cluster.host"),
+        (waits, "waits is `async def`: remove `async`; .*cluster.host"),
         (yields, "yields has a `yield`"),
         (nothing, r"write `def nothing\(cluster\):`"),
         (Tests.nothing, r"write `def nothing\(self, cluster\):`"),
@@ -51,9 +51,9 @@ def test_what_is_no_function_of_a_cluster_is_refused(decorator, function, told):
 @pytest.mark.parametrize(
     ("options", "kind", "told"),
     [
-        ({"seeds": 0}, WrongValue, "seeds=0: a test has one seed or more"),
-        ({"seeds": -5}, WrongValue, "seeds=-5: a test has one seed or more"),
-        ({"seeds": []}, WrongValue, "a test has one seed or more"),
+        ({"seeds": 0}, WrongValue, "seeds=0: a test needs at least one seed"),
+        ({"seeds": -5}, WrongValue, "seeds=-5: a test needs at least one seed"),
+        ({"seeds": []}, WrongValue, "a test needs at least one seed"),
         ({"seeds": [3, -1]}, WrongValue, "-1 is negative"),
         ({"seeds": "12"}, WrongArgument, "or a list of them, not '12'"),
         ({"seeds": 2.0}, WrongArgument, "or a list of them, not 2.0"),
@@ -61,8 +61,8 @@ def test_what_is_no_function_of_a_cluster_is_refused(decorator, function, told):
         ({"seeds": [1, "2"]}, WrongArgument, "of whole numbers, not '2'"),
         ({"steps": 3}, WrongArgument, "steps= takes a list of numbers of steps, not 3"),
         ({"faults": swarm}, WrongArgument, r"faults=swarm\(\)"),
-        ({"faults": crash}, WrongArgument, r"crash\(0, at=2\) is a fault, .* swarm\(crash\)"),
-        ({"faults": [delay]}, WrongArgument, r"delay\(0, 1, at=2, seconds=…\) is a fault"),
+        ({"faults": crash}, WrongArgument, r"call it, crash\(0, at=2\), .* swarm\(crash\)"),
+        ({"faults": [delay]}, WrongArgument, r"call it, delay\(0, 1, at=2, seconds=…\)"),
         ({"faults": crash(0)}, WrongArgument, r"faults=\[crash\(0, at=0, lasts=1\)\]"),
         ({"faults": "crash"}, WrongArgument, "not 'crash'"),
         ({"faults": ["crash"]}, WrongArgument, "not 'crash'"),
@@ -79,11 +79,11 @@ def test_options_of_cluster_test_that_cannot_be_meant_are_refused(options, kind,
 @pytest.mark.parametrize(
     ("options", "kind", "told"),
     [
-        ({"deviations": -1}, WrongValue, "deviations= takes a whole number, from 0 on"),
+        ({"deviations": -1}, WrongValue, "deviations= takes a whole number of at least 0"),
         ({"walks": 1.5}, WrongArgument, "walks= takes a whole number"),
-        ({"late": -0.5}, WrongValue, "late= takes seconds from 0 on, not -0.5"),
+        ({"late": -0.5}, WrongValue, "late= takes seconds of at least 0, not -0.5"),
         ({"seconds": "9"}, WrongArgument, "seconds= takes seconds, not '9'"),
-        ({"faults": crash}, WrongArgument, r"crash\(0, at=2\) is a fault$"),
+        ({"faults": crash}, WrongArgument, r"call it, crash\(0, at=2\)$"),
         ({"faults": swarm()}, WrongArgument, "takes a list, such as"),
     ],
 )
@@ -220,7 +220,7 @@ def test_a_test_that_skips_is_skipped(pytester, monkeypatch, processes):
     result.assert_outcomes(skipped=3, failed=2, xfailed=1)
     for where in ("here", "there", "anywhere"):
         result.stdout.fnmatch_lines([f"SKIPPED*no database {where}"])
-    result.stdout.fnmatch_lines(["*it is broken", "*this test fails alike:*"])
+    result.stdout.fnmatch_lines(["*it is broken", "*this test reproduces the failure:*"])
 
 
 PRINTED = """
@@ -287,7 +287,7 @@ PRINTED = """
 def printed(text: str) -> list[str]:
     """Return the programs in pytest's output, each once."""
     found = []
-    for part in text.split("this test fails alike:")[1:]:
+    for part in text.split("this test reproduces the failure:")[1:]:
         lines = part.split("\n")[1:]
         end = next(i for i, line in enumerate(lines) if not line.startswith("E"))
         found.append("\n".join(line[4:] for line in lines[:end]))
