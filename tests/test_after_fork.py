@@ -622,7 +622,7 @@ OPENERS = {
 #: matters in a child.
 UNREGISTERED = {
     "support/after_fork.py": "puts them in the place of others",
-    "named_file.py": "closed by its caller at once",
+    "support/named_file.py": "closed by its caller at once",
     "support/private_file.py": "its caller has the descriptor",
     "operation/notify.py": "closed at once",
     "broker/store_file.py": "closed at once",

@@ -90,7 +90,7 @@ ENFORCED = {
         "proxies/test_user_code.py::test_constructors_that_block_are_bounded"
     ),
     "a time in seconds": (
-        "callboard/test_seconds.py::test_a_time_is_a_number_from_0_to_the_longest_or_refused"
+        "callboard/support/test_seconds.py::test_a_time_is_a_number_from_0_to_the_longest_or_refused"
     ),
     "depth of nested lists": "test_promises.py::test_a_message_one_level_deeper_is_refused",
     "keys of one map": (

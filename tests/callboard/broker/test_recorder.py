@@ -19,18 +19,18 @@ class Hub:
     class node:  # noqa: N801
         node_id = NODE
 
-        class runtime:  # noqa: N801
+        class context:  # noqa: N801
             is_closed = False
 
             @staticmethod
             def is_runner_thread():
                 return True
 
-    runtime = node.runtime
+    runtime = node.context
 
     def __init__(self):
         self.events = []
-        self.node.runtime.report = self.events.append
+        self.node.context.report = self.events.append
         self.holds = []
         self.relaxed = threading.Event()
 

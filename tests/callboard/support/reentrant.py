@@ -34,7 +34,7 @@ from callboard.actors.errors import CallboardError
 from callboard.actors.mailbox import Mailbox
 from callboard.actors.reference import current_cell
 
-ROOT = str(Path(__file__).parents[2])
+ROOT = str(Path(__file__).parents[3])
 OURS = tuple(f"{ROOT}/{package}/" for package in ("actors", "basp", "callboard", "proxies"))
 
 #: Is never set: to wait for a moment.

@@ -176,7 +176,7 @@ def test_a_timer_that_is_set_inside_another_call_of_the_heap_is_due_in_its_place
 
 def run_python(*args, seconds=150):
     command = [sys.executable, *map(str, args)]
-    root = PROGRAM.parents[2]
+    root = PROGRAM.parents[3]
     outcome = subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=root)
     assert outcome.returncode == 0, outcome.stdout[-8000:] + outcome.stderr[-4000:]
 
