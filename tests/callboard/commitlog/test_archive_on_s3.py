@@ -146,7 +146,7 @@ def test_options_that_mean_nothing_are_refused(tmp_path):
         CommitLog(tmp_path / "a", archive="backup")
     with pytest.raises(InvalidOption, match="needs a folder"):
         CommitLog(archive="memory://x")
-    with pytest.raises(InvalidOption, match="go with an archive"):
+    with pytest.raises(InvalidOption, match="need an archive"):
         LogReader(tmp_path, tail=tmp_path)
     with pytest.raises(InvalidOption, match="texts, numbers"):
         LogReader("memory://x/y", storage_options={"key": object()})
