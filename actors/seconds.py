@@ -38,7 +38,7 @@ def count(value: object, name: str, least: int = 0) -> int:
         WrongValue: the value is less than `least`.
     """
     if type(value) is not int:
-        msg = f"{name}={shown(value):.80}: must be an integer, such as {least + 3}"
+        msg = f"{name}={shown(value):.80}: must be a whole number, such as {least + 3}"
         raise WrongArgument(msg)
     if value < least:
         msg = f"{name}={value}: must be at least {least}"

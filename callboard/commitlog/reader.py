@@ -185,7 +185,7 @@ class LogReader:
         """
         limits = max_records, 1 if max_bytes is None else max_bytes
         are_integers = all(isinstance(limit, int) for limit in limits)
-        require_kind(are_integers, "limits must be integers", limits)
+        require_kind(are_integers, "limits must be whole numbers", limits)
         if max_records < 1 or (max_bytes is not None and max_bytes < 1):
             msg = f"max_records={max_records}, max_bytes={max_bytes}: give at least 1"
             raise InvalidOption(msg)
@@ -199,7 +199,7 @@ class LogReader:
         """
         place = offset if isinstance(offset, Cursor) else Cursor(offset)
         require_kind(
-            isinstance(place.offset, int), "an offset must be an integer", place.offset
+            isinstance(place.offset, int), "an offset must be a whole number", place.offset
         )
         if place.offset < 0:
             msg = f"offset {place.offset} is negative; the first record of a log is 0"

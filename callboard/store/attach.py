@@ -102,7 +102,7 @@ def check_store_name(name: object) -> None:
         WrongValue: it is empty.
     """
     if not isinstance(name, str):
-        msg = "the name of a store must be a str"
+        msg = "the name of a store must be a text"
         raise wrong_argument(msg, name)
     if not name:
         msg = "a store needs a name, the same for its master and its clones"

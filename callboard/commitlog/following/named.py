@@ -73,7 +73,7 @@ class NamedReader(Follower):
         self, log: Followed, folder: Folder, name: str, begin: int, timeout: float | None
     ) -> None:
         """Open a name; see `LogReader.reader`."""
-        require_kind(isinstance(name, str), "a reader's name must be a str", name)
+        require_kind(isinstance(name, str), "a reader's name must be a text of letters", name)
         if not _NAME.fullmatch(name):
             msg = f"{name!r}: a name has 1 to 64 letters, digits, dots, hyphens and underscores"
             raise InvalidOption(msg)
