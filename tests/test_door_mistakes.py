@@ -97,7 +97,7 @@ FLOWS = {
         errors.InvalidAddress,
         "write basp",
     ),
-    "a number": (lambda at: FlowBroker.bind(5, print), errors.WrongArgument, "is a text"),
+    "a number": (lambda at: FlowBroker.bind(5, print), errors.WrongArgument, "must be a str"),
     "public": (lambda at: FlowBroker.bind("basp://0.0.0.0:0", print), CallboardError, "secret"),
 }
 
