@@ -274,7 +274,7 @@ def check_logs(address: str, access: AccessOptions) -> Iterator[Finding]:
         secret = read_secret(access.secret_file)
         logs = list_logs(address, token=secret, tls=access.tls)
     except (CallboardError, LogError, OSError) as error:
-        if is_server or "serves no logs" not in str(error):  # most nodes serve none
+        if is_server or "does not serve logs" not in str(error):  # most nodes serve none
             step = "see that it runs, and that --secret-file or --tls fits"
             yield Finding("logs", "fail", one_line(str(error)), step)
         return
