@@ -239,7 +239,10 @@ def test_the_logs_on_a_store_are_listed(flights, dead, capsys):
     assert main(["log", "ls", f"{bucket}/none"]) == 0
     assert "no logs in" in capsys.readouterr().err
     assert main(["log", "cat", "s3://"]) == 2
-    assert "'s3://' names no place; write it like s3://BUCKET/NAME" in capsys.readouterr().err
+    assert (
+        "'s3://' does not name a place; write it like s3://BUCKET/NAME"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_log_without_letters_is_said_and_no_success(flights, tmp_path, capsys):
