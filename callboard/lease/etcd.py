@@ -80,7 +80,7 @@ class EtcdLeases:
             entries = answer["responses"][0]["response_range"].get("kvs")
             version = int(entries[0]["version"]) if entries else 0
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise StateUnavailable(self._not_etcd(answer)) from error
+            raise self._not_etcd(answer) from error
         return (_value_of(entries[0]), version) if entries else (None, 0)
 
     def write(self, name: str, value: LeaseValue, expected_version: int) -> bool:
@@ -141,18 +141,21 @@ class EtcdLeases:
                 if is_write and not _never_arrived(error):
                     raise _refused(error) from error
             except ValueError as error:  # the answer is not JSON
-                raise StateUnavailable(self._not_etcd(error)) from error
+                raise self._not_etcd(error, is_write=is_write) from error
             else:
-                self._check_cluster(answer)
+                self._check_cluster(answer, is_write=is_write)
                 return answer
         message = f"no member of {redacted(self._url)} answers: {_text_of(failure)}"
         raise StateUnavailable(message) from failure
 
-    def _not_etcd(self, answer: object) -> str:
-        """Return the error text for an answer that is not etcd's."""
-        return f"{redacted(self._url)} answers, but not as etcd does: {str(answer):.100}"
+    def _not_etcd(self, answer: object, *, is_write: bool = False) -> Exception:
+        """Return the error for an answer that is not etcd's: a write may have been applied."""
+        text = f"{redacted(self._url)} answers, but not as etcd does: {str(answer):.100}"
+        if is_write:
+            return OutcomeUnknown(f"{text}; the value may have been written")
+        return StateUnavailable(text)
 
-    def _check_cluster(self, answer: Any) -> None:
+    def _check_cluster(self, answer: Any, *, is_write: bool) -> None:
         """Raise `DatabaseReplaced`, once, if another cluster or an older state answers."""
         try:
             cluster, revision = (
@@ -160,7 +163,7 @@ class EtcdLeases:
                 int(answer["header"]["revision"]),
             )
         except (LookupError, TypeError, ValueError) as error:
-            raise StateUnavailable(self._not_etcd(answer)) from error
+            raise self._not_etcd(answer, is_write=is_write) from error
         last_cluster, last_revision = self._cluster, self._revision
         self._cluster, self._revision = cluster, revision
         if last_cluster and (last_cluster != cluster or last_revision > revision):

@@ -156,7 +156,7 @@ class LogDesk:
         waits = [wait for of_log in self._waits.values() for wait in of_log.values()]
         of_peer = sum(wait.peer == peer for wait in waits)
         if of_peer >= WAITS_PER_PEER or len(waits) >= WAITS:
-            count = min(of_peer, WAITS_PER_PEER) or WAITS
+            count = WAITS_PER_PEER if of_peer >= WAITS_PER_PEER else WAITS
             return Refuse(ticket, f"{count:,} readers wait for growth already; poll instead")
         self._waits.setdefault(question.log, {})[ticket] = _Wait(
             now + WAIT_SECONDS, peer, known_place

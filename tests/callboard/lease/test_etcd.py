@@ -119,6 +119,23 @@ def test_what_is_no_etcd_is_said_to_be_none(body: bytes, status: bytes) -> None:
         open_leases(f"etcd://{place}", "a")
 
 
+@pytest.mark.parametrize("answer", [{}, {"header": {}}, ValueError("no JSON")])
+def test_a_write_whose_answer_is_not_etcds_may_have_been_applied(answer: Any) -> None:
+    with closing(open_leases(running_etcd().new_prefix(), "a")) as leases:
+        register: Any = leases
+
+        def answered(_: object) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        register._members[0].transaction = answered
+        with pytest.raises(OutcomeUnknown, match="may have been written"):
+            leases.write("n", LeaseValue("a", 1, ""), 0)
+        with pytest.raises(StateUnavailable, match="not as etcd"):
+            leases.read("n")
+
+
 @pytest.mark.parametrize(
     "url",
     [
