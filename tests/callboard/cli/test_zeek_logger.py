@@ -78,8 +78,8 @@ def test_what_cannot_be_is_one_line(tmp_path, capsys):
         cases = [
             ([folder, "--listen", "0.0.0.0:0"], 2, "name its nodes with --curve FILE, or say"),
             ([folder, "--listen", "nowhere"], 2, "tcp://HOST:PORT"),
-            ([folder, "--listen", taken.address], 1, "nothing can listen at"),
-            ([str(taken.folder)], 1, "a logger writes to"),
+            ([folder, "--listen", taken.address], 1, "cannot listen at"),
+            ([str(taken.folder)], 1, "another logger writes to"),
             ([str(tmp_path / "file")], 2, "cannot be used"),
             ([folder, "--curve", str(tmp_path / "none")], 2, "no CURVE keys in"),
             ([folder, "--curve", str(tmp_path / "keys.toml")], 2, "no CURVE key"),
