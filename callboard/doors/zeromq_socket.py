@@ -510,8 +510,8 @@ class ZeroMqSockets:
         if not (bound.startswith("ipc:") or is_loopback(host) or is_guarded or insecure):
             self._runner.post(self.close, 0)
             msg = (
-                f"{address} can be reached from other machines; pass the CURVE keys of the clients "
-                "that may connect, or insecure=True to accept every client"
+                f"{address} can be reached from other machines; pass the CURVE keys of the "
+                "clients that may connect, or insecure=True to accept every client"
             )
             raise PublicAddress(msg)
         loop_socket.address = bound

@@ -267,7 +267,7 @@ def test_nobody_listens_there(capsys):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--listen", "0.0.0.0:0"], "or --insecure if all may do everything"),
+        (["--listen", "0.0.0.0:0"], "or --insecure to permit everything to all"),
         (["--join", "nonsense"], "basp://HOST:PORT"),
     ],
 )

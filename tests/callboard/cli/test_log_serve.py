@@ -112,7 +112,7 @@ def run(*arguments):
 def test_a_port_in_use_is_one_line(folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
-        told = f"callboard: nothing can be served at {place}: Address already in use;"
+        told = f"callboard: cannot serve logs at {place}: Address already in use;"
         assert run(folder, "--listen", place) == (1, f"{told} choose another --listen\n")
 
 
@@ -245,7 +245,7 @@ def test_doctor_tells_of_what_is_served_and_what_is_wrong(server, folder, capsys
         each.unlink()
     assert "fail  logs" in told(capsys, "doctor", server, code=1)
     monkeypatch.setenv("CALLBOARD_SECRET", "s2")
-    assert "give that secret the right" in told(capsys, "doctor", server)
+    assert "grant that secret the right" in told(capsys, "doctor", server)
 
 
 @pytest.mark.slow
