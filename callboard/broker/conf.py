@@ -69,7 +69,7 @@ def parse_conf(text: str) -> dict[str, Entry]:
         index += next_token.text == "="
         if tokens[index].text == "{" and tokens[index].kind == "mark":
             if len(groups) == DEPTH_LIMIT:
-                _refuse(tokens[index], f"at most {DEPTH_LIMIT} nested groups")
+                _refuse(tokens[index], f"'}}', as at most {DEPTH_LIMIT} groups can be nested")
             groups.append(token.text)
             index += 1
         elif next_token.text != "=":
