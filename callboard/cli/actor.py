@@ -78,7 +78,7 @@ class MessageOptions(CallOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class StopOptions(ActorOptions):
-    """How to stop an actor."""
+    """Options of a stop."""
 
     kill: bool = flag("Discard the messages in its mailbox.", "--kill")
 

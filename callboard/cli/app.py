@@ -213,7 +213,7 @@ def new(
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions(AccessOptions):
-    """Checks besides those of this machine."""
+    """Additional checks."""
 
     listen: str | None = option(
         None, "Check that a node could listen there.", metavar="HOST:PORT"

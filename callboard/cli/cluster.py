@@ -61,12 +61,12 @@ class ClusterOptions(AccessOptions):
             raise Problem(why=f"no node matches {self.node!r}", step=f"there are {names}")
         return ClusterInspection(nodes)
 
-    def show(self, found: "Found[Any]", text: str, told: "ClusterInspection") -> None:
+    def show(self, results: "Found[Any]", text: str, inspection: "ClusterInspection") -> None:
         """Print results, and the nodes that did not answer."""
-        rows = found_rows(found)
+        rows = found_rows(results)
         silent = {
             answer.name or answer.node[:12]: answer.error
-            for answer in told.nodes
+            for answer in inspection.nodes
             if answer.error
         }
         missing = [f"{name} did not answer: {error}" for name, error in silent.items()]

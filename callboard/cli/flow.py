@@ -91,7 +91,7 @@ class FlowOptions(AccessOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SendOptions(FlowOptions):
-    """How files are sent."""
+    """Options of sending."""
 
     chunk: int = option(65536, "Bytes of each DAT.", min=1)
 

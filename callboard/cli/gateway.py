@@ -24,7 +24,7 @@ Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML or JSON fil
 
 @dataclass(frozen=True, kw_only=True)
 class RunGatewayOptions(JsonOptions):
-    """How a gateway runs."""
+    """Options of a gateway's run."""
 
     given: Path | None = option(
         None, "Publish these lines, then end.", "--input", metavar="FILE.jsonl"
@@ -38,7 +38,7 @@ def run(config: Config, options: RunGatewayOptions) -> int:
     """Run a gateway until Ctrl-C or SIGTERM.
 
     With --input it is a dry run: each line of the file, {"source": MODULE, "content": TEXT,
-    "properties": {…}}, is published in the name of that module; these modules are not started.
+    "properties": {…}}, is published as a message of that module; these modules are not started.
     When all messages were received, the counts are printed; the exit code is 1 if any was lost.
 
     \b
@@ -49,7 +49,7 @@ def run(config: Config, options: RunGatewayOptions) -> int:
     """  # noqa: D301
     if options.given is not None:
         return _run_dry(config, options.given, options)
-    with catch_signals() as stop, _made(config, watch=options.watch) as gateway:
+    with catch_signals() as stop, _create(config, watch=options.watch) as gateway:
         gateway.on("destroyed", lambda _: stop.set())
         names = ", ".join(status.name for status in gateway.modules())
         summary = {"url": gateway.url, "modules": len(gateway.modules())}
@@ -112,7 +112,7 @@ def list_modules(config: Config, options: JsonOptions) -> None:
 def _run_dry(config: Path, path: Path, options: RunGatewayOptions) -> int:
     """Publish the messages in a file, and print the counts; return the exit code."""
     lines = _lines(path)
-    with _made(config, watch=False) as gateway:
+    with _create(config, watch=False) as gateway:
         names = {status.name for status in gateway.modules()}
         for number, (source, _) in enumerate(lines, 1):
             if source not in names:
@@ -145,7 +145,7 @@ def _read(config: Path) -> "Configuration":
         raise Problems(error.lines, code=MISUSED) from None
 
 
-def _made(config: Path, *, watch: bool) -> "Gateway":
+def _create(config: Path, *, watch: bool) -> "Gateway":
     """Create the gateway of a configuration without starting it."""
     from callboard.gateway import ConfigurationError, Gateway, ModuleFailed
 

@@ -122,7 +122,7 @@ class PlaceOptions(LogOptions, AccessOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveOptions(LogOptions):
-    """How a log is archived."""
+    """Options of an archive."""
 
     follow: bool = flag(
         "Also copy segments that are sealed from now on; end with Ctrl-C.", "--follow", "-f"
@@ -565,10 +565,10 @@ def _print_all(records: Iterable[Record], options: JsonOptions, damage: _Damage)
         else:
             key = "" if record.key is None else f"{record.key!r} "
             place = f"{record.offset} {_clock(record.time)} {printable(record.topic)}"
-            say(f"{place} {key}{_shown(payload)}")
+            say(f"{place} {key}{_payload_text(payload)}")
 
 
-def _shown(payload: Any) -> str:
+def _payload_text(payload: Any) -> str:
     """Return a payload as text; as JSON if it has an integer that is too long for repr."""
     try:
         return repr(payload)

@@ -172,17 +172,17 @@ class DashboardOptions(AccessOptions):
     as_json: bool = flag("Print the link as JSON.", "--json")
 
 
-METRICS_HOST: Final = "A name by which --metrics is reached; repeatable."
+METRICS_HOST: Final = "A host name for --metrics; repeatable."
 
 
 def open_metrics(
     listen: str, hosts: Sequence[str] | None, page: "Callable[[], Page]"
 ) -> "PageServer":
-    """Serve `/metrics` of a command that has no node for it.
+    """Serve `/metrics` of a command without a node for it.
 
     Args:
-        listen: where, as `HOST:PORT`.
-        hosts: names by which it is reached, beside those of every page.
+        listen: `HOST:PORT`.
+        hosts: host names, besides the default ones.
         page: makes the page.
 
     Raises:

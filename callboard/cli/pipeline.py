@@ -215,7 +215,7 @@ _MEANT: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions(QueryOptions, JoinOptions):
-    """How a query runs, and the targets of results and progress besides the log."""
+    """Options of a stream, and the targets of results and progress besides the log."""
 
     start: str = option(
         "earliest", "earliest, latest, offset or time.", "--from", metavar="PLACE", **READ
@@ -311,7 +311,7 @@ class AgainOptions(QueryOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class StatusOptions(AccessOptions):
-    """How the state of queries is read and printed."""
+    """Options for reading and printing the state of queries."""
 
     wait: float = option(3.0, "Seconds to listen at a node.", min=0.1, metavar="SECONDS")
     as_json: bool = flag("Print JSON lines.", "--json")
@@ -671,7 +671,7 @@ def _hand_over(bridge: "Bridge", stop: Event) -> None:
 
 
 def _handed_of(bridge: "Bridge", job: Job) -> Handed:
-    """Return the delivery counts of the results so far."""
+    """Return the delivery counts of the results."""
     position = bridge.position  # read first: the counts may only grow after it
     waiting = max(0, _end_of(job.to, position) - position)
     under_way = bridge.under_way  # before `handed`, which must not be smaller

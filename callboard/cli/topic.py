@@ -49,7 +49,7 @@ app = noun()
 
 @dataclass(frozen=True, kw_only=True)
 class PubOptions(JoinOptions):
-    """How values are published."""
+    """Options of publishing."""
 
     rate: float = option(0.0, "Most messages per second; 0 for no limit.", min=0.0)
     ping: bool = flag("Measure round trips to a `topic sub --ping` instead.", "--ping")
@@ -64,7 +64,7 @@ class PubOptions(JoinOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SubOptions(JoinOptions):
-    """How received messages are printed."""
+    """Options of printing."""
 
     count: int = option(0, "End after this many messages; 0 for no end.", min=0)
     rate: bool = flag("Print messages per second instead of messages.", "--rate")
@@ -74,7 +74,7 @@ class SubOptions(JoinOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions(JoinOptions):
-    """How messages are recorded."""
+    """Options of a recording."""
 
     folder: Path | None = option(None, "The directory of the log.", "--log", metavar="FOLDER")
     count: int = option(0, "End after this many messages; 0 for no end.", min=0)
@@ -252,7 +252,7 @@ class Lines:
         self._hub = hub
         self._options = options
         self._last_report = (time.monotonic(), 0)
-        #: Messages so far, except on reserved topics.
+        #: Number of received messages, except on reserved topics.
         self.seen = 0
 
     def take(self, topic: str, value: Any) -> None:

@@ -113,12 +113,12 @@ class Administrator(SystemActor):
         admin, joined = other.admin, self._membership.joined()
         if admin == self.me:
             return
-        others = [join for join in joined.values() if join.admin != admin]
-        if admin not in joined and others:
-            self.send(admin, Introduce(others))
+        other_systems = [join for join in joined.values() if join.admin != admin]
+        if admin not in joined and other_systems:
+            self.send(admin, Introduce(other_systems))
         self._record(other)
         self._membership.neighbors.joined(admin, other.capabilities)
-        for other_system in others:
+        for other_system in other_systems:
             self.send(other_system.admin, Introduce([other]))
 
     @handler
@@ -159,7 +159,7 @@ class Administrator(SystemActor):
     def leave(self, leave: Leave) -> None:
         """Remove a system at its own request."""
         sender = self.sender
-        if sender is not None and sender == leave.admin:  # not in the name of another system
+        if sender is not None and sender == leave.admin:  # a system can only remove itself
             self._membership.left(sender)
 
     @handler

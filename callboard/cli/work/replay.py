@@ -44,7 +44,7 @@ def replay(
     Raises:
         Problem: the seed is unknown, or its test cannot be run.
     """
-    target = _wanted(what, test)
+    target = _find_test(what, test)
     if importlib.util.find_spec("pytest") is None:
         raise Problem(why="pytest is not installed here", step="pip install pytest")
     passed, dump = _run_test(target, quiet=options.as_json)
@@ -81,17 +81,17 @@ def replay(
 # --- which test ---
 
 
-def _wanted(what: str, test: str) -> _Wanted:
+def _find_test(what: str, test: str) -> _Wanted:
     """Return the test to run; `what` is a seed, a test, or a printed program."""
     if what.isdecimal():
-        return _named(test, int(what)) if test else _found(int(what))
+        return _test_by_name(test, int(what)) if test else _test_of_seed(int(what))
     if test or ".py" not in what:
         reason = f"{what!r} is neither a seed nor a file of tests"
         raise Misuse(why=reason, step=f"use one of {_FORMS}")
-    return _named(what, None)
+    return _test_by_name(what, None)
 
 
-def _found(seed: int) -> _Wanted:
+def _test_of_seed(seed: int) -> _Wanted:
     """Return the test of a seed: one that failed here, or that keeps the seed."""
     folder = Path.cwd()
     for root in (folder, *folder.parents):
@@ -101,7 +101,7 @@ def _found(seed: int) -> _Wanted:
             except UnreadableDump as error:
                 raise Problem(why=str(error), step="run the failing test again") from None
             return _Wanted(root, dump.test, seed, dump)
-        tests = [name for name, seeds in _kept(root) if seed in seeds]
+        tests = [name for name, seeds in _tests_with_seeds(root) if seed in seeds]
         if len(tests) > 1:
             reason = f"{len(tests)} tests keep seed {seed}: {', '.join(tests)}"
             raise Misuse(why=reason, step=f"name one: callboard replay {seed} {tests[0]}")
@@ -112,7 +112,7 @@ def _found(seed: int) -> _Wanted:
     raise Misuse(why=reason, step=f"{step} to create it")
 
 
-def _kept(root: Path) -> list[tuple[str, list[int]]]:
+def _tests_with_seeds(root: Path) -> list[tuple[str, list[int]]]:
     """Return the tests below a folder that keep seeds, with the seeds."""
     tests = []
     for path in sorted((root / KEPT).glob("*.txt")):
@@ -123,7 +123,7 @@ def _kept(root: Path) -> list[tuple[str, list[int]]]:
     return tests
 
 
-def _named(test: str, seed: int | None) -> _Wanted:
+def _test_by_name(test: str, seed: int | None) -> _Wanted:
     """Return a test by its name, if it exists."""
     file, *names = test.split("::")
     folder = Path.cwd()
@@ -132,7 +132,7 @@ def _named(test: str, seed: int | None) -> _Wanted:
         files = sorted(
             item.relative_to(folder).as_posix() for item in folder.glob("**/*test*.py")
         )
-        raise Misuse(why=f"there is no file {file}", step=_instead(file, files, "files"))
+        raise Misuse(why=f"there is no file {file}", step=_suggestion(file, files, "files"))
     try:
         tree = ast.parse((roots[0] / file).read_text(encoding="utf-8"))
     except (SyntaxError, ValueError) as error:
@@ -145,7 +145,8 @@ def _named(test: str, seed: int | None) -> _Wanted:
     test_name = names[-1].partition("[")[0] if names else ""
     if test_name and test_name not in test_names:
         raise Misuse(
-            why=f"{file} has no test {test_name}", step=_instead(test_name, test_names, "tests")
+            why=f"{file} has no test {test_name}",
+            step=_suggestion(test_name, test_names, "tests"),
         )
     root = roots[0]
     earlier = None
@@ -158,8 +159,8 @@ def _named(test: str, seed: int | None) -> _Wanted:
     return _Wanted(root, test, seed, earlier)
 
 
-def _instead(name: str, choices: list[str], kind: str) -> str:
-    """Suggest what may have been meant."""
+def _suggestion(name: str, choices: list[str], kind: str) -> str:
+    """Suggest similar names."""
     matches = difflib.get_close_matches(name, choices, 3, 0.5) or choices[:5]
     return (
         f"did you mean {' or '.join(matches)}?"
