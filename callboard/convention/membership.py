@@ -102,11 +102,11 @@ class Administrator(SystemActor):
         return self._membership.introduction()
 
     @handler
-    def found(self, found: Found) -> None:
+    def found(self, result: Found) -> None:
         """Add the system that a seeker has found."""
-        if _is_join(found.other):
-            self._add_joined(found.other)
-            self._membership.note_place(found.endpoint, found.other.admin)
+        if _is_join(result.other):
+            self._add_joined(result.other)
+            self._membership.note_place(result.endpoint, result.other.admin)
 
     def _add_joined(self, other: Join) -> None:
         """Add a joined system, and introduce it to the other systems."""
