@@ -90,7 +90,7 @@ def test_node_run_says_how_it_is_reached_and_stops_at_a_signal(app, number):
     assert lines[1] == "  spawnable: Till\n"
     assert lines[2].startswith("  try: callboard actor call basp://127.0.0.1:")
     drains, stops = out.splitlines()
-    assert drains == "shop drains, 30 s at most; a second signal ends it at once"
+    assert drains == "shop drains for at most 30 s; a second signal ends it at once"
     assert stops.startswith("shop stops after 0.")
     assert stops.endswith(" messages finished, 0 left")
     assert (err, process.returncode) == ("", 0)
@@ -162,7 +162,7 @@ def test_a_drain_ends_with_0_when_clean_and_1_when_forced(
         for _ in range(signals):
             process.send_signal(signal.SIGTERM)
             if signals > 1:
-                assert " drains, " in (process.stdout.readline() or " drains, ")
+                assert " drains " in (process.stdout.readline() or " drains ")
         _, err = process.communicate(timeout=120)
 
         assert process.returncode == code

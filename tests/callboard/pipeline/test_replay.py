@@ -220,7 +220,7 @@ def test_a_replay_that_nobody_takes_says_so(fill, folder, capsys):
 
     said = capsys.readouterr()
     assert "2 records = 0 handed + 2 unheard + 0 unfit" in said.out
-    assert "nobody subscribes to /cpu; waits for 0.1 s" in said.err
+    assert "no node subscribes to /cpu; waiting for 0.1 s" in said.err
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_replay_that_nobody_takes_says_so(fill, folder, capsys):
     [
         (["--speed", "fast"], "is not a speed; use a number like 60, or max"),
         (["--longest-pause", "2"], "not a time span"),
-        (["--from", "now"], "no time; give"),
+        (["--from", "now"], "not a time; use"),
         ([], "--listen HOST:PORT"),
     ],
 )

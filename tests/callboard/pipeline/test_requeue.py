@@ -202,7 +202,7 @@ def test_the_command_says_what_it_did(bad, source, dead, capsys):
         **{"to": source, "letters": 3, "records": 3, "before": 0, "first": 6, "end": 9},
         "dry_run": False,
     }
-    assert "1 records appended, 9 to 10, 1 were requeued before" in run(
+    assert "1 records appended, 9 to 10, 1 were requeued earlier" in run(
         capsys, dead, "--query", "b"
     )
 

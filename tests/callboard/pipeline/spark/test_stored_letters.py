@@ -244,4 +244,4 @@ def test_the_logs_on_a_store_are_listed(flights, dead, capsys):
 
 def test_a_log_without_letters_is_said_and_no_success(flights, tmp_path, capsys):
     assert main(["log", "requeue", flights]) == 1
-    assert f"no dead letters in {flights}; name the log of" in capsys.readouterr().err
+    assert f"no dead letters in {flights}; pass the log of" in capsys.readouterr().err
