@@ -265,7 +265,7 @@ def test_doctor_tells_who_may_read_what_and_how_long_a_certificate_is_good(
 
     papers = trustme.CA()
     for days, code, word in (
-        (300, 0, "is good for"),
+        (300, 0, "is valid for"),
         (5, 0, "renew it"),
         (-1, 1, "out of date"),
     ):

@@ -80,4 +80,4 @@ def test_what_is_there_is_left_alone(tmp_path, capsys):
     capsys.readouterr()
 
     assert main(["new", str(tmp_path / "app")]) == 2
-    assert capsys.readouterr().err.endswith("is there already; choose another name\n")
+    assert capsys.readouterr().err.endswith("exists already; choose another name\n")

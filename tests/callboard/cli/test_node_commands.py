@@ -180,7 +180,7 @@ def test_commands_prove_the_secret_that_the_environment_names(
     monkeypatch.setenv("CALLBOARD_SECRET_FILE", str(tmp_path / "none"))
     code, _, err = call(capsys, "node", "ps", about["address"])
     assert code == 2
-    assert err.endswith("name a text file with --secret-file FILE\n")
+    assert err.endswith("use a text file with --secret-file FILE\n")
 
 
 @pytest.mark.quick
