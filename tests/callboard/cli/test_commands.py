@@ -223,7 +223,7 @@ def test_tell_prints_nothing_when_all_is_well(capsys, address):
         (["call", "/till", "nothing"], "use a public method of the actor's class"),
         (["call", "/till", "_add", "1"], "can be called"),
         (["call", "/till", "add", "1", "--timeout", "0"], "actor call --help"),
-        (["call", "/nobody", "add", "1"], "call node.register(NAME, ref) in setup(node) of its APP.py"),
+        (["call", "/nobody", "add", "1"], "setup(node) of its APP.py"),
         (["call", "/weak", "fail"], "see the log of its node for the traceback"),
         (["call", "/slow", "wait", "--timeout", "0.3"], "--timeout SECONDS"),
         (["call", "", "add", "1"], "add /NAME"),

@@ -267,7 +267,7 @@ def test_doctor_tells_who_may_read_what_and_how_long_a_certificate_is_good(
     for days, code, word in (
         (300, 0, "is valid for"),
         (5, 0, "renew it"),
-        (-1, 1, "out of date"),
+        (-1, 1, "has expired"),
     ):
         end = datetime.now(UTC) + timedelta(days=days)
         issued = papers.issue_cert(
