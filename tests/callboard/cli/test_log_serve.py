@@ -83,7 +83,7 @@ def test_it_serves_until_a_signal(folder, tmp_path, capsys):
     ("arguments", "why"),
     [
         (["{folder}", "--listen", "0.0.0.0:0"], "can be reached from other machines"),
-        (["{folder}", "--listen", "nonsense"], "is no HOST:PORT"),
+        (["{folder}", "--listen", "nonsense"], "is not HOST:PORT"),
         (["{folder}/no"], "there is no log in"),
         (["{folder}", "--tls", "{folder}"], "certificate.pem: No such file"),
         (["{folder}", "--permissions", "{folder}/no.toml"], "no.toml"),

@@ -695,7 +695,7 @@ def test_what_does_not_decode_is_left_out_where_nobody_takes_it(fill, command):
     found = command("rates", "--by", "origin.code", "--time", "at")
 
     assert pick_payloads(found, "origin.code", "records") == [(None, 1), ("7", 1)]
-    assert command.said.endswith("; left out 2 records that do not decode\n")
+    assert command.said.endswith("; skipped 2 records that do not decode\n")
 
 
 def test_a_join_takes_what_is_near_in_time_and_equal_in_a_field(fill, command):
