@@ -1,4 +1,4 @@
-"""What is closed: context managers, and calls that must not block an event loop."""
+"""Base class of closable objects, and checks that calls do not block an event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,22 +20,21 @@ _GUARDS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 class Closing:
-    """A base of what has `close()`: leaving a `with` or `async with` block closes it.
+    """Base class of objects with `close()`; `with` and `async with` blocks close them.
 
-    `aclose` calls `close` on another thread; what can close without a thread has its own.
+    `aclose` calls `close` on another thread. Classes that can close without one override it.
 
-    In a forked process neither does anything to an object of the parent, see
-    `callboard.support.after_fork`.
+    In a forked process, both ignore objects of the parent; see `callboard.support.after_fork`.
     """
 
     def __new__(cls, *_: object, **__: object) -> Self:
-        """Make an object that knows whether it is a copy in a forked process."""
-        made = super().__new__(cls)
-        after_fork.register(made)
-        return made
+        """Create the object and register it, so that copies in forked processes are known."""
+        instance = super().__new__(cls)
+        after_fork.register(instance)
+        return instance
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Let a class close no copies."""
+        """Wrap `close` and `aclose` of a subclass, so that they ignore copies."""
         super().__init_subclass__(**options)
         own: dict[str, Any] = dict(cls.__dict__)
         for name, guard in _GUARDS.items():
@@ -43,7 +42,7 @@ class Closing:
                 setattr(cls, name, guard(own[name]))
 
     def close(self) -> None:
-        """Release what is held."""
+        """Release all resources."""
 
     async def aclose(self) -> None:
         """Awaitable twin of `close`."""
@@ -65,8 +64,8 @@ class Closing:
 async def on_a_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function on another thread, and await its result.
 
-    The function may wait: unlike one that `asyncio.to_thread` calls, it does not take itself
-    for a turn of the actor whose handler awaits it.
+    The function may block. `asyncio.to_thread` would not do: it copies the context, so that the
+    function would count as part of the handler that awaits it.
     """
     call = partial(function, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(None, call)
@@ -76,16 +75,16 @@ def refuse_loop(call: str, instead: str) -> None:
     """Raise `WouldBlock` on the thread of a running event loop.
 
     Args:
-        call: what was called, for the error's text.
-        instead: what to await there.
+        call: the call, for the error text.
+        instead: its awaitable twin, for the error text.
 
     Raises:
-        WouldBlock: an event loop runs on this thread, and the call would stop it.
-        WouldDeadlock: the call runs inside another one of callboard, on its thread.
+        WouldBlock: an event loop runs on this thread, and the call would block it.
+        WouldDeadlock: the call happens inside another call of callboard on the same thread.
     """
     if locks.holds_any():
         msg = f"{call} in a finalizer or signal handler that runs inside a call of callboard"
         raise WouldDeadlock(msg)
     if asyncio._get_running_loop() is not None:
-        what = f"{call} would block the event loop; await {instead} instead"
-        raise WouldBlock(what)
+        msg = f"{call} would block the event loop; await {instead} instead"
+        raise WouldBlock(msg)

@@ -1,4 +1,4 @@
-"""What an actor does at this moment, for people who look at it from outside."""
+"""The current activity of an actor, for inspection."""
 
 from pathlib import PurePath
 from types import FrameType
@@ -13,13 +13,13 @@ from callboard.support.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """The handler that an actor is in; all texts are empty while it is in none.
+    """The handler that an actor executes; all texts are empty while it is idle.
 
     Attributes:
         handler: the function, with its class.
-        place: file and line where it stands.
-        message: the type of its message, where that is known.
-        awaits: what it waits for.
+        place: current file and line.
+        message: type of the message, if known.
+        awaits: description of the awaited result.
     """
 
     handler: str = ""
@@ -29,13 +29,13 @@ class Doing:
 
 
 def handler_under_way(cell: Cell) -> object:
-    """Return what stays the same while an actor is in one handler; None while it is in none."""
+    """Return an object that identifies the running handler; None while the actor is idle."""
     task = _oldest_task(cell)
     return cell.taken if task is None and cell.running else task
 
 
 def doing_of(cell: Cell) -> Doing:
-    """Return what an actor does; from any thread."""
+    """Return the activity of an actor; may be called from any thread."""
     task = _oldest_task(cell)
     aside = cell.aside
     blocked = None if aside is None else aside.blocked_by
@@ -51,17 +51,17 @@ def doing_of(cell: Cell) -> Doing:
 
 
 def _oldest_task(cell: Cell) -> HandlerTask | None:
-    """Return the coroutine handler that is under way, the oldest of several."""
+    """Return the running coroutine handler, the oldest of several."""
     if cell.task is not None or cell.aside is None:
         return cell.task
     try:
         return next(iter(cell.aside.tasks), None)
-    except RuntimeError:  # another thread has just changed them
+    except RuntimeError:  # another thread modified the tasks during the iteration
         return None
 
 
 def _thread_of(cell: Cell) -> int:
-    """Return the thread that a running handler holds; 0 where that is not known."""
+    """Return the thread of the running handler; 0 if it is unknown."""
     for stuck in list(cell.runner.times.stuck.values()):
         if stuck.runnable is cell:
             return stuck.thread
@@ -75,7 +75,7 @@ def _place_of(frame: FrameType | None) -> str:
 
 
 def _awaited(awaited: object) -> str:
-    """Return what a coroutine handler waits for."""
+    """Describe the awaited result of a coroutine handler."""
     if isinstance(awaited, Pause):
         return "a time that it set itself"
     if isinstance(awaited, Future) and awaited.asked is not None:

@@ -1,11 +1,11 @@
-"""What travels with a message apart from itself: a trace context, a deadline, a priority.
+"""Metadata of a message: a trace context, a deadline, a priority.
 
-Nearly all messages go without; they pay nothing. An `Envelope` waits in a mailbox like any
-message, and the cell opens it.
+Most messages have none, and cost nothing more. An `Envelope` waits in a mailbox like any
+message; the cell unpacks it.
 
-The trace context is the texts of a W3C `traceparent` and `tracestate`. A handler of a
-message that has one passes it on with every message that it sends, over any number of actors
-and nodes; spans are the business of the tracing library that set it.
+The trace context consists of a W3C `traceparent` and `tracestate`. A handler of a message with
+a trace context sends all its messages with the same one, across any number of actors and nodes.
+The tracing library that set it creates the spans.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ from callboard.support.dataclass import dataclass
 
 Priority = Literal["normal", "high"]
 
-#: Compiles a pattern when it is first used.
+#: Compiles a pattern at its first use.
 _compiled: Final = cache(re.compile)
 
 _TRACEPARENT: Final = (
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]*)?"
 )
 
-#: Characters; version 00 has 55, and later ones may be longer.
+#: Limit in characters; version 00 has 55, and later versions may be longer.
 LONGEST_TRACEPARENT: Final = 128
 
 # W3C trace context, section 3.3: up to 32 members `key=value`, separated by commas.
@@ -35,26 +35,26 @@ _TRACESTATE: Final = (
 )
 _MOST_MEMBERS: Final = 32
 
-#: Characters; W3C trace context (section 3.3.1.5) wants at least as many to be passed on.
+#: Limit in characters; the least that W3C trace context (section 3.3.1.5) allows.
 LONGEST_TRACESTATE: Final = 512
 
 
 class TraceContext(NamedTuple):
-    """A W3C trace context: `traceparent`, and the `tracestate` that goes with it, or ""."""
+    """A W3C trace context: `traceparent`, and its `tracestate` or ""."""
 
     parent: str
     state: str = ""
 
 
-@dataclass(slots=True)  # not frozen: that would take twice the time to make one
+@dataclass(slots=True)  # not frozen: that would double the time to create one
 class Envelope:
-    """A message and what travels with it; nothing changes it.
+    """A message with its metadata; treated as immutable.
 
     Attributes:
-        deadline: when an ask's time is over, on the clock of the node's runner.
-        key: names an ask that may come again; its answer is kept for that.
-        chain: the actors with a name in chains that wait for the answer of an ask, directly or
-            by others.
+        deadline: time at which an ask expires, on the clock of the node's runner.
+        key: idempotency key of an ask that may be repeated; its answer is cached.
+        chain: actors with a `chain_name` that wait for the answer of an ask, directly or
+            indirectly.
     """
 
     message: Any
@@ -67,11 +67,11 @@ class Envelope:
 
 @dataclass(slots=True)
 class Encoded:
-    """A message that is decoded in the turn of its actor: its class has code of a user.
+    """An encoded message, decoded in its actor's turn because its class runs user code.
 
     Attributes:
-        decode: returns the message; that may take long, or raise.
-        refused: called with what it raised.
+        decode: returns the message; may take long, or raise.
+        refused: called with the exception of `decode`.
         size: bytes of its payload.
     """
 
@@ -81,17 +81,17 @@ class Encoded:
 
 
 class SpanMaker(Protocol):
-    """Makes spans of asks and handlers."""
+    """Creates spans of asks and handlers."""
 
     def ask(self, ref: Any, message: object, /) -> "Begun | None":
-        """Begin the span of an ask; None for one of the runtime's own."""
+        """Start the span of an ask; return None for an ask of the runtime itself."""
 
     def around(self, function: Callable[..., Any], /, *, awaits: bool) -> Callable[..., Any]:
         """Return a function that calls a handler or method in a span."""
 
 
 class Begun(NamedTuple):
-    """The span of an ask: the context that its message travels with, and how it ends."""
+    """The span of an ask: the trace context of its message, and a function that ends it."""
 
     trace: TraceContext | None
     end: Callable[[Any], object]
@@ -102,16 +102,16 @@ _CHAIN: Final[ContextVar[tuple[str, ...]]] = ContextVar("callboard_chain", defau
 
 @dataclass(slots=True)
 class Company:
-    """Whether any message of this process went in company: until then no code looks for it.
+    """Process-wide instrumentation of messages.
 
-    `used` becomes True with the first trace context, the first ask that was given a time, and
-    the first actor that has an outbox.
+    `used` becomes True with the first trace context, the first ask with a timeout, or the
+    first actor with an outbox. Until then the fast path of sending skips all of this.
 
     Attributes:
-        trace: the context that the running code belongs to.
-        current: returns the context that goes with what the running code tells.
-        looks: returns whether the running code has anything to do with a trace.
-        spans: makes spans of asks and handlers; None unless a program wants them.
+        trace: trace context of the running code.
+        current: returns the trace context for messages that the running code sends.
+        looks: returns a true value if the running code may belong to a trace.
+        spans: creates spans of asks and handlers; None if tracing is off.
     """
 
     trace: ContextVar[TraceContext | None]
@@ -125,13 +125,13 @@ class Company:
     def make_spans(
         self, spans: SpanMaker | None, current: Callable[[], TraceContext | None] | None = None
     ) -> None:
-        """Make spans from now on, of what is spawned from now on; or none again."""
+        """Create spans for actors that are spawned from now on; None stops this."""
         self.current = current or self.trace.get
         self.looks = self.trace.get if spans is None else lambda: True
         self.used, self.spans = True, spans
 
     def begin_ask(self, ref: Any, message: object) -> Begun | None:
-        """Begin the span of an ask, if there are spans."""
+        """Start the span of an ask, if tracing is on."""
         return None if self.spans is None else self.spans.ask(ref, message)
 
 
@@ -141,7 +141,7 @@ COMPANY: Final = Company(_TRACE, _TRACE.get, _TRACE.get)
 
 
 def is_traceparent(text: object) -> bool:
-    """Return whether it is a W3C trace context (`version-trace-span-flags`)."""
+    """Return whether a value is a W3C trace context (`version-trace-span-flags`)."""
     return (
         isinstance(text, str)
         and len(text) <= LONGEST_TRACEPARENT
@@ -150,7 +150,7 @@ def is_traceparent(text: object) -> bool:
 
 
 def is_tracestate(text: object) -> bool:
-    """Return whether something is the text of a W3C trace state (`key=value,…`)."""
+    """Return whether a value is a W3C trace state (`key=value,…`)."""
     if not isinstance(text, str) or len(text) > LONGEST_TRACESTATE:
         return False
     members = [member for member in text.split(",") if member.strip()]
@@ -158,20 +158,20 @@ def is_tracestate(text: object) -> bool:
 
 
 def trace_id() -> str:
-    """Return the id of the trace that the running code belongs to, 32 hex digits; else ""."""
+    """Return the trace id of the running code, 32 hex digits; "" without a trace."""
     trace = COMPANY.trace.get()
     return "" if trace is None else trace.parent.split("-")[1]
 
 
 def traced_as(message: object) -> contextlib.AbstractContextManager[None]:
-    """Return a block that belongs to the trace of a message, if it came with one."""
+    """Return a context manager for the trace of a message, if it has one."""
     trace = message.trace if type(message) is Envelope else None
     return contextlib.nullcontext() if trace is None else traced(*trace)
 
 
 @contextlib.contextmanager
 def accompanied(envelope: Envelope) -> Iterator[None]:
-    """Handle what came in an envelope: its trace and its chain hold for a block."""
+    """Run a block with the trace and the chain of an envelope."""
     token = COMPANY.chain.set(envelope.chain)
     try:
         with traced_as(envelope):
@@ -181,33 +181,33 @@ def accompanied(envelope: Envelope) -> Iterator[None]:
 
 
 def traceparent() -> str | None:
-    """Return the `traceparent` of the message that is handled, or of the block around."""
+    """Return the `traceparent` of the enclosing block, or of the message being handled."""
     trace = COMPANY.current()
     return None if trace is None else trace.parent
 
 
 def tracestate() -> str:
-    """Return the `tracestate` that goes with `traceparent()`; "" without one."""
+    """Return the `tracestate` of `traceparent()`; "" without one."""
     trace = COMPANY.current()
     return "" if trace is None else trace.state
 
 
 @contextlib.contextmanager
 def traced(parent: str | None, state: str = "") -> Iterator[None]:
-    """Send the messages of a block with a trace context; None sends them without.
+    """Send the messages of a block with a trace context, or without one if it is None.
 
     Args:
-        parent: the text of a W3C `traceparent`.
-        state: of the `tracestate` that goes with it.
+        parent: a W3C `traceparent`.
+        state: its `tracestate`.
 
     Raises:
-        ValueError: one of them is not of the form that W3C prescribes.
+        ValueError: one of them does not have the form that W3C prescribes.
     """
     if parent is not None and not is_traceparent(parent):
-        msg = f"{parent!r} is no W3C traceparent, such as 00-<32 hex>-<16 hex>-01"
+        msg = f"{parent!r} is not a W3C traceparent, such as 00-<32 hex>-<16 hex>-01"
         raise ValueError(msg)
     if not is_tracestate(state):
-        msg = f"{state!r:.80} is no W3C tracestate, such as vendor=value,other=value"
+        msg = f"{state!r:.80} is not a W3C tracestate, such as vendor=value,other=value"
         raise ValueError(msg)
     COMPANY.used = True
     token = COMPANY.trace.set(None if parent is None else TraceContext(parent, state))

@@ -1,25 +1,25 @@
-"""What can go wrong with actors, as one small tree.
+"""Errors of actors.
 
-CallboardError                    everything a user of callboard has to catch
-├── ActorDown                     the actor asked ended before it answered
-├── NodeUnreachable               no path is left to the actor's node        (ConnectionError)
-├── AskTimeout                    an ask ran out of the time it was given    (TimeoutError)
-├── ResultTimeout                 waiting ran out, the ask itself goes on    (TimeoutError)
-├── MailboxFull                   the actor's mailbox has bounds and is full
+CallboardError                    root of all errors of callboard
+├── ActorDown                     the actor ended before it answered
+├── NodeUnreachable               the actor's node cannot be reached         (ConnectionError)
+├── AskTimeout                    an ask was not answered in time            (TimeoutError)
+├── ResultTimeout                 waiting timed out, but the ask continues   (TimeoutError)
+├── MailboxFull                   the actor's bounded mailbox is full
 ├── UnexpectedMessage             the actor has no handler for the message   (TypeError)
 ├── NoSuchMethod                  the actor has no such callable method      (AttributeError)
 ├── RemoteError                   the handler raised; carries its traceback as text
 ├── WouldBlock                    a blocking call on the thread of an event loop
 ├── WouldDeadlock                 a wait inside a handler that could never end
 ├── ReservedName                  an actor class redefines a name of the framework
-├── InvalidHandler                a handler does not say what messages it takes, or two take
-│                                 the same                                 (TypeError)
+├── InvalidHandler                a handler does not declare its messages, or two handlers
+│                                 declare the same                         (TypeError)
 ├── NotAwaited                    a handler returned what it should have awaited (TypeError)
-├── WrongArgument                 an argument of another kind than the call takes (TypeError)
-├── WrongValue                    an argument whose value cannot be meant  (ValueError)
+├── WrongArgument                 an argument has the wrong type           (TypeError)
+├── WrongValue                    an argument has an invalid value         (ValueError)
 ├── NotSpawnable                  the target node does not offer that class
-├── NotRegistered                 no actor has that name                    (LookupError)
-├── NodeClosed                    the node was closed already
+├── NotRegistered                 the name is not registered               (LookupError)
+├── NodeClosed                    the node was closed
 ├── InvalidAddress                not the address of an actor or node       (ValueError)
 └── InvalidSeconds                a time that is not a number of seconds    (ValueError)
 """
@@ -39,19 +39,19 @@ class ActorDown(CallboardError):
 
 
 class NodeUnreachable(CallboardError, ConnectionError):
-    """No path is left to the node, or nobody answered at its address."""
+    """The node is not reachable on any path, or did not answer at its address."""
 
 
 class AskTimeout(CallboardError, TimeoutError):
-    """An ask was not answered within the seconds that it was given."""
+    """An ask was not answered within its timeout."""
 
 
 class ResultTimeout(CallboardError, TimeoutError):
-    """`.result(timeout)` ran out. The ask goes on: wait again, or cancel it."""
+    """`.result(timeout)` timed out. The ask continues: wait again, or cancel it."""
 
 
 class MailboxFull(CallboardError):
-    """The actor's mailbox is full, and its policy refuses or drops what does not fit."""
+    """The actor's mailbox is full, and its policy refuses or drops further messages."""
 
 
 class UnexpectedMessage(CallboardError, TypeError):
@@ -59,16 +59,16 @@ class UnexpectedMessage(CallboardError, TypeError):
 
 
 class NoSuchMethod(CallboardError, AttributeError):
-    """The actor has no public method of that name that may be called from outside."""
+    """The actor does not have a method of that name that may be called from outside."""
 
 
 class RemoteError(CallboardError):
     """The handler raised an exception.
 
     Attributes:
-        type_name: qualified name of the exception's class where it was raised.
-        text: the exception's own text.
-        traceback: the formatted traceback of the actor's side.
+        type_name: qualified name of the exception's class on the actor's side.
+        text: text of the exception.
+        traceback: formatted traceback from the actor's side.
     """
 
     def __init__(self, type_name: str, text: str, traceback: str = "") -> None:
@@ -79,7 +79,7 @@ class RemoteError(CallboardError):
 
 
 def remote_error(error: BaseException) -> RemoteError:
-    """Return an exception of user code as the error that an asker gets."""
+    """Convert an exception of user code to the error for the asker."""
     return RemoteError(class_name(error), said(error), trace_of(error))
 
 
@@ -92,39 +92,39 @@ class ReservedName(CallboardError, TypeError):
 
 
 class InvalidHandler(CallboardError, TypeError):
-    """A function marked with `@handler` does not say which messages it takes."""
+    """A function marked with `@handler` does not declare its message types."""
 
 
 class NotAwaited(CallboardError, TypeError):
-    """A handler returned a future or coroutine instead of what comes of it."""
+    """A handler returned a future or coroutine instead of awaiting it."""
 
 
 class WrongArgument(CallboardError, TypeError):
-    """An argument is of another kind than the call takes; the text says what to pass."""
+    """An argument has the wrong type; the text says what to pass."""
 
 
 def wrong_argument(needed: str, given: object) -> WrongArgument:
-    """Return the error of an argument of another kind; `needed` says what to pass."""
+    """Return the error for an argument of the wrong type; `needed` says what to pass."""
     return WrongArgument(f"{needed}, not {shown(given):.100}")
 
 
 def require(is_so: object, needed: str, given: object) -> None:
-    """Refuse an argument that is not as it has to be.
+    """Check an argument.
 
     Args:
-        is_so: whether it is.
-        needed: says what to pass.
+        is_so: whether the argument is valid.
+        needed: a text that says what to pass.
         given: the argument.
 
     Raises:
-        WrongArgument: it is not.
+        WrongArgument: the argument is invalid.
     """
     if not is_so:
         raise wrong_argument(needed, given)
 
 
 class WrongValue(CallboardError, ValueError):
-    """An argument has a value that cannot be meant; the text says which can."""
+    """An argument has an invalid value; the text names valid ones."""
 
 
 class NotSpawnable(CallboardError):
@@ -132,11 +132,11 @@ class NotSpawnable(CallboardError):
 
 
 class NotRegistered(CallboardError, LookupError):
-    """No actor in reach is registered under that name."""
+    """The name is not registered on any reachable node."""
 
 
 class NodeClosed(CallboardError, RuntimeError):
-    """The node was closed; make another one."""
+    """The node was closed; create another one."""
 
 
 class InvalidAddress(CallboardError, ValueError):

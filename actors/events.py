@@ -1,4 +1,4 @@
-"""What a node tells about its actors, as it happens, and what it counts of them."""
+"""Events of a node about its actors, and its counters."""
 
 from dataclasses import field
 from typing import Any
@@ -34,10 +34,10 @@ class ActorFailed:
 
 @dataclass(frozen=True, slots=True)
 class ActorRestarted:
-    """A supervisor started a child again; `ref` is the new one.
+    """A supervisor restarted a child; `ref` is the new incarnation.
 
     Attributes:
-        detail: the text of the error that ended the one before.
+        detail: text of the error that ended the previous incarnation.
     """
 
     ref: ActorRef[Any]
@@ -53,7 +53,7 @@ class RestartsExhausted:
     """A supervisor gave up: more restarts within the period than its intensity allows.
 
     Attributes:
-        is_top: no other supervisor starts it again, so what it did is done by nobody now.
+        is_top: whether no other supervisor restarts it, so that its work is no longer done.
     """
 
     supervisor: ActorRef[Any]
@@ -73,7 +73,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Unexpected:
-    """A message arrived at an actor that has no handler for it."""
+    """A message arrived at an actor that does not handle its type."""
 
     ref: ActorRef[Any]
     message: Any
@@ -81,7 +81,7 @@ class Unexpected:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The time of an ask was over before its turn, so its message was not handled."""
+    """An ask expired in the mailbox, so its message was not handled."""
 
     ref: ActorRef[Any]
     message: Any
@@ -89,11 +89,11 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class SlowHandler:
-    """A handler holds its thread for long; the other actors continue.
+    """A handler has occupied its thread for long; the other actors continue.
 
     Attributes:
         handler: the function, with its class.
-        seconds: how long it has run when this is told.
+        seconds: seconds that it had run at the time of the event.
     """
 
     ref: ActorRef[Any]
@@ -103,11 +103,11 @@ class SlowHandler:
 
 @dataclass(frozen=True, slots=True)
 class MailboxOverflow:
-    """Messages did not fit into an actor's mailbox, and were dropped or refused.
+    """Messages did not fit into an actor's mailbox and were dropped or refused.
 
     Attributes:
-        policy: the mailbox's `on_full`.
-        count: messages since the last such event about this actor.
+        policy: `on_full` of the mailbox.
+        count: number of messages since the last such event of this actor.
     """
 
     ref: ActorRef[Any]
@@ -117,7 +117,7 @@ class MailboxOverflow:
 
 @dataclass(slots=True)
 class Counters:
-    """What happened on this node since it started, in messages."""
+    """Counters of this node since its start."""
 
     spawned: int = 0
     dead_letters: int = 0

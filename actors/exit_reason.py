@@ -1,13 +1,13 @@
-"""Why an actor ended."""
+"""Reasons for the end of an actor."""
 
 from enum import StrEnum
 
 
 class ExitReason(StrEnum):
-    """The reasons that monitors and links are told.
+    """The reasons that monitors and links receive.
 
-    A reason equals its own text (`ExitReason.NORMAL == "normal"`). Its place in this list
-    travels in the header of a down message, so new ones go to the end.
+    A reason equals its text (`ExitReason.NORMAL == "normal"`). Down messages carry its position
+    in this list, so new reasons must be added at the end.
     """
 
     NORMAL = "normal"
@@ -21,12 +21,12 @@ class ExitReason(StrEnum):
 
     @property
     def ordinal(self) -> int:
-        """The number that stands for this reason on the wire."""
+        """The number of this reason on the wire."""
         return _ORDINALS[self]
 
     @classmethod
     def from_ordinal(cls, ordinal: int) -> "ExitReason":
-        """Return the reason for a number from the wire; an unknown one counts as `ERROR`."""
+        """Return the reason for a number from the wire; `ERROR` for an unknown number."""
         return _REASONS[ordinal] if 0 <= ordinal < len(_REASONS) else cls.ERROR
 
 

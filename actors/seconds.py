@@ -1,4 +1,4 @@
-"""Times and numbers as arguments of callboard; on times see `callboard.support.seconds`."""
+"""Checks of times and counts as arguments; on times see `callboard.support.seconds`."""
 
 from functools import partial
 from typing import Final
@@ -7,22 +7,22 @@ from callboard.actors.errors import InvalidSeconds, WrongArgument, WrongValue
 from callboard.support.seconds import LONGEST, checked_seconds
 from callboard.support.text import shown
 
-#: Return a time as 0 to `LONGEST` seconds, or raise `InvalidSeconds`.
+#: Returns a time as 0 to `LONGEST` seconds, or raises `InvalidSeconds`.
 seconds: Final = partial(checked_seconds, refuse=InvalidSeconds)
 
-#: The same of a time that has to be more than 0.
+#: The same for a time that must be more than 0.
 period: Final = partial(checked_seconds, refuse=InvalidSeconds, is_period=True)
 
 
 def limit(value: object, name: str = "timeout") -> float | None:
-    """Return a time as 0 to `LONGEST` seconds; None where it is None or for ever.
+    """Return a time as 0 to `LONGEST` seconds; None if it is None or infinite.
 
     Raises:
-        InvalidSeconds: it is not a number of seconds.
+        InvalidSeconds: the value is not a number of seconds.
     """
-    if type(value) is float and 0.0 <= value < LONGEST:  # as most are
+    if type(value) is float and 0.0 <= value < LONGEST:  # the usual case
         return value
-    if type(value) is int and 0 <= value < LONGEST:  # `result(5)`: to ask for `Real` is slow
+    if type(value) is int and 0 <= value < LONGEST:  # `result(5)`: checking for `Real` is slow
         return float(value)
     if value is None:
         return None
@@ -31,16 +31,16 @@ def limit(value: object, name: str = "timeout") -> float | None:
 
 
 def count(value: object, name: str, least: int = 0) -> int:
-    """Return a number of things.
+    """Return a count, which must be an integer of at least `least`.
 
     Raises:
-        WrongArgument: it is no integer; a bool is none.
-        WrongValue: it is less than `least`.
+        WrongArgument: the value is not an int, or is a bool.
+        WrongValue: the value is less than `least`.
     """
     if type(value) is not int:
-        msg = f"{name}={shown(value):.80}: a whole number is needed here, such as {least + 3}"
+        msg = f"{name}={shown(value):.80}: must be a whole number, such as {least + 3}"
         raise WrongArgument(msg)
     if value < least:
-        msg = f"{name}={value}: a number of at least {least} is needed here"
+        msg = f"{name}={value}: must be at least {least}"
         raise WrongValue(msg)
     return value

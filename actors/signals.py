@@ -1,4 +1,4 @@
-"""Signals: messages of the runtime about the life of actors."""
+"""Signals: messages of the runtime about the lifecycle of actors."""
 
 from typing import Final
 
@@ -22,15 +22,15 @@ class ChildDown(Ended):
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """A supervisor started this actor in the place of one that ended.
+    """A supervisor restarted this actor.
 
-    It is the first message of an actor that has a handler for it.
+    This is the first message of a restarted actor that has a handler for it.
 
     Attributes:
-        reason: why the incarnation before ended, an `ExitReason` (equal to its text);
-            `shutdown` when it was ended because another child of the group failed.
-        detail: the text of the error, for people.
-        count: how often the child was started again, this time included.
+        reason: the end of the previous incarnation, an `ExitReason` (equal to its text);
+            `shutdown` if it was stopped because another child of the group failed.
+        detail: text of the error, for people.
+        count: number of restarts of the child, including this one.
     """
 
     reason: ExitReason | str
@@ -40,16 +40,16 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Ends the receiver normally, behind all earlier messages of its mailbox."""
+    """Ends the receiver normally, after all earlier messages in its mailbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class Urgent:
-    """Stands at the front of a mailbox for the next message with high priority."""
+    """Marks, at the front of a mailbox, that a high-priority message is next."""
 
 
 class LinkExit(Ended):
-    """A linked actor ended: becomes an `Exit` message, or the end of the receiver."""
+    """A linked actor ended; becomes an `Exit` message, or ends the receiver."""
 
     __slots__ = ()
     reason: ExitReason
@@ -57,8 +57,8 @@ class LinkExit(Ended):
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Stands at the front of a mailbox for a concurrent handler that can go on."""
+    """Marks, at the front of a mailbox, that a concurrent handler can resume."""
 
 
-#: Classes of messages that the runtime handles itself, whatever handlers an actor has.
+#: Message classes that the runtime handles itself, regardless of the handlers of an actor.
 RUNTIMES_OWN: Final = (Call, Stop, LinkExit, Urgent, Envelope, Resume)

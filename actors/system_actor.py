@@ -1,13 +1,13 @@
-"""Actors of callboard itself: what they may use of the runtime beyond `Actor`.
+"""Base class of callboard's own actors, with access to the runtime beyond `Actor`.
 
-A user's actor has the methods of `Actor` and no more. The actors that rooms above are made of
-(the core of topics, stores, brokers, modules) also need a clock, mail from threads that do not
-run handlers, and a last word when they end. They derive from `SystemActor`.
+A user's actor has only the methods of `Actor`. The actors of higher layers (the core of topics,
+stores, brokers, modules) also need a clock, messages from threads that do not run handlers, and
+a hook that runs when they end. They derive from `SystemActor`.
 
-A constructor of a user that such an actor calls for others may block for long, and would hold
-up all who ask that actor. So it is an errand: code of users that is called in a turn of its
-own. It waits in the run queue as an actor does, and if it blocks, the runner goes on without
-that thread.
+If such an actor called the constructor of a user's class in its own turn, and that blocked, all
+askers of the actor would wait. So user code is called by an errand, in a separate turn. An
+errand waits in the run queue like an actor; if it blocks, the runner continues on another
+thread.
 """
 
 import contextvars
@@ -35,13 +35,13 @@ from callboard.support.dataclass import dataclass
 A = TypeVar("A", bound=Actor)
 C = TypeVar("C", bound=Cell)
 
-#: Errands of a node that may be under way at once: each one that blocks holds a thread.
+#: Errands that a node runs at the same time; each one that blocks occupies a thread.
 ERRAND_LIMIT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class CallBack:
-    """To an actor of callboard itself: call this function in a turn."""
+    """Asks a system actor to call a function in one of its turns."""
 
     function: Callable[[], object]
 
@@ -143,9 +143,9 @@ class NodeContext(Home, Protocol):
 
 
 class ActorContext(Running, Protocol):
-    """One actor, as its own code and the rooms above see it from inside the runtime.
+    """The internal view of an actor, for its own code and for higher layers.
 
-    It can be given as the sender of a message: `ref.target.post(message, context)`.
+    It can be the sender of a message: `ref.target.post(message, context)`.
     """
 
     @property
@@ -154,27 +154,27 @@ class ActorContext(Running, Protocol):
 
     @property
     def attention(self) -> bool:
-        """Whether a handler that takes several things in one turn should return now."""
+        """Whether a handler that processes several items in a turn should return now."""
 
     @property
     def scheduled(self) -> bool:
-        """Whether the actor has a turn to come, or has it now."""
+        """Whether the actor is scheduled for a turn, or running."""
 
     @property
     def depth(self) -> int:
-        """Messages that wait in the mailbox."""
+        """Number of messages in the mailbox."""
 
     @property
     def sender_node(self) -> bytes:
         """The id of the node that the handled message came from; empty for this one."""
 
     def post(self, message: Any, sender: Sender | None = None) -> None:
-        """Append a message to the actor's mailbox; from any thread, never blocks."""
+        """Append a message to the actor's mailbox, from any thread, without blocking."""
 
 
 @dataclass(slots=True, eq=False)
 class Errand:
-    """A call whose outcome is the answer to an ask."""
+    """A call of user code whose outcome answers an ask."""
 
     _runtime: ActorHost
     _promise: Promise
@@ -186,22 +186,22 @@ class Errand:
         contextvars.Context().run(self._call)
 
     def _call(self) -> None:
-        under_way: set[Any] = self._runtime.errands
-        if len(under_way) >= ERRAND_LIMIT:
-            text = f"{ERRAND_LIMIT} constructors are under way here, the limit; ask again later"
+        running: set[Any] = self._runtime.errands
+        if len(running) >= ERRAND_LIMIT:
+            text = f"{ERRAND_LIMIT} constructors run here already, the limit; ask again later"
             self._promise.set_exception(NotSpawnable(text))
             return
-        under_way.add(self)
+        running.add(self)
         try:
             self._promise.set_result(self._function())
-        except BaseException as error:  # noqa: BLE001  # the failure of __init__ is the asker's
+        except BaseException as error:  # noqa: BLE001  # a failure of __init__ is the asker's
             self._promise.set_exception(error)
         finally:
-            under_way.discard(self)
+            running.discard(self)
 
 
 def attached(cls: type[A], context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A:
-    """Make an actor whose `context` is there before its `__init__` runs."""
+    """Create an actor whose `context` is set before its `__init__` runs."""
     actor: Any = cls.__new__(cls)
     actor._cell = actor.context = context
     actor.__init__(*args, **kwargs)
@@ -209,16 +209,16 @@ def attached(cls: type[A], context: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 class SystemActor(Actor):
-    """An actor of callboard itself; its context is there before `__init__` runs."""
+    """An actor of callboard itself; its context is set before `__init__` runs."""
 
     remote_methods: ClassVar[frozenset[str] | set[str] | None] = frozenset()
 
-    #: This actor from inside the runtime: mail to itself, the clock, its runner.
+    #: The internal view of this actor: messages to itself, the clock, its runner.
     context: ActorContext
 
     @classmethod
     def attach(cls, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Self:
-        """Make the actor of a cell, with its context."""
+        """Create the actor of a cell, with its context."""
         actor = attached(cls, cell, args, kwargs)
         if cls.on_end is not SystemActor.on_end:
             cell.open_aside().on_end = actor.on_end
@@ -233,9 +233,10 @@ class SystemActor(Actor):
 
     @property
     def is_told(self) -> bool:
-        """Whether somebody sent the current message: what the runtime says has no sender.
+        """Whether the current message has a sender; messages of the runtime have none.
 
-        So a `Down` that is told says nothing, and its fields may be anything.
+        A `Down` with a sender is not from the runtime, so it must be ignored: its fields may be
+        forged.
         """
         return self._cell.sender is not None
 
@@ -244,26 +245,26 @@ class SystemActor(Actor):
         return self._cell.runtime.now()
 
     def post_self(self, message: Any) -> None:
-        """Send a message to this actor without a sender; from any thread, never blocks."""
+        """Send a message without a sender to this actor, from any thread, without blocking."""
         self._cell.post(message, None)
 
     def call_soon(self, function: Callable[..., object], *args: Any) -> None:
-        """Call a function in a turn of this actor, behind all mail that is there."""
+        """Call a function in a turn of this actor, after all messages in its mailbox."""
         self.post_self(CallBack(partial(function, *args)))
 
     @handler
     def call_back(self, order: CallBack) -> Any:
-        """Call what a thread, a timer or a future wants called; its result is the answer."""
+        """Call the function of a thread, a timer or a future; reply with its result."""
         return order.function()
 
     def answer_apart(self, function: Callable[[], object]) -> None:
-        """Answer the current ask with what code of a user returns, or raises; it may block."""
+        """Answer the current ask with the outcome of user code, which may block."""
         runtime = self._cell.runtime
         runtime.schedule(Errand(runtime, self.promise(), function))
 
     def on_end(self, reason: ExitReason, detail: str) -> None:
-        """Do what has to be done before others learn that this actor has ended.
+        """Clean up before monitors learn that this actor has ended.
 
-        Called once, on the thread of the actor's turn, also when the node shuts down; not when
-        `__init__` raised. An exception is logged, and the actor ends all the same.
+        Called once, on the thread of the actor's turn, also when the node shuts down, but not
+        if `__init__` raised. An exception is logged, and the actor still ends.
         """

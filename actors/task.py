@@ -1,7 +1,7 @@
-"""A coroutine handler that is under way.
+"""A running coroutine handler.
 
-The runner drives it: each step runs until the coroutine awaits something that is not there, and
-the task asks to be woken by it. To asyncio's own parts (timeouts, task groups, libraries) a
+The runner drives it: each step runs until the coroutine awaits a result that is not available,
+which then wakes the task. For asyncio's own features (timeouts, task groups, libraries), a
 handler looks like the current task of a running loop.
 """
 
@@ -20,7 +20,7 @@ from callboard.support.dataclass import dataclass
 
 
 class TaskOwner(Protocol):
-    """What a coroutine handler uses of its actor's cell."""
+    """The interface of an actor's cell for coroutine handlers."""
 
     scheduled: bool
 
@@ -31,17 +31,17 @@ class TaskOwner(Protocol):
     def ref(self) -> ActorRef[Any]:
         """The actor's ref."""
 
-    #: The actor's ref if one was made.
+    #: The actor's ref if it has been created.
     known_ref: ActorRef[Any] | None
 
     def run(self) -> None:
-        """Do one turn's share of work."""
+        """Run one turn."""
 
     def answer(self, sender: Asker, value: Any, /) -> None:
-        """Pass a handler's result on."""
+        """Send the result of a handler to its asker."""
 
     def resume(self, task: "ConcurrentTask", /) -> None:
-        """Give a concurrent handler its step when the actor comes to it."""
+        """Schedule the next step of a concurrent handler."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -49,7 +49,8 @@ class HandlerTask:
     """One invocation of a coroutine handler."""
 
     cell: TaskOwner
-    #: Of the coroutine; to look it up for each step would cost as much as twenty attributes.
+    #: `send` of the coroutine, stored because a lookup per step costs as much as twenty
+    #: attributes.
     send: Callable[[None], Any]
     sender: Sender | None
     message: Any = None
@@ -57,7 +58,7 @@ class HandlerTask:
     waiting_for: Any = None
     ready: bool = False
     throw: BaseException | None = None
-    #: Whether nobody waits for what it does any more.
+    #: Whether the asker no longer waits for the result.
     is_given_up: bool = False
     _cancels: int = 0
 
@@ -67,7 +68,7 @@ class HandlerTask:
         return self.send.__self__  # type: ignore[attr-defined,no-any-return]
 
     def step(self) -> bool:
-        """Run to the next await. Returns False when the handler is done.
+        """Run to the next await; return False when the handler is done.
 
         Raises whatever the handler raises.
         """
@@ -90,7 +91,7 @@ class HandlerTask:
                 if not self.is_given_up:
                     raise
                 if self.sender is not None and self.sender.expects:
-                    self.sender.set_exception(cancelled)  # it is counted there, no more
+                    self.sender.set_exception(cancelled)  # only counts the answer
                 return False
             if awaited.__class__ is Future:
                 if awaited.asked is not None and awaited.asked is cell.known_ref:
@@ -104,7 +105,7 @@ class HandlerTask:
             return True
 
     def _await_foreign(self, awaited: Any) -> None:
-        """Wait for something of asyncio's: None means one turn, else a future-like object."""
+        """Wait for an awaitable of asyncio: None yields one turn, else it is future-like."""
         if awaited is None:
             self.wake(None)
         elif getattr(awaited, "_asyncio_future_blocking", None) is None:
@@ -118,24 +119,24 @@ class HandlerTask:
             awaited.add_done_callback(self.wake)
 
     def wake(self, awaited: Any) -> None:
-        """Go on: what was awaited is done. Late wake-ups for an earlier await do nothing."""
+        """Resume after the awaited result arrived; ignore late wake-ups of earlier awaits."""
         if awaited is self.waiting_for and not self.ready:
             self.ready = True
             cell = self.cell
-            if not cell.scheduled:  # as `cell.schedule()`, without the calls: each ask wakes
+            if not cell.scheduled:  # inlined `cell.schedule()`: every ask wakes a task
                 cell.scheduled = True
                 runner = cell.runner
                 runner.ready.append(cell)
                 if runner.sleeping:
                     runner.wake()
 
-    # What asyncio's timeouts, task groups and libraries ask of the current task.
+    # The interface of tasks that asyncio's timeouts, task groups and libraries use.
 
     def cancel(self, msg: object = None) -> bool:
-        """Raise `CancelledError` at the await where the handler stands.
+        """Raise `CancelledError` at the current await of the handler.
 
-        What it awaits of asyncio's (a task, a `gather`) is cancelled too, as by asyncio's own
-        tasks; the answer to an ask can have other waiters, and is left alone.
+        If it awaits a future of asyncio (a task, a `gather`), that is cancelled too, as in
+        asyncio's tasks. The answer to an ask is not, because it can have other waiters.
         """
         self._cancels += 1
         awaited = self.waiting_for
@@ -146,22 +147,22 @@ class HandlerTask:
         return True
 
     def give_up(self) -> None:
-        """Cancel the handler because its asker has gone; the actor goes on."""
+        """Cancel the handler because its asker no longer waits; the actor continues."""
         if not self.is_given_up:
             self.is_given_up = True
-            self.cancel("nobody waits for the answer any more")
+            self.cancel("the asker no longer waits for the answer")
 
     def uncancel(self) -> int:
-        """Take one request to cancel back; returns how many are left."""
+        """Revoke one request to cancel; return the number of remaining ones."""
         self._cancels = max(0, self._cancels - 1)
         return self._cancels
 
     def cancelling(self) -> int:
-        """Return how many requests to cancel there are."""
+        """Return the number of requests to cancel."""
         return self._cancels
 
     def done(self) -> bool:
-        """A handler that can ask is not done."""
+        """Return False: code that calls this runs in the handler, which is not done."""
         return False
 
     def get_coro(self) -> Coroutine[Any, Any, Any]:
@@ -177,7 +178,7 @@ class HandlerTask:
         return self.cell.runner.loop
 
     def abandon(self) -> None:
-        """End the handler where it stands; its `finally` blocks run, but may not await."""
+        """End the handler at its current await; its `finally` blocks run, but cannot await."""
         if _is_foreign(self.waiting_for):
             self.waiting_for.cancel()
         try:
@@ -196,12 +197,12 @@ class ConcurrentTask(HandlerTask):
     is_promised: bool
 
     def wake(self, awaited: Any) -> None:
-        """Go on, as soon as the actor comes to it."""
+        """Resume in a coming turn of the actor."""
         if awaited is self.waiting_for and not self.ready:
             self.ready = True
             self.cell.resume(self)
 
 
 def _is_foreign(awaited: Any) -> bool:
-    """Return whether something awaited is not one of our futures."""
+    """Return whether an awaited object is not one of our futures."""
     return awaited is not None and awaited.__class__ is not Future

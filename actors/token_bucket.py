@@ -1,20 +1,20 @@
-"""Token buckets: how much of something a second may bring, and what waits beyond. Pure."""
+"""Token buckets: rate limits with bursts. Pure."""
 
 
 class TokenBucket:
-    """Counts what is spent against what a second brings; a burst may be saved.
+    """A token bucket: it fills at a rate, up to a burst.
 
-    A rate of 0 is no limit.
+    A rate of 0 is unlimited.
     """
 
     __slots__ = ("_burst", "_since", "_tokens", "rate")
 
     def __init__(self, rate: float, burst: float | None = None) -> None:
-        """Begin with a full bucket.
+        """Start with a full bucket.
 
         Args:
-            rate: tokens a second; 0 for no limit.
-            burst: tokens that may be saved; a second's worth by default, and at least one.
+            rate: tokens per second; 0 for no limit.
+            burst: capacity; by default the tokens of one second, but at least one.
         """
         self.rate = rate
         self._burst = max(rate, 1.0) if burst is None else burst
@@ -22,7 +22,7 @@ class TokenBucket:
         self._since: float | None = None
 
     def spend(self, tokens: float, now: float) -> float:
-        """Spend tokens, also those that are not there; returns the seconds of debt, or 0."""
+        """Spend tokens, on debt if needed; return the seconds until the debt is paid, or 0."""
         rate = self.rate
         if not rate:
             return 0.0
@@ -32,7 +32,7 @@ class TokenBucket:
         return 0.0 if left >= 0 else -left / rate
 
     def allows(self, now: float) -> bool:
-        """Return whether one token is there, and spend it if so."""
+        """Spend one token if available; return whether it was."""
         if not self.rate:
             return True
         self.spend(0, now)
@@ -42,26 +42,26 @@ class TokenBucket:
         return True
 
     def is_empty(self, now: float) -> bool:
-        """Return whether not one whole token is there."""
+        """Return whether less than one token is available."""
         self.spend(0, now)
         return bool(self.rate) and self._tokens < 1
 
 
 class TrafficLimit:
-    """How fast one peer may send: a bucket of messages, and one of bytes."""
+    """Rate limit of one peer: a bucket of messages and a bucket of bytes."""
 
     __slots__ = ("messages", "octets")
 
     def __init__(self, message_rate: float, byte_rate: float) -> None:
-        """Begin with what may be saved.
+        """Start with full buckets.
 
         Args:
-            message_rate: messages a second; 0 for no limit.
-            byte_rate: bytes a second; 0 for no limit.
+            message_rate: messages per second; 0 for no limit.
+            byte_rate: bytes per second; 0 for no limit.
         """
         self.messages = TokenBucket(message_rate)
         self.octets = TokenBucket(byte_rate)
 
     def spend(self, messages: int, size: int, now: float) -> float:
-        """Spend messages and bytes; returns the seconds until the debt is paid, or 0."""
+        """Spend messages and bytes; return the seconds until the debt is paid, or 0."""
         return max(self.messages.spend(messages, now), self.octets.spend(size, now))

@@ -1,32 +1,33 @@
-"""The account of every message that leaves for another node.
+"""Accounts for every message that is sent to another node.
 
-For each destination, at all times and exactly::
+For each destination, always and exactly::
 
     sent = confirmed + lost + in flight
 
-``confirmed`` counts what the destination reported as arrived there, whether delivered to an
-actor or turned into a dead letter. When a node or the last path to it is lost, what is in
-flight becomes lost: it may hold messages that arrived but were not confirmed (*lost or
-unconfirmed*), never fewer than were lost.
+``confirmed`` counts messages that the destination has reported as arrived, whether delivered to
+an actor or turned into dead letters. When a node, or the last path to it, is lost, all messages
+in flight count as lost. Some of them may have arrived without being confirmed (*lost or
+unconfirmed*), so the number is never too low.
 
-Dispatches carry an epoch of six bits. It rises when a path changes and when messages
-are written off, so a report that comes late cannot confirm what was already counted as
-lost. Reports are cumulative for each epoch: one that is lost is healed by the next.
+Dispatches carry an epoch of six bits. It advances when a path changes and when messages are
+written off, so that a late report cannot confirm messages that were already counted as lost.
+Reports are cumulative for each epoch: the next report makes up for a lost one.
 
-A destination that reports an epoch which has not begun, or more of one than was sent in it, was
-deceived on the way and takes what is sent for late: the next epoch behind it begins at once.
-Numbers wrap, so only the last line of a report, where the destination is now, says so. One that
-is in an epoch of which nothing is in flight any more was deceived too, or has missed its end.
+If a destination reports an epoch that has not begun, or more messages than were sent in an
+epoch, something on the way has deceived it, and it would treat new messages as late. The epoch
+after the reported one then begins at once. Because numbers wrap, only the last line of a
+report, with the present epoch of the destination, counts for this. A destination whose
+present epoch is closed (nothing of it is in flight) was deceived too, or has missed its end.
 
-An epoch has room for 2^24 messages; with more the next one begins by itself.
+An epoch has room for 2^24 messages; the next one begins after these.
 
-What is counted is messages: a dispatch that carries several of them counts as these.
+All numbers count messages; a dispatch that carries several messages counts as several.
 
 Payload of a ``delivery_report``: the CBOR array
-``[[epoch, delivered, dead letters, given up], …]``. What the destination gave up, because it
-did not come in time, will never be delivered: it is lost at once. Between nodes that have
-agreed on it, lines ``[actor, [position, bytes]]`` tell of *credit*: how far what is sent to an
-actor there may go, see ``callboard.proxies.ledger.credit``.
+``[[epoch, delivered, dead letters, given up], …]``. Messages that the destination gave up,
+because they did not arrive in time, will never be delivered, so they are lost at once. Between
+nodes that have agreed on it, lines ``[actor, [position, bytes]]`` grant *credit* for messages
+to an actor, see ``callboard.proxies.ledger.credit``.
 """
 
 from collections import deque
@@ -46,10 +47,10 @@ from callboard.basp.node_id import NodeId, node_id_text
 from callboard.basp.routing.path_order import FAR_EPOCHS
 from callboard.support.dataclass import dataclass
 
-#: Epochs whose messages may be under way at once. Half of the numbers, so that one is used
-#: again only long after its last message.
+#: Epochs that may have messages in flight at the same time. Half of the numbers, so that a
+#: number is reused only long after its last message.
 OPEN_EPOCH_LIMIT: Final = EPOCH_COUNT // 2
-# What a report may name: every epoch once.
+# Lines of a report: every epoch once.
 _REPORT_LIMIT: Final = EPOCH_COUNT
 #: Lines of credit in one report.
 CREDIT_LINES: Final = 1024
@@ -60,7 +61,7 @@ CreditLine = tuple[int, int, int]
 
 @dataclass(slots=True, eq=False)
 class _Sent:
-    """Messages that were sent, and what became of them."""
+    """Counts of sent messages and their outcomes."""
 
     sent: int = 0
     confirmed: int = 0
@@ -75,27 +76,27 @@ class _Sent:
 
 @dataclass(slots=True, eq=False)
 class _Epoch(_Sent):
-    """Messages of one epoch; ``sent`` is known when it is over."""
+    """Counts of one epoch; ``sent`` is set when the epoch ends."""
 
     number: int = 0
 
 
 class Account(_Sent):
-    """What was sent to one node.
+    """The account of one destination node.
 
     Attributes:
-        sent: messages handed to a link; the sender adds to it directly, for a dispatch that
-            carries several as many, at most `room`.
-        confirmed: reported as arrived, dead letters included.
-        dead_letters: reported as arrived for an actor that had ended.
-        lost: written off, or given up by the destination.
-        offset: the next dispatch has the position ``offset + sent & POSITION_MASK``, or so
-            much behind it as it carries messages more than one.
-        is_missed: whether the destination, as it said last, is in an epoch that is closed.
+        sent: messages passed to a link. The sender adds to it directly: 1, or the number of
+            messages that a dispatch carries, at most `room`.
+        confirmed: messages reported as arrived, including dead letters.
+        dead_letters: messages reported as arrived for an actor that had ended.
+        lost: messages written off, or given up by the destination.
+        offset: a dispatch with one message has the position ``offset + sent &
+            POSITION_MASK``; one with n messages has the position n - 1 after that.
+        is_missed: whether the destination, by its last report, is in a closed epoch.
     """
 
     def __init__(self) -> None:
-        """Open an account with nothing sent."""
+        """Start with all counts at 0."""
         super().__init__()
         self.offset = 0
         self.is_missed = False
@@ -118,35 +119,34 @@ class Account(_Sent):
 
     @property
     def room(self) -> int:
-        """Messages that one dispatch may carry: it does not reach into the next epoch."""
+        """Messages that one dispatch may carry without reaching into the next epoch."""
         return SEQUENCE_COUNT - (self.offset + self.sent & SEQUENCE_COUNT - 1)
 
     def next_epoch(self) -> int:
-        """Begin an epoch because the path changed; earlier messages stay in flight.
+        """Start an epoch after a change of path; earlier messages stay in flight.
 
-        An epoch in which nothing was sent goes on. Returns messages written off because too
-        many epochs were open, normally 0.
+        An epoch without messages continues instead. Returns the number of messages written off
+        because too many epochs were open, normally 0.
         """
         sent = self.sent_in_epoch
         return self._begin_next(sent) if sent else 0
 
     def expire(self, epoch: int) -> int:
-        """Write off what is left of an epoch that is over, and of those before.
+        """Write off the messages in flight of a past epoch and of all epochs before it.
 
-        For the driver to call when an old path had time enough to deliver everything. The
-        current epoch, and one that is closed, are left alone. Returns how many messages that
-        are.
+        The driver calls this when an old path has had enough time to deliver everything. The
+        current epoch and closed epochs are ignored. Returns the number of messages.
         """
-        numbers = [over.number for over in self._open]
+        numbers = [past.number for past in self._open]
         if epoch not in numbers:
             return 0
         ended = [self._open.popleft() for _ in range(numbers.index(epoch) + 1)]
-        written_off = sum(over.in_flight for over in ended)
+        written_off = sum(past.in_flight for past in ended)
         self.lost += written_off
         return written_off
 
     def write_off(self) -> int:
-        """Count everything in flight as lost; return how many messages that are."""
+        """Count all messages in flight as lost; return their number."""
         written_off = self.next_epoch()
         rest = self.in_flight
         self._open.clear()
@@ -154,71 +154,72 @@ class Account(_Sent):
         return written_off + rest
 
     def lose_unsent(self, count: int) -> None:
-        """Count messages as lost that waited here and got no position."""
+        """Count queued messages, which have no position yet, as sent and lost."""
         self.sent += count
         self.lost += count
         self._base += count
         self.offset = self.offset - count & POSITION_MASK
 
     def is_ahead(self, epoch: int) -> bool:
-        """Return whether an epoch is one that has not begun, or is too far behind to be one."""
+        """Return whether an epoch has not begun yet, or is implausibly old."""
         return 0 < (epoch - self.epoch) % EPOCH_COUNT < EPOCH_COUNT - FAR_EPOCHS
 
     def is_closed(self, epoch: int) -> bool:
-        """Return whether nothing is in flight of an epoch before the current one."""
-        is_open = any(over.number == epoch for over in self._open)
+        """Return whether a past epoch has no messages in flight."""
+        is_open = any(past.number == epoch for past in self._open)
         return epoch != self.epoch and not is_open and not self.is_ahead(epoch)
 
     def confirm(self, epoch: int, delivered: int, dead_letters: int, given_up: int) -> int:
-        """Take the cumulative numbers of one epoch; those of a closed one are ignored.
+        """Apply the cumulative counts of one epoch; ignore those of a closed epoch.
 
-        Returns how many messages are lost that were not before.
+        Returns the number of newly lost messages.
         """
         if self.is_ahead(epoch):
             return self.write_off() + self._begin_next(self.sent_in_epoch, epoch)
         if epoch == self.epoch:
-            found = self._current
-            found.sent = self.sent - self._base
+            counts = self._current
+            counts.sent = self.sent - self._base
         else:
-            over = next((over for over in self._open if over.number == epoch), None)
-            if over is None:
+            past = next((past for past in self._open if past.number == epoch), None)
+            if past is None:
                 return 0
-            found = over
-        # No report can tell of more than was sent, whatever it says.
-        arrived = min(delivered + dead_letters, found.sent - found.lost)
+            counts = past
+        # Never count more than was sent, whatever the report claims.
+        arrived = min(delivered + dead_letters, counts.sent - counts.lost)
         dead_letters = min(dead_letters, arrived)
-        if arrived > found.confirmed:
-            self.confirmed += arrived - found.confirmed
-            found.confirmed = arrived
-        if dead_letters > found.dead_letters:
-            self.dead_letters += dead_letters - found.dead_letters
-            found.dead_letters = dead_letters
-        lost = max(0, min(given_up, found.sent - found.confirmed) - found.lost)
+        if arrived > counts.confirmed:
+            self.confirmed += arrived - counts.confirmed
+            counts.confirmed = arrived
+        if dead_letters > counts.dead_letters:
+            self.dead_letters += dead_letters - counts.dead_letters
+            counts.dead_letters = dead_letters
+        lost = max(0, min(given_up, counts.sent - counts.confirmed) - counts.lost)
         self.lost += lost
-        found.lost += lost
-        if found is not self._current:
-            if not found.in_flight:
-                self._open.remove(found)
-        elif delivered + dead_letters + given_up > found.sent:
-            self._begin_next(found.sent)  # none of which is in flight
+        counts.lost += lost
+        if counts is not self._current:
+            if not counts.in_flight:
+                self._open.remove(counts)
+        elif delivered + dead_letters + given_up > counts.sent:
+            self._begin_next(counts.sent)  # none of these is in flight
         return lost
 
     def _begin_full_ones(self) -> None:
-        """Begin the epochs that follow full ones; senders only count."""
+        """Start the epochs that follow full ones; senders only increment ``sent``."""
         while self.sent - self._base > SEQUENCE_COUNT:
             self._begin_next(SEQUENCE_COUNT)
 
     def _begin_next(self, sent: int, number: int | None = None) -> int:
-        """Begin the epoch after one with ``sent`` messages; return messages written off.
+        """End the epoch, which has ``sent`` messages, and start the next one.
 
-        It follows the current one, or a later one of that number.
+        The next epoch follows ``number``, by default the current one. Returns the number of
+        messages written off.
         """
-        over = self._current
-        over.sent = sent
-        if over.in_flight:
-            self._open.append(over)
+        past = self._current
+        past.sent = sent
+        if past.in_flight:
+            self._open.append(past)
         self._base += sent
-        number = over.number if number is None else number
+        number = past.number if number is None else number
         self._current = _Epoch(number=(number + 1) % EPOCH_COUNT)
         self.offset = (self._current.number << SEQUENCE_BITS) - self._base & POSITION_MASK
         if len(self._open) < OPEN_EPOCH_LIMIT:
@@ -230,17 +231,17 @@ class Account(_Sent):
 
 @dataclass(slots=True)
 class Arrivals:
-    """What became of one node's dispatches of one epoch; the receiver adds to it directly."""
+    """Counts of the messages that arrived from one node in one epoch, kept by the receiver."""
 
     delivered: int = 0
     dead_letters: int = 0
     given_up: int = 0
-    #: Sum that the last report told.
+    #: Total of the last report.
     reported: int = 0
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """All messages of the epoch so far."""
         return self.delivered + self.dead_letters + self.given_up
 
 
@@ -248,14 +249,14 @@ class Accounts:
     """All accounts of one node.
 
     Attributes:
-        accounts: by destination node; made by :meth:`account`.
-        arrivals: by source node, then by epoch; made by :meth:`arrivals_of`.
-        expected: the epoch that is expected of a source now, if that is known; for the driver
-            to say.
+        accounts: by destination node; created by :meth:`account`.
+        arrivals: by source node, then by epoch; created by :meth:`arrivals_of`.
+        expected: returns the epoch that is expected of a source now, None if unknown; set by
+            the driver.
     """
 
     def __init__(self) -> None:
-        """Make an empty book."""
+        """Start without accounts."""
         self.accounts: dict[bytes, Account] = {}
         self.arrivals: dict[bytes, dict[int, Arrivals]] = {}
         self.expected: Callable[[bytes], int | None] = lambda _: None
@@ -265,34 +266,38 @@ class Accounts:
         self._closed_lost = 0
 
     def account(self, destination: bytes) -> Account:
-        """Return the account of a destination; keep it, ``sent += 1`` is the hot path."""
+        """Return the account of a destination; cache it, ``sent += 1`` is the hot path."""
         return self.accounts.setdefault(destination, Account())
 
     def arrivals_of(self, source: bytes, epoch: int) -> Arrivals:
-        """Return the arrivals of one source and epoch; keep it while both stay the same."""
+        """Return the arrivals of one source and epoch; cache them while both stay the same."""
         epochs = self.arrivals.get(source)
         if epochs is None:
             epochs = self.arrivals[source] = {}
-        found = epochs.get(epoch)
-        if found is None:
+        arrivals = epochs.get(epoch)
+        if arrivals is None:
             self._forget_old_epochs(source, epochs, epoch)
-            found = epochs[epoch] = Arrivals()
-        return found
+            arrivals = epochs[epoch] = Arrivals()
+        return arrivals
 
     def reports(
         self, credit: Mapping[bytes, Sequence[CreditLine]] | None = None
     ) -> list[tuple[NodeId, bytes]]:
-        """Make the reports of what changed; call it often, and at a clean end.
+        """Return reports of all changes; call this often, and at a clean end.
 
-        The epoch that is expected now is the last line of each.
+        The last line of each report is the epoch that is expected now.
 
         Args:
-            credit: lines to be told again behind it, by node.
+            credit: lines of credit to add to the report, by node.
         """
-        made = []
+        reports = []
         credit = credit or {}
         for source, epochs in self.arrivals.items():
-            changed = [epoch for epoch, one in epochs.items() if one.total != one.reported]
+            changed = [
+                epoch
+                for epoch, arrivals in epochs.items()
+                if arrivals.total != arrivals.reported
+            ]
             if not changed:
                 continue
             latest = self.expected(source)
@@ -300,15 +305,17 @@ class Accounts:
                 changed = [epoch for epoch in changed if epoch != latest] + [latest]
             lines: list[Sequence[object]] = []
             for epoch in changed:
-                one = self.arrivals_of(source, epoch)
-                one.reported = one.total
-                lines.append([epoch, one.delivered, one.dead_letters, one.given_up])
+                arrivals = self.arrivals_of(source, epoch)
+                arrivals.reported = arrivals.total
+                lines.append(
+                    [epoch, arrivals.delivered, arrivals.dead_letters, arrivals.given_up]
+                )
             lines += _credit_lines(credit.get(source, ()))
-            made.append((NodeId(source), write_plain(lines)))
-        return made
+            reports.append((NodeId(source), write_plain(lines)))
+        return reports
 
     def repeat_report(self, source: bytes) -> None:
-        """Report everything to ``source`` again: a path to it is back, reports may be lost."""
+        """Report all counts to ``source`` again, since reports may have been lost."""
         latest = self.expected(source)
         if latest is not None:
             self.arrivals_of(source, latest)
@@ -316,42 +323,42 @@ class Accounts:
             arrivals.reported = -1
 
     def receive_report(self, node: NodeId, payload: bytes) -> int:
-        """Take the ``delivery_report`` of ``node``; return how many messages it says are lost.
+        """Apply the ``delivery_report`` of ``node``; return the number of newly lost messages.
 
         Raises:
-            MalformedPayload: the payload has another layout; nothing was counted.
+            MalformedPayload: the payload is malformed; nothing was counted.
         """
         return self.take_report(node, read_report(node, payload)[0])
 
     def take_report(self, node: NodeId, lines: list[list[int]]) -> int:
-        """Take the lines of a report that were read; return how many messages are lost."""
+        """Apply the lines of a report; return the number of newly lost messages."""
         account = self.accounts.get(node)
         if account is None:
             return 0
         account.is_missed = bool(lines) and account.is_closed(lines[-1][0])
-        known = [line for line in lines[:-1] if not account.is_ahead(line[0])]
-        return sum(account.confirm(*line) for line in known + lines[-1:])
+        past_lines = [line for line in lines[:-1] if not account.is_ahead(line[0])]
+        return sum(account.confirm(*line) for line in past_lines + lines[-1:])
 
     def path_moved(self, node: bytes) -> int:
-        """Begin an epoch for ``node``; return messages written off, normally 0."""
+        """Start an epoch for ``node``; return the messages written off, normally 0."""
         account = self.accounts.get(node)
         return 0 if account is None else account.next_epoch()
 
     def node_lost(self, node: bytes) -> int:
-        """Write off what is in flight to ``node``; return how many messages that are."""
+        """Write off all messages in flight to ``node``; return their number."""
         account = self.accounts.get(node)
         return 0 if account is None else account.write_off()
 
     def forget_arrivals(self, node: bytes) -> None:
-        """Drop the arrivals of a node that is out of reach for long."""
+        """Drop the arrivals of a node that has been unreachable for long."""
         self.arrivals.pop(node, None)
         self._latest_epoch.pop(node, None)
 
     def close(self, node: bytes) -> None:
-        """Drop the account of a node that was lost; it goes on to count in the totals.
+        """Drop the account of a lost node; the totals still include it.
 
-        Begins with epoch 0 again if the node comes back after all: its arrivals from here
-        must have been forgotten there by then.
+        If the node returns after all, its account starts with epoch 0. By then it must have
+        dropped the arrivals of this node.
         """
         account = self.accounts.get(node)
         if account is not None and not account.in_flight:
@@ -360,7 +367,7 @@ class Accounts:
             self._closed_lost += account.lost
 
     def totals(self) -> tuple[int, int, int, int]:
-        """Sum sent, confirmed, lost and in flight over all destinations there ever were."""
+        """Return sent, confirmed, lost and in flight, for all past and present destinations."""
         accounts = self.accounts.values()
         closed = self._closed_confirmed + self._closed_lost
         sent = closed + sum(account.sent for account in accounts)
@@ -371,7 +378,7 @@ class Accounts:
     def _forget_old_epochs(
         self, source: bytes, epochs: dict[int, Arrivals], epoch: int
     ) -> None:
-        """Drop epochs that the source has closed, so that their numbers can be used again."""
+        """Drop epochs that the source has closed, because it will reuse their numbers."""
         latest = self._latest_epoch.get(source, epoch)
         if (epoch - latest) % EPOCH_COUNT < OPEN_EPOCH_LIMIT:
             latest = epoch
@@ -381,20 +388,20 @@ class Accounts:
 
 
 def _credit_lines(credit: Iterable[CreditLine]) -> list[Sequence[object]]:
-    """Return lines of credit as they are written."""
+    """Return lines of credit in the form that is encoded."""
     return [(actor, rest) for actor, *rest in credit]
 
 
 def write_credit(credit: Iterable[CreditLine]) -> bytes:
-    """Write a ``delivery_report`` that tells of credit alone; at most ``CREDIT_LINES``."""
+    """Encode a ``delivery_report`` with only lines of credit, at most ``CREDIT_LINES``."""
     return write_plain(_credit_lines(credit))
 
 
 def read_report(node: NodeId, payload: bytes) -> tuple[list[list[int]], list[CreditLine]]:
-    """Read the ``delivery_report`` of ``node``; return its lines, and those of credit.
+    """Decode the ``delivery_report`` of ``node``; return its lines and its lines of credit.
 
     Raises:
-        MalformedPayload: the payload has another layout.
+        MalformedPayload: the payload is malformed.
     """
     lines = read_plain(payload)
     if type(lines) is list and all(type(line) is list for line in lines):
@@ -416,14 +423,14 @@ def read_report(node: NodeId, payload: bytes) -> tuple[list[list[int]], list[Cre
 
 
 def _is_line(line: list[object]) -> bool:
-    """Return whether an item of a report has the layout of a line."""
+    """Return whether an item of a report is a valid line."""
     return (
         len(line) == 4 and is_natural(line[0], EPOCH_COUNT) and all(map(is_natural, line[1:]))
     )
 
 
 def _is_credit(line: list[object]) -> bool:
-    """Return whether an item of a report has the layout of a line of credit."""
+    """Return whether an item of a report is a valid line of credit."""
     actor, rest = line
     return (
         is_natural(actor, MAX_ACTOR + 1)

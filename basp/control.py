@@ -1,4 +1,4 @@
-"""Frames that keep proxies true: announce, down, release. They may be forwarded.
+"""Frames that maintain proxies: announce, down, release. They may be forwarded.
 
 ======================= ========================== ==================================
 operation               operation data             payload
@@ -18,24 +18,25 @@ from callboard.basp.frame import Frame, pack_frame
 from callboard.basp.header import Operation
 from callboard.basp.node_id import node_id_text
 
-#: Characters of the text of an error; a traceback fits, a dump does not.
+#: Limit of the detail in characters: enough for a traceback.
 DETAIL_LIMIT: Final = 16_384
 
 
 def pack_announce(source: bytes, host: bytes, actor: int, sightings: int) -> bytes:
-    """Tell ``host`` that node ``source`` holds a proxy of its ``actor``.
+    """Pack the announcement to ``host`` that node ``source`` has a proxy of its ``actor``.
 
-    ``sightings`` counts the refs that ``source`` got hold of so far, this one included.
+    ``sightings`` is the number of references that ``source`` has received so far, including
+    this one.
     """
     operation = Operation.ANNOUNCE_PROXY_INSTANCE
     return pack_frame(operation, sightings, source, host, 0, actor, b"")
 
 
 def pack_release(source: bytes, host: bytes, actor: int, sightings: int) -> bytes:
-    """Tell ``host`` that ``source`` holds no reference to ``actor`` any more.
+    """Pack the notice to ``host`` that ``source`` no longer references its ``actor``.
 
-    ``sightings`` is that of the announce which it takes back, at least 1. With ``actor`` 0 it
-    takes back all announces up to there.
+    ``sightings`` is that of the announcement that this revokes, at least 1. With ``actor`` 0,
+    this revokes all announcements up to that number.
     """
     operation = Operation.RELEASE_PROXY_INSTANCE
     return pack_frame(operation, sightings, source, host, 0, actor, b"")
@@ -44,10 +45,10 @@ def pack_release(source: bytes, host: bytes, actor: int, sightings: int) -> byte
 def pack_down(
     source: bytes, actor: int, destination: bytes, reason: int, detail: str = ""
 ) -> bytes:
-    """Tell ``destination`` that ``actor`` of ``source`` ended.
+    """Pack the notice to ``destination`` that ``actor`` of ``source`` ended.
 
-    ``reason`` is the ordinal of the exit reason; ``detail`` is cut to ``DETAIL_LIMIT``
-    characters, and what UTF-8 cannot express is replaced.
+    ``reason`` is the ordinal of the exit reason. ``detail`` is cut to ``DETAIL_LIMIT``
+    characters, and characters that UTF-8 cannot encode are replaced.
     """
     text = detail[:DETAIL_LIMIT].encode(errors="replace").decode()
     payload = write_plain(text) if text else b""

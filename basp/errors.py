@@ -1,19 +1,19 @@
-"""Typed errors of the protocol, split by who is at fault.
+"""Errors of the protocol, split by the side at fault.
 
 ::
 
     BaspError
-    ├── LocalProtocolError            our side asked for something the protocol forbids
+    ├── LocalProtocolError            our side requested something the protocol forbids
     │   ├── NotSerializable           (TypeError) a value without a wire form
     │   ├── DuplicateMessageType      a name registered for two different classes
-    │   └── InvalidNodeId             (ValueError) text or facts that give no node id
+    │   └── InvalidNodeId             (ValueError) text or facts that are not a node id
     └── RemoteProtocolError           bytes of a peer broke a rule: close that link
         ├── MalformedFrame            header fields that contradict the operation
         ├── PayloadTooLarge           announced length over the limit
-        ├── OutOfMemory               (MemoryError) no memory for what the peer sends
+        ├── OutOfMemory               (MemoryError) no memory for the peer's data
         ├── UnknownOperation          operation number that no release assigned
         │   └── SpeaksTls             the first bytes of TLS
-        ├── MalformedPayload          payload that is not what its operation says
+        ├── MalformedPayload          payload that does not fit its operation
         │   ├── MessageVersion        a field without default is missing: fail the ask
         │   ├── MessageRefused        the constructor of a registered type raised
         │   ├── UnknownMessageType    a type name that is not registered here
@@ -24,19 +24,19 @@
         │   └── NotSealed             the release of the peer does not seal its links
         ├── IncompatibleApplication   no application id in common
         ├── AuthenticationFailed      missing or wrong proof of the shared secret
-        ├── BrokenSeal                a batch that the peer did not send as the next one
-        ├── AlreadyLinked             another connection with the peer stands: not a failure
-        └── LinkLost                  (ConnectionError) the connection ended by itself
-            └── PeerSilent            (TimeoutError) nothing was heard for too long
+        ├── BrokenSeal                a batch that is not the next one the peer sent
+        ├── AlreadyLinked             another connection with the peer exists: not a failure
+        └── LinkLost                  (ConnectionError) the connection was lost
+            └── PeerSilent            (TimeoutError) the peer was silent for too long
 
 Bytes of a peer raise only :class:`RemoteProtocolError`; anything else is a defect of
-this package. Those below ``MalformedPayload`` concern one message, most of them between nodes
-of different releases: the link that carried it stays healthy.
+this package. Errors below ``MalformedPayload`` concern one message, most often between nodes of
+different releases: its link stays healthy.
 """
 
 
 class BaspError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Root of the errors of this package."""
 
 
 class LocalProtocolError(BaspError):
@@ -68,7 +68,7 @@ class PayloadTooLarge(RemoteProtocolError):
 
 
 class OutOfMemory(RemoteProtocolError, MemoryError):
-    """There is no memory for what the peer sends: its link ends, and it may link again."""
+    """The peer's data does not fit into memory: its link ends, and it may link again."""
 
 
 class UnknownOperation(RemoteProtocolError):
@@ -76,11 +76,11 @@ class UnknownOperation(RemoteProtocolError):
 
 
 class SpeaksTls(UnknownOperation):
-    """What stands in a frame's place begins as TLS does."""
+    """The peer sent the start of a TLS handshake in place of a frame."""
 
 
 class MalformedPayload(RemoteProtocolError):
-    """A payload is not what its operation says it is."""
+    """A payload does not have the form that its operation requires."""
 
 
 class MessageVersion(MalformedPayload):
@@ -96,7 +96,7 @@ class UnknownMessageType(MalformedPayload):
 
 
 class PayloadTooHeavy(MalformedPayload):
-    """A message holds more containers and scalars than it may; it would take long to read."""
+    """A message has more containers and scalars than allowed; decoding would take too long."""
 
 
 class CollidingKeys(MalformedPayload):

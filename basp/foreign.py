@@ -1,8 +1,8 @@
-"""Foreign wires: what machines of other protocols ask of their driver, and who speaks what.
+"""Foreign wires: effects of the machines of other protocols, and detection of protocols.
 
-A machine of a foreign wire is as pure as a `Link`: bytes and the time go in, effects come out,
-in the order in which they are to be carried out: `Transmit` and `Closed`, as of links, and the
-two of this file. Whatever else a machine knows of its peer reaches the door as an arrival.
+A machine of a foreign wire is pure, like a `Link`: bytes and the time go in, effects come out,
+to be executed in order. The effects are `Transmit` and `Closed`, as of links, and the two in
+this file. All other information about the peer reaches the door as an `Arrived`.
 """
 
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from callboard.basp.header import HEADER
 
-#: Protocol versions of our own handshakes are at least this: "CB", then a number.
+#: Smallest protocol version of our own handshakes: "CB", then a number.
 _OUR_VERSIONS: Final = 0x43420001
 
-#: What nodes of callboard speak with each other.
+#: Name of the protocol between nodes of callboard.
 OURS: Final = "BASP"
 
-#: What streams of other protocols begin with. Longer starts come first.
+#: First bytes of streams of other protocols; longer ones come first.
 _STARTS: Final = {
     b"\x00\x00\x00\x05\x07ZEEK": "Zeek Broker 2.x",
     b"\xff\x00\x00\x00": "ZeroMQ",
@@ -30,17 +30,17 @@ _STARTS: Final = {
     b"\x10": "MQTT",
 }
 
-#: Bytes that tell one wire from another.
+#: Bytes that suffice to detect a protocol.
 FIRST_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The peer is one: its handshake is over, and it has proven what it has to.
+    """Effect: the peer has completed its handshake and proven its identity if required.
 
     Attributes:
-        name: what the peer calls itself, or is called where its wire has no names.
-        endpoint: the id of its endpoint, 16 bytes, where its wire has such; or None.
+        name: name that the peer gives itself, or a substitute if its wire lacks names.
+        endpoint: id of its endpoint, 16 bytes; None if its wire lacks ids.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Hand what the peer sent to the door, in this order."""
+    """Effect: pass messages of the peer to the door, in this order."""
 
     messages: list[Any]
 
 
 def wire_of(data: bytes) -> str:
-    """Return what a peer speaks by its first bytes, for people; "" where they do not tell.
+    """Return the protocol of a peer by its first bytes, for people; "" if it is unknown.
 
     >>> wire_of(b"GET /v1/messages/json HTTP/1.1")
     'HTTP or WebSocket'

@@ -1,8 +1,8 @@
-"""Frames: bytes of a stream in, tuples out, and back byte for byte.
+"""Frames: splits a byte stream into tuples, and packs these byte for byte.
 
-A frame is a header (:mod:`callboard.basp.header`) and its payload. A reader gives plain tuples
-because one read of a busy link brings hundreds of frames; code that takes single ones gives
-their fields names, by `Frame._make`.
+A frame is a header (:mod:`callboard.basp.header`) and its payload. The reader returns plain
+tuples, because one read of a busy link brings hundreds of frames; code that handles single
+frames converts them with `Frame._make`.
 """
 
 from collections.abc import Iterator
@@ -13,14 +13,15 @@ from callboard.basp.foreign import FIRST_BYTES, OURS, wire_of
 from callboard.basp.header import HEADER, HEADER_SIZE, OPERATION_COUNT, RESPONSE, Operation
 from callboard.basp.node_id import node_id_text
 
-#: 16 MiB: stores, logs and snapshots travel in chunks of 256 KiB, so only a user's own
-#: message comes near it.
+#: 16 MiB: stores, logs and snapshots are sent in chunks of 256 KiB, so only messages of users
+#: come near it.
 DEFAULT_PAYLOAD_LIMIT: Final = 16 * 1024 * 1024
 
-# Reads smaller than this are drops: their objects would cost more than their bytes.
+# Reads smaller than this many bytes are joined: as separate objects they would take more memory
+# than their data.
 _DROP_SIZE: Final = 4096
 
-#: A frame as it was read: the fields of `Frame`, without their names.
+#: A frame as returned by the reader: the fields of `Frame` in a plain tuple.
 RawFrame = tuple[int, int, int, bytes, bytes, int, int, bytes]
 
 
@@ -56,7 +57,7 @@ def pack_frame(
     destination_actor: int,
     payload: bytes,
 ) -> bytes:
-    """Write one frame; the caller has checked the payload against its limit."""
+    """Pack a frame; the caller has checked the payload against its limit."""
     return (
         _pack_header(
             operation, len(payload), data, source, destination, source_actor, destination_actor
@@ -66,22 +67,22 @@ def pack_frame(
 
 
 def repack_frame(frame: RawFrame) -> bytes:
-    """Write a frame exactly as it was read: forwarding changes no byte."""
+    """Pack a frame exactly as it was read: forwarding does not change a byte."""
     return _pack_header(*frame[:7]) + frame[7]
 
 
 class FrameReader:
-    """Cut a byte stream into frames.
+    """Splits a byte stream into frames.
 
-    The announced length and the operation are checked as soon as the header is there,
-    before anything is allocated for the payload. After a violation the reader stays failed:
-    :attr:`error` says why, the frames in front of the bad one are still returned, and every
-    later byte is ignored, because the start of the next frame cannot be known.
+    The announced length and the operation are checked as soon as the header is complete,
+    before memory is allocated for the payload. After a violation the reader stays failed:
+    :attr:`error` has the reason, the frames before the bad one are still returned, and all
+    later bytes are ignored, because the start of the next frame is unknown.
 
-    Without memory for the bytes of a read, `feed` raises `MemoryError`, and the reader stays
-    failed as well: a read that is lost would make bytes inside a payload pass for a header.
-    Only where the pieces of one payload could not be joined is every byte still accounted for:
-    `drop_payload` then continues behind that frame.
+    If memory runs out during a read, `feed` raises `MemoryError`, and the reader stays failed:
+    after lost bytes, part of a payload would be taken for a header. The exception is a payload
+    whose pieces could not be joined. Then no byte is missing, and `drop_payload` continues
+    after that frame.
     """
 
     __slots__ = (
@@ -89,47 +90,47 @@ class FrameReader:
     )  # fmt: skip
 
     def __init__(self, payload_limit: int = DEFAULT_PAYLOAD_LIMIT) -> None:
-        """Make a reader that accepts payloads of at most ``payload_limit`` bytes."""
+        """Accept payloads of at most ``payload_limit`` bytes."""
         self.payload_limit = payload_limit
-        #: Why the stream cannot be read any more; None while it can.
+        #: The reason why reading has failed; None while the reader works.
         self.error: errors.RemoteProtocolError | None = None
-        # Start of an unfinished frame while its length is still unknown.
+        # Start of an incomplete header.
         self._head = b""
-        # Once its length is known: its header, the pieces of its payload so far, and how many
-        # bytes are to come. They are joined once, so a 16 MiB payload that comes in 64 KiB
-        # reads is copied once. Drops share one piece: as objects of their own they would take
+        # After the header: its fields, the pieces of the payload, and the number of bytes that
+        # are missing. The pieces are joined once, so a 16 MiB payload that arrives in 64 KiB
+        # reads is copied once. Small reads share one piece: as separate objects they would take
         # 25 times their size.
         self._fields: tuple[int, int, int, bytes, bytes, int, int] = _NO_FIELDS
         self._pieces: list[bytes | bytearray | memoryview] = []
         self._missing = 0
-        # What was read behind the payload that there was no memory for.
+        # Bytes read after a payload that could not be joined for lack of memory.
         self._unjoined: bytes | None = None
 
     @property
     def other_wire(self) -> str:
-        """What another protocol the start of a frame that never came is of; "" for none."""
-        found = wire_of(self._head)
-        return "" if found == OURS else found
+        """The other protocol to which an incomplete header belongs; "" if none is known."""
+        wire = wire_of(self._head)
+        return "" if wire == OURS else wire
 
     @property
     def missing(self) -> int:
-        """How many bytes the payload lacks whose start is there; 0 between two frames."""
+        """Number of bytes missing from the current payload; 0 between frames."""
         return self._missing
 
     @property
     def wanted(self) -> int:
-        """How many bytes to feed at least; more of them may be of a frame that follows."""
+        """Number of bytes that complete the current header or payload."""
         return self._missing or HEADER_SIZE - len(self._head)
 
     def feed(self, data: bytes) -> list[RawFrame]:
         """Return the frames that ``data`` completes, in order.
 
-        A view may be fed where it has no more bytes than the payload that has begun lacks.
+        A memory view may be passed if it has at most `missing` bytes.
 
-        Never raises for what a peer sent: check :attr:`error` after it.
+        Violations by a peer do not raise: check :attr:`error` after the call.
 
         Raises:
-            MemoryError: there is no memory for these bytes; :attr:`error` is set.
+            MemoryError: memory ran out; :attr:`error` is set.
         """
         if self.error is not None:
             return []
@@ -140,7 +141,7 @@ class FrameReader:
                 data = self._head + data
                 self._head = b""
             size = len(data)
-            if HEADER_SIZE <= size < _DROP_SIZE:  # one small frame: an ask or an answer, alone
+            if HEADER_SIZE <= size < _DROP_SIZE:  # usually one small frame: an ask or an answer
                 fields = _unpack_header(data)
                 length = fields[1]
                 if (
@@ -157,19 +158,19 @@ class FrameReader:
             raise
 
     def discard(self) -> None:
-        """Read nothing more, and free what was kept of an unfinished frame."""
+        """Stop reading, and free the incomplete frame."""
         self._pieces.clear()
         self._head, self._unjoined = b"", None
         self.error = self.error or errors.OutOfMemory(_NO_MEMORY)
 
     def drop_payload(self) -> list[RawFrame]:
-        """Return what `feed` would have, without the payload that there was no memory for.
+        """Return the frames of the failed `feed`, the first one without its payload.
 
-        The message that the payload belongs to is there and empty: its sender learns that it
-        could not be read, and all others arrive.
+        The frame whose payload did not fit into memory has an empty one: its sender learns that
+        the message could not be read, and all other messages arrive.
 
         Returns:
-            Nothing if that is not possible; the reader stays failed then.
+            The frames; none if the reader cannot continue and stays failed.
         """
         rest, self._unjoined = self._unjoined, None
         if rest is None:
@@ -184,11 +185,11 @@ class FrameReader:
 
     def _emptied(self) -> RawFrame:
         """Return the frame that is being read, without its payload."""
-        operation, _, *others = self._fields
-        return (operation, 0, *others, b"")  # type: ignore[return-value]
+        operation, _, *fields = self._fields
+        return (operation, 0, *fields, b"")  # type: ignore[return-value]
 
     def _continue(self, data: bytes) -> list[RawFrame]:
-        """Take bytes of a frame whose header is known."""
+        """Add bytes to the current payload; return the frames that are complete."""
         size, missing = len(data), self._missing
         if size < missing:
             self._append(data, size)
@@ -207,7 +208,7 @@ class FrameReader:
         return [(*self._fields, payload), *self._cut(rest)]
 
     def _append(self, data: bytes, size: int) -> None:
-        """Keep a piece of an unfinished payload."""
+        """Add a piece to the incomplete payload."""
         pieces = self._pieces
         if size >= _DROP_SIZE:
             pieces.append(data)
@@ -219,7 +220,7 @@ class FrameReader:
             pieces.append(bytearray(data))
 
     def _cut(self, data: bytes) -> list[RawFrame]:
-        """Cut bytes that begin with a header into frames; keep the rest."""
+        """Split bytes that start with a header into frames; keep the rest."""
         frames: list[RawFrame] = []
         append = frames.append
         unpack = _unpack_header
@@ -249,11 +250,11 @@ class FrameReader:
         return frames
 
     def _fail(self, operation: int, length: int, source: bytes, another: str) -> None:
-        """Note which rule the header of a frame breaks."""
+        """Set the error for the rule that a header breaks."""
         origin = f"from node {node_id_text(source)}"
         if another and another != OURS:
             kind = errors.SpeaksTls if another == "TLS" else errors.UnknownOperation
-            self.error = kind(f"it speaks {another}, and this port plain BASP")
+            self.error = kind(f"it speaks {another}, but this port speaks plain BASP")
         elif operation >= OPERATION_COUNT:
             self.error = errors.UnknownOperation(
                 f"operation {operation} {origin} is not one of 0-{OPERATION_COUNT - 1}; "

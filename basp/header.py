@@ -1,4 +1,4 @@
-"""The 60-byte header in front of every payload.
+"""The 60-byte header before every payload.
 
 ====== ==== ================= ==================================================
 offset size field             meaning (all numbers big-endian)
@@ -6,7 +6,7 @@ offset size field             meaning (all numbers big-endian)
 0      4    operation         :class:`Operation`
 4      4    payload length    bytes after the header
 8      8    operation data    depends on the operation, see below
-16     18   source node       node that made the frame, not the last hop
+16     18   source node       node that created the frame, not the last hop
 34     18   destination node  compared with our own id; a mismatch is forwarded
 52     4    source actor      0 = anonymous
 56     4    destination actor 0 = the node itself
@@ -20,20 +20,20 @@ bits  meaning
 63    ``RESPONSE``: answers the request of the same message id
 62    ``HIGH_PRIORITY``: overtakes normal messages in the mailbox
 61-56 path epoch of the (source, destination) pair, modulo 64
-55-32 sequence number in the epoch; after its last one the next epoch follows
-31-0  message id; 0 = no answer wanted
+55-32 sequence number in the epoch; after the last one, the next epoch follows
+31-0  message id; 0 = no answer expected
 ===== ====================================================================
 
-Bits 61-32 are the *position* of a dispatch among all of its pair, whatever its priority: it
-is delivered in this order, see :mod:`callboard.basp.routing.path_order`.
+Bits 61-32 are the *position* of a dispatch among all dispatches of its pair, of any priority.
+They are delivered in this order, see :mod:`callboard.basp.routing.path_order`.
 
 A dispatch may *carry* several messages: a request to ``CARRIED``, or a response with message id
-0. Its source actor is how many they are. It takes as many positions, all of one epoch, and has
-the last of them; so accounts, reports and ends of paths count messages.
+0. Its source actor is their number. It uses as many positions, all in one epoch, and its own is
+the last of them. Thus accounts, reports and ends of paths count messages.
 
-``server_handshake`` and ``client_handshake`` carry the protocol version there,
-``down_message`` the ordinal of the exit reason, ``release_proxy_instance`` the number of
-sightings, ``drop_conn`` the reason (:class:`callboard.basp.handshake.DropReason`).
+The operation data of ``server_handshake`` and ``client_handshake`` is the protocol version, of
+``down_message`` the ordinal of the exit reason, of ``release_proxy_instance`` the number of
+sightings, and of ``drop_conn`` the reason (:class:`callboard.basp.handshake.DropReason`).
 
 Source: CAF 0.17 manual, "Binary Actor System Protocol".
 """
@@ -47,7 +47,7 @@ from callboard.basp.node_id import NO_NODE, node_id_text
 
 
 class Operation(IntEnum):
-    """What a frame asks for; 0-5 are CAF's, the rest ours."""
+    """Operations of frames; 0-5 are defined by CAF, the others by us."""
 
     SERVER_HANDSHAKE = 0
     CLIENT_HANDSHAKE = 1
@@ -87,17 +87,18 @@ CORE_ACTOR: Final = 1
 SPAWN_SERVER: Final = 2
 DIRECTORY: Final = 3
 INSPECTOR: Final = 4
-#: Serves logs, where a node has some to serve.
+#: Serves the logs of a node, if it has any.
 LOG_SERVICE: Final = 5
-#: Takes records for these logs.
+#: Appends records from other nodes to these logs.
 LOG_INTAKE: Final = 6
-#: Takes messages for entities, where a node has to do with some.
+#: Receives messages for entities, on nodes that host or use entities.
 ENTITIES: Final = 7
-#: Stands for `ENTITIES` where a dispatch carries several messages, see `count_of`.
+#: Replaces `ENTITIES` in a dispatch that carries several messages, see `count_of`.
 CARRIED: Final = 8
-#: Where a dispatch goes on to that its source has no right to; the payload says which.
+#: Replaces the destination of a dispatch for which its source lacks the right; the payload has
+#: the reason.
 NOT_PERMITTED: Final = 15
-#: Numbers below this one are reserved for parts of the node.
+#: Numbers below this one are reserved for system actors of the node.
 FIRST_ACTOR: Final = 16
 MAX_ACTOR: Final = (1 << 32) - 1
 
@@ -107,10 +108,10 @@ Fields = tuple[int, int, int, bytes, bytes, int, int]
 
 
 def count_of(data: int, source_actor: int, destination_actor: int) -> int:
-    """Return how many messages a dispatch is, by its operation data and its actors."""
+    """Return the number of messages in a dispatch, by its operation data and actors."""
     if data & MESSAGE_ID_MASK if data & RESPONSE else destination_actor != CARRIED:
         return 1
-    # No more than its epoch has had, whatever it says.
+    # At most the positions that its epoch has used, whatever the dispatch claims.
     sequence = data >> POSITION_SHIFT & SEQUENCE_COUNT - 1
     return max(1, min(source_actor, sequence + 1))
 
@@ -148,8 +149,8 @@ def check_header(fields: Fields) -> None:
     all others             any     0    0            0
     ====================== ======= ==== ============ =================
 
-    Every frame names its source node; only a server handshake, whose sender cannot know
-    whom it speaks to, has no destination node.
+    Every frame has a source node. Only a server handshake, whose sender does not know the peer
+    yet, lacks a destination node.
 
     Raises:
         MalformedFrame: names the operation, the field and its value.
@@ -159,8 +160,8 @@ def check_header(fields: Fields) -> None:
         msg = f"operation {number} is not one of 0-{OPERATION_COUNT - 1}"
         raise MalformedFrame(msg)
     operation, node = Operation(number), node_id_text(destination)
-    is_to_nobody = destination == NO_NODE
-    is_odd = is_to_nobody != (operation is Operation.SERVER_HANDSHAKE)
+    has_no_destination = destination == NO_NODE
+    is_odd = has_no_destination != (operation is Operation.SERVER_HANDSHAKE)
     is_from_actor = source_actor and operation not in _WITH_SOURCE_ACTOR
     is_to_actor = destination_actor and operation not in _WITH_DESTINATION_ACTOR
     is_release = operation is Operation.RELEASE_PROXY_INSTANCE

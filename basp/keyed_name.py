@@ -1,21 +1,21 @@
-"""What names an actor by its kind and a key in references, as entities are.
+"""The name of a keyed actor, such as an entity, in references: its kind and its key.
 
-Both stand in addresses (`basp:///TYPE/KEY`), on the wire and in databases, so all who take them
-from elsewhere look with one function whether they can be meant.
+Both occur in addresses (`basp:///TYPE/KEY`), on the wire and in databases. All code that reads
+them from outside checks them with the functions below.
 """
 
 from typing import Final
 
-#: Characters of the name of a type, and bytes of a key in UTF-8.
+#: Limits: characters of a type name, and UTF-8 bytes of a key.
 TYPE_NAME_LIMIT: Final = 128
 KEY_LIMIT: Final = 256
 
-#: What the names of the types begin with that own work queues; the queue's name follows.
+#: Prefix of the types that own work queues; the name of the queue follows.
 QUEUE_PREFIX: Final = "queue."
 
 
 def is_type_name(name: object) -> bool:
-    """Return whether a value can be the name of a type of entities."""
+    """Return whether a value is a valid name of an entity type."""
     return (
         type(name) is str
         and 0 < len(name) <= TYPE_NAME_LIMIT
@@ -26,7 +26,7 @@ def is_type_name(name: object) -> bool:
 
 
 def is_key(key: object) -> bool:
-    """Return whether a value can be the key of an entity."""
+    """Return whether a value is a valid key of an entity."""
     if type(key) is not str or "\0" in key:
         return False
     try:

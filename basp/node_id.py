@@ -1,4 +1,4 @@
-"""Node ids: 18 bytes that name one running node in the whole network.
+"""Node ids: 18 bytes that identify a running node in the whole network.
 
 ====== ==== =======================================================
 offset size meaning
@@ -22,15 +22,15 @@ NODE_ID_SIZE: Final = 18
 _HASH_SIZE: Final = 15
 _PROCESS_ID_MASK: Final = (1 << 24) - 1
 
-#: Stands for "no node yet", as the destination of a server handshake.
+#: Placeholder for an unknown node, such as the destination of a server handshake.
 NO_NODE: Final = NodeId(bytes(NODE_ID_SIZE))
 
 
 def make_node_id(machine: bytes, started_ns: int, index: int, process_id: int) -> NodeId:
-    """Make the id of a node from facts that the caller collected.
+    """Create a node id from facts that the caller has collected.
 
     Args:
-        machine: what tells this machine from others (file system UUID, MAC addresses).
+        machine: identity of the machine (file system UUID, MAC addresses).
         started_ns: start time of the process, wall clock, nanoseconds.
         index: number of the node in its process, from 0.
         process_id: operating system's process id; its low 24 bits are kept.
@@ -44,12 +44,12 @@ def make_node_id(machine: bytes, started_ns: int, index: int, process_id: int) -
             f"index {index}, process_id {process_id}"
         )
         raise InvalidNodeId(msg)
-    # Lengths are part of the text: two different sets of facts never hash the same bytes.
+    # The length is part of the text, so different facts are never hashed as the same bytes.
     facts = b"%d:%b:%d:%d:%d" % (len(machine), machine, started_ns, index, process_id)
     digest = blake2b(facts, digest_size=_HASH_SIZE, person=b"basp node id").digest()
     return NodeId(digest + (process_id & _PROCESS_ID_MASK).to_bytes(3, "big"))
 
 
 def node_id_text(node_id: bytes) -> str:
-    """Write a node id as 36 lower-case hexadecimal digits."""
+    """Return a node id as 36 lower-case hexadecimal digits."""
     return node_id.hex()

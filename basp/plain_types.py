@@ -1,9 +1,9 @@
-"""Plain classes as messages: classes that say nothing about how they travel.
+"""Plain classes as messages: classes without a declaration of their wire form.
 
-An instance travels as the name `plain:MODULE:QUALIFIED.NAME` and its attributes, if its module
-is listed on both sides. The receiver looks the class up, makes an instance without calling its
-`__init__`, and sets the attributes; `__reduce__`, `__setstate__` and `__setattr__` are never
-called. Attributes may differ from instance to instance, as in Python.
+An instance is encoded as the name `plain:MODULE:QUALIFIED.NAME` and its attributes, if its
+module is listed on both sides. The receiver looks up the class, creates an instance without
+calling `__init__`, and sets the attributes; `__reduce__`, `__setstate__` and `__setattr__` are
+never called. Instances may have different attributes, as in Python.
 """
 
 from collections.abc import Callable, Collection
@@ -19,7 +19,7 @@ FindClass = Callable[[str, str], type | None]
 
 
 class PlainType(MessageType):
-    """What the codec has to know about one plain class."""
+    """The message type of a plain class."""
 
     def __init__(self, cls: type) -> None:
         super().__init__(f"{_PREFIX}{cls.__module__}:{cls.__qualname__}", cls)
@@ -29,11 +29,11 @@ class PlainType(MessageType):
         return {**vars(value)}
 
     def names_of(self, value: object) -> tuple[str, ...]:
-        """Return the attributes that this instance has."""
+        """Return the names of the attributes of this instance."""
         return tuple(vars(value))
 
     def build(self, content: object, note_dropped: NoteDropped | None = None) -> object:
-        """Make an instance with these attributes.
+        """Create an instance with these attributes.
 
         Raises:
             MalformedPayload: the content is not a map of texts.
@@ -41,13 +41,13 @@ class PlainType(MessageType):
         if type(content) is not dict or not all(type(name) is str for name in content):
             msg = f"{self.name}: attributes must be a map with texts as keys"
             raise MalformedPayload(msg)
-        made: object = object.__new__(self.cls)
-        made.__dict__.update(content)
-        return made
+        instance: object = object.__new__(self.cls)
+        instance.__dict__.update(content)
+        return instance
 
 
 class ListedClass(MessageType):
-    """Classes themselves as values: they travel as their name, and are looked up."""
+    """Classes as values: encoded as their name, which the receiver looks up."""
 
     def __init__(self, kind: type, modules: frozenset[str], find: FindClass) -> None:
         super().__init__(_CLASS, kind)
@@ -69,27 +69,27 @@ class ListedClass(MessageType):
         """Return the class of a name.
 
         Raises:
-            UnknownMessageType: its module is not listed or not imported here, or has no such
+            UnknownMessageType: its module is not listed or not imported here, or lacks the
                 class.
         """
         if type(content) is not str:
-            msg = f"a class travels as its name, not as {type(content).__name__}"
+            msg = f"a class must be encoded as its name, not as {type(content).__name__}"
             raise MalformedPayload(msg)
         module, _, qualified = content.partition(":")
-        found = self._find(module, qualified) if module in self._modules else None
-        if found is None:
+        cls = self._find(module, qualified) if module in self._modules else None
+        if cls is None:
             msg = (
                 f"class {content[:80]!r} is not known here; import its module and list it: "
                 f"SystemBase(messages=[{module[:80]!r}])"
             )
             raise UnknownMessageType(msg)
-        return found
+        return cls
 
 
 class PlainRegistry(MessageRegistry):
     """The types of another registry, and plain classes of listed modules.
 
-    What is registered in the other one later counts, too.
+    Types that are registered in the other registry later are included, too.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class PlainRegistry(MessageRegistry):
         find: FindClass,
         surely: Collection[type] = (),
     ) -> None:
-        """Make a registry.
+        """Create a registry.
 
         Args:
             shared: the registry of declared message types.
-            modules: names of the modules whose plain classes may travel.
+            modules: names of the modules whose plain classes are allowed.
             find: returns a class by module and qualified name, without importing anything.
-            surely: plain classes that travel whether their module is listed or not.
+            surely: plain classes that are allowed even if their module is not listed.
         """
         super().__init__()
         self.by_name = shared.by_name
@@ -119,38 +119,38 @@ class PlainRegistry(MessageRegistry):
         self._surely = frozenset(surely)
 
     def type_of(self, cls: type) -> MessageType | None:
-        """Return what is known about a class, declared or plain."""
+        """Return the message type of a class, declared or plain."""
         kind = self.by_class.get(cls)
         if kind is None and issubclass(cls, type):
             return ListedClass(cls, self._modules, self._find)
-        if kind is None and self._may_travel(cls):
-            made = PlainType(cls)
-            kind = self._plain.setdefault(made.name, made)
+        if kind is None and self._is_allowed(cls):
+            plain = PlainType(cls)
+            kind = self._plain.setdefault(plain.name, plain)
         return kind
 
     def type_named(self, name: object) -> MessageType | None:
-        """Return the type of a name that no declared type has."""
+        """Return the type of a name that is not of a declared type."""
         if name == _CLASS:
             return ListedClass(type, self._modules, self._find)
         if type(name) is not str or not name.startswith(_PREFIX):
             return None
-        known = self._plain.get(name)
-        if known is not None:
-            return known
+        kind = self._plain.get(name)
+        if kind is not None:
+            return kind
         module, _, qualified = name.removeprefix(_PREFIX).partition(":")
         cls = self._find(module, qualified) if module in self._modules else None
         return None if cls is None else self.type_of(cls)
 
     def advice(self, cls: type) -> str:
-        """Say what lets a class travel."""
+        """Return advice how to allow a class."""
         if issubclass(cls, type):
             return "list the module that it names on both sides: SystemBase(messages=[…])"
         if not is_plain(cls):
             return super().advice(cls)
         return f"list its module on both sides: SystemBase(messages=[{cls.__module__!r}])"
 
-    def _may_travel(self, cls: type) -> bool:
-        """Return whether a plain class is allowed to travel."""
+    def _is_allowed(self, cls: type) -> bool:
+        """Return whether a plain class is allowed as a message."""
         return cls in self._surely or (
             cls.__module__ in self._modules
             and is_plain(cls)
@@ -159,7 +159,7 @@ class PlainRegistry(MessageRegistry):
 
 
 def is_plain(cls: object) -> bool:
-    """Return True for a class whose instances are their attributes and nothing else."""
+    """Return whether instances of a class consist only of their attributes."""
     if not isinstance(cls, type):
         return False
     maker: object = cls.__new__

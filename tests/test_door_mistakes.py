@@ -29,7 +29,7 @@ def closed(thing):
 #: What is done with a folder that holds a plain `file`, the error, and what its text says.
 LOGS = {
     "a file for a folder": (lambda at: CommitLog(at / "file"), LogError, "see its folder"),
-    "a number for a folder": (lambda at: CommitLog(5), WrongKind, "text or Path"),
+    "a number for a folder": (lambda at: CommitLog(5), WrongKind, "a str or Path"),
     "no size": (lambda at: CommitLog(at / "a", segment_bytes=-1), InvalidOption, "more than 0"),
     "no sync": (lambda at: CommitLog(at / "a", sync="now"), InvalidOption, "none, group, each"),
     "no codec": (lambda at: CommitLog(at / "a", compression="zip"), InvalidOption, "'zstd'"),
@@ -59,9 +59,9 @@ LOGS = {
     "a negative offset": (lambda at: CommitLog().read(-1), InvalidOption, "is 0"),
     "no records": (lambda at: CommitLog().readv(0, 0), InvalidOption, "at least 1"),
     "records as text": (lambda at: CommitLog().readv(0, "5"), WrongKind, "whole numbers"),
-    "a log that is missing": (lambda at: LogReader(at / "none"), LogError, "make one with"),
+    "a log that is missing": (lambda at: LogReader(at / "none"), LogError, "create one with"),
     "a file to read": (lambda at: LogReader(at / "file"), LogError, "cannot be read"),
-    "a number to read": (lambda at: LogReader(5), WrongKind, "text or Path"),
+    "a number to read": (lambda at: LogReader(5), WrongKind, "a str or Path"),
     "an address": (lambda at: LogReader("grpc://nowhere"), InvalidOption, "HOST:PORT/NAME"),
     "another scheme": (lambda at: LogReader("http://x/y"), InvalidOption, "write grpc://"),
     "a reader's name": (lambda at: CommitLog(at / "c").reader("a/b"), InvalidOption, "letters"),
@@ -97,7 +97,7 @@ FLOWS = {
         errors.InvalidAddress,
         "write basp",
     ),
-    "a number": (lambda at: FlowBroker.bind(5, print), errors.WrongArgument, "is a text"),
+    "a number": (lambda at: FlowBroker.bind(5, print), errors.WrongArgument, "must be a str"),
     "public": (lambda at: FlowBroker.bind("basp://0.0.0.0:0", print), CallboardError, "secret"),
 }
 
@@ -238,7 +238,7 @@ def test_two_writers_and_two_readers_of_one_name_are_told(tmp_path: Path):
     with CommitLog(tmp_path / "log") as log:
         with pytest.raises(LogError, match="use LogReader"):
             CommitLog(tmp_path / "log")
-        with log.reader("a"), pytest.raises(LogError, match="give another name"):
+        with log.reader("a"), pytest.raises(LogError, match="use another name"):
             log.reader("a")
 
 

@@ -570,8 +570,8 @@ def test_what_is_done_through_a_closed_node_is_told(closed, call):
         (lambda e: e.await_peer("x", 1), errors.WrongValue, r"node_id\(\)"),
         (lambda e: e.attach_master("s", "sqlit"), CallboardError, r"Backend\.SQLite"),
         (lambda e: e.attach_master(""), errors.WrongValue, "needs a name"),
-        (lambda e: e.attach_master(5), errors.WrongArgument, "is a text"),
-        (lambda e: e.attach_clone(5), errors.WrongArgument, "is a text"),
+        (lambda e: e.attach_master(5), errors.WrongArgument, "must be a text"),
+        (lambda e: e.attach_clone(5), errors.WrongArgument, "must be a text"),
     ],
 )
 def test_arguments_of_endpoints_are_told_with_what_to_pass(node, call, error, remedy):

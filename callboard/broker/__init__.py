@@ -1,6 +1,6 @@
 """Topics between endpoints: the interface of Zeek Broker's Python package, version 1.4.
 
-A program that was written for `import broker` runs with that line changed to
+A program for `import broker` works with that line changed to
 `import callboard.broker as broker`.
 """
 

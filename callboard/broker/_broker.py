@@ -1,6 +1,6 @@
-"""Names of the compiled module inside Zeek Broker's Python package, for programs that use it.
+"""Names of the compiled module in Zeek Broker's Python package, for programs that use it.
 
-Its `Data` is the base class of `broker.Data`: what items of containers are.
+Its `Data` is the base class of `broker.Data`, and the class of items in containers.
 """
 
 from callboard.broker import zeek

@@ -1,4 +1,4 @@
-"""Zeek's older name, for programs that still use it."""
+"""Zeek's former name, for programs that still use it."""
 
 import warnings
 from typing import Any
@@ -7,7 +7,7 @@ from callboard.broker import zeek
 
 
 class Event(zeek.Event):
-    """The same as `zeek.Event`; it warns where it is made."""
+    """The same as `zeek.Event`, with a deprecation warning."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         warnings.warn(

@@ -1,4 +1,4 @@
-"""The syntax of `broker.conf`: keys, values, and groups of them in braces.
+"""Parser for `broker.conf`: keys, values, and groups in braces.
 
     # comment
     broker {
@@ -7,9 +7,9 @@
     }
     broker.disable-ssl = true
 
-Keys are put together with dots: there is `broker.metrics.port` above. Values are true or false,
-numbers, text in quotes, a timespan (`500ms`), or a list of texts. Line breaks and commas
-separate, and mean nothing more. (The language is that of CAF, which Broker is made with.)
+Keys are joined with dots: the example sets `broker.metrics.port`. Values are true or false,
+numbers, quoted text, a timespan (`500ms`), or a list of texts. Line breaks and commas are only
+separators. (The language is CAF's, the library on which Broker is based.)
 """
 
 import re
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, NoReturn
 from callboard.model.errors import InvalidOption
 
 _TOKEN: Final = re.compile(
-    r"""\s+ | ,                                   # mean nothing
+    r"""\s+ | ,                                   # separators
     | (?P<comment> \#[^\n]* )
     | (?P<quoted> "(?: \\. | [^"\\\n] )*" )
     | (?P<mark> [{}\[\]=] )
@@ -29,12 +29,12 @@ _TOKEN: Final = re.compile(
 )
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
-#: Groups within each other.
+#: Nesting depth of groups.
 DEPTH_LIMIT: Final = 16
 
 
 class Entry(NamedTuple):
-    """What a file says of one key: text, or a list of texts, and the line."""
+    """The value of a key: text, or a list of texts, and the line."""
 
     value: str | tuple[str, ...]
     line: int
@@ -47,14 +47,14 @@ class _Token(NamedTuple):
 
 
 def parse_conf(text: str) -> dict[str, Entry]:
-    """Return what a file says, by whole key; what comes later replaces what came before.
+    """Return the entries of a file by full key; a later entry replaces an earlier one.
 
     Raises:
-        InvalidOption: it is no such file; the text says the line.
+        InvalidOption: a syntax error; the text contains the line.
     """
     tokens = list(_tokens(text))
     tokens.append(_Token("end", "the end", 1 + text.count("\n")))
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     groups: list[str] = []
     index = 0
     while tokens[index].kind != "end":
@@ -65,25 +65,25 @@ def parse_conf(text: str) -> dict[str, Entry]:
             continue
         if token.kind not in ("bare", "quoted"):
             _refuse(token, "a key")
-        follows = tokens[index]
-        index += follows.text == "="
+        next_token = tokens[index]
+        index += next_token.text == "="
         if tokens[index].text == "{" and tokens[index].kind == "mark":
             if len(groups) == DEPTH_LIMIT:
-                _refuse(tokens[index], f"at most {DEPTH_LIMIT} groups within each other")
+                _refuse(tokens[index], f"'}}', as at most {DEPTH_LIMIT} groups can be nested")
             groups.append(token.text)
             index += 1
-        elif follows.text != "=":
-            _refuse(follows, f"'=' or '{{' behind {token.text!r}")
+        elif next_token.text != "=":
+            _refuse(next_token, f"'=' or '{{' after {token.text!r}")
         else:
             value, index = _value(tokens, index)
-            found[".".join((*groups, token.text))] = Entry(value, token.line)
+            entries[".".join((*groups, token.text))] = Entry(value, token.line)
     if groups:
         _refuse(tokens[index], f"the '}}' of {groups[-1]!r}")
-    return found
+    return entries
 
 
 def _value(tokens: list[_Token], index: int) -> tuple[str | tuple[str, ...], int]:
-    """Return a value and the index behind it."""
+    """Return a value and the index after it."""
     token = tokens[index]
     if token.kind in ("bare", "quoted"):
         return token.text, index + 1
@@ -103,19 +103,19 @@ def _tokens(text: str) -> Iterator[_Token]:
     index, line = 0, 1
     while index < len(text):
         match = _TOKEN.match(text, index)
-        if match is None:  # only a quote that is not closed
-            _refuse(_Token("mark", text[index], line), "a text that ends in its line")
+        if match is None:  # only an unclosed quote matches nothing
+            _refuse(_Token("mark", text[index], line), "a text that ends on its line")
         index = match.end()
         kind = match.lastgroup
         if kind == "quoted":
             inner = match["quoted"][1:-1]
-            plain = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), inner)
+            plain = re.sub(r"\\(.)", lambda escape: _ESCAPES.get(escape[1], escape[1]), inner)
             yield _Token(kind, plain, line)
         elif kind in ("mark", "bare"):
             yield _Token(kind, match[kind], line)
         line += match[0].count("\n")
 
 
-def _refuse(token: _Token, wanted: str) -> NoReturn:
-    msg = f"line {token.line}: {token.text[:40]!r} where {wanted} should be"
+def _refuse(token: _Token, expected: str) -> NoReturn:
+    msg = f"line {token.line}: {token.text[:40]!r} instead of {expected}"
     raise InvalidOption(msg)

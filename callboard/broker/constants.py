@@ -1,4 +1,4 @@
-"""Names of Zeek Broker's Python package that stand for numbers."""
+"""Enumerations and constants of Zeek Broker's Python package."""
 
 import time
 from enum import Enum, IntEnum, IntFlag
@@ -8,7 +8,7 @@ from callboard.model.timespan import Timespan, Timestamp
 
 
 class APIFlags(IntFlag):
-    """How an endpoint of Broker's old interface was used; kept for programs that name it."""
+    """Modes of Broker's old interface; kept for programs that use the names."""
 
     Blocking = 1
     NonBlocking = 2
@@ -17,7 +17,7 @@ class APIFlags(IntFlag):
 
 
 class Backend(IntEnum):
-    """Where a store keeps its entries."""
+    """Storage of a store's entries."""
 
     Memory = 0
     SQLite = 1
@@ -27,7 +27,7 @@ class Backend(IntEnum):
 
 
 class Frontend(IntEnum):
-    """Which side of a store an object is."""
+    """Role of a store object."""
 
     Clone = 0
     Master = 1
@@ -36,7 +36,7 @@ class Frontend(IntEnum):
 
 
 class Version:
-    """The version of Zeek Broker whose Python interface this package has."""
+    """The version of Zeek Broker whose Python interface this package provides."""
 
     MAJOR: Final = 1
     MINOR: Final = 4
@@ -50,7 +50,7 @@ class Version:
 
     @staticmethod
     def compatible(protocol: int) -> bool:
-        """Tell whether a peer with this protocol version could be understood."""
+        """Return whether a peer with this protocol version is compatible."""
         return protocol == Version.PROTOCOL
 
 

@@ -1,7 +1,7 @@
-"""Data with containers that can be changed, as programs of Zeek Broker's package have them.
+"""Data with mutable containers, as in Zeek Broker's package.
 
-What is received holds containers that cannot be changed (see `callboard.endpoint`); these are
-copied when they become data, and when they are taken out of it.
+Received values have immutable containers (see `callboard.endpoint`). They are copied when they
+become data, and when they are read from data.
 
     numbers = broker.Vector()
     numbers.append(broker.Data(1))
@@ -18,7 +18,7 @@ from callboard.support.keywords import also_named
 
 
 class Vector(abc.MutableSequence[AnyData]):
-    """A run of values; what is put in becomes data."""
+    """A sequence of values; items are converted to data."""
 
     def __init__(self, items: abc.Iterable[Any] = ()) -> None:
         self._items = [AnyData(item) for item in items]
@@ -34,22 +34,22 @@ class Vector(abc.MutableSequence[AnyData]):
 
     @also_named(x="value")
     def append(self, value: Any) -> None:
-        """Put a value behind the others."""
+        """Append a value."""
         self._items.append(AnyData(value))
 
     @also_named(L="values")
     def extend(self, values: abc.Iterable[Any]) -> None:
-        """Put values behind the others."""
+        """Append values."""
         super().extend(values)
 
     @also_named(i="index")
     def pop(self, index: int = -1) -> AnyData:
-        """Take a value out, by default the last one."""
+        """Remove and return an item, by default the last one."""
         return super().pop(index)
 
     @also_named(x="value")
     def remove(self, value: Any) -> None:
-        """Take the first of these values out.
+        """Remove the first item with this value.
 
         Raises:
             ValueError: there is none.
@@ -58,7 +58,7 @@ class Vector(abc.MutableSequence[AnyData]):
 
     @also_named(x="value")
     def count(self, value: Any) -> int:
-        """Return how often a value is there."""
+        """Return how often a value occurs."""
         return super().count(value)
 
     def __len__(self) -> int:
@@ -69,8 +69,8 @@ class Vector(abc.MutableSequence[AnyData]):
     @overload
     def __getitem__(self, index: slice) -> "Vector": ...
     def __getitem__(self, index: int | slice) -> "AnyData | Vector":
-        found = self._items[index]
-        return Vector(found) if isinstance(found, list) else found
+        items = self._items[index]
+        return Vector(items) if isinstance(items, list) else items
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._items[index] = [*map(AnyData, value)] if type(index) is slice else AnyData(value)
@@ -90,7 +90,7 @@ class Vector(abc.MutableSequence[AnyData]):
 
 
 class Set(abc.MutableSet[AnyData]):
-    """Values without duplicates, from the smallest to the largest."""
+    """A sorted set of values."""
 
     def __init__(self, items: abc.Iterable[Any] = ()) -> None:
         self._items = {AnyData(item) for item in items}
@@ -101,16 +101,16 @@ class Set(abc.MutableSet[AnyData]):
 
     @also_named(x="value")
     def add(self, value: Any) -> None:
-        """Put a value in."""
+        """Add a value."""
         self._items.add(AnyData(value))
 
     def discard(self, value: Any) -> None:
-        """Take a value out, if it is there."""
+        """Remove a value, if present."""
         self._items.discard(AnyData(value))
 
     @also_named(x="value")
     def remove(self, value: Any) -> None:
-        """Take a value out, if it is there: as in Broker, it need not be."""
+        """Remove a value, if present: as in Broker, a missing value is not an error."""
         self.discard(value)
 
     def __contains__(self, value: object) -> bool:
@@ -127,7 +127,7 @@ class Set(abc.MutableSet[AnyData]):
 
 
 class Table(abc.MutableMapping[AnyData, AnyData]):
-    """Values by key, from the smallest key to the largest."""
+    """Values by key, sorted by key."""
 
     def __init__(self, entries: abc.Mapping[Any, Any] | None = None) -> None:
         self._entries: dict[AnyData, AnyData] = {}
@@ -158,7 +158,7 @@ class Table(abc.MutableMapping[AnyData, AnyData]):
 
 
 class Data(AnyData):
-    """A value of the data model, whose containers are taken out as copies that can be changed.
+    """A value of the data model; its containers are returned as mutable copies.
 
     Their items are of the base class, `callboard.model.data.Data`.
 
@@ -179,7 +179,7 @@ class Data(AnyData):
     @staticmethod
     @also_named(d="data")
     def to_py(data: AnyData) -> Any:
-        """Return data as a Python value, whose sets and tables can be changed."""
+        """Return data as a Python value with mutable sets and tables."""
         return AnyData.to_py(data)
 
     @also_named(x="value")
@@ -200,7 +200,7 @@ class Data(AnyData):
 
 
 class ImmutableData(Data, model.ImmutableData):
-    """Data whose Python values cannot be changed, so that they are safe to share."""
+    """Data whose Python values are immutable, and so safe to share."""
 
     __slots__ = ()
 

@@ -1,8 +1,7 @@
-"""The endpoint: publish and subscribe over peers, under the names of Zeek Broker's package.
+"""The endpoint: publish and subscribe over peers, with the interface of Zeek Broker's package.
 
-An endpoint stands on a node: one that exists (`Endpoint(node=…)`), or one of its own. Its
-links carry topics beside everything else, and its core actor is one for all endpoints of that
-node.
+An endpoint uses a node: an existing one (`Endpoint(node=…)`), or its own. The node's links
+carry topics besides all other traffic. All endpoints of a node share one core actor.
 """
 
 import copy
@@ -76,39 +75,39 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("callboard.broker")
 
-#: What endpoints of nodes speak with each other.
+#: Protocol between endpoints of nodes.
 NATIVE: Final = "native"
 
-#: Seconds between attempts to reach a peer, at most.
+#: Longest pause between attempts to reach a peer, in seconds.
 RETRY: Final = 10.0
 
-#: Seconds that `await_peer` waits by default.
+#: Default timeout of `await_peer` in seconds.
 AWAIT_PEER_LIMIT: Final = 10.0
 
 Seconds = float | datetime.timedelta
 
 
-#: Seconds that an endpoint takes at its end to send what was published.
+#: Timeout for sending published messages at the end, in seconds.
 FLUSH_LIMIT: Final = 5.0
 
-#: Stands for an argument that was not given, where None is a value.
+#: Default of an argument for which None is a value.
 ABSENT: Final = object()
 
 M = TypeVar("M")
 
 
 class Nothing:
-    """Takes messages and forgets them: what `forward` subscribes with."""
+    """A receiver that ignores messages; `forward` subscribes with it."""
 
     def take(self, items: list[Item]) -> None:
-        """Forget a run."""
+        """Ignore a run."""
 
 
 class Endpoint(Closing):
-    """A place to publish and to subscribe. All methods may be called from any thread.
+    """An endpoint, which publishes and subscribes. All methods are thread-safe.
 
-    Blocking methods have an awaitable twin with an `a` in front. Use it as a context manager,
-    or call `shutdown`.
+    Blocking methods have an awaitable twin with the prefix `a`. Use it as a context manager, or
+    call `shutdown`.
     """
 
     def __init__(
@@ -122,34 +121,34 @@ class Endpoint(Closing):
         allow_unsealed: bool = False,
         encrypt: bool = False,
     ) -> None:
-        """Make an endpoint.
+        """Create an endpoint.
 
         Args:
-            configuration: options and files of TLS.
-            node: an existing node to put topics on; by default the endpoint has its own.
-                TLS, secrets and permissions are then those of the node.
-            secret: shared secret that all peers prove; this one and those below are only for an
-                endpoint with its own node.
-            secrets: secrets by the names of those who prove them.
-            permissions: what peers may do, by patterns of their names; see `Node`.
-            allow_unsealed: link also with nodes of release 0.1, which do not seal; see `Node`.
-            encrypt: encrypt links with the secret as the key of TLS, see `Node`; then the files
-                of the configuration are not used for links.
+            configuration: options and TLS files.
+            node: an existing node; by default the endpoint has its own. TLS, secrets and
+                permissions are then those of the node.
+            secret: shared secret that all peers must prove; this and those below are only
+                for an endpoint with its own node.
+            secrets: named secrets; the name identifies the peer.
+            permissions: rights of peers, by patterns of their names; see `Node`.
+            allow_unsealed: also link with nodes of release 0.1, which do not seal; see `Node`.
+            encrypt: encrypt links with the secret as the key of TLS; see `Node`. The files of
+                the configuration are then not used for links.
 
         Raises:
-            TypeError: secrets or permissions are no such maps.
-            ValueError: a secret is empty or there twice.
+            TypeError: secrets or permissions have a wrong type.
+            ValueError: a secret is empty or a duplicate.
             TlsError: a file is missing or unusable.
-            InvalidOption: `broker.conf` or a variable of the environment means nothing.
+            InvalidOption: `broker.conf` or an environment variable is invalid.
             OSError: `broker.conf` cannot be read, or the log cannot be written.
         """
-        #: What holds, where file and environment have had their say.
-        given: object = configuration
-        if given is not None and not isinstance(given, Configuration):
+        #: The effective configuration, after the file and the environment.
+        argument: object = configuration
+        if argument is not None and not isinstance(argument, Configuration):
             msg = (
                 "Endpoint() takes a Configuration; its name is an option, metrics_endpoint_name"
             )
-            raise errors.wrong_argument(msg, given)
+            raise errors.wrong_argument(msg, argument)
         self.configuration = copy.copy(configuration or Configuration())
         options = effective_options(self.configuration.options, os.environ, Path.cwd())
         self.configuration.options = options
@@ -185,11 +184,11 @@ class Endpoint(Closing):
         if monitored_at[1] >= 0:
             self._monitoring = serve_topics(node, monitored_at, options.metrics_hosts)
         self._metric_topics = [*export_and_import(self.hub, options)]
-        #: Foreign wires by which others come, or which lead to them.
+        #: Adapters for other protocols.
         self._doors: list[Closing] = []
-        #: Peerings on wires of foreign software, by the names of these.
+        #: Peerings over other protocols, by name of the protocol.
         self._peerings: dict[str, Any] = {}
-        #: Stores that were attached; they are closed with the endpoint.
+        #: Attached stores; they are closed with the endpoint.
         self.stores: list[Store] = []
 
     def node_id(self) -> str:
@@ -198,12 +197,12 @@ class Endpoint(Closing):
 
     @property
     def name(self) -> str:
-        """What metrics and the status call this endpoint."""
+        """Name of this endpoint in metrics and the status."""
         return self.hub.name
 
     @property
     def metrics_url(self) -> str:
-        """Where metrics and the status are served, without a path; "" if they are not."""
+        """URL of metrics and the status, without a path; "" if they are not served."""
         return "" if self._monitoring is None else self._monitoring.url
 
     def __repr__(self) -> str:
@@ -217,19 +216,19 @@ class Endpoint(Closing):
         insecure: bool = False,
         wire: str = "",
     ) -> int:
-        """Accept peers on a port; returns the port, or 0 (and logs why) if that is impossible.
+        """Accept peers on a port; return the port, or 0 (and log why) if that fails.
 
         Args:
-            address: local address. The empty one is all interfaces when peers have to show
-                certificates, and otherwise only this machine.
+            address: local address. Empty: all interfaces if peers must present certificates,
+                else only this machine.
             port: TCP port; 0 picks a free one.
-            insecure: allow an address that other machines reach though peers prove nothing.
-            wire: what peers speak: `native` for endpoints of nodes; `zeek-2` for Zeek's Broker
-                2.x, `zeek-1.4` for Broker 1.4. A port has one. By default that of the
+            insecure: allow a public address although peers are not authenticated.
+            wire: protocol of the peers: `native` for endpoints of nodes; `zeek-2` for Zeek's
+                Broker 2.x, `zeek-1.4` for Broker 1.4. A port has one. By default that of the
                 options.
 
         Raises:
-            InvalidOption: there is no such wire.
+            InvalidOption: the protocol is unknown.
         """
         wire = wire or self.configuration.options.wire
         if wire != NATIVE:
@@ -247,7 +246,7 @@ class Endpoint(Closing):
             return 0
 
     def _listen_foreign(self, address: str, port: int, wire: str, *, insecure: bool) -> int:
-        """Accept peers that speak another wire."""
+        """Accept peers with another protocol."""
         options = self.configuration.options
         is_guarded = self.configuration.has_certificates and not options.disable_ssl
         host = address or ("0.0.0.0" if is_guarded else "127.0.0.1")  # noqa: S104
@@ -260,11 +259,11 @@ class Endpoint(Closing):
         return number
 
     def _peering(self, wire: str) -> Any:
-        """Return what speaks a foreign wire; made when it is first asked for.
+        """Return the adapter of a protocol, created at the first use.
 
         Raises:
-            InvalidOption: there is no such wire.
-            TlsError: a file for TLS is unusable.
+            InvalidOption: the protocol is unknown.
+            TlsError: a TLS file is unusable.
         """
         self._refuse_shut()
         if wire not in self._peerings:
@@ -273,7 +272,7 @@ class Endpoint(Closing):
                 peering = WIRES.load(wire)
             except LookupError:
                 known = ", ".join((NATIVE, *WIRES.names()))
-                msg = f"there is no wire {wire[:80]!r}; take one of {known}"
+                msg = f"there is no wire {wire[:80]!r}; use one of {known}"
                 raise InvalidOption(msg) from None
             self._peerings[wire] = peering(self.hub, BrokerTls.of(self.configuration))
             self._doors.append(self._peerings[wire])
@@ -292,33 +291,34 @@ class Endpoint(Closing):
         limits: "WebSocketLimits | None" = None,
         insecure: bool = False,
     ) -> int:
-        """Accept clients of Zeek's WebSocket JSON on a port; returns the port.
+        """Accept clients of Zeek's WebSocket JSON on a port; return the port.
 
-        Zeeks that dial out, zeek-client, zeekpy and browsers get what begins as their filter
-        says, and publish. The path is `/v1/messages/json`.
+        Zeeks that dial out, zeek-client, zeekpy and browsers receive the messages that match
+        their filter, and publish. The path is `/v1/messages/json`.
 
         Args:
-            address: local address; one that other machines reach needs `tokens`, or `tls`
-                that asks for certificates.
+            address: local address; a public one needs `tokens`, or `tls` with client
+                certificates.
             port: TCP port; 0 picks a free one.
-            tls: certificates for `wss://`; plain without.
-            tokens: tokens by the names of those who show them, in `Authorization: Bearer …`
-                or, as browsers have to, in `?token=…`.
-            permissions: what clients may publish and subscribe to, by patterns of the names
-                of their tokens or certificates; everything by default.
-            origins: web sites whose pages may connect; by default those of this machine, or
-                all where a token is needed.
-            hosts: names by which clients reach the port, beside addresses, `localhost` and the
-                name of the machine; `*` for all. Over TLS, where the certificate has shown the
-                name already, empty stands for all.
+            tls: certificates for `wss://`; without, connections are plain.
+            tokens: tokens by the names of their clients, sent in `Authorization: Bearer …` or,
+                by browsers, in `?token=…`.
+            permissions: rights of clients, by patterns of the names of their tokens or
+                certificates; by default all.
+            origins: web sites whose pages may connect; by default those of this machine, or all
+                if a token is required.
+            hosts: host names for the port, besides addresses, `localhost` and the name of the
+                machine; `*` for all. Over TLS, where the certificate has proven the name, empty
+                means all.
             limits: connections, sizes and times.
-            insecure: allow an address that other machines reach though clients prove nothing.
+            insecure: allow a public address although clients are not authenticated.
 
         Raises:
-            PublicAddress: other machines reach the address, and nothing guards it.
-            PortUnavailable: the address is not ours or the port is taken.
-            TlsError: a file for TLS is unusable.
-            InvalidOption: a token is empty, or there twice; or a package is not installed.
+            PublicAddress: other machines can reach the address, and clients are not
+                authenticated.
+            PortUnavailable: the address is not local, or the port is in use.
+            TlsError: a TLS file is unusable.
+            InvalidOption: a token is empty or a duplicate, or a package is not installed.
         """
         self._refuse_shut()
         server = _web_socket("server")(
@@ -349,31 +349,31 @@ class Endpoint(Closing):
         retry: Seconds = 0.5,
         timeout: Seconds | None = 10.0,
     ) -> "WebSocketPeer":
-        """Peer with a Zeek over its WebSocket JSON, now and whenever the connection is lost.
+        """Peer with a Zeek over its WebSocket JSON; lost connections are restored.
 
-        What is subscribed to on this node and those in reach is asked for there; what this
-        endpoint publishes goes there. Returns when Zeek has acknowledged.
+        It subscribes in Zeek to the topics of this node and of all reachable nodes, and sends
+        this endpoint's messages. It returns after Zeek's acknowledgment.
 
         Args:
-            url: `ws://HOST:PORT/v1/messages/json`, or `wss://…`; the path may be left out.
-            subscribe: the only topics that Zeek is asked for; by default those that are
-                subscribed to, as they change.
-            publish: beginnings of the topics that go to Zeek; by default all.
-            name: what this application is called there: letters, digits, `/_-.=:*@`.
-            token: is sent as `Authorization: Bearer …`.
-            tls: for `wss://`: whose certificates are taken, and our own; by default the
-                system's authorities.
-            retry: seconds between two attempts, at most.
-            timeout: seconds to wait for the acknowledgment; None returns at once and goes on
+            url: `ws://HOST:PORT/v1/messages/json`, or `wss://…`; the path is optional.
+            subscribe: the only topics to subscribe to in Zeek; by default the current
+                subscriptions.
+            publish: prefixes of the topics that are sent to Zeek; by default all.
+            name: name of this application in Zeek: letters, digits, `/_-.=:*@`.
+            token: sent as `Authorization: Bearer …`.
+            tls: for `wss://`: accepted certificates, and our own; by default the system's
+                authorities.
+            retry: longest pause between two attempts, in seconds.
+            timeout: seconds to wait for the acknowledgment; None returns at once and keeps
                 trying.
 
         Returns:
             The peer: its counters, `await_subscribed()` and `close()`.
 
         Raises:
-            NodeUnreachable: no acknowledgment came in time; the text says why.
-            InvalidOption: that is no such address or name, or a package is not installed.
-            TlsError: a file for TLS is unusable.
+            NodeUnreachable: no acknowledgment in time; the text has the reason.
+            InvalidOption: the address or name is invalid, or a package is not installed.
+            TlsError: a TLS file is unusable.
             WouldBlock: called on the thread of a running event loop.
         """
         limit = None if timeout is None else _seconds(timeout)
@@ -392,9 +392,7 @@ class Endpoint(Closing):
         )
         if limit is not None and not peer.await_subscribed(limit):
             peer.close()
-            msg = (
-                peer.reason or f"no acknowledgment came from {redacted(url)} within {limit:g} s"
-            )
+            msg = peer.reason or f"{redacted(url)} sent no acknowledgment within {limit:g} s"
             raise errors.NodeUnreachable(msg)
         self._doors.append(peer)
         return peer
@@ -412,49 +410,48 @@ class Endpoint(Closing):
         timeout: Seconds | None = 10.0,
     ) -> "WebSocketPeer":
         """Awaitable twin of `connect_web_socket`."""
-        how: dict[str, Any] = {"subscribe": subscribe, "publish": publish, "name": name}
-        how |= {"token": token, "tls": tls, "retry": retry, "timeout": timeout}
-        return await on_a_thread(self.connect_web_socket, url, **how)
+        options: dict[str, Any] = {"subscribe": subscribe, "publish": publish, "name": name}
+        options |= {"token": token, "tls": tls, "retry": retry, "timeout": timeout}
+        return await on_a_thread(self.connect_web_socket, url, **options)
 
     def hold_door(self, door: Closing) -> None:
-        """Close a door, as `callboard.zeek.ZeroMq`, when this endpoint is shut down.
+        """Close an adapter, such as `callboard.zeek.ZeroMq`, together with this endpoint.
 
         Raises:
-            NodeClosed: it was shut down.
+            NodeClosed: this endpoint was shut down.
         """
         self._refuse_shut()
         self._doors.append(door)
 
-    # --- out ---
+    # --- publishing ---
 
     def publish(self, *args: Any, topic: Any = None, data: Any = ABSENT) -> None:
         """Publish: `publish(topic, value)`, `publish(to, topic, value)`, or `publish(batch)`.
 
-        Fire and forget. Subscribers of this endpoint itself do not see it. When too much
-        waits to be sent, the calling thread is slowed down.
+        There is no confirmation. Subscribers of this endpoint itself do not receive it. If too
+        many messages wait to be sent, the call blocks.
 
         Args:
-            args: a topic and a value; or before these the `EndpointInfo` of the only
-                endpoint that shall have it; or a list of pairs of topic and value, which
-                arrive in this order.
-            topic: a topic by name.
-            data: a value by name.
+            args: a topic and a value; or in front of these the `EndpointInfo` of the only
+                receiver; or a list of pairs of topic and value, which are delivered in order.
+            topic: a topic by keyword.
+            data: a value by keyword.
 
         Raises:
-            EndpointError: no topic, or the data model has no such value.
+            EndpointError: the topic or the value is not valid.
             WouldBlock: there is no room, on the thread of a running event loop.
         """
         if len(args) == 2:
-            about, value = args
-            self.hub.publish(about if type(about) is str else topic_text(about), value)
+            name, value = args
+            self.hub.publish(name if type(name) is str else topic_text(name), value)
             return
         if data is not ABSENT:
             args = (*args, data) if topic is None else (*args, topic, data)
         match args:
-            case (EndpointInfo() as to, about, value):
-                self._publish_to(to, topic_text(about), value)
-            case (about, value):
-                self.hub.publish(topic_text(about), value)
+            case (EndpointInfo() as receiver, name, value):
+                self._publish_to(receiver, topic_text(name), value)
+            case (name, value):
+                self.hub.publish(topic_text(name), value)
             case (list() | tuple() as batch,):
                 self.publish_batch(*batch)
             case _:
@@ -468,10 +465,10 @@ class Endpoint(Closing):
         self.publish(*args, topic=topic, data=data)
 
     def publish_batch(self, *batch: tuple[str | Topic, Any]) -> None:
-        """Publish pairs of topic and value; they arrive in this order.
+        """Publish pairs of topic and value; they are delivered in order.
 
         Raises:
-            EndpointError: no topic, or the data model has no such value; nothing was sent.
+            EndpointError: a topic or a value is not valid; nothing was sent.
             WouldBlock: there is no room, on the thread of a running event loop.
         """
         self.hub.publish_batch(*[(topic_text(topic), value) for topic, value in batch])
@@ -483,29 +480,29 @@ class Endpoint(Closing):
         self.publish_batch(*batch)
 
     def publish_journal(self, journal: "Journal", topic: str | Topic) -> int:
-        """Publish the events of entities in the order of commits, until their journal ends.
+        """Publish the events of entities in commit order, until their journal ends.
 
-        An event of the entity with the key `u-17` goes to `TOPIC/u-17`, as a dict of
+        An event of the entity with the key `u-17` is published on `TOPIC/u-17`, as a dict of
         `position`, `key`, `number`, `time`, `epoch`, `kind`, `version` and `fields`. If the
-        journal has a reader, its position is stored when the events were delivered: each event
-        is published at least once, whatever ends this program.
+        journal has a reader, its position is stored after the delivery: each event is published
+        at least once, also after a crash.
 
         Args:
             journal: `node.journal(Cart, follow=True, reader="topics")`; closing it, from
                 another thread, ends this call.
-            topic: what the keys are written behind; a `/` in one is `%2F`.
+            topic: prefix of the topics; a key follows, with `/` as `%2F`.
 
         Returns:
-            How many events were published.
+            The number of published events.
 
         Raises:
-            Fenced: another journal with this reader was begun.
-            StateUnavailable: the database is away, and the journal is not followed.
+            Fenced: another journal with this reader was opened.
+            StateUnavailable: the database is unavailable, and the journal is not followed.
             WouldBlock: called on the thread of a running event loop.
         """
         self._refuse_shut()
         refuse_loop("publish_journal()", "endpoint.apublish_journal(…)")
-        from callboard.broker.journal_topics import publish_journal  # few need entities
+        from callboard.broker.journal_topics import publish_journal  # few programs need it
 
         return publish_journal(self.hub, journal, topic_text(topic))
 
@@ -514,32 +511,32 @@ class Endpoint(Closing):
         return await on_a_thread(self.publish_journal, journal, topic)
 
     def make_publisher(self, topic: str | Topic) -> Publisher:
-        """Return a publisher of one topic."""
+        """Return a publisher for one topic."""
         return self._member(Publisher(self.hub, topic_text(topic), self._forget))
 
-    # --- in ---
+    # --- subscribing ---
 
     def make_subscriber(
         self, topics: Topics, qsize: int = 20, subscriber_class: type[Subscriber] = Subscriber
     ) -> Subscriber:
-        """Return a subscriber; it takes every topic that begins with one of these.
+        """Return a subscriber to all topics with one of the prefixes.
 
         Args:
-            topics: one topic or several.
-            qsize: taken as Broker does, without effect: 262,144 messages may wait, then the
-                oldest are dropped and counted.
-            subscriber_class: a class that derives from `Subscriber`; it is made with one
-                argument, for its base class.
+            topics: one prefix or several.
+            qsize: accepted for Broker's programs, without effect: 262,144 messages may wait;
+                above that the oldest are dropped and counted.
+            subscriber_class: a subclass of `Subscriber`; it is called with one argument, for
+                its base class.
         """
         _check_size(qsize)
-        given: Any = subscriber_class
-        is_one = isinstance(given, type) and issubclass(given, Subscriber)
-        msg = "subscriber_class is Subscriber, SafeSubscriber, or a class derived from them"
-        errors.require(is_one, msg, given)
+        argument: Any = subscriber_class
+        is_subclass = isinstance(argument, type) and issubclass(argument, Subscriber)
+        msg = "subscriber_class must be Subscriber, SafeSubscriber, or a subclass"
+        errors.require(is_subclass, msg, argument)
         return self._member(subscriber_class(self._place(topics)))
 
     def make_safe_subscriber(self, topics: Topics, qsize: int = 20) -> SafeSubscriber:
-        """Return a subscriber whose values cannot be changed, which is quicker."""
+        """Return a subscriber with immutable values, which is faster."""
         _check_size(qsize)
         return self._member(SafeSubscriber(self._place(topics)))
 
@@ -548,7 +545,7 @@ class Endpoint(Closing):
         receive_statuses: bool = False,  # noqa: FBT001, FBT002
         qsize: int = 20,
     ) -> StatusSubscriber:
-        """Return a subscriber for errors, and where wanted for changes among the peers."""
+        """Return a subscriber for errors and, if selected, changes of the peers."""
         _check_size(qsize)
         discovered_first = self.configuration.options.discovered_first
         return self._member(
@@ -569,29 +566,29 @@ class Endpoint(Closing):
         limit: int = QUEUE_LIMIT,
         on_full: OnFull = "drop_oldest",
     ) -> ActorSubscription:
-        """Let an actor take every topic that begins with one of these, until it ends.
+        """Send an actor all messages on topics with one of the prefixes, until it ends.
 
-        Each value comes as a message, also what this node itself publishes. A bounded mailbox
-        that is full lets messages wait here. An actor that its supervisor starts again stays
-        subscribed. In a class, `@topic` on a handler does the same.
+        Each value becomes a message, also those that this node itself publishes. If the actor's
+        bounded mailbox is full, messages wait here. An actor stays subscribed when its
+        supervisor restarts it. In a class, `@topic` on a handler does the same.
 
         Args:
             ref: the actor, on this node or another one.
-            topics: one topic or several.
-            message: makes the message of a topic and a value; `TopicMessage` by default.
-            limit: messages that may wait while the actor has no room (and 64 MiB).
-            on_full: what happens beyond that: `drop_oldest` or `drop_newest`, which are
-                counted and told by `SubscriptionOverflow` events; `wait` also slows those
-                who publish on this node, and reads their links less often, before.
+            topics: one prefix or several.
+            message: makes the message from a topic and a value; by default `TopicMessage`.
+            limit: messages that may wait for the actor (and at most 64 MiB).
+            on_full: the action above that: `drop_oldest` or `drop_newest`, which are counted
+                and reported by `SubscriptionOverflow` events; `wait` first slows down
+                publishers on this node, and reads their links less often.
 
         Raises:
-            WrongArgument: that is no ref, no limit, or no policy.
+            WrongArgument: the ref, the limit or the policy is invalid.
             ActorDown: the actor has ended.
-            InvalidTopic: one is no topic.
+            InvalidTopic: a topic is invalid.
         """
         self._refuse_shut()
         texts = topic_texts(topics)
-        made = ActorSubscription(
+        subscription = ActorSubscription(
             self.hub,
             ref,
             texts,
@@ -600,7 +597,7 @@ class Endpoint(Closing):
             on_full=on_full,
             closed=self._forget,
         )
-        return self._member(made)
+        return self._member(subscription)
 
     def record(
         self,
@@ -612,22 +609,23 @@ class Endpoint(Closing):
         columns: bool = False,
         archive: str | Archive | None = None,
     ) -> Recording:
-        """Record every topic that begins with one of these into a log, until it is closed.
+        """Record all messages on topics with one of the prefixes in a log, until it is closed.
 
-        What this endpoint publishes itself is recorded as well. A log that exists is gone on
-        with. Publishers are slowed when they are quicker than the disk.
+        Messages of this endpoint are recorded as well. An existing log is continued. Publishers
+        that are faster than the disk are slowed down.
 
         Args:
-            topics: one topic or several.
-            folder: directory of the log, made if needed.
-            sync: what is durable when; see `CommitLog`.
-            retain: how long records are kept; for ever by default.
-            columns: whether sealed segments are kept as Parquet as well.
-            archive: where they are copied to, such as `s3://bucket/cpu`; see `CommitLog`.
+            topics: one prefix or several.
+            folder: directory of the log, created if necessary.
+            sync: durability; see `CommitLog`.
+            retain: how long records are kept; by default for ever.
+            columns: whether sealed segments are also kept as Parquet.
+            archive: target for copies of the segments, such as `s3://bucket/cpu`; see
+                `CommitLog`.
 
         Raises:
-            LogLocked: something else writes this log.
-            LogFailed: the disk refuses.
+            LogLocked: another process writes this log.
+            LogFailed: the disk fails.
             ExtraMissing: `columns` without pyarrow, or `archive` without fsspec.
             WouldBlock: called on the thread of a running event loop.
         """
@@ -653,10 +651,11 @@ class Endpoint(Closing):
         return await on_a_thread(self.record, topics, folder, sync=sync, **options)
 
     def forward(self, topics: Topics) -> None:
-        """Let messages of these topics come here though no subscriber wants them.
+        """Receive messages on these topics although no subscriber wants them.
 
-        Broker needs this at nodes between others. Here messages find their way through all
-        nodes, so what it adds is that `peer_subscriptions()` of others has the topics.
+        Broker needs this at intermediate nodes. Here messages find their way through all nodes,
+        so its only effect is that `peer_subscriptions()` of other endpoints contains the
+        topics.
         """
         self.hub.add_receiver(self._forwarded, topic_texts(topics))
 
@@ -664,21 +663,20 @@ class Endpoint(Closing):
 
     @also_named(addr="address")
     def peer(self, address: str, port: int, retry: Seconds = RETRY, *, wire: str = "") -> bool:
-        """Peer with the endpoint at an address; True when both know each other's topics.
+        """Peer with the endpoint at an address; True once both know each other's topics.
 
         Args:
             address: host name or address.
             port: TCP port.
-            retry: how many seconds may lie between two attempts (the first follow sooner).
-                With 0 there is one attempt, and no other when the peer is lost; otherwise
-                this call waits until somebody answers, or the peer is removed.
-            wire: what the peer speaks: `native` for an endpoint of a node; `zeek-2` for Zeek's
-                Broker 2.x, `zeek-1.4` for Broker 1.4. By default that of the
-                options.
+            retry: longest pause between two attempts in seconds (the first ones are shorter).
+                With 0 there is one attempt, and none when the peer is lost; otherwise this call
+                waits until the peer answers or is removed.
+            wire: protocol of the peer: `native` for an endpoint of a node; `zeek-2` for Zeek's
+                Broker 2.x, `zeek-1.4` for Broker 1.4. By default that of the options.
 
         Raises:
             WouldBlock: called on the thread of a running event loop.
-            InvalidOption: there is no such wire.
+            InvalidOption: the protocol is unknown.
         """
         return self._wait(lambda: self._peer(address, port, retry, wire), "peer")
 
@@ -693,15 +691,15 @@ class Endpoint(Closing):
     def peer_nosync(
         self, address: str, port: int, retry: Seconds = RETRY, *, wire: str = ""
     ) -> None:
-        """Peer without waiting; status subscribers tell what becomes of it."""
+        """Peer without waiting; status subscribers receive the result."""
         self._peer(address, port, retry, wire)
 
     @also_named(addr="address")
     def unpeer(self, address: str, port: int) -> bool:
-        """End the peering with an address; True when there is none any more.
+        """End the peering with an address; True once it has ended.
 
-        Status subscribers here are told `PeerRemoved`, those of the peer `PeerLost`; an
-        address that is no peer's gives an error with the code `PeerInvalid`.
+        Status subscribers here receive `PeerRemoved`, those of the peer `PeerLost`; for an
+        address without a peer they receive an error with the code `PeerInvalid`.
 
         Raises:
             WouldBlock: called on the thread of a running event loop.
@@ -718,27 +716,29 @@ class Endpoint(Closing):
         self._unpeer(address, port)
 
     def peers(self) -> list[PeerInfo]:
-        """Return the peers, and the addresses where one is still looked for."""
+        """Return the peers, and the addresses that are being dialed."""
         network = self.node.overlay
         peers = self.hub.core.peers()
         retries = {dial.address: dial.retry for dial in network.dials()}
-        found = []
+        infos = []
         for node, endpoint, address, is_introduced in peers:
             retry = 0.0 if address is None else retries.pop(address, 0.0)
-            way = PeerFlags.Outbound if network.is_dialed_here(node) else PeerFlags.Inbound
+            direction = (
+                PeerFlags.Outbound if network.is_dialed_here(node) else PeerFlags.Inbound
+            )
             status = PeerStatus.Peered if is_introduced else PeerStatus.Connected
             peer = EndpointInfo.of(endpoint, address, retry)
-            found.append(PeerInfo(peer, PeerFlags.Remote | way, status))
+            infos.append(PeerInfo(peer, PeerFlags.Remote | direction, status))
         linked = {node for node, _, _, _ in peers}
         for dial in network.dials():
             if dial.peer not in linked:
                 status = PeerStatus.Connecting if dial.peer is None else PeerStatus.Reconnecting
                 peer = EndpointInfo.of(None, dial.address, dial.retry)
-                found.append(PeerInfo(peer, PeerFlags.Remote | PeerFlags.Outbound, status))
-        return found + [_foreign_info(each) for each in network.foreign.peers()]
+                infos.append(PeerInfo(peer, PeerFlags.Remote | PeerFlags.Outbound, status))
+        return infos + [_foreign_info(peer) for peer in network.foreign.peers()]
 
     def peer_subscriptions(self) -> list[Topic]:
-        """Return the topics that endpoints in reach take, sorted, each once."""
+        """Return the subscribed topics of reachable endpoints, sorted and unique."""
         return [Topic(topic) for topic in self.hub.core.peer_topics()]
 
     @overload
@@ -748,28 +748,31 @@ class Endpoint(Closing):
         self, whom: str, callback: Callable[[bool], object], timeout: Seconds | None = None
     ) -> None: ...
     def await_peer(self, whom: str, *args: Any, **kwargs: Any) -> bool | None:
-        """Wait until an endpoint is in reach and its subscriptions have arrived here.
+        """Wait until an endpoint is reachable and its subscriptions have arrived here.
 
-        It says nothing of the other direction: for that, ask the other endpoint too.
+        It does not cover the other direction: call it at the other endpoint as well.
 
         Args:
             whom: the id of the endpoint, as `node_id()` returns it.
-            args: a callback, if the call shall not block, and seconds to wait, 10 by default.
-            kwargs: the same by name: `callback`, `timeout`.
+            args: a callback, for a call that does not block, and a timeout in seconds, 10 by
+                default.
+            kwargs: the same by keyword: `callback`, `timeout`.
 
         Returns:
-            True when the endpoint is there, False when the time is over; with a callback
-            None, and the callback is called with the one or the other, on the node's thread.
+            True once the endpoint is reachable, False after the timeout. With a callback,
+            None; the callback is then called with that value, on the node's thread.
 
         Raises:
             WouldBlock: called on the thread of a running event loop without a callback.
-            ValueError: `whom` is no id of an endpoint.
+            ValueError: `whom` is not the id of an endpoint.
         """
         callback, timeout = _callback_and_timeout(*args, **kwargs)
         if callback is None:
             return self._wait(lambda: self._until_known(whom, timeout), "await_peer")
-        told = callback
-        self._until_known(whom, timeout).add_done_callback(lambda done: told(done.result()))
+        on_result = callback
+        self._until_known(whom, timeout).add_done_callback(
+            lambda done: on_result(done.result())
+        )
         return None
 
     async def aawait_peer(self, whom: str, timeout: Seconds | None = None) -> bool:
@@ -777,7 +780,7 @@ class Endpoint(Closing):
         return await self._until_known(whom, timeout)
 
     def await_filter_entry(self, topic: str | Topic, timeout: Seconds | None = None) -> bool:
-        """Wait until some endpoint in reach takes a topic, by exactly this prefix.
+        """Wait until a reachable endpoint subscribes to exactly this prefix.
 
         Raises:
             WouldBlock: called on the thread of a running event loop.
@@ -801,24 +804,24 @@ class Endpoint(Closing):
         *,
         store_options: StoreOptions | None = None,
     ) -> Store:
-        """Make the master of a store; there is one for each name in the whole network.
+        """Create the master of a store; a name has one master in the whole network.
 
         Args:
             name: of the store.
-            backend: where its values are kept.
+            backend: storage of the values.
             options: of the backend; SQLite needs `{"path": …}`.
             store_options: times.
 
         Raises:
-            MasterExists: a node in reach has a master of this name.
+            MasterExists: a reachable node has a master of this name.
             BackendFailure: the file cannot be opened.
-            InvalidData: there is no such backend, or it has no such option.
+            InvalidData: the backend is unknown, or has no such option.
             WouldBlock: on the thread of a running event loop; await `aattach_master`.
         """
         self._refuse_shut()
         kind = _kind(backend)
-        made = attach_master(self.hub, name, kind, options, store_options=store_options)
-        return self._hold(made)
+        store = attach_master(self.hub, name, kind, options, store_options=store_options)
+        return self._hold(store)
 
     async def aattach_master(
         self,
@@ -831,11 +834,11 @@ class Endpoint(Closing):
         """Awaitable twin of `attach_master`."""
         self._refuse_shut()
         kind = _kind(backend)
-        made = await aattach_master(self.hub, name, kind, options, store_options=store_options)
-        return self._hold(made)
+        store = await aattach_master(self.hub, name, kind, options, store_options=store_options)
+        return self._hold(store)
 
     def attach_clone(self, name: str, *, store_options: CloneOptions | None = None) -> Store:
-        """Make a clone of a store, whose master may come later; returns at once."""
+        """Create a clone of a store, whose master may appear later; return at once."""
         self._refuse_shut()
         return self._hold(attach_clone(self.hub, name, store_options=store_options))
 
@@ -845,10 +848,10 @@ class Endpoint(Closing):
     def shutdown(self) -> None:
         """Send waiting messages, close subscribers and publishers, and end. Idempotent.
 
-        A node that was given to the endpoint goes on.
+        A node that was passed to the endpoint stays open.
 
         Raises:
-            WouldBlock: called on the thread of a running event loop; nothing was ended.
+            WouldBlock: called on the thread of a running event loop; nothing was closed.
         """
         if self._is_shut:
             return
@@ -875,10 +878,10 @@ class Endpoint(Closing):
         await on_a_thread(self.shutdown)
 
     def close(self) -> None:
-        """Shut down: the name that all else which is closed has for it."""
+        """Shut down, under the usual name."""
         self.shutdown()
 
-    # --- inside ---
+    # --- internal ---
 
     def _wait(self, begin: Callable[[], Future[bool]], name: str) -> bool:
         refuse_loop(f"{name}()", f"endpoint.a{name}(…)")
@@ -886,33 +889,33 @@ class Endpoint(Closing):
 
     def _peer(self, address: str, port: int, retry: Seconds, wire: str) -> Future[bool]:
         self._refuse_shut()
-        where, limit = checked_endpoint(address, port), _seconds(retry)
+        remote, limit = checked_endpoint(address, port), _seconds(retry)
         wire = wire or self.configuration.options.wire
         if wire == NATIVE:
-            return self.hub.peer(where, limit)
-        done: Future[bool] = self._peering(wire).peer(where, limit)
+            return self.hub.peer(remote, limit)
+        done: Future[bool] = self._peering(wire).peer(remote, limit)
         return self.node.context.shutdown.guard(done)
 
     def _unpeer(self, address: str, port: int) -> Future[bool]:
-        where = checked_endpoint(address, port)
+        remote = checked_endpoint(address, port)
         for peering in self._peerings.values():
-            done: Future[bool] | None = peering.unpeer(where)
+            done: Future[bool] | None = peering.unpeer(remote)
             if done is not None:
                 return self.node.context.shutdown.guard(done)
-        return self.hub.unpeer(where)
+        return self.hub.unpeer(remote)
 
     def _until_known(self, whom: str, timeout: Seconds | None) -> Future[bool]:
         self._refuse_shut()
         try:
             endpoint = uuid.UUID(str(whom)).bytes
         except ValueError:
-            msg = f"{str(whom)[:80]!r} is no id of an endpoint, as its node_id() returns it"
+            msg = f"{str(whom)[:80]!r} is not an endpoint's id; pass the value of its node_id()"
             raise errors.WrongValue(msg) from None
         limit = _seconds(timeout, AWAIT_PEER_LIMIT)
         foreign = self.node.overlay.foreign
 
         def is_known(core: Core) -> bool:
-            is_peer = any(each.endpoint == endpoint for each in foreign.peers())
+            is_peer = any(peer.endpoint == endpoint for peer in foreign.peers())
             return is_peer or core.node_of(endpoint) is not None
 
         return self.hub.until(is_known, limit)
@@ -925,19 +928,19 @@ class Endpoint(Closing):
         return self.hub.until(lambda core: text in core.peer_topics(), limit)
 
     def _hold(self, store: Store) -> Store:
-        self.stores = [one for one in self.stores if not one.is_closed]
+        self.stores = [attached for attached in self.stores if not attached.is_closed]
         self.stores.append(store)
         return store
 
-    def _publish_to(self, to: EndpointInfo, topic: str, value: Any) -> None:
-        is_own = to.node_id() == self.node_id()
-        endpoint = uuid.UUID(to.node_id()).bytes
+    def _publish_to(self, receiver: EndpointInfo, topic: str, value: Any) -> None:
+        is_own = receiver.node_id() == self.node_id()
+        endpoint = uuid.UUID(receiver.node_id()).bytes
         node = self.node.node_id if is_own else self.hub.core.node_of(endpoint)
         foreign = self._peerings.values() if node is None else ()
-        if any(each.publish_to(endpoint, topic, value) for each in foreign):
+        if any(peering.publish_to(endpoint, topic, value) for peering in foreign):
             return
         if node is None:
-            log.info("endpoint %s is not in reach: a message for it was dropped", to)
+            log.info("endpoint %s is not reachable; a message to it was dropped", receiver)
         else:
             self.hub.send_to(node, [(topic, value)])
 
@@ -954,17 +957,17 @@ class Endpoint(Closing):
         return SubscriberPlace(self.hub, topic_texts(topics), self._forget)
 
     def _forget(self, member: Any) -> None:
-        for known in (self._members, self.hub.subscribers, self.hub.publishers):
-            known.discard(member)
+        for members in (self._members, self.hub.subscribers, self.hub.publishers):
+            members.discard(member)
 
     def _publish_nowhere(self, *_: Any, **_named: Any) -> None:
-        """Tell in the log that nobody gets what is published."""
-        text = f"endpoint {self.node_id()} was shut down: nobody gets what it publishes"
-        self.hub.runtime.warn_once(self, f"{text}; make another one")
+        """Log that published messages are dropped."""
+        text = f"endpoint {self.node_id()} was shut down: its messages are dropped"
+        self.hub.runtime.warn_once(self, f"{text}; create a new one")
 
     def _refuse_shut(self) -> None:
         if self._is_shut:
-            msg = f"endpoint {self.node_id()} was shut down; make another one"
+            msg = f"endpoint {self.node_id()} was shut down; create a new one"
             raise errors.NodeClosed(msg)
 
 
@@ -981,31 +984,31 @@ def _web_socket(name: str) -> Any:
         raise InvalidOption(msg) from cause
 
 
-def _foreign_info(found: ForeignPeer) -> PeerInfo:
-    """Return a peer on a foreign wire as `peers()` shows it."""
-    endpoint = found.endpoint
-    if endpoint is None and found.is_linked:
-        endpoint = foreign_id(found.wire, found.address)
-    peer = EndpointInfo.of(endpoint, found.address, found.retry, found.wire)
-    way = PeerFlags.Outbound if found.is_dialed else PeerFlags.Inbound
-    status = PeerStatus.Peered if found.is_linked else PeerStatus.Connecting
-    return PeerInfo(peer, PeerFlags.Remote | way, status)
+def _foreign_info(foreign: ForeignPeer) -> PeerInfo:
+    """Return a peer of another protocol in the form of `peers()`."""
+    endpoint = foreign.endpoint
+    if endpoint is None and foreign.is_linked:
+        endpoint = foreign_id(foreign.wire, foreign.address)
+    peer = EndpointInfo.of(endpoint, foreign.address, foreign.retry, foreign.wire)
+    direction = PeerFlags.Outbound if foreign.is_dialed else PeerFlags.Inbound
+    status = PeerStatus.Peered if foreign.is_linked else PeerStatus.Connecting
+    return PeerInfo(peer, PeerFlags.Remote | direction, status)
 
 
 def _check_size(qsize: int) -> None:
     if type(qsize) is not int or qsize < 0:
-        msg = f"qsize is a number of messages, not {qsize!r}"
+        msg = f"qsize must be a number of messages, not {qsize!r}"
         raise errors.WrongArgument(msg)
 
 
 def _seconds(value: Seconds | None, default: float = 0.0) -> float:
     if value is None:
         return default
-    given: Any = value.total_seconds() if isinstance(value, datetime.timedelta) else value
-    given = float(given) if isinstance(given, str) else given
-    time = 0.0 if given != given else seconds(given)  # as NaN alone is
-    if not given >= 0.0:
-        msg = f"a time of {value!r} s is negative, or no number"
+    number: Any = value.total_seconds() if isinstance(value, datetime.timedelta) else value
+    number = float(number) if isinstance(number, str) else number
+    time = 0.0 if number != number else seconds(number)  # only NaN differs from itself
+    if not number >= 0.0:
+        msg = f"a time of {value!r} s is negative, or not a number"
         raise errors.InvalidSeconds(msg)
     return time
 
@@ -1026,6 +1029,6 @@ def _kind(backend: Backend) -> StoreBackend:
     except ValueError:
         name = getattr(backend, "name", backend)
     if name not in StoreBackend.__members__:
-        msg = f"there is no backend {name!r:.80}; take Backend.Memory or Backend.SQLite"
+        msg = f"there is no backend {name!r:.80}; use Backend.Memory or Backend.SQLite"
         raise InvalidData(msg)
     return StoreBackend[str(name)]

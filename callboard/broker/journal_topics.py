@@ -1,4 +1,4 @@
-"""Journals of entities as topics."""
+"""Publication of entity journals on topics."""
 
 import time
 from contextlib import suppress
@@ -12,18 +12,18 @@ from callboard.entity.state.interface import StoredEvent
 from callboard.kernel.errors import CallboardError
 from callboard.lease.errors import OutcomeUnknown, StateUnavailable
 
-#: Seconds that other nodes may take to say that they have what was published, and between
-#: looks for that; they report ten times a second.
+#: Timeout for other nodes' confirmations, and interval of the checks, in seconds; nodes confirm
+#: ten times per second.
 DELIVERY_LIMIT: Final = 10.0
 _LOOK: Final = 0.01
 
 
 def publish_journal(hub: Hub, journal: Journal, topic: str) -> int:
-    """Publish the events of a journal until it ends; returns how many.
+    """Publish the events of a journal until it ends; return their number.
 
     Raises:
-        Fenced: another journal with this reader was begun.
-        StateUnavailable: the database is away, and the journal is not followed.
+        Fenced: another journal with this reader was opened.
+        StateUnavailable: the database is unavailable, and the journal is not followed.
     """
     count = 0
     while events := journal.next_stored():
@@ -33,13 +33,13 @@ def publish_journal(hub: Hub, journal: Journal, topic: str) -> int:
         )
         count += len(events)
         if journal.has_reader and _are_delivered(hub, lost):
-            with suppress(StateUnavailable, OutcomeUnknown):  # later positions are stored
+            with suppress(StateUnavailable, OutcomeUnknown):  # a later position will be stored
                 journal.done()
     return count
 
 
 def _data(event: StoredEvent) -> dict[str, Any]:
-    """Return what is published of an event."""
+    """Return the published value of an event."""
     raw = raw_event(event)
     return {
         "position": event.position,
@@ -54,31 +54,35 @@ def _data(event: StoredEvent) -> dict[str, Any]:
 
 
 def _lost(hub: Hub) -> int:
-    """Return how many messages to other nodes were lost so far."""
+    """Return the number of messages to other nodes lost so far."""
     return sum(account.lost for account in hub.node.accounts().values())
 
 
 def _are_delivered(hub: Hub, lost: int) -> bool:
-    """Wait until what was published has come to all other nodes that subscribe.
+    """Wait until all other subscribing nodes have the published messages.
 
     Args:
-        hub: that published.
-        lost: how many messages were lost before that.
+        hub: the publisher.
+        lost: number of lost messages before the publication.
 
     Returns:
-        False if some of it was lost, or is still on its way: then it is published again by
-        the next run.
+        False if some were lost, or are not confirmed yet; the next run then publishes them
+            again.
     """
     try:
-        hub.receivers_of("").result(DELIVERY_LIMIT)  # behind all that was published
+        hub.receivers_of("").result(DELIVERY_LIMIT)  # queued after all published messages
     except CallboardError:
         return False
-    before = hub.node.accounts()
+    accounts_before = hub.node.accounts()
     deadline = time.monotonic() + DELIVERY_LIMIT
     while time.monotonic() < deadline:
-        now = hub.node.accounts()
-        pairs = [(now[node], sent) for node, sent in before.items() if node in now]
-        if all(each.confirmed + each.lost >= sent.sent for each, sent in pairs):
+        accounts_now = hub.node.accounts()
+        pairs = [
+            (accounts_now[node], earlier)
+            for node, earlier in accounts_before.items()
+            if node in accounts_now
+        ]
+        if all(account.confirmed + account.lost >= earlier.sent for account, earlier in pairs):
             return _lost(hub) == lost
         time.sleep(_LOOK)
     return False

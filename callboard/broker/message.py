@@ -1,12 +1,12 @@
-"""The class from which programs of older Broker versions derived their messages."""
+"""Base class of messages in programs for older Broker versions."""
 
 from typing import Any
 
 
 class Message:
-    """Something that turns itself into data: derive from it and write `to_broker`."""
+    """A value that converts itself to data; subclasses define `to_broker`."""
 
     def to_broker(self) -> Any:
         """Return the data."""
-        msg = f"{type(self).__name__} derives from Message and has no to_broker()"
+        msg = f"{type(self).__name__} must define to_broker()"
         raise NotImplementedError(msg)

@@ -1,11 +1,11 @@
-"""Metrics on topics: endpoints publish theirs, and one of them shows those of all.
+"""Metrics on topics: endpoints publish their metrics, and one of them serves all of them.
 
-What is published under `metrics_export_topic` is
+A message on `metrics_export_topic` is
 
     (name of the endpoint, time, ((metric, kind, help text, ((labels, value), …)), …))
 
-with `counter` or `gauge` as the kind and the labels as a table of texts. An endpoint that takes
-such topics (`metrics_import_topics`) shows what came last from each name beside its own.
+with `counter` or `gauge` as the kind and the labels as a table of texts. An endpoint with
+`metrics_import_topics` serves the last message of each name besides its own metrics.
 """
 
 import datetime
@@ -20,24 +20,24 @@ from callboard.endpoint.monitoring import topic_metrics
 from callboard.figures import PROCESS_SOURCES, Metric
 from callboard.kernel.wire import Timer
 
-#: Seconds after which what an endpoint told of itself is shown no more.
+#: Age in seconds after which another endpoint's metrics are dropped.
 STALE_AFTER: Final = 60.0
 
-#: Endpoints whose metrics are kept; what others tell is dropped then.
+#: Endpoints whose metrics are kept; those of further endpoints are refused.
 NAMES_LIMIT: Final = 4096
 
 _KINDS: Final = ("counter", "gauge")
 
 
 class MetricExporter:
-    """Publishes the metrics of a hub again and again."""
+    """Publishes the metrics of a hub periodically."""
 
     def __init__(self, hub: Hub, options: BrokerOptions) -> None:
-        """Begin.
+        """Start to publish.
 
         Args:
-            hub: whose metrics.
-            options: where, how often, and which.
+            hub: the hub.
+            options: topic, interval and selection.
         """
         self._hub = hub
         self._topic = checked_topic(options.metrics_export_topic)
@@ -49,7 +49,7 @@ class MetricExporter:
         self._runtime.post(self._export)
 
     def close(self) -> None:
-        """Publish no more. Idempotent."""
+        """Stop publishing. Idempotent."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -58,51 +58,58 @@ class MetricExporter:
         if self._is_closed:
             return
         self._timer = self._runtime.call_later(self._interval, self._export)
-        process = (one for source in tuple(PROCESS_SOURCES) for one in source())
+        process = (metric for source in tuple(PROCESS_SOURCES) for metric in source())
         every = (*topic_metrics(self._hub), *process)
-        own = (one for one in every if one.name.startswith(self._prefixes))
+        own = (metric for metric in every if metric.name.startswith(self._prefixes))
         rows = []
-        for one in own:
-            samples = [[dict(labels), value] for labels, value in one.samples]
-            rows.append([one.name, one.kind, one.text, samples])
+        for metric in own:
+            samples = [[dict(labels), value] for labels, value in metric.samples]
+            rows.append([metric.name, metric.kind, metric.text, samples])
         now = datetime.datetime.now(datetime.UTC)
         self._hub.publish(self._topic, [self._hub.name, now, rows])
 
 
 class MetricImporter:
-    """Keeps what endpoints published of themselves; a receiver of a hub."""
+    """Keeps the published metrics of endpoints; a receiver of a hub."""
 
     def __init__(self, hub: Hub, topics: tuple[str, ...]) -> None:
-        """Begin to take these topics."""
-        #: Messages that were no metrics, or too many.
+        """Subscribe to the topics."""
+        #: Messages that are not metrics, or exceed the limit.
         self.refused = 0
         self._hub = hub
         self._now = hub.node.context.now
-        self._kept: dict[str, tuple[float, list[Metric]]] = {}
+        self._by_name: dict[str, tuple[float, list[Metric]]] = {}
         hub.add_receiver(self, topics)
         hub.metric_sources.append(self.metrics)
 
     def take(self, items: list[Item]) -> None:
-        """Take what others tell; on the node's thread."""
+        """Store received metrics; on the node's thread."""
         now = self._now()
         for _, value in items:
-            found = _read(value)
-            if found is None or (found[0] not in self._kept and len(self._kept) >= NAMES_LIMIT):
+            message = _read(value)
+            if message is None or (
+                message[0] not in self._by_name and len(self._by_name) >= NAMES_LIMIT
+            ):
                 self.refused += 1
             else:
-                self._kept[found[0]] = (now, found[1])
+                self._by_name[message[0]] = (now, message[1])
 
     def metrics(self) -> list[Metric]:
-        """Return what was told lately; from any thread."""
+        """Return recent metrics; from any thread."""
         oldest = self._now() - STALE_AFTER
-        kept = list(self._kept.items())
-        for name, (at, _) in kept:
-            if at < oldest:
-                self._kept.pop(name, None)
-        return [metric for _, (at, metrics) in kept if at >= oldest for metric in metrics]
+        entries = list(self._by_name.items())
+        for name, (timestamp, _) in entries:
+            if timestamp < oldest:
+                self._by_name.pop(name, None)
+        return [
+            metric
+            for _, (timestamp, metrics) in entries
+            if timestamp >= oldest
+            for metric in metrics
+        ]
 
     def close(self) -> None:
-        """Take and show nothing any more."""
+        """Unsubscribe and stop serving the metrics."""
         self._hub.remove_receiver(self)
         self._hub.metric_sources.remove(self.metrics)
 
@@ -110,7 +117,7 @@ class MetricImporter:
 def export_and_import(
     hub: Hub, options: BrokerOptions
 ) -> Iterator[MetricExporter | MetricImporter]:
-    """Begin what the options want; what it returns is to be closed."""
+    """Start the exporter and importer of the options; the caller closes them."""
     if options.metrics_export_topic:
         yield MetricExporter(hub, options)
     if options.metrics_import_topics:
@@ -118,7 +125,7 @@ def export_and_import(
 
 
 def _read(value: Any) -> tuple[str, list[Metric]] | None:
-    """Return the name and the metrics of a message; None if it is none."""
+    """Return the name and the metrics in a message; None if it is invalid."""
     try:
         name, _, rows = value
         metrics = [_metric(*row) for row in rows]
@@ -132,10 +139,10 @@ def _metric(name: Any, kind: Any, text: Any, samples: Iterable[Any]) -> Metric:
         isinstance(name, str) and name.isidentifier() and name.isascii()
     ):
         raise ValueError
-    read = []
+    parsed = []
     for labels, value in samples:
-        pairs = tuple((str(label), str(said)) for label, said in labels.items())
+        pairs = tuple((str(label), str(label_value)) for label, label_value in labels.items())
         if not all(label.isidentifier() and label.isascii() for label, _ in pairs):
             raise ValueError
-        read.append((pairs, float(value)))
-    return Metric(name, kind, str(text), read)
+        parsed.append((pairs, float(value)))
+    return Metric(name, kind, str(text), parsed)

@@ -1,4 +1,4 @@
-"""How others see an endpoint: its metrics for Prometheus, its status as JSON, and over HTTP."""
+"""Monitoring of an endpoint: metrics for Prometheus, and the status as JSON."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,23 +9,25 @@ from callboard.figures import Metric, exposition
 
 
 def metrics_of(endpoint: Endpoint) -> list[Metric]:
-    """Return the metrics of an endpoint, and those that it imports."""
+    """Return the metrics of an endpoint, including imported ones."""
     return monitoring.all_metrics(endpoint.hub)
 
 
 def metrics_text(endpoint: Endpoint, prefixes: Sequence[str] = ()) -> str:
-    """Return them in Prometheus's text format.
+    """Return the metrics in Prometheus's text format.
 
     Args:
-        endpoint: whose.
-        prefixes: only metrics whose names begin so; all by default.
+        endpoint: the endpoint.
+        prefixes: only metrics whose names have one of these prefixes; by default all.
     """
-    wanted = tuple(prefixes) or ("",)
-    return exposition(one for one in metrics_of(endpoint) if one.name.startswith(wanted))
+    name_prefixes = tuple(prefixes) or ("",)
+    return exposition(
+        metric for metric in metrics_of(endpoint) if metric.name.startswith(name_prefixes)
+    )
 
 
 def status_of(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the status: Broker's keys, plain values. See `callboard.endpoint.monitoring`."""
+    """Return the status with Broker's keys. See `callboard.endpoint.monitoring`."""
     return monitoring.status_of(endpoint.hub)
 
 

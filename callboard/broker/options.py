@@ -1,9 +1,9 @@
-"""How an endpoint is set up: options, the files of TLS, `broker.conf` and the environment.
+"""Configuration of an endpoint: options, TLS files, `broker.conf` and the environment.
 
-The file in the current folder stands above what the program set, and the environment above
-both, as in Broker: an operator can change a program that was built by another person. Which
-keys and variables there are stands in `_KEYS`, and for users in the page on topics. A timespan
-is written `500ms` or `2s`; lists have commas between their texts in the environment.
+The file in the current folder overrides the program's settings, and the environment overrides
+both, as in Broker: an operator can change a program that another person wrote. `_KEYS` lists
+the keys and variables; the page on topics describes them. A timespan is written `500ms` or
+`2s`; lists in the environment are separated by commas.
 """
 
 import copy
@@ -21,10 +21,10 @@ from callboard.support.named_file import read_named
 
 log = logging.getLogger("callboard.broker")
 
-#: Links that a message may cross, as in Broker 1.4.
+#: Most links that a message may cross, as in Broker 1.4.
 TTL: Final = 20
 
-#: Seconds between two messages with metrics, at least: each holds all of them.
+#: Shortest interval of messages with metrics, in seconds: each message contains all metrics.
 SHORTEST_EXPORT: Final = 0.01
 
 VERBOSITIES: Final = {
@@ -51,68 +51,71 @@ _ALLOWED: Final[dict[str, range | tuple[str, ...]]] = {
 
 
 class _Typed:
-    """Refuses unknown attributes and values of another type when they are set."""
+    """Base class that refuses unknown attributes and values of a wrong type."""
 
     _types: ClassVar[Mapping[str, type]] = {}
 
     def __init_subclass__(cls) -> None:
-        """Take the options and their types from the annotations."""
+        """Read the options and their types from the annotations."""
         hints: dict[str, Any] = inspect.get_annotations(cls)
         cls._types = {name: get_origin(hint) or hint for name, hint in hints.items()}
 
     def __setattr__(self, name: str, value: Any) -> None:
         kind = self._types.get(name)
         if kind is None:
-            known = ", ".join(self._types)
-            msg = f"{type(self).__name__} has no option {name!r}; it has {known}"
+            names = ", ".join(self._types)
+            msg = f"{type(self).__name__} has no option {name!r}; use one of {names}"
             raise AttributeError(msg)
         if type(value) is not kind:
-            msg = f"{type(self).__name__}.{name} is {kind.__name__}, not {value!r}"
+            msg = f"{type(self).__name__}.{name} must be {kind.__name__}, not {value!r}"
             raise InvalidOption(msg)
         if isinstance(value, float) and not value >= SHORTEST_EXPORT:
-            msg = f"{type(self).__name__}.{name} is at least {SHORTEST_EXPORT:g} s, not {value}"
+            label = f"{type(self).__name__}.{name}"
+            msg = f"{label} must be at least {SHORTEST_EXPORT:g} s, not {value}"
             raise InvalidOption(msg)
         allowed = _ALLOWED.get(name)
         if allowed is not None and value not in allowed:
-            shown = (
+            choices = (
                 f"{allowed[0]} to {allowed[-1]}"
                 if isinstance(allowed, range)
                 else ", ".join(allowed)
             )
-            msg = f"{type(self).__name__}.{name} is one of {shown}, not {value!r}"
+            msg = f"{type(self).__name__}.{name} must be one of {choices}, not {value!r}"
             raise InvalidOption(msg)
         super().__setattr__(name, value)
 
 
 class BrokerOptions(_Typed):
-    """How an endpoint takes part in topics.
+    """Options of an endpoint.
 
     Attributes:
-        disable_ssl: links are not encrypted. By default they are, also without certificates.
-        forward: whether messages between others may pass through this endpoint.
+        disable_ssl: do not encrypt links. By default they are encrypted, also without
+            certificates.
+        forward: whether messages between other endpoints may pass through this one.
         ttl: links that a message of this endpoint may cross.
-        ignore_broker_conf: neither `broker.conf` nor the environment changes anything.
-        use_real_time: the time of stores is the clock's; a simulation has its own.
-        peer_buffer_size: messages that may wait for a peer which does not read.
-        peer_overflow_policy: what happens then: `disconnect`, `drop_newest`, `drop_oldest`.
-        metrics_port: where metrics and the status are served over HTTP; 0 picks a port, and
-            with -1 they are not served.
-        metrics_address: the local address of that port; whoever reaches it may ask.
-        metrics_hosts: names by which that port is reached, beside addresses, `localhost` and
-            the name of the machine; `*` for all.
-        metrics_endpoint_name: what both call this endpoint; by default the name of its node.
-        metrics_export_topic: where the metrics are published as well; "" for nowhere.
+        ignore_broker_conf: ignore `broker.conf` and the environment.
+        use_real_time: stores use the clock's time; a simulation has its own.
+        peer_buffer_size: messages that may wait for a peer that does not read.
+        peer_overflow_policy: the action above that: `disconnect`, `drop_newest`, `drop_oldest`.
+        metrics_port: port for metrics and the status over HTTP; 0 picks a free port, and -1
+            turns it off.
+        metrics_address: local address of that port; its clients are not authenticated.
+        metrics_hosts: host names for that port, besides addresses, `localhost` and the name of
+            the machine; `*` for all.
+        metrics_endpoint_name: name of this endpoint in both; by default that of its node.
+        metrics_export_topic: topic on which the metrics are also published; "" for none.
         metrics_export_interval: seconds between two such messages.
-        metrics_export_prefixes: only metrics whose names begin so; () for all.
-        metrics_import_topics: topics of others' metrics, which are shown beside our own.
-        discovered_first: a direct peering is told as in Broker 2, `EndpointDiscovered` and then
-            `PeerAdded`. By default, as in Broker 1.4, only endpoints behind others are
+        metrics_export_prefixes: only metrics whose names have one of these prefixes; () for
+            all.
+        metrics_import_topics: topics with metrics of other endpoints, to be served as well.
+        discovered_first: report a direct peering as in Broker 2, with `EndpointDiscovered`
+            before `PeerAdded`. By default, as in Broker 1.4, only indirect endpoints are
             discovered.
-        console_verbosity: what is logged to standard error, one of `VERBOSITIES`; "" leaves
-            logging as it is.
+        console_verbosity: level of the log on standard error, one of `VERBOSITIES`; "" leaves
+            logging unchanged.
         file_verbosity: the same for the file `broker.log` in the current folder.
-        wire: what `peer` and `listen` speak that do not say so: `native` with endpoints of
-            nodes, or the wire of a Zeek, as `zeek-2`.
+        wire: default protocol of `peer` and `listen`: `native` for endpoints of nodes, or a
+            protocol of Zeek, such as `zeek-2`.
     """
 
     disable_ssl: bool = False
@@ -137,22 +140,22 @@ class BrokerOptions(_Typed):
 
     @property
     def disable_forwarding(self) -> bool:
-        """The opposite of `forward`, as Broker 2 has it."""
+        """The opposite of `forward`, as in Broker 2."""
         return not self.forward
 
 
 class Configuration(_Typed):
-    """Options, and the files of TLS (PEM format).
+    """Options, and the TLS files (PEM format).
 
     Attributes:
         options: the options of the endpoint.
-        openssl_certificate: our own certificate, with those between it and the authority.
+        openssl_certificate: our certificate, and those between it and the authority.
         openssl_key: its private key.
         openssl_passphrase: the password of that key.
-        openssl_cafile: certificates of those who may sign a peer's.
-        openssl_capath: a folder with such certificates, named as OpenSSL wants it.
+        openssl_cafile: certificates of the authorities that may sign a peer's certificate.
+        openssl_capath: a folder with such certificates, named as required by OpenSSL.
         openssl_crlfile: revocation lists of all of these; Broker has no such option.
-        max_threads: taken for programs that set it, without effect: a node brings threads as
+        max_threads: accepted for programs that set it, without effect: a node starts threads as
             handlers need them.
     """
 
@@ -170,15 +173,15 @@ class Configuration(_Typed):
 
     @property
     def has_certificates(self) -> bool:
-        """Whether peers have to show who they are."""
+        """Whether peers must present a certificate."""
         return bool(self.openssl_cafile or self.openssl_capath)
 
 
 def set_up_logging(options: BrokerOptions) -> None:
-    """Log as options want it; what is logged already goes on.
+    """Set up logging by the options; existing log handlers are kept.
 
     Raises:
-        InvalidOption: a verbosity that is not known.
+        InvalidOption: a verbosity is unknown.
         OSError: the file cannot be written.
     """
     for name, make in _LOGS.items():
@@ -186,7 +189,7 @@ def set_up_logging(options: BrokerOptions) -> None:
         if not text:
             continue
         if text not in VERBOSITIES:
-            msg = f"{name}={text!r} is no verbosity; choose one of {', '.join(VERBOSITIES)}"
+            msg = f"{name}={text!r} is not a verbosity; use one of {', '.join(VERBOSITIES)}"
             raise InvalidOption(msg)
         level = VERBOSITIES[text]
         root = logging.getLogger("callboard")
@@ -210,7 +213,7 @@ _LOGS: Final[dict[str, Callable[[], logging.Handler]]] = {
 
 FILE_NAME: Final = "broker.conf"
 
-#: Bytes of the file: what is larger is another one.
+#: Largest `broker.conf` in bytes; a larger file is not one.
 FILE_LIMIT: Final = 1 << 20
 
 
@@ -247,77 +250,79 @@ _OPPOSITE: Final = "broker.disable-forwarding"
 def effective_options(
     options: BrokerOptions, environment: Mapping[str, str], folder: Path
 ) -> BrokerOptions:
-    """Return the options that hold; a copy, where the program asks for nothing else.
+    """Return the options in effect; a copy, unless the program ignores the file.
 
     Args:
-        options: what the program set; with `ignore_broker_conf` that is all there is.
+        options: the program's options; with `ignore_broker_conf` nothing else counts.
         environment: variables.
-        folder: where `broker.conf` may be.
+        folder: the folder in which `broker.conf` may be.
 
     Raises:
-        InvalidOption: file or environment say what cannot be.
-        OSError: the file is there and cannot be read.
+        InvalidOption: file or environment contain an invalid value.
+        OSError: the file cannot be read.
     """
     if options.ignore_broker_conf:
         return options
-    found = copy.copy(options)
+    effective = copy.copy(options)
     path = folder / FILE_NAME
     if path.is_file():
         try:
-            _take_file(found, path)
+            _apply_file(effective, path)
         except InvalidOption as error:
             msg = f"{path}: {error}"
             raise InvalidOption(msg) from None
     for variable, option in _VARIABLES.items():
         if text := environment.get(variable, ""):
-            _set(found, option, text, f"{variable}={text!r}")
-    return found
+            _set(effective, option, text, f"{variable}={text!r}")
+    return effective
 
 
-def _take_file(options: BrokerOptions, path: Path) -> None:
+def _apply_file(options: BrokerOptions, path: Path) -> None:
     try:
         text = read_named(path, FILE_LIMIT).decode()
     except OSError as error:
         msg = str(error.strerror)
         raise InvalidOption(msg) from None
     except UnicodeDecodeError as error:
-        msg = f"it is no text in UTF-8: {error}"
+        msg = f"the file is not UTF-8: {error}"
         raise InvalidOption(msg) from None
     for key, (value, line) in parse_conf(text).items():
-        where = f"line {line}: {key} = {value!r}"
+        location = f"line {line}: {key} = {value!r}"
         if key == _OPPOSITE:
-            is_off = _converted(bool, value, where)
+            is_off = _converted(bool, value, location)
             options.forward = not is_off
         elif key in _KEYS:
-            _set(options, _KEYS[key], value, where)
+            _set(options, _KEYS[key], value, location)
         elif key.startswith("broker."):
-            log.warning("%s: line %d: %s is not known and has no effect", path, line, key)
+            log.warning("%s: line %d: %s is unknown and has no effect", path, line, key)
 
 
-def _set(options: BrokerOptions, name: str, value: str | tuple[str, ...], where: str) -> None:
-    """Set an option to what a text means for its type.
+def _set(
+    options: BrokerOptions, name: str, value: str | tuple[str, ...], location: str
+) -> None:
+    """Set an option to the value of a text.
 
     Raises:
-        InvalidOption: nothing.
+        InvalidOption: the text is invalid for the type of the option.
     """
-    converted = _converted(type(getattr(options, name)), value, where)
+    converted = _converted(type(getattr(options, name)), value, location)
     try:
         setattr(options, name, converted)
     except InvalidOption as error:
-        msg = f"{where}: {error}"
+        msg = f"{location}: {error}"
         raise InvalidOption(msg) from None
 
 
-def _converted(kind: type, value: str | tuple[str, ...], where: str) -> Any:
-    read, wanted = _TEXT_FORMS[kind]
+def _converted(kind: type, value: str | tuple[str, ...], location: str) -> Any:
+    read, expected = _TEXT_FORMS[kind]
     if isinstance(value, str):
-        found = read(value)
+        result = read(value)
     else:
-        found = value if kind is tuple else None
-    if found is None:
-        msg = f"{where} is no {wanted}"
+        result = value if kind is tuple else None
+    if result is None:
+        msg = f"{location} is not a {expected}"
         raise InvalidOption(msg)
-    return found
+    return result
 
 
 def _number(text: str) -> int | None:
@@ -335,9 +340,9 @@ def _texts(text: str) -> tuple[str, ...]:
     return tuple(filter(None, map(str.strip, text.split(","))))
 
 
-#: What a text means as a value of each type (None for nothing), and what it should have been.
+#: Parser of each type (None for an invalid text), and the description of a valid text.
 _TEXT_FORMS: Final[dict[type, tuple[Callable[[str], Any], str]]] = {
-    bool: ({"true": True, "false": False}.get, "true or false"),
+    bool: ({"true": True, "false": False}.get, "truth value (true or false)"),
     int: (_number, "number"),
     float: (_seconds, "timespan, such as 500ms or 2s"),
     str: (str, "text"),

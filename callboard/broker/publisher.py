@@ -1,7 +1,7 @@
-"""Publishers: one topic, and back-pressure.
+"""Publishers: one topic, with back-pressure.
 
-What is published waits in the endpoint until its core takes it. When too much waits there, or
-a peer reads more slowly than is written, a publisher has no room: `publish` waits for it.
+Published messages wait in the endpoint for its core. When too many wait, or a peer reads too
+slowly, a publisher has no room, and `publish` blocks.
 """
 
 import os
@@ -16,18 +16,18 @@ from callboard.endpoint.hub import INPUT_LIMIT, Hub
 from callboard.kernel.twins import Closing
 from callboard.support import after_fork
 
-#: Seconds over which the rate of sending is counted.
+#: Seconds over which the send rate is measured.
 RATE_SPAN: Final = 1.0
 
 
 class Publisher(Closing):
-    """Publishes on one topic. Made by an endpoint; its methods may be called by any thread."""
+    """Publishes on one topic. Created by an endpoint; its methods are thread-safe."""
 
     def __init__(self, hub: Hub, topic: str, closed: Callable[[Any], object]) -> None:
-        """Use `Endpoint.make_publisher`."""
+        """Do not call this; use `Endpoint.make_publisher`."""
         self.topic = topic
         self._hub = hub
-        self._closed_told = closed
+        self._on_closed = closed
         self._is_closed = False
         self._drops = False
         self._sent: deque[tuple[float, int]] = deque()
@@ -37,10 +37,10 @@ class Publisher(Closing):
     # --- sending ---
 
     def publish(self, data: Any) -> None:
-        """Publish a value, as soon as there is room.
+        """Publish a value; block until there is room.
 
         Raises:
-            EndpointError: the data model has no such value.
+            EndpointError: the value is not valid in the data model.
             WouldBlock: there is no room, on the thread of a running event loop.
             EOFError: the publisher was closed.
         """
@@ -54,7 +54,7 @@ class Publisher(Closing):
         self.publish(data)
 
     def publish_batch(self, *batch: Any) -> None:
-        """Publish several values in this order, all or none of them."""
+        """Publish several values in order, all or none."""
         self._refuse_closed()
         self._hub.publish_batch(*((self.topic, data) for data in batch))
         self._count(len(batch))
@@ -65,31 +65,31 @@ class Publisher(Closing):
         self.publish_batch(*batch)
 
     async def _room(self) -> None:
-        """Wait for room, unless the publisher was closed."""
+        """Wait for room; raise if the publisher is closed."""
         self._refuse_closed()
         while not self._hub.has_room():
             await self._hub.room()
 
-    # --- seeing ---
+    # --- inspection ---
 
     def capacity(self) -> int:
-        """Return how many messages may wait."""
+        """Return the number of messages that may wait."""
         return INPUT_LIMIT
 
     def buffered(self) -> int:
-        """Return how many messages of this endpoint wait."""
+        """Return the number of waiting messages of this endpoint."""
         return len(self._hub.inputs)
 
     def free_capacity(self) -> int:
-        """Return how many messages go on without waiting."""
+        """Return the number of messages that can be published without blocking."""
         return max(0, INPUT_LIMIT - len(self._hub.inputs)) if self._hub.has_room() else 0
 
     def demand(self) -> int:
-        """Return how many messages the endpoint wants: as many as it has room for."""
+        """Return the number of messages for which the endpoint has room."""
         return self.free_capacity()
 
     def send_rate(self) -> int:
-        """Return how many messages this publisher sent in the last second."""
+        """Return the number of messages sent in the last second."""
         with self._lock:
             self._forget_old(time.monotonic())
             return sum(count for _, count in self._sent)
@@ -111,11 +111,11 @@ class Publisher(Closing):
     # --- the end ---
 
     def drop_all_on_destruction(self) -> None:
-        """Let the end of this publisher drop what still waits of its topic."""
+        """Discard waiting messages of the topic when the publisher is closed."""
         self._drops = True
 
     def close(self) -> None:
-        """Publish no more. Idempotent."""
+        """Stop publishing. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -127,10 +127,10 @@ class Publisher(Closing):
             self._hub.room_listeners.remove(self._room_changed)
             for end in pipe:
                 os.close(end)
-        self._closed_told(self)
+        self._on_closed(self)
 
     def reset(self) -> None:
-        """Close: the name that Broker has for it."""
+        """Close the publisher, under Broker's name."""
         self.close()
 
     def _leave(self) -> None:
@@ -138,11 +138,11 @@ class Publisher(Closing):
         after_fork.drop(*(self._pipe or ()))
 
     def _drop_waiting(self) -> None:
-        """Take back what the core has not taken yet."""
+        """Remove messages that the core has not taken yet."""
         inputs = self._hub.inputs
         for item in list(inputs):
-            if isinstance(item, tuple) and item[0] == self.topic:  # else an order to send
-                with suppress(ValueError, IndexError):  # the core was quicker
+            if isinstance(item, tuple) and item[0] == self.topic:  # not a command to send
+                with suppress(ValueError, IndexError):  # the core has just taken it
                     inputs.remove(item)
 
     def _room_changed(self, has_room: bool) -> None:  # noqa: FBT001
@@ -154,19 +154,19 @@ class Publisher(Closing):
                     os.read(self._pipe[0], 16)
 
     def _count(self, count: int) -> None:
-        at = time.monotonic()
+        now = time.monotonic()
         with self._lock:
-            if self._sent and at - self._sent[-1][0] < RATE_SPAN / 10:
+            if self._sent and now - self._sent[-1][0] < RATE_SPAN / 10:
                 self._sent[-1] = (self._sent[-1][0], self._sent[-1][1] + count)
             else:
-                self._forget_old(at)
-                self._sent.append((at, count))
+                self._forget_old(now)
+                self._sent.append((now, count))
 
-    def _forget_old(self, at: float) -> None:
-        while self._sent and at - self._sent[0][0] > RATE_SPAN:
+    def _forget_old(self, now: float) -> None:
+        while self._sent and now - self._sent[0][0] > RATE_SPAN:
             self._sent.popleft()
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
-            msg = f"the publisher of {self.topic} was closed; make another one"
+            msg = f"the publisher of {self.topic} was closed; create a new one"
             raise EOFError(msg)

@@ -1,11 +1,11 @@
-"""Recordings: what topics bring, kept in a log by a thread of its own.
+"""Recordings: messages on topics, stored in a log by a thread.
 
-    core actor ──take_from──> runs that wait ──thread──> CommitLog
+    core actor ──take_from──> waiting runs ──thread──> CommitLog
 
-The node's thread only appends runs. Beyond a mark of what waits, publishers are slowed: threads
-of this node wait, and links bring less, so that those of other nodes wait as well. What comes
-all the same, beyond a limit, is not recorded; where it is missing a record on the topic
-`LOST_TOPIC` says how many messages that were.
+The node's thread only queues runs. Above a first limit, publishers are slowed down: threads of
+this node block, and links are read less, so that publishers on other nodes block as well.
+Messages above a second limit are not recorded; a record on the topic `LOST_TOPIC` marks the gap
+with the number of missing messages.
 """
 
 import datetime
@@ -36,40 +36,41 @@ from callboard.model.scalar import Count
 
 log = logging.getLogger("callboard.recording")
 
-#: Topic of the records that stand where messages are missing; their payload is how many.
+#: Topic of records that mark gaps; their payload is the number of missing messages.
 LOST_TOPIC: Final = f"{RESERVED}/recording/lost"
 
-#: Messages and bytes that may wait before publishers are slowed.
+#: Waiting messages and bytes above which publishers are slowed down.
 MARK: Final = (16_384, 16 << 20)
 
-#: Messages and bytes that may wait at all: a disk that stands still must not eat the memory.
+#: Waiting messages and bytes above which messages are lost: a stuck disk must not exhaust the
+#: memory.
 LIMIT: Final = (262_144, 64 << 20)
 
-#: Seconds that a link is not read when more than the mark waits; up to four times as many.
+#: Seconds for which reading of a link pauses above `MARK`; up to four times that near `LIMIT`.
 PAUSE: Final = 0.05
 
-#: Messages of one batch of the log at least, when so many wait.
+#: Preferred number of messages in a batch of the log.
 BATCH: Final = 8192
 
-#: Seconds before a disk that refused is tried again: they double up to the second number.
+#: Seconds until the next attempt after a disk error; doubled each time up to the second value.
 RETRY: Final = (0.1, 4.0)
 
-#: Seconds between looks whether the node has ended.
+#: Seconds between checks whether the node has ended.
 LOOK: Final = 1.0
 
-#: Seconds that the core may take to hand over what was published before the end.
+#: Timeout for the core to pass on published messages at the end, in seconds.
 STOP_LIMIT: Final = 5.0
 
 
 class Run(NamedTuple):
-    """Messages that came together.
+    """Messages that arrived together.
 
     Attributes:
         sender: the node that published them.
-        time: when they came, nanoseconds since 1970.
+        time: of arrival, in nanoseconds since 1970.
         items: topics and values.
         size: bytes.
-        lost: messages that were not taken before these.
+        lost: messages lost before these.
     """
 
     sender: bytes
@@ -80,18 +81,18 @@ class Run(NamedTuple):
 
 
 class Recording(Closing, RunReceiver):
-    """Records what topics bring into a log, until it is closed. Made by an endpoint.
+    """Records messages on topics in a log, until it is closed. Created by an endpoint.
 
-    Each message is a record: topic, the time when it came, the id of the node that published
-    it as sender, and the value. A recording into a log that exists goes on at its end.
+    Each message is a record with its topic, time of arrival, the id of the publishing node as
+    sender, and the value. An existing log is continued at its end.
 
     Attributes:
-        topics: What is recorded: every topic that begins with one of these.
+        topics: Prefixes of the recorded topics.
         folder: The directory of the log.
-        start: The offset of the first record of this recording.
-        resumed: Time of the last record that was there before, or None; in nanoseconds.
-        recorded: Messages that this recording has put into the log.
-        error: Why the disk refuses just now; "" while it does not.
+        start: Offset of the first record of this recording.
+        resumed: Time of the last earlier record in nanoseconds, or None.
+        recorded: Messages that this recording has appended to the log.
+        error: The current disk error; "" if there is none.
     """
 
     def __init__(
@@ -101,40 +102,41 @@ class Recording(Closing, RunReceiver):
         make_log: Callable[[], CommitLog],
         closed: Callable[[Any], object] = lambda _: None,
     ) -> None:
-        """Use `Endpoint.record`."""
+        """Do not call this; use `Endpoint.record`."""
         self.topics = tuple(map(checked_topic, topics))
         self.recorded = 0
         self.error = ""
-        self._hub, self._make_log, self._closed_told = hub, make_log, closed
+        self._hub, self._make_log, self._on_closed = hub, make_log, closed
         self._log = make_log()
         self.folder = Path(self._log.folder)
         self.start = self._log.end
         self.resumed = _latest_time(self._log)
         self._runs: deque[Run | threading.Event] = deque()
-        # Each of these is changed by one thread only: the node's, then the writer's.
+        # The first line is changed by the node's thread only, the second by the writer's only.
         self._taken, self._taken_bytes, self._gap, self._refused = 0, 0, 0, 0
         self._done, self._done_bytes, self._dropped = 0, 0, 0
         self._is_holding = self._is_closed = False
         self._wake, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="callboard-recording")
-        self._thread.daemon = True  # a program that forgets to close still ends
+        self._thread.daemon = True  # a program that does not close it can still exit
         self._thread.start()
         hub.add_receiver(self, self.topics, sees_own=True)
 
     def __repr__(self) -> str:
         return f"<Recording of {', '.join(self.topics)} in {self.folder}>"
 
-    # --- the node's side ---
+    # --- on the node's thread ---
 
     def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
-        """Let a run wait to be written."""
+        """Queue a run for writing."""
         waiting = self._taken + len(items) - self._done
         octets = self._taken_bytes + size - self._done_bytes
         if waiting > MARK[0] or octets > MARK[1]:
             if waiting > LIMIT[0] or octets > LIMIT[1]:
                 self._refuse(len(items))
                 return
-            # Before it is appended: the thread that finds it then also finds this.
+            # Set before the append: the writer that takes the run must then see it, or it would
+            # never release the publishers.
             self._is_holding = True
             fullness = max(waiting / LIMIT[0], octets / LIMIT[1])
             self._hub.hold(self, sender, PAUSE * (1 + 3 * fullness))
@@ -149,32 +151,32 @@ class Recording(Closing, RunReceiver):
             log.warning("recording into %s is too slow: messages are lost", self._log.folder)
         self._gap += count
         self._refused += count
-        self._tell_missing(count)
+        self._report_lost(count)
 
     def _drop(self, count: int) -> None:
-        """Give up messages that were taken; on the writer's thread."""
+        """Count messages that cannot be written; on the writer's thread."""
         self._dropped += count
-        self._tell_missing(count)
+        self._report_lost(count)
 
-    def _tell_missing(self, count: int) -> None:
+    def _report_lost(self, count: int) -> None:
         if count:
             self._hub.node.context.report(NotRecorded(self._log.folder, count))
 
-    # --- seeing ---
+    # --- inspection ---
 
     @property
     def end(self) -> int:
-        """The offset behind the newest record."""
+        """The offset after the newest record."""
         return self._log.end
 
     @property
     def durable(self) -> int:
-        """The offset behind all records that outlive the machine."""
+        """The offset after the last durable record."""
         return self._log.durable
 
     @property
     def lost(self) -> int:
-        """Messages that came and are not in the log: the disk was too slow, or refused."""
+        """Messages that are not in the log: the disk was too slow, or failed."""
         return self._refused + self._dropped
 
     @property
@@ -185,13 +187,13 @@ class Recording(Closing, RunReceiver):
     # --- waiting ---
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until all that came or was published here before is durable.
+        """Wait until all earlier messages are durable.
 
-        Returns False when that was not so within `timeout` seconds.
+        Returns False after `timeout` seconds.
 
         Raises:
             WouldBlock: called on the thread of a running event loop.
-            LogFailed: the disk refuses.
+            LogFailed: the disk fails.
         """
         timeout = limit(timeout)
         refuse_loop("flush()", "recording.aflush()")
@@ -208,7 +210,7 @@ class Recording(Closing, RunReceiver):
     # --- the end ---
 
     def close(self) -> None:
-        """Write what came before, make it durable, and close the log. Idempotent.
+        """Write and sync all earlier messages, and close the log. Idempotent.
 
         Raises:
             WouldBlock: called on the thread of a running event loop.
@@ -222,7 +224,7 @@ class Recording(Closing, RunReceiver):
         if not self._hub.runtime.is_runner_thread():
             with suppress(CallboardError):  # the node has ended
                 removed.result(STOP_LIMIT)
-        # What the disk refuses once more is lost.
+        # A message for which the disk fails again is lost.
         if self._gap:
             own = self._hub.node.node_id
             self._runs.append(Run(own, time.time_ns(), [], 0, self._gap))
@@ -230,21 +232,21 @@ class Recording(Closing, RunReceiver):
         self._wake.set()
         self._thread.join()
         self._hub.relax(self)
-        self._closed_told(self)
+        self._on_closed(self)
 
     def _take_published(self, timeout: float) -> None:
-        """Let the core hand over what was published; not where its node would stand still."""
+        """Wait until the core has passed on published messages, if that cannot block."""
         with suppress(CallboardError):
             self._hub.flushed(timeout)
 
     def _reach(self, timeout: float | None) -> bool:
-        """Wait until all that was taken before is in the log; False after `timeout` seconds."""
+        """Wait until all queued runs are in the log; return False after `timeout` seconds."""
         marker = threading.Event()
         self._runs.append(marker)
         self._wake.set()
         return not self._thread.is_alive() or marker.wait(timeout)
 
-    # --- the thread ---
+    # --- on the writer's thread ---
 
     def _run(self) -> None:
         while self._runs or not self._ended.is_set():
@@ -264,7 +266,7 @@ class Recording(Closing, RunReceiver):
             self._tell(error)
 
     def _collect(self) -> tuple[list[Run], threading.Event | None]:
-        """Return runs that are written as one, and whoever waits for them."""
+        """Return runs to write as one batch, and a marker if one follows."""
         runs: list[Run] = []
         count = octets = 0
         while self._runs and count < BATCH and octets < MAX_RECORD:
@@ -277,7 +279,7 @@ class Recording(Closing, RunReceiver):
         return runs, None
 
     def _write(self, runs: list[Run]) -> None:
-        """Write runs as one batch, and let publishers go on when little waits."""
+        """Write runs as one batch, and release publishers when few messages wait."""
         rows = Rows([], [], [], [])
         for run in runs:
             if run.lost:
@@ -297,7 +299,7 @@ class Recording(Closing, RunReceiver):
             self._hub.relax(self)
 
     def _store(self, rows: "Rows") -> None:
-        """Append rows, however long the disk refuses, until the end."""
+        """Append rows; retry after disk errors until the recording ends."""
         payloads, topics, senders, times = rows
         count = len(payloads) - topics.count(LOST_TOPIC)
         pause, longest = RETRY
@@ -309,7 +311,7 @@ class Recording(Closing, RunReceiver):
             else:
                 self.recorded += count
                 if self.error:
-                    log.warning("recording into %s goes on", self._log.folder)
+                    log.warning("recording into %s works again", self._log.folder)
                     self.error = ""
                 return
             if self._ended.wait(pause):
@@ -319,7 +321,7 @@ class Recording(Closing, RunReceiver):
             self._open_again()
 
     def _open_again(self) -> None:
-        """Open the log again: after some errors it takes nothing before that."""
+        """Reopen the log: after some errors it accepts nothing until then."""
         end = self._log.end
         try:
             with suppress(LogError):
@@ -328,7 +330,7 @@ class Recording(Closing, RunReceiver):
         except LogError as error:
             self._tell(error)
             return
-        cut = max(0, end - self._log.end)  # was never durable
+        cut = max(0, end - self._log.end)  # records that were not durable
         self.recorded -= cut
         self._drop(cut)
 
@@ -338,13 +340,13 @@ class Recording(Closing, RunReceiver):
         self.error = str(error)
 
     def _wants(self, topic: str) -> bool:
-        """Return whether a topic is recorded: those of the endpoints themselves by name."""
-        by_name = [wanted for wanted in self.topics if RESERVED in wanted]
+        """Return whether a topic is recorded; a reserved topic must be selected explicitly."""
+        by_name = [prefix for prefix in self.topics if RESERVED in prefix]
         return RESERVED not in topic or topic.startswith(tuple(by_name))
 
 
 class Rows(NamedTuple):
-    """Records on their way into the log, in columns."""
+    """Records for the log, by column."""
 
     payloads: list[Cbor]
     topics: list[str]
@@ -352,14 +354,14 @@ class Rows(NamedTuple):
     times: list[int]
 
     def add(self, run: Run, items: list[Item]) -> None:
-        """Take messages of a run."""
+        """Add messages of a run."""
         self.payloads.extend([_encoded(value) for _, value in items])
         self.topics.extend([topic for topic, _ in items])
         self.senders.extend([node_id_text(run.sender)] * len(items))
         self.times.extend([run.time] * len(items))
 
     def drop_large(self) -> int:
-        """Leave out what no log takes; returns how many that are."""
+        """Remove records that are too large for a log; return their number."""
         fits = [len(payload) <= MAX_RECORD for payload in self.payloads]
         columns: tuple[list[Any], ...] = self
         for column in columns:
@@ -372,7 +374,7 @@ def _encoded(value: Any) -> Cbor:
 
 
 def _encode_special(encoder: cbor2.CBOREncoder, value: Any) -> None:
-    """Encode what CBOR has no type for as what Spark and SQL have one for."""
+    """Encode types unknown to CBOR with types that Spark and SQL know."""
     match value:
         case Count():
             encoder.encode(int(value))
@@ -383,7 +385,7 @@ def _encode_special(encoder: cbor2.CBOREncoder, value: Any) -> None:
 
 
 def _latest_time(log: CommitLog) -> int | None:
-    """Return the time of the last record; None if there is none, or it is damaged."""
+    """Return the time of the last record; None if it is missing or damaged."""
     with suppress(LogCorrupt):
         last = next(log.read(max(log.start, log.end - 1)), None)
         return None if last is None else last.time

@@ -1,4 +1,4 @@
-"""Files of masters of a real Zeek Broker: read, and made into files of ours.
+"""Import of store files of Zeek Broker masters.
 
 Format, measured with files of Broker 1.4.0: a SQLite database with the tables
 `store(key blob, value blob, expiry integer)`, keys and values in Broker's value encoding
@@ -26,12 +26,12 @@ from callboard.zeek.value import value_from_bytes
 
 _NS: Final = 10**9
 
-#: Rows that one transaction of the new file takes.
+#: Rows per transaction in the new file.
 _RUN: Final = 10_000
 
 
 class StoredEntry(NamedTuple):
-    """An entry of a store; `expiry` is seconds since 1970, None for ever."""
+    """An entry of a store; `expiry` is in seconds since 1970, None for never."""
 
     key: Data
     value: Data
@@ -39,7 +39,7 @@ class StoredEntry(NamedTuple):
 
 
 def read_store_file(path: Path) -> list[StoredEntry]:
-    """Return the entries of a file that a master of Zeek Broker wrote; the file stays as it is.
+    """Return the entries of a file of a Zeek Broker master; the file is not changed.
 
     Raises:
         BackendFailure: it cannot be read, is not such a file, or is damaged.
@@ -64,47 +64,47 @@ def _entries(file: sqlite3.Connection) -> Iterator[StoredEntry]:
             msg = f"row {row:,} is not what Zeek Broker writes; the file is damaged"
             raise BackendFailure(msg)
         try:
-            made = value_from_bytes(key), value_from_bytes(value)
+            pair = value_from_bytes(key), value_from_bytes(value)
         except EndpointError as cause:
             msg = f"row {row:,} is damaged: {cause}"
             raise BackendFailure(msg) from cause
-        yield StoredEntry(*made, None if expiry is None else expiry / _NS)
+        yield StoredEntry(*pair, None if expiry is None else expiry / _NS)
 
 
 def write_store_file(entries: list[StoredEntry], path: Path) -> None:
-    """Write entries into a new file for a master with `Backend.SQLite`.
+    """Write entries to a new file for a master with `Backend.SQLite`.
 
     Raises:
-        BackendFailure: the file exists with other contents, or cannot be written.
+        BackendFailure: the file exists, or cannot be written.
     """
     if path.exists():
-        msg = f"{path} exists already; name a new file"
+        msg = f"{path} exists already; use a new file"
         raise BackendFailure(msg)
     backend = make_backend(Backend.SQLite, {"path": str(path)})
-    backend.open(0.0)  # the clock of its rows is then the wall clock
+    backend.open(0.0)  # its rows then use the wall clock
     failures: list[BackendFailure | None] = []
     done = threading.Semaphore(0)
 
-    def told(failure: BackendFailure | None) -> None:
+    def on_written(failure: BackendFailure | None) -> None:
         failures.append(failure)
         done.release()
 
-    runs = [entries[at : at + _RUN] for at in range(0, len(entries), _RUN)]
+    runs = [entries[offset : offset + _RUN] for offset in range(0, len(entries), _RUN)]
     try:
         for run in runs:
             rows: dict[Token, Row] = {
-                token_of(one.key): (stored_of(one.value), one.expiry) for one in run
+                token_of(entry.key): (stored_of(entry.value), entry.expiry) for entry in run
             }
-            backend.write(Persist(rows=rows), told)
+            backend.write(Persist(rows=rows), on_written)
         for _ in runs:
             done.acquire()
     finally:
         backend.close()
-    failure = next((one for one in failures if one is not None), None)
+    failure = next((entry for entry in failures if entry is not None), None)
     if failure is not None:
         raise failure
 
 
 def remaining(entry: StoredEntry) -> float | None:
-    """Return how many seconds an entry is still kept; None for ever."""
+    """Return the remaining seconds of an entry; None for ever."""
     return None if entry.expiry is None else entry.expiry - time.time_ns() / _NS

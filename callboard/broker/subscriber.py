@@ -1,4 +1,4 @@
-"""Subscribers: queues of messages whose topics begin with what was asked for."""
+"""Subscribers: queues of messages on topics with given prefixes."""
 
 import asyncio
 import time
@@ -20,23 +20,23 @@ from callboard.support.items import Items
 
 T = TypeVar("T")
 
-#: Messages that one call may ask for.
+#: Most messages that one call may request.
 READ_LIMIT: Final = 1 << 20
 
 
 class QueueReader(Closing, Generic[T]):
-    """What reads a queue as Broker's subscribers do.
+    """Base class of Broker's subscribers, which read a queue.
 
-    `get` tells from the type of its first argument what is meant: a float is a limit of
-    seconds, an int a number of messages.
+    `get` distinguishes its arguments by type: a float is a timeout in seconds, an int a number
+    of messages.
     """
 
     def __init__(self, hub: Hub, closed: Callable[[Any], object]) -> None:
         self._hub = hub
         self._queue: MessageQueue[T] = MessageQueue()
-        self._closed_told = closed
+        self._on_closed = closed
         self._is_closed = False
-        #: Takes back that the queue is closed with its node, which may go before it.
+        #: Cancels the callback that closes the queue with its node, if the node ends first.
         self._forget_end = hub.runtime.shutdown.on(Phase.ENDED, self._queue.close)
 
     @overload
@@ -49,23 +49,23 @@ class QueueReader(Closing, Generic[T]):
         """Return the next message, or several.
 
         - `get()` waits for one;
-        - `get(2.5)` waits at most 2.5 seconds, and returns None when none came;
+        - `get(2.5)` waits at most 2.5 seconds, and returns None if none arrived;
         - `get(10)` waits for ten and returns them as a list;
-        - `get(10, 2.5)` returns those of ten that came within 2.5 seconds.
+        - `get(10, 2.5)` returns up to ten that arrive within 2.5 seconds.
 
         Raises:
-            WouldBlock: nothing is there, on the thread of a running event loop.
-            WouldDeadlock: nothing is there, in a handler, whose node would stand still.
-            EOFError: the subscriber was closed and everything was read.
+            WouldBlock: the queue is empty, on the thread of a running event loop.
+            WouldDeadlock: the queue is empty, in a handler, which would block its node.
+            EOFError: the subscriber was closed and all messages were read.
         """
-        count, timeout = _asked(args) if args else (None, None)
+        count, timeout = _parse_arguments(args) if args else (None, None)
         if count is None:
             try:
-                return self._shown(self._queue.pop())
+                return self._output(self._queue.pop())
             except IndexError:
                 self._refuse_blocking()
             item = self._queue.get(timeout)
-            return None if item is None else self._shown(item)
+            return None if item is None else self._output(item)
         items: list[T] = []
         deadline = None if timeout is None else _now() + timeout
         try:
@@ -77,19 +77,19 @@ class QueueReader(Closing, Generic[T]):
                 if item is None:
                     break
                 items.append(item)
-        except BaseException:  # the subscriber was closed: what is there can still be read
+        except BaseException:  # the subscriber was closed; its messages can still be read
             self._queue.put_back(items)
             raise
-        return [self._shown(item) for item in items]
+        return [self._output(item) for item in items]
 
     async def aget(self, *args: Any) -> Any:
         """Awaitable twin of `get`."""
-        count, timeout = _asked(args)
+        count, timeout = _parse_arguments(args)
         items: list[T] = []
         try:
             async with asyncio.timeout(timeout):
                 if count is None:
-                    return self._shown(await self._queue.aget())
+                    return self._output(await self._queue.aget())
                 while len(items) < count:
                     items.append(await self._queue.aget())
         except TimeoutError:
@@ -98,14 +98,14 @@ class QueueReader(Closing, Generic[T]):
         except BaseException:  # the reader was cancelled, or the subscriber closed
             self._queue.put_back(items)
             raise
-        return [self._shown(item) for item in items]
+        return [self._output(item) for item in items]
 
     def poll(self) -> list[T]:
         """Return the messages that have arrived, without waiting."""
-        return [self._shown(item) for item in self._queue.poll()]
+        return [self._output(item) for item in self._queue.poll()]
 
     def available(self) -> int:
-        """Return how many messages wait."""
+        """Return the number of waiting messages."""
         return self._queue.available()
 
     def fd(self) -> int:
@@ -114,13 +114,13 @@ class QueueReader(Closing, Generic[T]):
 
     @property
     def dropped(self) -> int:
-        """Messages that were dropped because nobody read them (the oldest of 262,144)."""
+        """Messages dropped from the full queue (above 262,144, oldest first)."""
         return self._queue.dropped
 
     def __aiter__(self) -> AsyncIterator[T]:
         return Items(self.aget, ends=(EOFError,))
 
-    def _shown(self, item: T) -> T:
+    def _output(self, item: T) -> T:
         return item
 
     def _refuse_blocking(self) -> None:
@@ -129,33 +129,33 @@ class QueueReader(Closing, Generic[T]):
     # --- the end ---
 
     def close(self) -> None:
-        """Take no more messages; those that have arrived can still be read. Idempotent."""
+        """Stop receiving; messages that have arrived can still be read. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._forget_end()
             self._detach()
-            self._closed_told(self)
+            self._on_closed(self)
             self._queue.close()
 
     def reset(self) -> None:
-        """Close: the name that Broker has for it."""
+        """Close the subscriber, under Broker's name."""
         self.close()
 
     async def aclose(self) -> None:
-        """Awaitable twin of `close`, which never waits."""
+        """Awaitable twin of `close`, which never blocks."""
         self.close()
 
     def _detach(self) -> None:
-        """Tell whoever fills the queue."""
+        """Disconnect the queue from its source."""
 
 
 def _now() -> float:
-    """Return seconds; simulated time stands still between two messages, and so does this."""
+    """Return seconds; 0 in simulated time, which does not advance between two messages."""
     return time.monotonic() if waiting.get() is None else 0.0
 
 
-def _asked(args: tuple[Any, ...]) -> tuple[int | None, float | None]:
-    """Return count and limit of a `get`."""
+def _parse_arguments(args: tuple[Any, ...]) -> tuple[int | None, float | None]:
+    """Return the count and the timeout of a `get`."""
     match args:
         case ():
             return None, None
@@ -170,14 +170,14 @@ def _asked(args: tuple[Any, ...]) -> tuple[int | None, float | None]:
         ):
             return count, limit(timeout)
     msg = (
-        f"get{args!r}: give a number of messages (int, at most {READ_LIMIT:,}), a limit of "
+        f"get{args!r}: pass a number of messages (int, at most {READ_LIMIT:,}), a timeout in "
         "seconds (float), or both in this order"
     )
     raise WrongArgument(msg)
 
 
 class SubscriberPlace(NamedTuple):
-    """What a subscriber is made with: a hub, its topics, and who is told that it was closed."""
+    """Arguments for a subscriber: a hub, topics, and a callback on close."""
 
     hub: Hub
     topics: tuple[str, ...]
@@ -185,16 +185,16 @@ class SubscriberPlace(NamedTuple):
 
 
 class Subscriber(QueueReader[Item]):
-    """Messages as `(topic, value)`, in the order of each publisher. Made by an endpoint."""
+    """Messages as `(topic, value)`, ordered by publisher. Created by an endpoint."""
 
     def __init__(self, internal_subscriber: SubscriberPlace) -> None:
-        """Use `Endpoint.make_subscriber`; a derived class hands its argument on."""
+        """Use `Endpoint.make_subscriber`; a subclass passes its argument on."""
         hub, topics, closed = internal_subscriber
         super().__init__(hub, closed)
         self._subscribed = hub.add_receiver(self._queue, topics)
 
     def add_topic(self, topic: str | Topic, block: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Take messages of one more topic; `block`: wait until it is in force here.
+        """Subscribe to another topic; `block`: wait until it is in effect here.
 
         Raises:
             WouldBlock: `block` on the thread of a running event loop.
@@ -227,7 +227,7 @@ class Subscriber(QueueReader[Item]):
         if block:
             await done
 
-    def _shown(self, item: Item) -> Item:
+    def _output(self, item: Item) -> Item:
         value = thawed(item[1])
         return item if value is item[1] else (item[0], value)
 
@@ -236,14 +236,14 @@ class Subscriber(QueueReader[Item]):
 
 
 class SafeSubscriber(Subscriber):
-    """A subscriber whose values cannot be changed: tuples, frozen sets and tables."""
+    """A subscriber with immutable values: tuples, frozen sets and tables."""
 
-    def _shown(self, item: Item) -> Item:
+    def _output(self, item: Item) -> Item:
         return item
 
 
 def notice_of(event: PeerEvent) -> Status | Error:
-    """Return what users are told of a peer event: Broker's code, and its text."""
+    """Return a peer event for users: Broker's code and its text."""
     context = EndpointInfo.of(event.endpoint, event.address, wire=event.wire)
     if isinstance(event.kind, SC):
         return Status(event.kind, context)
@@ -251,7 +251,7 @@ def notice_of(event: PeerEvent) -> Status | Error:
 
 
 class StatusSubscriber(QueueReader[Status | Error]):
-    """Errors, and where it was asked for, changes among the peers. Made by an endpoint."""
+    """Errors and, if selected, changes of the peers. Created by an endpoint."""
 
     def __init__(
         self,
@@ -261,17 +261,17 @@ class StatusSubscriber(QueueReader[Status | Error]):
         receive_statuses: bool,
         discovered_first: bool,
     ) -> None:
-        """Use `Endpoint.make_status_subscriber`."""
+        """Do not call this; use `Endpoint.make_status_subscriber`."""
         super().__init__(hub, closed)
         self._takes_statuses = receive_statuses
         self._discovered_first = discovered_first
-        hub.on_peer_event(self._told)
+        hub.on_peer_event(self._on_peer_event)
 
-    def _told(self, event: PeerEvent) -> None:
+    def _on_peer_event(self, event: PeerEvent) -> None:
         notice = notice_of(event)
-        is_told_by_peering = event.is_direct and not self._discovered_first
-        if isinstance(notice, Error) or (self._takes_statuses and not is_told_by_peering):
+        is_implied_by_peering = event.is_direct and not self._discovered_first
+        if isinstance(notice, Error) or (self._takes_statuses and not is_implied_by_peering):
             self._queue.take([notice])
 
     def _detach(self) -> None:
-        self._hub.off_peer_event(self._told)
+        self._hub.off_peer_event(self._on_peer_event)

@@ -1,9 +1,9 @@
-"""TLS as Broker has it: encryption without certificates, or authentication of both sides.
+"""TLS as in Broker: encryption without certificates, or authentication of both sides.
 
-Without certificates both sides agree on a key that nobody else knows, and neither knows who
-the other is: whoever can stand between them can read along. With a certificate authority
-(`openssl_cafile` or `openssl_capath`) both sides show a certificate that it signed. Names in
-certificates are not compared with host names: what counts is the signature.
+Without certificates both sides agree on a secret key, but neither authenticates the other: an
+attacker between them can read everything. With a certificate authority (`openssl_cafile` or
+`openssl_capath`) both sides present a certificate signed by it. Names in certificates are not
+compared with host names; only the signature counts.
 """
 
 import ssl
@@ -14,23 +14,23 @@ from callboard.kernel.errors import TlsError
 from callboard.kernel.tls import load_lists, never_resume
 from callboard.support.dataclass import dataclass
 
-#: Elliptic Diffie-Hellman without certificates, the suite that Broker uses; TLS 1.3 has none.
+#: Elliptic-curve Diffie-Hellman without certificates, as in Broker; TLS 1.3 lacks such a suite.
 _ANONYMOUS: Final = "AECDH-AES256-SHA:@SECLEVEL=0"
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerTls:
-    """TLS of an endpoint, for `Node(tls=…)`, which reads its files again when they change."""
+    """TLS of an endpoint, for `Node(tls=…)`, which reloads changed files."""
 
     configuration: Configuration
 
     @classmethod
     def of(cls, configuration: Configuration) -> "BrokerTls | None":
-        """Return TLS as a configuration wants it; None for plain connections."""
+        """Return the TLS of a configuration; None for plain connections."""
         return None if configuration.options.disable_ssl else cls(configuration)
 
     def for_listening(self) -> ssl.SSLContext:
-        """Return the context of ports.
+        """Return the context for ports.
 
         Raises:
             TlsError: a file is missing or unusable.
@@ -38,7 +38,7 @@ class BrokerTls:
         return _context(self.configuration, listens=True)
 
     def for_dialing(self) -> ssl.SSLContext:
-        """Return the context of connections that we make.
+        """Return the context for dialed connections.
 
         Raises:
             TlsError: a file is missing or unusable.
@@ -47,18 +47,22 @@ class BrokerTls:
 
     def lists(self) -> tuple[str, ...]:
         """Return the file of revocation lists."""
-        given = self.configuration
-        return (given.openssl_crlfile,) if given.openssl_crlfile else ()
+        configuration = self.configuration
+        return (configuration.openssl_crlfile,) if configuration.openssl_crlfile else ()
 
     def files(self) -> tuple[str, ...]:
-        """Return the files, and the folder of authorities."""
-        given = self.configuration
-        found = (given.openssl_certificate, given.openssl_key, given.openssl_cafile)
-        return tuple(filter(None, (*found, given.openssl_capath, *self.lists())))
+        """Return the certificate files, and the folder of authorities."""
+        configuration = self.configuration
+        paths = (
+            configuration.openssl_certificate,
+            configuration.openssl_key,
+            configuration.openssl_cafile,
+        )
+        return tuple(filter(None, (*paths, configuration.openssl_capath, *self.lists())))
 
 
 def _context(configuration: Configuration, *, listens: bool) -> ssl.SSLContext:
-    """Return the context of ports, or of connections that we make."""
+    """Return the context for ports, or for dialed connections."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if listens else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -74,7 +78,7 @@ def _context(configuration: Configuration, *, listens: bool) -> ssl.SSLContext:
     if configuration.has_certificates:
         if not configuration.openssl_certificate:
             msg = (
-                "openssl_cafile or openssl_capath makes both sides show a certificate; set "
+                "openssl_cafile or openssl_capath requires a certificate of both sides; set "
                 "openssl_certificate and openssl_key as well"
             )
             raise TlsError(msg)
@@ -90,7 +94,7 @@ def _context(configuration: Configuration, *, listens: bool) -> ssl.SSLContext:
 def _load_certificate(context: ssl.SSLContext, configuration: Configuration) -> None:
     certificate, key = configuration.openssl_certificate, configuration.openssl_key
 
-    def password() -> str:  # without one OpenSSL would ask for it on the terminal
+    def password() -> str:  # without this function OpenSSL would prompt for it
         if not configuration.openssl_passphrase:
             msg = f"the key {key or certificate} has a password; set openssl_passphrase"
             raise TlsError(msg)
@@ -101,7 +105,7 @@ def _load_certificate(context: ssl.SSLContext, configuration: Configuration) -> 
     except OSError as error:
         msg = (
             f"certificate {certificate} and key {key or certificate} cannot be used ({error}); "
-            "both have to be in PEM format and belong together, and the passphrase to the key"
+            "both must be in PEM format and match, and the passphrase must fit the key"
         )
         raise TlsError(msg) from None
 
@@ -111,6 +115,6 @@ def _load_authority(context: ssl.SSLContext, configuration: Configuration) -> No
     try:
         context.load_verify_locations(file or None, folder or None)
     except OSError as error:
-        msg = f"{file or folder} holds no certificates in PEM format ({error})"
+        msg = f"{file or folder} contains no certificates in PEM format ({error})"
         raise TlsError(msg) from None
     context.verify_mode = ssl.CERT_REQUIRED

@@ -1,13 +1,12 @@
-"""Zeek's events as data, under the names of the module `broker.zeek`.
+"""Zeek's events as data, with the interface of the module `broker.zeek`.
 
     endpoint.publish("/zeek/event/ping", zeek.Event("ping", "hi", 7))
     topic, data = subscriber.get()
     event = zeek.Event(data)
 
 An event is `(count 1, count 1, (name, (arguments …)[, metadata]))`. The first count is the
-version of the format, the second says that this is an event. Metadata, where present, is a
-vector of pairs `(count id, value)`: 1 is the network time, a timestamp, 200 and above are free
-for users.
+version of the format, the second marks an event. The optional metadata is a vector of pairs
+`(count id, value)`: 1 is the network time, a timestamp; ids from 200 on are free for users.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +22,7 @@ Metadata = Mapping[Any, Any] | Iterable[tuple[Any, Any]]
 
 
 class MetadataType:
-    """Ids of metadata: Zeek's network time, and the first that users may take."""
+    """Ids of metadata: Zeek's network time, and the first id for users."""
 
     NetworkTimestamp: Final = Count(1)
     UserMetadataStart: Final = Count(200)
@@ -35,7 +34,7 @@ _SHORT, _LONG = 2, 3
 
 
 class StrictEvent:
-    """An event of Zeek: made of a name and arguments, or read from data.
+    """An event of Zeek, created from a name and arguments, or read from data.
 
     >>> Event("pong", 7, "text").name()
     'pong'
@@ -44,10 +43,10 @@ class StrictEvent:
 
     Args:
         args: a name and arguments, or one value that is an event.
-        metadata: of an event that is made: values by id, or pairs of both.
+        metadata: of a new event: values by id, or pairs of both.
 
     Raises:
-        InvalidData: read from data that is not an event, or the metadata cannot be any.
+        InvalidData: the data is not an event, or the metadata is invalid.
     """
 
     def __init__(self, *args: Any, metadata: Metadata | None = None) -> None:
@@ -56,11 +55,11 @@ class StrictEvent:
         elif args and isinstance(args[0], str):
             self._read = args[0], tuple(map(AnyData, args[1:])), _metadata(metadata)
         else:
-            msg = "an event is made of a name and arguments, or of one value that is an event"
+            msg = "pass a name and arguments, or one value that is an event"
             raise InvalidData(msg)
 
     def _parts(self) -> "_Parts":
-        """Return the name, the arguments and the metadata; nil where there is none."""
+        """Return the name, the arguments and the metadata, which may be nil."""
         return self._read
 
     def name(self) -> str:
@@ -72,18 +71,18 @@ class StrictEvent:
         return [python_value(arg, hashed=False) for arg in self._parts()[1]]
 
     def metadata(self) -> list[tuple[Count, Any]] | None:
-        """Return pairs of id and Python value in their order, None where there are none."""
+        """Return pairs of id and Python value in order; None if there are none."""
         metadata = self._parts()[2]
         if metadata.get_type() is DataType.Nil:
             return None
         return [(pair.value[0].value, AnyData.to_py(pair.value[1])) for pair in metadata.value]
 
     def valid(self) -> bool:
-        """Tell that this is an event: what is none was refused when it was made."""
+        """Return True: other data was refused by the constructor."""
         return True
 
     def as_data(self) -> Data:
-        """Return the event as data, as it travels."""
+        """Return the event as data."""
         name, args, metadata = self._parts()
         inner: list[Any] = [name, AnyData(args)]
         if metadata.get_type() is not DataType.Nil:
@@ -104,10 +103,10 @@ class StrictEvent:
 
 
 class SafeEvent(StrictEvent):
-    """An event whose arguments cannot be changed: frozen sets, tuples, read-only mappings."""
+    """An event with immutable arguments: frozen sets, tuples, read-only mappings."""
 
     def args(self) -> list[Any]:
-        """Return the arguments as Python values that cannot be changed."""
+        """Return the arguments as immutable Python values."""
         return [python_value(arg, hashed=False, frozen=True) for arg in self._parts()[1]]
 
 
@@ -115,37 +114,37 @@ _Parts = tuple[str, tuple[AnyData, ...], AnyData]
 
 
 def _metadata(entries: Metadata | None) -> AnyData:
-    """Return metadata as data: nil for none, else pairs whose ids are counts."""
+    """Return metadata as data: nil for none, else pairs with counts as ids."""
     if entries is None:
         return AnyData()
     pairs = list(entries.items() if isinstance(entries, Mapping) else entries)
-    made = AnyData([(Count(key) if type(key) is int else key, value) for key, value in pairs])
-    _check_metadata(made)
-    return made
+    data = AnyData([(Count(key) if type(key) is int else key, value) for key, value in pairs])
+    _check_metadata(data)
+    return data
 
 
 def _check_metadata(metadata: AnyData) -> None:
-    """Refuse what is not a vector of pairs, or has a network time that is not a timestamp."""
+    """Refuse data that is not a vector of pairs, or has an invalid network time."""
     for pair in _members(metadata, None):
         key, value = _members(pair, (_SHORT,))
         if key.get_type() is not DataType.Count:
-            msg = f"event metadata is a vector of pairs (count, value), not {str(pair)[:80]}"
+            msg = f"event metadata must be pairs (count, value), not {str(pair)[:80]}"
             raise InvalidData(msg)
         is_time = value.get_type() is DataType.Timestamp
         if key.value == MetadataType.NetworkTimestamp and not is_time:
-            msg = f"the network time of an event is a timestamp, not {str(value)[:80]}"
+            msg = f"the network time of an event must be a timestamp, not {str(value)[:80]}"
             raise InvalidData(msg)
 
 
 def _parse(data: AnyData) -> _Parts:
-    """Take an event apart: its name, arguments and metadata (nil where there is none)."""
+    """Return the name, arguments and metadata (nil for none) of an event."""
     inner = _members(data, (_LONG,))
     if inner[0] != _FORMAT or inner[1] != _EVENT:
-        msg = f"({inner[0]}, {inner[1]}, …) is no event: both must be count 1"
+        msg = f"({inner[0]}, {inner[1]}, …) is not an event: both must be count 1"
         raise InvalidData(msg)
     parts = _members(inner[2], (_SHORT, _LONG))
     if parts[0].get_type() is not DataType.String or parts[1].get_type() is not DataType.Vector:
-        msg = "an event holds its name, a string, and a vector of arguments"
+        msg = "an event must have a name, which is a string, and a vector of arguments"
         raise InvalidData(msg)
     metadata = parts[2] if len(parts) == _LONG else AnyData()
     if len(parts) == _LONG:
@@ -153,26 +152,27 @@ def _parse(data: AnyData) -> _Parts:
     try:
         name = parts[0].as_string().decode()
     except UnicodeDecodeError as cause:
-        msg = f"the name of an event is no UTF-8: {parts[0]}"
+        msg = f"the name of an event is not UTF-8: {parts[0]}"
         raise InvalidData(msg) from cause
     return name, tuple(parts[1].value), metadata
 
 
 def _members(data: AnyData, lengths: tuple[int, ...] | None) -> tuple[AnyData, ...]:
     if data.get_type() is not DataType.Vector:
-        msg = f"an event is made of vectors, and {str(data)[:80]} is a {data.get_type().name}"
+        msg = f"an event consists of vectors, but {str(data)[:80]} is a {data.get_type().name}"
         raise InvalidData(msg)
-    found = tuple(data.value)
-    if lengths is not None and len(found) not in lengths:
-        msg = f"a vector of {len(found)} where an event has {' or '.join(map(str, lengths))}"
+    members = tuple(data.value)
+    if lengths is not None and len(members) not in lengths:
+        sizes = " or ".join(map(str, lengths))
+        msg = f"a vector of {len(members)} items instead of {sizes}"
         raise InvalidData(msg)
-    return found
+    return members
 
 
 class Event(StrictEvent):
-    """An event, made of a name and arguments, or read from what a subscriber got.
+    """An event, created from a name and arguments, or read from a received value.
 
-    What was read and is no event has `valid()` False, and nothing else can be asked of it.
+    For a value that is not an event, `valid()` is False, and all other methods raise.
     """
 
     def __init__(self, *args: Any, metadata: Metadata | None = None) -> None:
@@ -185,14 +185,14 @@ class Event(StrictEvent):
             self._error = error
 
     def valid(self) -> bool:
-        """Tell whether what was read is an event."""
+        """Return whether the value is an event."""
         return self._error is None
 
     def _parts(self) -> "_Parts":
-        """Return what the event is made of.
+        """Return the name, the arguments and the metadata.
 
         Raises:
-            InvalidData: what was read is no event.
+            InvalidData: the value is not an event.
         """
         if self._error is not None:
             raise self._error

@@ -1,7 +1,7 @@
-"""Channels: order and completeness over a transport that has neither.
+"""Channels: ordered and complete delivery over a transport that guarantees neither.
 
-One producer, any number of consumers. Knows no transport, clock or thread; see
-`docs/channels.md`. Imports nothing else of this project.
+A channel has one producer and any number of consumers. The code is independent of transports,
+clocks and threads; see `docs/channels.md`. It imports nothing else of this project.
 """
 
 from callboard.channel.consumer import Consumer, ConsumerBackend

@@ -1,15 +1,15 @@
-"""The receiving side of a channel: everything in order, once, or a named end.
+"""The receiving side of a channel: all events in order, once each, or an end with a reason.
 
 States:
 
-- *waiting* for the handshake. Events that outran it are kept.
-- *open*: events are consumed in order; what comes too early waits. Every tick without the next
-  event counts towards asking for it again, every tick without any message towards the end.
-- *closed*, by silence, by an event that never came, or because the user could not do without
-  a lost one. A closed consumer makes no call and ignores everything.
+- *waiting* for the handshake. Events that arrive before it are buffered.
+- *open*: events are consumed in order; early ones are buffered. After some ticks without the
+  next event it is requested again; after too many ticks without any message the channel closes.
+- *closed*, because the producer was silent, because an event never arrived, or because the
+  user cannot continue without a lost one. A closed consumer ignores all calls.
 
-Each event is handed to the user as exactly one `consume`, or as one `consume_nil` when the
-producer has it no longer.
+Each event is passed to the user by exactly one call of `consume`, or of `consume_nil` if the
+producer no longer has it.
 """
 
 from collections.abc import Sequence
@@ -22,19 +22,20 @@ from callboard.support.dataclass import dataclass
 
 P = TypeVar("P")
 
-#: Ticks that a consumer waits for a missing event before it asks for it.
+#: Ticks that a consumer waits for a missing event before it requests it.
 NACK_AFTER: Final = 2
-#: How far ahead of the next event others are kept; those beyond are asked for later.
+#: Range of numbers from the next event on that are buffered; later events are dropped and
+#: requested again.
 WINDOW: Final = 65_536
-#: Stands in the buffer for an event that the producer has no longer.
+#: Marks an event in the buffer that the producer no longer has.
 _LOST: Final[Any] = object()
 
 
 class ConsumerBackend(Protocol[P]):
-    """Transport of a consumer to its producer, and what it does with events.
+    """Transport of a consumer to its producer, and the user of its events.
 
-    The first argument of each call is the consumer that calls, so one backend can serve many.
-    A backend may call back into it; it must not raise.
+    The first argument of each method is the calling consumer, so that one backend can serve
+    many. A backend may call back into the consumer, and must not raise.
     """
 
     def consume(self, consumer: "Consumer[P]", payload: P) -> None:
@@ -44,10 +45,10 @@ class ConsumerBackend(Protocol[P]):
         """Send a message to the producer."""
 
     def consume_nil(self, consumer: "Consumer[P]") -> object | None:
-        """Process a lost event. Whatever is returned, unless None, closes the consumer."""
+        """Process a lost event. Return None to continue, or the error to close with."""
 
     def close(self, consumer: "Consumer[P]", error: object) -> None:
-        """Hear that the consumer ended; it makes no further call."""
+        """Called once when the consumer has closed; no call follows."""
 
 
 @dataclass(eq=False, repr=False)
@@ -55,12 +56,12 @@ class Consumer(Generic[P]):
     """Receives the events of one producer.
 
     Attributes:
-        backend: transport to the producer, and what to do with events.
-        nack_after: ticks to wait for a missing event before asking for it.
+        backend: transport to the producer, and user of the events.
+        nack_after: ticks to wait for a missing event before requesting it.
         timeout: ticks without any message, or with the same event missing, until it closes.
-        window: how far ahead of the next event others are kept.
+        window: range of numbers from the next event on that are buffered.
         next_seq: the sequence number of the next event; 0 before the handshake.
-        is_closed: whether the consumer has ended.
+        is_closed: whether the consumer has closed.
     """
 
     backend: ConsumerBackend[P]
@@ -78,7 +79,7 @@ class Consumer(Generic[P]):
                 f"not {self.nack_after}, {self.timeout} and {self.window}"
             )
             raise ValueError(msg)
-        self._last = 0  # the highest number that is known to exist
+        self._last = 0  # the highest number known to exist
         self._buffer: dict[int, P] = {}
         self._ack_interval = HEARTBEAT_INTERVAL
         self._acked = -1
@@ -87,16 +88,16 @@ class Consumer(Generic[P]):
 
     @property
     def buffered(self) -> int:
-        """Events that came too early and wait."""
+        """Number of early events in the buffer."""
         return len(self._buffer)
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is connected and, as far as it knows, misses nothing."""
+        """Whether it is connected and has consumed every event that it knows of."""
         return self.next_seq > 0 and not self._buffer and self._last < self.next_seq
 
     def handle(self, msg: message.ProducerMessage[P]) -> None:
-        """Take in a message of the producer."""
+        """Handle a message of the producer."""
         match msg:
             case message.Event():
                 self.handle_event(msg.seq, msg.payload)
@@ -168,25 +169,25 @@ class Consumer(Generic[P]):
             self.handle_event(seq, payload)
 
     def handle_retransmit_failed(self, seq: int) -> None:
-        """Note that an event will not come; `consume_nil` is called in its turn."""
+        """Record that an event is lost; `consume_nil` is called when its turn comes."""
         self.handle_event(seq, _LOST)
 
     def handle_heartbeat(self, seq: int) -> None:
-        """Note that the producer lives and which event was its last."""
+        """Record a sign of life and the number of the producer's last event."""
         if not self.is_closed:
             self._silent_ticks = 0
             self._last = max(self._last, seq)
 
     def acknowledge(self, least: int = 1) -> None:
-        """Tell the producer at once what was processed, if at least so much was not told yet.
+        """Acknowledge now if at least `least` processed events are not acknowledged yet.
 
-        Ticks do it anyway; this saves the producer the wait.
+        Ticks acknowledge as well; this only saves the producer the wait.
         """
         if not self.is_closed and self.next_seq and self.next_seq - 1 - self._acked >= least:
             self._acknowledge()
 
     def tick(self) -> None:
-        """Let one unit of time pass: acknowledge, ask for what is missing, or give up."""
+        """Advance by one tick: acknowledge, request missing events, or close."""
         if self.is_closed:
             return
         self._silent_ticks += 1
@@ -201,9 +202,9 @@ class Consumer(Generic[P]):
         self._watch_missing()
 
     def _consume_ready(self) -> None:
-        """Consume events from the buffer as far as they follow each other."""
+        """Consume buffered events up to the first gap."""
         buffer = self._buffer
-        while self.next_seq in buffer:  # which is empty after the end
+        while self.next_seq in buffer:  # the buffer is empty after the end
             payload = buffer.pop(self.next_seq)
             self.next_seq += 1
             if payload is not _LOST:
@@ -214,7 +215,7 @@ class Consumer(Generic[P]):
                 self._close(error)
 
     def _watch_missing(self) -> None:
-        """Ask for missing events when they are due, or give up after the timeout."""
+        """Request missing events when they are due, or close after the timeout."""
         if self._last < self.next_seq:
             self._stuck_ticks = 0
             return
@@ -227,23 +228,23 @@ class Consumer(Generic[P]):
             self.backend.send(self, message.Nack(self._missing()))
 
     def _missing(self) -> tuple[int, ...]:
-        """Return the first missing numbers; all are wanted, but not all in one message."""
-        buffer, found = self._buffer, []
+        """Return the first missing numbers, up to the limit of one message."""
+        buffer, missing = self._buffer, []
         for seq in range(self.next_seq, min(self._last + 1, self.next_seq + self.window)):
             if seq not in buffer:
-                found.append(seq)
-                if len(found) == NACK_LIMIT:
+                missing.append(seq)
+                if len(missing) == NACK_LIMIT:
                     break
-        return tuple(found)
+        return tuple(missing)
 
     def _acknowledge(self) -> None:
-        """Tell the producer how far events were consumed."""
+        """Acknowledge all consumed events."""
         self._unacked_ticks = 0
         self._acked = self.next_seq - 1
         self.backend.send(self, message.CumulativeAck(self._acked))
 
     def _close(self, error: object) -> None:
-        """End the consumer and tell its backend why."""
+        """Close the consumer and pass the reason to its backend."""
         self.is_closed = True
         self._buffer.clear()
         self.backend.close(self, error)

@@ -1,7 +1,7 @@
-"""What producers and consumers of a channel send each other, and how a channel ends.
+"""Messages between producers and consumers of a channel, and the reasons for its end.
 
 Sequence numbers start at 1 with the first event of a producer and never repeat. The transport
-may lose, double, delay and reorder all of these; no message depends on an earlier one.
+may lose, duplicate, delay and reorder messages; no message depends on an earlier one.
 """
 
 from enum import StrEnum
@@ -30,21 +30,21 @@ class Event(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class RetransmitFailed:
-    """An event that a consumer asked for is no longer available."""
+    """A requested event that is no longer available."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The producer lives, and this is the sequence number of its last event."""
+    """A sign of life of the producer, with the sequence number of its last event."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class CumulativeAck:
-    """The consumer lives, and has processed everything up to this sequence number."""
+    """A sign of life of the consumer, which has processed all events up to this number."""
 
     seq: int
 
@@ -61,9 +61,9 @@ ConsumerMessage = CumulativeAck | Nack
 
 
 class EndOfChannel(StrEnum):
-    """Why a producer dropped a consumer, or a consumer closed."""
+    """Reasons for which a producer drops a consumer, or a consumer closes."""
 
-    #: Nothing was heard from the other side for too long.
+    #: The other side was silent for too long.
     CONNECTION_TIMEOUT = "connection_timeout"
-    #: A lost event was asked for again and again, in vain.
+    #: A lost event did not arrive despite repeated requests.
     RETRANSMISSION_TIMEOUT = "retransmission_timeout"

@@ -2,13 +2,14 @@
 
 States of a consumer, as its producer sees it:
 
-- *pending*, from `add` until its first acknowledgement: the handshake is sent again at each
-  heartbeat. Events count for it already, so none is missed in between.
-- *connected*, until nothing was heard from it for `timeout` ticks: then it is dropped.
+- *pending*, from `add` until its first acknowledgement: the handshake is repeated at each
+  heartbeat. Events are kept for it already, so it misses none of them.
+- *connected*, until it has been silent for `timeout` ticks and is dropped.
 
-Each event is broadcast once and kept until every consumer has acknowledged it; consumers ask
-for what they miss. The buffer is bounded: when it is full, the oldest event is given up, and
-who asks for it learns that. Nothing here reads a clock: `tick` is called at a steady pace.
+Each event is broadcast once and kept until every consumer has acknowledged it. Consumers
+request missing events. The buffer is bounded: when it is full, the oldest event is dropped, and
+a consumer that requests it gets `RetransmitFailed`. The code does not read a clock: its owner
+calls `tick` at a steady pace.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -22,18 +23,18 @@ from callboard.support.dataclass import dataclass
 H = TypeVar("H", bound=Hashable)
 P = TypeVar("P")
 
-#: Ticks between heartbeats, and without a sign of life until the other side counts as lost.
+#: Ticks between heartbeats, and ticks of silence after which the other side is lost.
 HEARTBEAT_INTERVAL: Final = 5
 TIMEOUT: Final = 100
-#: Events kept for those who have not acknowledged them.
+#: Events kept for consumers that have not acknowledged them.
 BUFFER_LIMIT: Final = 65_536
-#: Events that one nack may ask for; the rest of a longer one is left to the next.
+#: Events that one nack can request; the next nack requests the rest.
 NACK_LIMIT: Final = 256
 
 
 @dataclass(slots=True)
 class _Path:
-    """What the producer knows of one consumer."""
+    """The producer's state of one consumer."""
 
     first: int
     acked: int
@@ -44,8 +45,8 @@ class _Path:
 class ProducerBackend(Protocol[H, P]):
     """Transport of a producer; `H` is the handle of a consumer, `P` the payload.
 
-    The first argument of each call is the producer that calls, so one backend can serve many.
-    A backend may call back into it; it must not raise.
+    The first argument of each method is the calling producer, so that one backend can serve
+    many. A backend may call back into the producer, and must not raise.
     """
 
     def send(self, producer: "Producer[H, P]", hdl: H, msg: message.ProducerMessage[P]) -> None:
@@ -55,27 +56,27 @@ class ProducerBackend(Protocol[H, P]):
         """Send a message to all consumers."""
 
     def drop(self, producer: "Producer[H, P]", hdl: H, reason: message.EndOfChannel) -> None:
-        """Hear that the producer removed a consumer."""
+        """Called when the producer has removed a consumer."""
 
     def handshake_completed(self, producer: "Producer[H, P]", hdl: H) -> None:
-        """Hear that the first acknowledgement of a consumer arrived."""
+        """Called when the first acknowledgement of a consumer arrives."""
 
 
 @dataclass(eq=False, repr=False)
 class Producer(Generic[H, P]):
     """Sends events to consumers, in order and completely, over an unreliable transport.
 
-    A handle stands for one consumer, not for one place: a consumer that closed comes back
-    under another handle, or late messages of its earlier self would count as its own.
+    A handle identifies one consumer, not an address. A consumer that closed must return under
+    another handle; else delayed messages of the closed one would count as its own.
 
     Attributes:
         backend: the transport.
         heartbeat_interval: ticks between heartbeats.
         timeout: ticks without a sign of life after which a consumer is dropped.
-        buffer_limit: events kept for those who have not acknowledged them.
-        seq: the sequence number of the last event; 0 before the first. A producer that goes
-            on where an earlier one ended begins with its last.
-        given_up: events that left the full buffer before everybody had acknowledged them.
+        buffer_limit: events kept for consumers that have not acknowledged them.
+        seq: the sequence number of the last event; 0 before the first. To continue an earlier
+            producer, pass its last number.
+        given_up: events dropped from the full buffer before all consumers acknowledged them.
     """
 
     backend: ProducerBackend[H, P]
@@ -95,19 +96,19 @@ class Producer(Generic[H, P]):
             raise ValueError(msg)
         self._tick = self._last_broadcast = 0
         self._paths: dict[H, _Path] = {}
-        # Events from `_oldest` to `seq` without gaps, by number. (The front of a dict that
-        # shrinks there is slow to find, so its number is kept.)
+        # Events from `_oldest` to `seq` without gaps, by number. (Finding the first key of a
+        # dict that shrinks at its front is slow, so that number is stored.)
         self._buffer: dict[int, P] = {}
         self._oldest = self.seq + 1
 
     @property
     def consumers(self) -> tuple[H, ...]:
-        """The handles of all consumers, pending ones too."""
+        """The handles of all consumers, including pending ones."""
         return tuple(self._paths)
 
     @property
     def buffered(self) -> int:
-        """Events not acknowledged by all; at `buffer_limit`, each new one costs the oldest."""
+        """Events not acknowledged by all; at `buffer_limit`, a new one evicts the oldest."""
         return len(self._buffer)
 
     @property
@@ -117,7 +118,7 @@ class Producer(Generic[H, P]):
         return all(not p.is_pending and p.acked == seq for p in self._paths.values())
 
     def add(self, hdl: H) -> bool:
-        """Add a consumer, which receives the events from here on; False if it is there."""
+        """Add a consumer, which receives all later events; return False if it exists."""
         if hdl in self._paths:
             return False
         path = self._paths[hdl] = _Path(self.seq + 1, self.seq, self._tick)
@@ -125,7 +126,7 @@ class Producer(Generic[H, P]):
         return True
 
     def remove(self, hdl: H) -> bool:
-        """Forget a consumer, without telling anybody; False if it is not there."""
+        """Remove a consumer without notice; return False if it does not exist."""
         if self._paths.pop(hdl, None) is None:
             return False
         self._trim()
@@ -134,7 +135,7 @@ class Producer(Generic[H, P]):
     def produce(self, payload: P) -> int:
         """Send the next event to all consumers and return its sequence number.
 
-        Without consumers it only counts.
+        Without consumers, this only increments the number.
         """
         seq = self.produce_run((payload,))
         if self._paths:
@@ -142,10 +143,10 @@ class Producer(Generic[H, P]):
         return seq
 
     def produce_run(self, payloads: Sequence[P]) -> int:
-        """Number a run of events and keep them; returns the number of the first.
+        """Number and buffer a run of events; return the number of the first.
 
-        The same as `produce` for each of them, but for the broadcast: whoever calls this sends
-        the whole run as one message, if there are consumers.
+        Like `produce` for each event, but without the broadcast: the caller sends the whole run
+        as one message, if there are consumers.
         """
         first = self.seq + 1
         self.seq += len(payloads)
@@ -159,15 +160,15 @@ class Producer(Generic[H, P]):
         return first
 
     def handle(self, hdl: H, msg: message.ConsumerMessage) -> bool:
-        """Take in a message of a consumer; False when the consumer or content is unknown."""
+        """Handle a message of a consumer; return False if it is unknown or invalid."""
         if isinstance(msg, message.CumulativeAck):
             return self.handle_ack(hdl, msg.seq)
         return self.handle_nack(hdl, msg.seqs)
 
     def handle_ack(self, hdl: H, seq: int) -> bool:
-        """Note that a consumer has processed everything up to `seq`."""
+        """Record that a consumer has processed all events up to `seq`."""
         path = self._paths.get(hdl)
-        # A consumer cannot have processed what was not sent, nor less than nothing.
+        # A consumer can only acknowledge events that were sent after it was added.
         if path is None or not path.first - 1 <= seq <= self.seq:
             return False
         path.last_seen = self._tick
@@ -180,18 +181,18 @@ class Producer(Generic[H, P]):
         return True
 
     def handle_nack(self, hdl: H, seqs: Iterable[int]) -> bool:
-        """Send events again, or tell that they are gone."""
+        """Send events again, or report that they are no longer available."""
         path = self._paths.get(hdl)
         if path is None:
             return False
         path.last_seen = self._tick
         for seq in islice(seqs, NACK_LIMIT):
             if path.acked < seq <= self.seq:
-                self.backend.send(self, hdl, self._kept(seq))
+                self.backend.send(self, hdl, self._answer(seq))
         return True
 
     def tick(self) -> None:
-        """Let one unit of time pass: drop the silent, repeat handshakes, send heartbeats."""
+        """Advance by one tick: drop silent consumers, repeat handshakes, send heartbeats."""
         self._tick += 1
         self._drop_silent()
         if self._tick % self.heartbeat_interval == 0:
@@ -203,21 +204,21 @@ class Producer(Generic[H, P]):
             self._last_broadcast = self._tick
             self.backend.broadcast(self, message.Heartbeat(self.seq))
 
-    def _kept(self, seq: int) -> message.Event[P] | message.RetransmitFailed:
-        """Return an event from the buffer, or that it is gone."""
+    def _answer(self, seq: int) -> message.Event[P] | message.RetransmitFailed:
+        """Return a buffered event, or the message that it is no longer available."""
         if seq in self._buffer:
             return message.Event(seq, self._buffer[seq])
         return message.RetransmitFailed(seq)
 
     def _give_up(self, count: int) -> None:
-        """Forget the oldest events although somebody has not acknowledged them."""
+        """Drop the oldest events, although not all consumers have acknowledged them."""
         for seq in range(self._oldest, self._oldest + count):
             del self._buffer[seq]
         self._oldest += count
         self.given_up += count
 
     def _drop_silent(self) -> None:
-        """Drop consumers that were not heard from for the timeout."""
+        """Drop consumers that were silent for the timeout."""
         oldest = self._tick - self.timeout
         silent = [hdl for hdl, path in self._paths.items() if path.last_seen < oldest]
         for hdl in silent:
@@ -228,7 +229,7 @@ class Producer(Generic[H, P]):
             self.backend.drop(self, hdl, message.EndOfChannel.CONNECTION_TIMEOUT)
 
     def _trim(self) -> None:
-        """Forget events that everybody has acknowledged."""
+        """Drop events that all consumers have acknowledged."""
         acked = min((path.acked for path in self._paths.values()), default=self.seq)
         end = min(acked + 1, self._oldest + len(self._buffer))
         for seq in range(self._oldest, end):

@@ -1,7 +1,7 @@
 """The command line: `callboard NOUN VERB`.
 
-Importing this package loads typer and nothing else of weight; each command loads what it
-needs when it runs.
+Importing this package loads typer and no other large module; each command imports what it needs
+when it runs.
 """
 
 from callboard.cli.app import main

@@ -1,4 +1,4 @@
-"""`callboard actor …`: talk to actors."""
+"""`callboard actor …`: send messages to actors."""
 
 import contextlib
 import time
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from callboard.kernel.actors import ActorRef
     from callboard.node import Node
 
-#: What the short-lived node of these commands calls itself.
+#: Name of these commands' own node.
 NAME: Final = "callboard actor"
 
-#: Seconds between two looks whether a message was confirmed.
+#: Seconds between checks whether a message was confirmed.
 LOOK_INTERVAL: Final = 0.02
 
 app = noun()
 
 Address = Annotated[str, typer.Argument(metavar="ADDRESS/NAME", help="basp://HOST:PORT/NAME")]
-Message = Annotated[str, typer.Argument(metavar="MESSAGE", help="JSON, or else text as it is.")]
+Message = Annotated[str, typer.Argument(metavar="MESSAGE", help="JSON, or plain text.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorOptions(AccessOptions):
-    """What each of these commands takes."""
+    """Options of all these commands."""
 
-    timeout: float = option(10.0, "Seconds that it may take.", min=0.001)
+    timeout: float = option(10.0, "Timeout in seconds.", min=0.001)
 
     def show(self, value: Any) -> None:
-        """Print an answer; None is printed as JSON only."""
+        """Print a reply; None is only printed as JSON."""
         if self.as_json:
             say(to_json(value))
         elif value is not None:
@@ -45,43 +45,43 @@ class ActorOptions(AccessOptions):
 
     @contextlib.contextmanager
     def reach(self, address: str) -> "Iterator[TimedExchange]":
-        """Link with the node of an actor; what follows has to be over in time."""
+        """Link with the node of an actor, and yield an exchange with a time limit."""
         deadline = time.monotonic() + self.timeout
         with self.open_node(NAME) as node:
             ref = node.remote_actor(address, self.timeout)
-            why = f"{address} did not answer within {self.timeout:g} s"
-            late = Problem(why=why, step="give it longer with --timeout SECONDS")
+            reason = f"{address} did not answer within {self.timeout:g} s"
+            late = Problem(why=reason, step="allow more time with --timeout SECONDS")
             yield TimedExchange(node, ref, deadline, late)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallOptions(ActorOptions):
-    """How a method is called."""
+    """Options of a call."""
 
     app: Path | None = option(
         None, "File that registers the message types.", "--app", metavar="APP.py"
     )
 
     def load(self) -> None:
-        """Load the file."""
+        """Load the file with the message types."""
         if self.app is not None:
             load_app(self.app)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MessageOptions(CallOptions):
-    """What a message is."""
+    """Type of the message."""
 
     type_name: str = option(
-        "", "Registered message type; MESSAGE holds its fields.", "--type", metavar="NAME"
+        "", "Registered message type; MESSAGE has its fields.", "--type", metavar="NAME"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopOptions(ActorOptions):
-    """How an actor is ended."""
+    """Options of a stop."""
 
-    kill: bool = flag("Do not wait for the messages in its mailbox.", "--kill")
+    kill: bool = flag("Discard the messages in its mailbox.", "--kill")
 
 
 @command(app)
@@ -91,10 +91,10 @@ def call(
     options: CallOptions,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARGS]...", help="Each JSON, or else text as it is."),
+        typer.Argument(metavar="[ARGS]...", help="Each JSON, or plain text."),
     ] = None,
 ) -> None:
-    """Call a method of an actor and print what it returns.
+    """Call a method of an actor and print the result.
 
     \b
     Examples:
@@ -110,7 +110,7 @@ def call(
 
 @command(app)
 def ask(address: Address, message: Message, options: MessageOptions) -> None:
-    """Send a message to an actor and print its answer.
+    """Send a message to an actor and print its reply.
 
     \b
     Examples:
@@ -125,7 +125,7 @@ def ask(address: Address, message: Message, options: MessageOptions) -> None:
 
 @command(app)
 def tell(address: Address, message: Message, options: MessageOptions) -> None:
-    """Send a message to an actor, and wait until its node confirms that it arrived.
+    """Send a message to an actor, and wait until its node confirms the arrival.
 
     \b
     Examples:
@@ -142,9 +142,9 @@ def tell(address: Address, message: Message, options: MessageOptions) -> None:
 
 @command(app)
 def stop(address: Address, options: StopOptions) -> None:
-    """End an actor, behind the messages that it has, and wait until it has ended.
+    """Stop an actor after the messages in its mailbox, and wait until it has ended.
 
-    Its supervisor may start it again.
+    Its supervisor may restart it.
 
     \b
     Examples:
@@ -157,27 +157,27 @@ def stop(address: Address, options: StopOptions) -> None:
         end = ref.kill if options.kill else ref.stop
         end()
         try:
-            found = down.result(exchange.left())
+            report = down.result(exchange.left())
         except TimeoutError as error:
-            step = "give it longer with --timeout SECONDS, or say --kill"
-            why = f"{address} did not end within {options.timeout:g} s"
-            raise Problem(why=why, step=step) from error
-    if found.reason == "not_found":
-        why = f"there is no actor {address}"
-        raise Problem(why=why, step="callboard node ps lists those there are")
-    reason = str(found.reason)
+            step = "allow more time with --timeout SECONDS, or use --kill"
+            reason = f"{address} did not end within {options.timeout:g} s"
+            raise Problem(why=reason, step=step) from error
+    if report.reason == "not_found":
+        reason = f"there is no actor {address}"
+        raise Problem(why=reason, step="list the actors with: callboard node ps")
+    reason = str(report.reason)
     options.show({"reason": reason} if options.as_json else f"ended: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
 class TimedExchange:
-    """One exchange with an actor, which has a time limit.
+    """An exchange with an actor, with a time limit.
 
     Attributes:
         node: of the command.
         ref: the actor.
         deadline: on the monotonic clock.
-        late: what is raised when it is over.
+        late: the error after the deadline.
     """
 
     node: "Node"
@@ -186,14 +186,14 @@ class TimedExchange:
     late: Problem
 
     def left(self) -> float:
-        """Return the seconds that are left."""
+        """Return the remaining seconds."""
         return max(self.deadline - time.monotonic(), 0.001)
 
     def result(self, future: Any) -> Any:
-        """Return a future's result, in time.
+        """Return the result of a future.
 
         Raises:
-            Problem: it did not come.
+            Problem: the time is up.
         """
         try:
             return future.result(self.left())
@@ -201,10 +201,10 @@ class TimedExchange:
             raise self.late from error
 
     def confirm(self) -> None:
-        """Wait until the actor's node confirms what was sent.
+        """Wait until the actor's node confirms the message.
 
         Raises:
-            Problem: it was lost, its receiver had ended, or there was no confirmation in time.
+            Problem: it was lost, its receiver had ended, or the time is up.
         """
         ref = self.ref
         while (account := self.node.accounts()[ref.node_id]).in_flight:
@@ -212,17 +212,17 @@ class TimedExchange:
                 raise self.late
             time.sleep(LOOK_INTERVAL)
         if account.lost:
-            why = f"the message to {ref} is lost or unconfirmed"
-            raise Problem(why=why, step="try again when its node is back")
+            reason = f"the message to {ref} is lost or unconfirmed"
+            raise Problem(why=reason, step="try again when its node is back")
         if account.dead_letters:
             raise Problem(why=f"{ref} has ended", step="see the log of its node for the reason")
 
 
 def _read_message(text: str, options: MessageOptions) -> Any:
-    """Return the message that a text stands for: plain, or of a registered type.
+    """Return the message in a text: a plain value, or one of a registered type.
 
     Raises:
-        Problem: nobody registered the type, or the fields do not fit.
+        Problem: the type is not registered, or the fields do not fit.
     """
     from callboard.kernel.codec import DEFAULT_REGISTRY
     from callboard.kernel.errors import CallboardError
@@ -233,7 +233,7 @@ def _read_message(text: str, options: MessageOptions) -> Any:
         return value
     kind = DEFAULT_REGISTRY.by_name.get(type_name)
     if kind is None:
-        step = "say --app APP.py with the file that registers it"
+        step = "pass the file that registers it with --app APP.py"
         if options.app:
             step = "check the name"
         raise Misuse(why=f"no message type {type_name!r} is registered", step=step)
@@ -249,5 +249,5 @@ def _read_message(text: str, options: MessageOptions) -> Any:
     except CallboardError:
         raise
     except Exception as error:
-        text = f"{text!r} is no {type_name!r} ({error})"
+        text = f"{text!r} is not a {type_name!r} ({error})"
         raise Problem(why=text, step="write the fields as a JSON object") from error

@@ -1,7 +1,7 @@
-"""The command line without the work of its commands.
+"""The command line without the code of its commands.
 
-What is imported here is all that `--help` costs: the file of a noun is loaded when the noun is
-named, that of a command when it runs.
+`--help` needs only the imports of this module. The module of a noun is imported when the noun
+is used, and the code of a command when the command runs.
 """
 
 import sys
@@ -20,24 +20,24 @@ from callboard.support.dataclass import dataclass
 from callboard.support.release import RELEASE, build_id
 from callboard.support.slots import COMMANDS
 
-#: What there is beside the commands of this file; the slot `COMMANDS` has the commands.
+#: Command groups; the slot `COMMANDS` has their commands.
 NOUNS: Final = {
-    "node": "Run nodes, see into them, end them.",
-    "cluster": "Look at all nodes at once.",
-    "actor": "Talk to actors.",
+    "node": "Run, inspect and stop nodes.",
+    "cluster": "Inspect all nodes together.",
+    "actor": "Send messages to actors.",
     "topic": "Publish and subscribe.",
-    "entity": "Look at entities and their events, and move them.",
-    "flow": "Serve files as flows, send and take flows.",
-    "gateway": "Run gateways: modules that are linked by a configuration.",
-    "log": "Look into logs.",
+    "entity": "Inspect entities and their events, and move them.",
+    "flow": "Serve files as flows, send and receive flows.",
+    "gateway": "Run gateways: modules connected by a configuration.",
+    "log": "Inspect logs.",
     "store": "Read and write stores.",
-    "mqtt": "Run an MQTT router, and see into it.",
+    "mqtt": "Run and inspect an MQTT router.",
     "pipeline": "Run queries over logs with Spark.",
-    "zeek": "Have Zeeks as neighbours.",
-    "compat": "Run programs written for other packages, as they are.",
+    "zeek": "Connect to Zeek.",
+    "compat": "Run unchanged programs of other packages.",
 }
 
-# typer brings its own copy of click along; these are its two base classes of errors.
+# typer contains its own copy of click; these are its two base classes of errors.
 _UsageError: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
 _ClickError: Final = cast("type[Exception]", _UsageError.__bases__[0])
 
@@ -54,7 +54,7 @@ app = typer.Typer(
 
 
 class Noun(TyperGroup):
-    """The commands of a noun, whose file is loaded when they are looked for."""
+    """A group of commands whose module is imported at the first use."""
 
     _loaded: MutableMapping[str, Any] | None = None
 
@@ -68,11 +68,11 @@ class Noun(TyperGroup):
 
     @commands.setter
     def commands(self, _: MutableMapping[str, Any]) -> None:
-        """Leave them unloaded; the base class sets none."""
+        """Ignore the value: the base class sets an empty one."""
 
 
 def whole() -> TyperGroup:
-    """Return the command line with all nouns."""
+    """Return the command line with all groups."""
     group = cast(TyperGroup, typer.main.get_command(app))
     for name, text in NOUNS.items():
         noun = Noun(name=name, help=text, no_args_is_help=True, rich_markup_mode=None)
@@ -81,13 +81,13 @@ def whole() -> TyperGroup:
 
 
 def read_version() -> str:
-    """Return the version of the package, and its build where one is known."""
+    """Return the version of the package, and its build if known."""
     build = build_id()
     return f"{RELEASE} ({build})" if build else RELEASE
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001  # typer's callbacks take the option's value
-    """Print the version and end."""
+    """Print the version and exit."""
     if value:
         say(f"callboard {read_version()}")
         raise typer.Exit
@@ -108,10 +108,10 @@ def callboard(
 
 @dataclass(frozen=True, kw_only=True)
 class DemoCommandOptions:
-    """How the demo plays."""
+    """Options of the demo."""
 
-    seconds: float = option(30.0, "Length of the story.", min=4.0)
-    forever: bool = flag("Play no story; end with q or Ctrl-C.", "--forever")
+    seconds: float = option(30.0, "Length of the demo in seconds.", min=4.0)
+    forever: bool = flag("Run without a script; end with q or Ctrl-C.", "--forever")
     plain: bool = flag("Print lines even in a terminal.", "--plain")
     as_json: bool = flag("Print only the summary, as JSON.", "--json")
 
@@ -120,16 +120,16 @@ class DemoCommandOptions:
 def demo(options: DemoCommandOptions) -> int:
     """Watch four nodes lose one of them and heal.
 
-    Nodes A-B-C-D in a line watch this machine. Half-way C is killed; the rest goes on, and the
-    last line says what became of every message. In a terminal: k kills a node, p freezes one,
-    c cuts a link, q ends. The exit code is 0 when the balance is exact.
+    Nodes A-B-C-D in a line monitor this machine. Halfway C is killed; the others continue, and
+    the last line accounts for every message. In a terminal: k kills a node, p freezes one, c
+    cuts a link, q quits. The exit code is 0 if the numbers add up.
 
     \b
     Examples:
       callboard demo
       callboard demo --forever
       callboard demo --seconds 10 --json | jq .down_ms
-    """  # noqa: D301  # \b is typer's mark for lines that stay as they are
+    """  # noqa: D301  # \b is typer's mark for preformatted lines
     from callboard.demo.run import run
     from callboard.demo.story import DemoOptions
 
@@ -138,10 +138,10 @@ def demo(options: DemoCommandOptions) -> int:
 
 @command(app)
 def dashboard(options: DashboardOptions) -> None:
-    """Watch a running cluster in a browser; prints the link that opens the page.
+    """Watch a running cluster in a browser; print the link to the page.
 
-    The link holds a token: whoever has it sees what the rights of this node let it see. It only
-    looks, unless --allow-actions is given. Needs the extra dashboard.
+    The link contains a token: anyone with the link sees all that this node may see. The page is
+    read-only unless --allow-actions is given. Needs the extra dashboard.
 
     \b
     Examples:
@@ -156,11 +156,11 @@ def dashboard(options: DashboardOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions(JsonOptions):
-    """How the outcome of a replay is printed."""
+    """Output of a replay."""
 
-    trace: bool = flag("Print all events: virtual seconds, where, what.")
-    twice: bool = flag("Run it twice, and tell the first event that differs.")
-    as_json: bool = flag("Print the outcome as JSON; pytest's goes to stderr.", "--json")
+    trace: bool = flag("Print all events: virtual time in seconds, place, event.")
+    twice: bool = flag("Run it twice, and print the first event that differs.")
+    as_json: bool = flag("Print the result as JSON; pytest prints to stderr.", "--json")
 
 
 @command(app)
@@ -169,14 +169,14 @@ def replay(
         str, typer.Argument(help="The seed that the failed test printed, or FILE::TEST.")
     ],
     options: ReplayOptions,
-    test: Annotated[str, typer.Argument(help="FILE::TEST, where it is not known.")] = "",
+    test: Annotated[str, typer.Argument(help="FILE::TEST, if it is not known.")] = "",
 ) -> int:
-    """Run a test that failed in a simulation again, with the same events.
+    """Rerun a test that failed in a simulation, with the same events.
 
-    Looks for the test of the seed in .callboard/failures and .callboard/seeds, here and in the
-    folders above, runs it with that seed, and says whether its events were those of the run
-    that failed. With FILE::TEST any test lives that seed. FILE alone is a printed program. The
-    exit code is 0 when the test passes, 1 when it fails.
+    Searches .callboard/failures and .callboard/seeds, here and in the parent folders, for the
+    test of the seed. Runs it with the seed, and reports whether its events equal those of the
+    failed run. With FILE::TEST, that test runs with the seed. FILE alone is a printed program.
+    The exit code is 0 if the test passes, 1 if it fails.
 
     \b
     Examples:
@@ -192,10 +192,10 @@ def replay(
 
 @command(app)
 def new(
-    folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to make.")],
+    folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to create.")],
     options: JsonOptions,
 ) -> None:
-    """Make a small project: an actor, its tests, a Makefile, a configuration.
+    """Create a small project: an actor, its tests, a Makefile, a configuration.
 
     Its tests pass: callboard new myapp && cd myapp && make test
 
@@ -206,23 +206,23 @@ def new(
     """  # noqa: D301
     from callboard.cli.work.new import create
 
-    made = [str(path) for path in create(folder)]
-    row = {"folder": str(folder), "files": made}
-    options.say(row, "\n".join([*made, f"next: cd {folder} && make test"]))
+    paths = [str(path) for path in create(folder)]
+    row = {"folder": str(folder), "files": paths}
+    options.say(row, "\n".join([*paths, f"next: cd {folder} && make test"]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions(AccessOptions):
-    """What is examined beside this machine."""
+    """Additional checks."""
 
     listen: str | None = option(
-        None, "See that a node could listen there.", metavar="HOST:PORT"
+        None, "Check that a node could listen there.", metavar="HOST:PORT"
     )
     permissions: Path | None = option(
-        None, "Tell which logs the named secrets may read.", metavar="FILE.toml"
+        None, "Print which logs the named secrets may read.", metavar="FILE.toml"
     )
     certificates: Path | None = option(
-        None, "See whether a door's certificate there is good, and how long.", metavar="FOLDER"
+        None, "Check a server's certificate there, and its expiry.", metavar="FOLDER"
     )
 
 
@@ -232,14 +232,14 @@ def doctor(
     peers: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ADDRESS]...", help="Nodes and servers of logs (grpc://) to be reached."
+            metavar="[ADDRESS]...", help="Nodes and log servers (grpc://) to contact."
         ),
     ] = None,
 ) -> int:
-    """Look for what would trouble a node on this machine, and say what to do.
+    """Check this machine for problems of a node, and suggest remedies.
 
-    Of nodes and servers of logs it tells which logs they serve to who asks, and what is wrong
-    about them. Each line is ok, warn or fail; the exit code is 1 when one is fail.
+    For nodes and log servers it lists the logs that they serve to you, and their problems. Each
+    line is ok, warn or fail; the exit code is 1 if one is fail.
 
     \b
     Examples:
@@ -251,26 +251,26 @@ def doctor(
     """  # noqa: D301
     from callboard.cli.work import doctor as work
 
-    found = work.examine(
+    findings = work.examine(
         listen=options.listen,
         peers=peers or [],
         access=options,
         permissions=options.permissions,
         certificates=options.certificates,
     )
-    options.say(found, work.report(found))
-    return FAILED if any(finding.status == "fail" for finding in found) else 0
+    options.say(findings, work.report(findings))
+    return FAILED if any(finding.status == "fail" for finding in findings) else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     try:
         outcome: Any = whole()(arguments, standalone_mode=False)
     except Problem as failure:
         return max(_complain(line, failure.code) for line in failure.lines)
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            print(error, file=sys.stderr)  # noqa: T201  # the whole help: it is the next step
+            print(error, file=sys.stderr)  # noqa: T201  # the help text is the next step
             return MISUSED
         return _complain(_usage(error), MISUSED)
     except _ClickError as error:
@@ -278,15 +278,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted; run it again to start over", 130)
     except BrokenPipeError:
-        sys.stdout = None  # nobody reads: nothing to flush at the exit
+        sys.stdout = None  # the reader has closed the pipe; a flush at exit would fail again
         return FAILED
     except Exception as error:
         from callboard.commitlog import LogError
         from callboard.kernel.errors import CallboardError
         from callboard.pipeline.errors import PipelineError
 
-        # An OSError is of what the user named: a file, a folder, an address. Text that is no
-        # Unicode comes from the shell.
+        # An OSError concerns a file, folder or address that the user named. A UnicodeError
+        # comes from arguments in another encoding.
         typed = CallboardError | LogError | PipelineError | OSError | UnicodeError
         if not isinstance(error, typed):
             raise
@@ -295,7 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _usage(error: Exception) -> str:
-    """Return a wrong use as one line that leads to the help."""
+    """Return a usage error as one line that refers to the help."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "callboard"
     text = getattr(error, "format_message", lambda: str(error))().rstrip(".")
@@ -303,6 +303,6 @@ def _usage(error: Exception) -> str:
 
 
 def _complain(text: str, code: int) -> int:
-    """Print a line to the standard error; returns the exit code."""
+    """Print a line to standard error; return the exit code."""
     print(f"callboard: {one_line(text)}", file=sys.stderr)  # noqa: T201
     return code

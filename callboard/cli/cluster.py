@@ -1,4 +1,4 @@
-"""`callboard cluster …`: look at all nodes at once, through one of them."""
+"""`callboard cluster …`: inspect all nodes through one of them."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,10 +16,10 @@ from callboard.support.parts import found_rows
 if TYPE_CHECKING:
     from callboard.kernel.tables import ActorInfo, ClusterInspection
 
-#: Seconds beyond those of the nodes that the one that asks them may take.
+#: Further seconds for the node that collects the answers.
 ANSWER_TIME: Final = 2.0
 
-#: What actors can be sorted by; those of texts rise.
+#: Sort keys of actors; texts sort in ascending order, numbers in descending order.
 SORTS: Final = (
     *("depth", "handled", "age", "waited", "busy", "restarts"),
     *("name", "class", "state", "node"),
@@ -27,7 +27,7 @@ SORTS: Final = (
 
 T = TypeVar("T")
 
-#: What was found, each with the name of its node.
+#: Results, each with the name of its node.
 Found = list[tuple[str, T]]
 
 app = noun()
@@ -39,64 +39,68 @@ Address = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions(AccessOptions):
-    """Which nodes are asked, and how long they may take."""
+    """Selection of the nodes, and their timeout."""
 
-    node: str = option("*", "Only nodes whose names match (* and ?).", metavar="PATTERN")
-    timeout: float = option(3.0, "Seconds that each node has to answer.", min=0.001)
+    node: str = option("*", "Only nodes with a matching name (* and ?).", metavar="PATTERN")
+    timeout: float = option(3.0, "Timeout of each node in seconds.", min=0.001)
 
     def ask(self, address: str, question: Any) -> "ClusterInspection":
-        """Return what the nodes answered that are meant.
+        """Return the answers of the selected nodes.
 
         Raises:
-            Problem: none of them is in reach.
+            Problem: no node is selected.
         """
         from callboard.kernel.tables import ClusterInspection, InspectCluster
 
-        with inspector(address, self.timeout + ANSWER_TIME, self) as found:
+        with inspector(address, self.timeout + ANSWER_TIME, self) as inspector_ref:
             order = InspectCluster(question, self.timeout)
-            told = found.ask(order, timeout=self.timeout + ANSWER_TIME).result()
-        nodes = [each for each in told.nodes if fnmatchcase(each.name, self.node)]
+            inspection = inspector_ref.ask(order, timeout=self.timeout + ANSWER_TIME).result()
+        nodes = [answer for answer in inspection.nodes if fnmatchcase(answer.name, self.node)]
         if not nodes:
-            names = ", ".join(sorted(each.name for each in told.nodes))
+            names = ", ".join(sorted(answer.name for answer in inspection.nodes))
             raise Problem(why=f"no node matches {self.node!r}", step=f"there are {names}")
         return ClusterInspection(nodes)
 
-    def show(self, found: "Found[Any]", text: str, told: "ClusterInspection") -> None:
-        """Print what was found, and which nodes did not answer."""
-        rows = found_rows(found)
-        silent = {each.name or each.node[:12]: each.error for each in told.nodes if each.error}
+    def show(self, results: "Found[Any]", text: str, inspection: "ClusterInspection") -> None:
+        """Print results, and the nodes that did not answer."""
+        rows = found_rows(results)
+        silent = {
+            answer.name or answer.node[:12]: answer.error
+            for answer in inspection.nodes
+            if answer.error
+        }
         missing = [f"{name} did not answer: {error}" for name, error in silent.items()]
         self.say({"rows": rows, "silent": silent}, "\n".join([text, *missing]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterPsOptions(ClusterOptions):
-    """Which actors are listed, and in which order."""
+    """Selection and order of the listed actors."""
 
-    sort: str = option("depth", f"What the first ones have most of: {', '.join(SORTS)}.")
+    sort: str = option("depth", f"Sort key, largest first: {', '.join(SORTS)}.")
     match: str = option(
-        "", "Only actors whose class, name or number matches (* and ?).", metavar="PATTERN"
+        "", "Only actors with a matching class, name or number (* and ?).", metavar="PATTERN"
     )
     state: str = option("", "Only idle, ready, running, awaiting or blocked ones.")
     actor: str = option(
-        "", "All about one actor: its name, number or address.", metavar="ACTOR"
+        "", "Details of one actor: its name, number or address.", metavar="ACTOR"
     )
-    limit: int = option(100, "Actors at most.", min=1, max=10_000)
+    limit: int = option(100, "Most actors to list.", min=1, max=10_000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HangsOptions(ClusterOptions):
-    """When an actor counts as one that hangs."""
+    """Criterion for a hanging actor."""
 
-    seconds: float = option(2.0, "In one handler for at least so long.", min=0.1)
-    limit: int = option(100, "Actors at most.", min=1, max=10_000)
+    seconds: float = option(2.0, "Shortest time in one handler, in seconds.", min=0.1)
+    limit: int = option(100, "Most actors to list.", min=1, max=10_000)
 
 
 @command(app)
 def ps(address: Address, options: ClusterPsOptions) -> None:
-    """List the actors of all nodes, or tell all about one.
+    """List the actors of all nodes, or print details of one.
 
-    The node at ADDRESS asks all others in its reach.
+    The node at ADDRESS asks all nodes that it can reach.
 
     \b
     Examples:
@@ -118,32 +122,36 @@ def ps(address: Address, options: ClusterPsOptions) -> None:
     question = Inspect(
         options.limit, sort=options.sort, match=options.match, state=options.state
     )
-    told = options.ask(address, question)
-    actors = _sorted(told, options.sort)
-    shown = actors[: options.limit]
-    count = sum(each.answer.actor_count for each in told.nodes if each.answer is not None)
-    text = table_of_nodes((*LISTED, "BUSY", "WAITED"), shown)
+    inspection = options.ask(address, question)
+    actors = _sorted(inspection, options.sort)
+    listed = actors[: options.limit]
+    count = sum(
+        answer.answer.actor_count for answer in inspection.nodes if answer.answer is not None
+    )
+    text = table_of_nodes((*LISTED, "BUSY", "WAITED"), listed)
     if count > options.limit:
         text += f"\n… {count - options.limit:,} more; --limit shows them"
-    text += f"\n{_releases(told)}"
-    options.show(shown, text, told)
+    text += f"\n{_releases(inspection)}"
+    options.show(listed, text, inspection)
 
 
-def _releases(told: "ClusterInspection") -> str:
-    """Return which nodes are of which release and build: in an upgrade they differ."""
+def _releases(inspection: "ClusterInspection") -> str:
+    """Return the releases and builds with their nodes: they differ during an upgrade."""
     names: dict[str, list[str]] = {}
-    for each in told.nodes:
-        if each.answer is not None:
-            names.setdefault(release_text(each.answer), []).append(each.name or each.node[:12])
-    return "; ".join(f"{release}: {', '.join(found)}" for release, found in names.items())
+    for answer in inspection.nodes:
+        if answer.answer is not None:
+            names.setdefault(release_text(answer.answer), []).append(
+                answer.name or answer.node[:12]
+            )
+    return "; ".join(f"{release}: {', '.join(nodes)}" for release, nodes in names.items())
 
 
 @command(app)
 def hangs(address: Address, options: HangsOptions) -> None:
-    """List the actors of all nodes that have been in one handler for long.
+    """List the actors of all nodes that have been in one handler for a long time.
 
-    Those with the most messages waiting come first. The time is a lower bound: nodes look every
-    second. What a handler awaits is told, and the line where it stands.
+    Actors with the most waiting messages come first. The time is a lower bound, because nodes
+    sample once per second. The table shows what a handler awaits, and its current line.
 
     \b
     Examples:
@@ -153,83 +161,83 @@ def hangs(address: Address, options: HangsOptions) -> None:
     from callboard.kernel.tables import Inspect
 
     question = Inspect(options.limit, sort="busy", busy=options.seconds)
-    told = options.ask(address, question)
-    actors = _sorted(told, "depth")[: options.limit]
+    inspection = options.ask(address, question)
+    actors = _sorted(inspection, "depth")[: options.limit]
     head = ("ACTOR", "CLASS", "NAME", "STATE", "BUSY", "DEPTH", "WAITED")
     text = table_of_nodes((*head, "HANDLER", "AT", "WAITS FOR"), actors)
     if not actors:
         text = f"no actor has been in one handler for {options.seconds:g} s"
-    options.show(actors, text, told)
+    options.show(actors, text, inspection)
 
 
 @command(app)
 def restarts(address: Address, options: ClusterOptions) -> None:
-    """List what supervisors of all nodes started again, and why, the latest first.
+    """List the restarts by supervisors of all nodes, with reasons, latest first.
 
     \b
     Examples:
       callboard cluster restarts basp://127.0.0.1:4222
       callboard cluster restarts basp://127.0.0.1:4222 --json | jq '.rows[] | select(.gave_up)'
     """  # noqa: D301
-    told, found = _history(address, options, "restarted")
+    inspection, restarted = _history(address, options, "restarted")
     rows = [
         (
             node,
-            each.child,
-            f"{each.restarts:,}",
-            f"{age_text(each.age)} ago",
-            "gave up" if each.gave_up else "runs",
-            each.reason.partition("\n")[0],
-            each.supervisor,
+            child.child,
+            f"{child.restarts:,}",
+            f"{age_text(child.age)} ago",
+            "gave up" if child.gave_up else "runs",
+            child.reason.partition("\n")[0],
+            child.supervisor,
         )
-        for node, each in found
+        for node, child in restarted
     ]
     head = ("NODE", "CHILD", "RESTARTS", "LAST", "SUPERVISOR", "WHY", "SUPERVISED BY")
-    text = columns(head, rows, right=(2, 3)) if rows else "nothing was started again"
-    options.show(found, text, told)
+    text = columns(head, rows, right=(2, 3)) if rows else "nothing was restarted"
+    options.show(restarted, text, inspection)
 
 
 @command(app)
 def losses(address: Address, options: ClusterOptions) -> None:
-    """List the messages that nobody handled on all nodes, the latest first.
+    """List the undelivered messages of all nodes, latest first.
 
-    Dead letters, what full mailboxes dropped, asks that were too late before their turn,
-    messages without a handler, and those that were lost on the way to another node. The
-    messages themselves are not kept: their types and numbers are.
+    These are dead letters, messages dropped from full mailboxes, asks that expired in the
+    mailbox, messages without a handler, and messages lost on the way to another node. Only
+    their types and numbers are kept.
 
     \b
     Examples:
       callboard cluster losses basp://127.0.0.1:4222
       callboard cluster losses basp://127.0.0.1:4222 --node shop --json
     """  # noqa: D301
-    told, found = _history(address, options, "losses")
-    text = loss_table(found) if found else "nothing was lost"
-    options.show(found, text, told)
+    inspection, lost = _history(address, options, "losses")
+    text = loss_table(lost) if lost else "nothing was lost"
+    options.show(lost, text, inspection)
 
 
 def _history(
-    address: str, options: ClusterOptions, what: str
+    address: str, options: ClusterOptions, attribute: str
 ) -> "tuple[ClusterInspection, Found[Any]]":
-    """Return the answers of all nodes, and what they keep of one kind, the latest first."""
+    """Return the answers of all nodes, and one kind of their history, latest first."""
     from callboard.kernel.tables import Inspect
 
-    told = options.ask(address, Inspect(0, history=True))
-    return told, sorted(_of_nodes(told, what), key=lambda pair: pair[1].age)
+    inspection = options.ask(address, Inspect(0, history=True))
+    return inspection, sorted(_of_nodes(inspection, attribute), key=lambda pair: pair[1].age)
 
 
-def _of_nodes(told: "ClusterInspection", what: str) -> "Found[Any]":
-    """Return what the answers of all nodes hold of one kind, with their nodes."""
+def _of_nodes(inspection: "ClusterInspection", attribute: str) -> "Found[Any]":
+    """Return one kind of items in the answers, with the names of their nodes."""
     return [
-        (node.name or node.node[:12], each)
-        for node in told.nodes
+        (node.name or node.node[:12], item)
+        for node in inspection.nodes
         if node.answer is not None
-        for each in getattr(node.answer, what)
+        for item in getattr(node.answer, attribute)
     ]
 
 
-def _sorted(told: "ClusterInspection", sort: str) -> "Found[ActorInfo]":
-    """Return the actors of all nodes in order, with their nodes."""
-    actors = _of_nodes(told, "actors")
+def _sorted(inspection: "ClusterInspection", sort: str) -> "Found[ActorInfo]":
+    """Return the actors of all nodes in order, with the names of their nodes."""
+    actors = _of_nodes(inspection, "actors")
     if sort == "node":
         return sorted(actors, key=lambda pair: pair[0])
     name = {"class": "actor_class"}.get(sort, sort)
@@ -237,16 +245,16 @@ def _sorted(told: "ClusterInspection", sort: str) -> "Found[ActorInfo]":
     return sorted(actors, key=lambda pair: getattr(pair[1], name), reverse=not is_text)
 
 
-def _show_pages(options: ClusterPsOptions, told: "ClusterInspection") -> None:
-    """Print what is told of the actors that are meant.
+def _show_pages(options: ClusterPsOptions, inspection: "ClusterInspection") -> None:
+    """Print the details of the matching actors.
 
     Raises:
-        Problem: there is none.
+        Problem: there is no such actor.
     """
-    found = _of_nodes(told, "pages")
-    options.show(found, "\n\n".join(page(*each) for each in found), told)
-    if not found:
+    pages = _of_nodes(inspection, "pages")
+    options.show(pages, "\n\n".join(page(*entry) for entry in pages), inspection)
+    if not pages:
         raise Problem(
-            why=f"no actor is called {options.actor!r}",
-            step="name one as ps shows it: its NAME, its number, or NUMBER@NODE",
+            why=f"there is no actor {options.actor!r}",
+            step="use a NAME, a number, or NUMBER@NODE, as shown by ps",
         )

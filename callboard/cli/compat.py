@@ -1,4 +1,4 @@
-"""`callboard compat …`: run programs that were written for packages whose interface we have."""
+"""`callboard compat …`: run programs written for packages whose interface callboard has."""
 
 import runpy
 import sys
@@ -17,23 +17,25 @@ app = noun()
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerCompatOptions:
-    """What the program's endpoints speak."""
+    """Protocol of the program's endpoints."""
 
     wire: str = option(
-        "", "Peer with Zeeks: what peer() and listen() speak, as zeek-2.", metavar="WIRE"
+        "",
+        "Protocol of peer() and listen() for peering with Zeek, such as zeek-2.",
+        metavar="WIRE",
     )
 
 
 @command(app)
 def broker(
-    program: Annotated[Path, typer.Argument(metavar="PROGRAM.py", help="What to run.")],
+    program: Annotated[Path, typer.Argument(metavar="PROGRAM.py", help="The program.")],
     args: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGS]...", help="Its arguments.")
     ] = None,
     *,
     options: BrokerCompatOptions,
 ) -> int:
-    """Run a program written for Zeek Broker's Python package, `import broker`, as it is.
+    """Run an unchanged program that uses Zeek Broker's Python package, `import broker`.
 
     \b
     Examples:
@@ -45,15 +47,15 @@ def broker(
     import callboard.broker as package
     from callboard.broker import bro, zeek
 
-    inside = {"": package, ".zeek": zeek, ".bro": bro, "._broker": package._broker}  # noqa: SLF001
-    sys.modules.update({f"broker{name}": module for name, module in inside.items()})
+    modules = {"": package, ".zeek": zeek, ".bro": bro, "._broker": package._broker}  # noqa: SLF001
+    sys.modules.update({f"broker{name}": module for name, module in modules.items()})
     if options.wire:
         package.BrokerOptions.wire = options.wire
     sys.argv = [str(program), *(args or ())]
     sys.path.insert(0, str(program.resolve().parent))
     try:
         runpy.run_path(str(program), run_name="__main__")
-    except Exception as error:  # noqa: BLE001  # it is the program's, and shown as Python does
+    except Exception as error:  # noqa: BLE001  # an error of the program, printed like Python's
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename != str(program):
             frames = frames.tb_next

@@ -1,4 +1,4 @@
-"""`callboard entity …`: look at entities and their events, and move them."""
+"""`callboard entity …`: inspect entities and their events, and move them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 app = noun()
 
-#: Events that are printed unless another limit is given.
+#: Default number of printed events.
 _SHOWN: Final = 100
 
-#: Slots of a type, as `callboard.entity.machine.table` has them, which no help needs.
+#: Slots of a type; copied from `callboard.entity.machine.table`, which is slow to import.
 SLOTS: Final = 256
 
-#: Entities of a running cluster that are listed unless another limit is given.
+#: Default number of listed entities of a running cluster.
 _LISTED: Final = 100
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="Its key, or basp:///TYPE/KEY.")]
@@ -34,24 +34,24 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="Its key, or basp:///TYP
 
 @dataclass(frozen=True, kw_only=True)
 class StateOptions(JsonOptions):
-    """Which state is read."""
+    """The state store to read."""
 
     state: str = option(
-        ..., "Where the events are: sqlite:FILE or postgresql://….", metavar="URL"
+        ..., "The store of the events: sqlite:FILE or postgresql://….", metavar="URL"
     )
-    as_json: bool = flag("Print JSON, one object each line.", "--json")
+    as_json: bool = flag("Print JSON, one object per line.", "--json")
 
     @contextmanager
     def view(self) -> Iterator["SqlView"]:
-        """Open the state, of which nothing is changed.
+        """Open the state store for reading.
 
         Raises:
-            Problem: it is not there, or no state.
+            Problem: it is missing, or not a state store.
         """
         from callboard.entity.state.opening import open_view
         from callboard.lease.errors import StorageError
 
-        with explained((StorageError, ValueError), "give the --state that nodes host with"):
+        with explained((StorageError, ValueError), "pass the --state of the hosts"):
             view = open_view(self.state)
             try:
                 yield view
@@ -61,17 +61,17 @@ class StateOptions(JsonOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TypedOptions(StateOptions):
-    """Which type of entities is meant."""
+    """The type of the entities."""
 
     type: str = option(
-        "", "The type; needed where the state has several.", "--type", metavar="TYPE"
+        "", "The type; required if the state has several.", "--type", metavar="TYPE"
     )
 
     def find(self, view: "SqlView", key: str) -> tuple[str, str]:
         """Return type and key of an entity that has events or a snapshot.
 
         Raises:
-            Problem: there is none, or its type is not clear.
+            Problem: there is no such entity, or its type is ambiguous.
         """
         from callboard.entity.reference import PREFIX, entity_parts
 
@@ -80,40 +80,40 @@ class TypedOptions(StateOptions):
             name, key = parts
         name = checked_type(view, name)
         if not view.last_number(name, key):
-            why = f"{name} has no entity {key!r} with events"
-            raise Problem(why=why, step="see: callboard entity ls --state URL --type TYPE")
+            reason = f"{name} has no entity {key!r} with events"
+            raise Problem(why=reason, step="see: callboard entity ls --state URL --type TYPE")
         return name, key
 
 
 def checked_type(view: "SqlView", name: str) -> str:
-    """Return the name of a type that a state has; the only one, if none is given.
+    """Return the name of a type in a state; the only one by default.
 
     Raises:
-        Problem: there is none of that name, or several.
+        Problem: the type is missing, or there are several.
     """
     types = list(view.types())
     if name in types or (not name and len(types) == 1):
         return name or types[0]
     if not types:
         raise Problem(why="the state has no entities yet", step="host some, and send to them")
-    shown = ", ".join(types[:20])
+    choices = ", ".join(types[:20])
     if name:
-        raise Misuse(why=f"the state has no type {name!r}", step=f"there are {shown}")
-    raise Misuse(why="the state has several types", step=f"say --type, one of {shown}")
+        raise Misuse(why=f"the state has no type {name!r}", step=f"there are {choices}")
+    raise Misuse(why="the state has several types", step=f"use --type, one of {choices}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LsOptions(ClusterOptions):
-    """What is listed."""
+    """Selection of the list."""
 
     state: str = option(
         "",
-        "List what is stored, instead of a running cluster: sqlite:FILE, postgresql://….",
+        "List a state store instead of a running cluster: sqlite:FILE, postgresql://….",
         metavar="URL",
     )
     type: str = option("", "List the entities of a type.", "--type", metavar="TYPE")
-    after: str = option("", "Only keys behind this one; of a state.", metavar="KEY")
-    limit: int = option(_LISTED, "Rows at most.", min=1, max=10_000)
+    after: str = option("", "Only keys after this one, with --state.", metavar="KEY")
+    limit: int = option(_LISTED, "Most rows to print.", min=1, max=10_000)
 
 
 @command(app, "ls")
@@ -123,10 +123,10 @@ def list_them(
         str, typer.Argument(metavar="[ADDRESS]", help="basp://HOST:PORT of any node.")
     ] = "",
 ) -> None:
-    """List the types of entities and their hosts, or with --type the entities.
+    """List the types of entities and their hosts; with --type, the entities.
 
-    Of a running cluster: which nodes host a type, how many slots each owns, how many entities
-    live there; with --type those that live. Of a state: all types, and all keys.
+    For a running cluster: the nodes that host a type, with their numbers of slots and of active
+    entities; with --type, the active entities. For a state: all types; with --type, all keys.
 
     \b
     Examples:
@@ -137,13 +137,13 @@ def list_them(
     """  # noqa: D301
     if bool(options.state) == bool(address):
         raise Misuse(
-            why="a cluster or a state is listed",
-            step="give ADDRESS of a node, or --state URL",
+            why="either a cluster or a state can be listed",
+            step="pass the ADDRESS of a node, or --state URL",
         )
     if options.state:
         _list_state(options)
     elif options.type:
-        _list_rows(options, address, "entity_cells", _CELLS, "lives just now")
+        _list_rows(options, address, "entity_cells", _CELLS, "is active")
     else:
         _list_rows(options, address, "entities", _TYPES, "is hosted")
 
@@ -153,9 +153,9 @@ _CELLS: Final = ("node", "type", "key", "slot", "number", "depth", "idle")
 
 
 def _list_rows(
-    options: LsOptions, address: str, part: str, head: tuple[str, ...], what: str
+    options: LsOptions, address: str, part: str, head: tuple[str, ...], state: str
 ) -> None:
-    """Print rows that the nodes tell.
+    """Print rows of a table of all nodes.
 
     Raises:
         Misuse: no node hosts the type.
@@ -163,50 +163,58 @@ def _list_rows(
     from callboard.cli.work.entity_move import hosted_type
     from callboard.kernel.tables import ReadPart
 
-    told = options.ask(address, ReadPart(part, options.type, limit=options.limit))
-    found = [
-        {"node": each.name or each.node[:12], **row}
-        for each in told.nodes
-        if each.answer is not None
-        for row in each.answer.rows
+    inspection = options.ask(address, ReadPart(part, options.type, limit=options.limit))
+    table_rows = [
+        {"node": answer.name or answer.node[:12], **row}
+        for answer in inspection.nodes
+        if answer.answer is not None
+        for row in answer.answer.rows
     ][: options.limit]
-    silent = {each.name or each.node[:12]: each.error for each in told.nodes if each.error}
-    count = sum(each.answer.count for each in told.nodes if each.answer is not None)
-    rows = [[_cell(row[name]) for name in head] for row in found]
-    numbers = [i for i, name in enumerate(head) if found and type(found[0][name]) is not str]
+    silent = {
+        answer.name or answer.node[:12]: answer.error
+        for answer in inspection.nodes
+        if answer.error
+    }
+    count = sum(answer.answer.count for answer in inspection.nodes if answer.answer is not None)
+    rows = [[_cell(row[name]) for name in head] for row in table_rows]
+    numbers = [
+        i for i, name in enumerate(head) if table_rows and type(table_rows[0][name]) is not str
+    ]
     lines = [columns([name.upper() for name in head], rows, right=numbers)] if rows else []
     if not rows:
         if options.type and not silent:
             hosted_type(address, "", options, options.type, is_key=False)
-        lines.append(f"no entity of {options.type} {what}" if options.type else f"none {what}")
-    if count > len(found):
-        lines.append(f"… {count - len(found):,} more; --limit shows them")
+        lines.append(
+            f"no entity of {options.type} {state}" if options.type else f"none {state}"
+        )
+    if count > len(table_rows):
+        lines.append(f"… {count - len(table_rows):,} more; --limit shows them")
     lines += [f"{name} did not answer: {error}" for name, error in silent.items()]
-    options.say({"rows": found, "silent": silent}, "\n".join(lines))
+    options.say({"rows": table_rows, "silent": silent}, "\n".join(lines))
 
 
 def _cell(value: object) -> str:
-    """Return what a table shows of a value."""
+    """Return a value as text for a cell."""
     if isinstance(value, float):
         return f"{value:,.1f}"
     return f"{value:,}" if type(value) is int else str(value)
 
 
 def _list_state(options: LsOptions) -> None:
-    """Print the types of a state, or the keys of one."""
+    """Print the types of a state, or the keys of a type."""
     reading = StateOptions(state=options.state, as_json=options.as_json)
     with reading.view() as view:
         if options.type:
             name = checked_type(view, options.type)
             keys = view.keys(name, options.after, options.limit + 1)
-            found = [
+            table_rows = [
                 {"type": name, "key": key, "number": view.last_number(name, key)}
                 for key in keys[: options.limit]
             ]
             more = len(keys) > options.limit
             head = ("TYPE", "KEY", "EVENTS")
         else:
-            found = [
+            table_rows = [
                 {
                     "type": name,
                     "events": view.last_position(name),
@@ -216,29 +224,29 @@ def _list_state(options: LsOptions) -> None:
             ]
             more, head = False, ("TYPE", "EVENTS", "KINDS")
     if options.as_json:
-        say(to_json({"rows": found}))
+        say(to_json({"rows": table_rows}))
         return
     rows = [
         [", ".join(sorted(set(v))) if isinstance(v, list) else _cell(v) for v in row.values()]
-        for row in found
+        for row in table_rows
     ]
     say(columns(head, rows) if rows else "nothing is stored")
     if more:
-        say(f"… there are more; go on with --after {found[-1]['key']!r}")
+        say(f"… there are more; continue with --after {table_rows[-1]['key']!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhereOptions(ClusterOptions):
-    """Which type of entities is meant."""
+    """The type of the entities."""
 
     type: str = option(
-        "", "The type; needed where the cluster has several.", "--type", metavar="TYPE"
+        "", "The type; required if the cluster has several.", "--type", metavar="TYPE"
     )
 
 
 @command(app)
 def where(address: Address, key: Key, options: WhereOptions) -> None:
-    """Tell which node owns a key, and whether its entity lives there.
+    """Print the node that owns a key, and whether its entity is active.
 
     \b
     Examples:
@@ -254,10 +262,10 @@ def where(address: Address, key: Key, options: WhereOptions) -> None:
     node, row = owner_of(address, name, slot, options)
     keys = options.ask(address, ReadPart("entity_cells", name, search=key, limit=10_000))
     lives = any(
-        found["key"] == key
-        for each in keys.nodes
-        if each.answer is not None and each.node == node.node
-        for found in each.answer.rows
+        cell["key"] == key
+        for answer in keys.nodes
+        if answer.answer is not None and answer.node == node.node
+        for cell in answer.answer.rows
     )
     line = {
         "type": name,
@@ -268,18 +276,18 @@ def where(address: Address, key: Key, options: WhereOptions) -> None:
         "node_id": node.node,
         "active": lives,
     }
-    state = "lives" if lives else "does not live just now"
+    state = "is active" if lives else "is not active"
     text = f"{name}/{key}: slot {slot}, epoch {row['epoch']}, on {node.name} ({node.node})"
     options.say(line, f"{text}; it {state}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MoveOptions(WhereOptions):
-    """What moves, and where to."""
+    """The slots to move, and their new host."""
 
-    to: str = option("", "The host that gets them: its name or id.", metavar="NODE")
+    to: str = option("", "The new host: its name or id.", metavar="NODE")
     back: bool = flag(
-        "Undo such moves: the nodes spread the slots as if nobody had moved them.", "--back"
+        "Undo earlier moves: the nodes distribute the slots as by default.", "--back"
     )
     slots: str = option("", "Slots instead of keys: 3,17,40-59.", metavar="SLOTS")
 
@@ -290,13 +298,13 @@ def move(
     options: MoveOptions,
     keys: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY]...", help="Keys, whose whole slots move."),
+        typer.Argument(metavar="[KEY]...", help="Keys; their whole slots are moved."),
     ] = None,
 ) -> None:
-    """Move slots of entities to another host, and wait until it has them.
+    """Move slots of entities to another host, and wait for the end of the move.
 
-    Entities finish what they do and commit; messages for them wait, in order. The slots stay
-    there while that host is a member, or until --back. Needs the right `host` for the type.
+    Entities finish their handlers and commit; messages to them wait, in order. The slots stay
+    on that host while it is a member, or until --back. Needs the right `host` for the type.
 
     \b
     Examples:
@@ -307,43 +315,45 @@ def move(
     from callboard.cli.work.entity_move import Wanted, move_slots
 
     if bool(options.to) == options.back:
-        raise Misuse(why="slots move to a host, or back", step="say --to NODE, or --back")
+        raise Misuse(why="slots move to a host, or back", step="use --to NODE, or --back")
     if bool(keys) == bool(options.slots):
-        raise Misuse(why="keys or slots move", step="name keys, or --slots 3,17,40-59")
+        raise Misuse(why="keys or slots move", step="pass keys, or --slots 3,17,40-59")
     slots = None if keys else parse_slots(options.slots)
-    wanted = Wanted(options.type, keys or [], slots, options.to)
-    moved = move_slots(address, wanted, options)
-    where = f"now on {moved['node']}" if options.to else "no longer bound to a node"
+    request = Wanted(options.type, keys or [], slots, options.to)
+    moved = move_slots(address, request, options)
+    location = f"now on {moved['node']}" if options.to else "no longer bound to a node"
     count = len(moved["slots"])
     verb = "slot is" if count == 1 else "slots are"
-    options.say(moved, f"{moved['type']}: {count} {verb} {where}")
+    options.say(moved, f"{moved['type']}: {count} {verb} {location}")
 
 
 def parse_slots(text: str) -> list[int]:
-    """Return the numbers of slots that a text such as `3,17,40-59` names.
+    """Return the slot numbers in a text such as `3,17,40-59`.
 
     Raises:
-        Misuse: it names none.
+        Misuse: the text has another form.
     """
-    found: set[int] = set()
+    slots: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         bounds = [first, last] if dash else [first, first]
-        if not all(each.isascii() and each.isdecimal() and len(each) < 4 for each in bounds):
-            raise Misuse(why=f"{text!r:.100} are no slots", step="write them like 3,17,40-59")
+        if not all(
+            bound.isascii() and bound.isdecimal() and len(bound) < 4 for bound in bounds
+        ):
+            raise Misuse(why=f"{text!r:.100} are not slots", step="write them like 3,17,40-59")
         start, end = map(int, bounds)
         if not start <= end < SLOTS:
             raise Misuse(why=f"slots are 0 to {SLOTS - 1}", step="write them like 3,17,40-59")
-        found.update(range(start, end + 1))
-    return sorted(found)
+        slots.update(range(start, end + 1))
+    return sorted(slots)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryOptions(TypedOptions):
-    """Which events are printed."""
+    """Selection of the printed events."""
 
-    after: int = option(0, "Only events behind this number.", min=0)
-    limit: int = option(_SHOWN, "Print so many events.", min=1)
+    after: int = option(0, "Only events after this number.", min=0)
+    limit: int = option(_SHOWN, "Most events to print.", min=1)
 
 
 @command(app)
@@ -364,9 +374,9 @@ def history(key: Key, options: HistoryOptions) -> None:
         if not options.as_json:
             if len(events) > options.limit:
                 last = events[options.limit - 1].number
-                say(f"… there are more; go on with --after {last}", err=True)
+                say(f"… there are more; continue with --after {last}", err=True)
             elif not events:
-                say("no events behind that; older ones may be forgotten", err=True)
+                say("no events after that number; older ones may have been deleted", err=True)
 
 
 def _print_event(options: StateOptions, name: str, stored: Any) -> None:
@@ -391,15 +401,15 @@ def _print_event(options: StateOptions, name: str, stored: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RemindersOptions(TypedOptions):
-    """Which parked reminders are started."""
+    """Selection of the parked reminders to start."""
 
-    start: str = option("", "Start those of an entity again.", "--start", metavar="KEY")
-    name: str = option("", "Start only the reminder of this name.", metavar="NAME")
+    start: str = option("", "Restart the reminders of this entity.", "--start", metavar="KEY")
+    name: str = option("", "Restart only the reminder with this name.", metavar="NAME")
 
 
 @command(app)
 def reminders(options: RemindersOptions) -> None:
-    """Print the parked reminders of a type: processes ended while they were handled.
+    """Print the parked reminders of a type, during which processes have crashed.
 
     \b
     Examples:
@@ -412,13 +422,19 @@ def reminders(options: RemindersOptions) -> None:
 
     with options.view() as view:
         name = checked_type(view, options.type)
-        found = [] if options.start else view.parked_reminders(name)
-    for each in found:
-        due = Entry.moment(each.due_ms).isoformat(timespec="milliseconds")
-        row = {"type": name, "key": each.key, "name": each.name, "due": due, "body": each.body}
-        options.say(row, f"{due}  {each.key}  {each.name}  {each.body}")
+        parked = [] if options.start else view.parked_reminders(name)
+    for reminder in parked:
+        due = Entry.moment(reminder.due_ms).isoformat(timespec="milliseconds")
+        row = {
+            "type": name,
+            "key": reminder.key,
+            "name": reminder.name,
+            "due": due,
+            "body": reminder.body,
+        }
+        options.say(row, f"{due}  {reminder.key}  {reminder.name}  {reminder.body}")
     if not options.start:
-        if not found and not options.as_json:
+        if not parked and not options.as_json:
             say("no reminder is parked", err=True)
         return
     with explained((StorageError, ValueError), "give the --state that nodes host with"):
@@ -428,17 +444,17 @@ def reminders(options: RemindersOptions) -> None:
         finally:
             state.close()
     if not count:
-        why = f"no reminder of {name} {options.start!r} is parked"
-        raise Problem(why=why, step="list them: callboard entity reminders --state …")
+        reason = f"no reminder of {name} {options.start!r} is parked"
+        raise Problem(why=reason, step="list them: callboard entity reminders --state …")
     options.say({"started": count}, f"{count} started; their owner delivers them within 30 s")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AtOptions(TypedOptions):
-    """What applies the events."""
+    """The class that applies the events."""
 
     code: Path | None = option(
-        None, "File with the class of the entity, which applies the events.", metavar="FILE.py"
+        None, "File with the entity's class, which applies the events.", metavar="FILE.py"
     )
 
 
@@ -448,11 +464,11 @@ def at(
     number: Annotated[int, typer.Argument(metavar="NUMBER", min=0, help="Of its last event.")],
     options: AtOptions,
 ) -> None:
-    """Print the state of an entity as it was after one of its events.
+    """Print the state of an entity after one of its events.
 
-    With --code its class applies the events up to that number, as when it is recovered; nothing
-    else of it runs but __init__ without arguments. Without, what is stored is printed: the
-    latest snapshot up to there, if there is one, and the events behind it.
+    With --code its class applies the events up to that number, as in a recovery; of its other
+    code only __init__ runs, without arguments. Without --code the stored data is printed: the
+    last snapshot up to the event, if there is one, and the events after it.
 
     \b
     Examples:
@@ -476,20 +492,20 @@ def at(
 
 @dataclass(frozen=True, kw_only=True)
 class JournalOptions(StateOptions):
-    """Which events are printed, and where they go."""
+    """Selection of the events, and their target."""
 
-    after: int = option(0, "Only events behind this position.", min=0, metavar="POSITION")
+    after: int = option(0, "Only events after this position.", min=0, metavar="POSITION")
     follow: bool = flag("Wait for more; end with Ctrl-C.", "--follow", "-f")
-    limit: int | None = option(None, "Print so many events.", min=1)
+    limit: int | None = option(None, "Most events to print.", min=1)
     to_log: Path | None = option(
         None,
-        "Append each event to this log once, behind those that it has, instead of printing.",
+        "Append each event once to this log, after those that it has, instead of printing.",
         "--to-log",
         metavar="FOLDER",
     )
     code: Path | None = option(
         None,
-        "File with the classes of events, whose fields are columns of the log.",
+        "File with the event classes; their fields become columns of the log.",
         metavar="FILE.py",
     )
 
@@ -499,9 +515,9 @@ def journal(
     name: Annotated[str, typer.Argument(metavar="TYPE", help="The type of the entities.")],
     options: JournalOptions,
 ) -> None:
-    """Print all events of a type in the order of commits, or copy them into a log.
+    """Print all events of a type in commit order, or copy them to a log.
 
-    A copy goes on where it was, whatever ended it, and appends each event once.
+    A copy resumes after an interruption, and appends each event exactly once.
 
     \b
     Examples:
@@ -516,7 +532,7 @@ def journal(
     from callboard.node import Node
 
     if options.to_log is not None and options.limit is not None:
-        raise Misuse(why="--limit is for printing", step="leave it out with --to-log")
+        raise Misuse(why="--limit has no effect with --to-log", step="omit one of them")
     with options.view() as view:
         if not options.follow or name not in view.types():
             name = checked_type(view, name)
@@ -528,7 +544,7 @@ def journal(
         node.journal(
             name, after=options.after, follow=options.follow, state=options.state, raw=True
         ) as entries,
-        explained((LogError,), "name another folder with --to-log"),
+        explained((LogError,), "use another folder with --to-log"),
     ):
         with _ended_by(stop, entries):
             if options.to_log is None:
@@ -541,7 +557,7 @@ def journal(
 
 @contextmanager
 def _ended_by(stop: Any, entries: "Journal") -> Iterator[None]:
-    """Close a journal when a signal came."""
+    """Close a journal on a signal."""
     import threading
 
     is_over = threading.Event()

@@ -1,4 +1,4 @@
-"""`callboard flow …`: serve files as flows, send and take flows."""
+"""`callboard flow …`: serve files as flows, send and receive flows."""
 
 import contextlib
 import sys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from callboard.flow import Flow
     from callboard.flow.file_handlers import FileRule
 
-#: What the node of these commands calls itself.
+#: Name of these commands' own node.
 NAME: Final = "callboard flow"
 
 app = noun()
@@ -31,24 +31,24 @@ Address = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions(AccessOptions):
-    """Where files are, and where clients reach them."""
+    """The folder of the files, and the address for clients."""
 
-    root: Path = option(Path(), "Where the files are.", metavar="FOLDER")
-    listen: str = option("127.0.0.1:0", "Where clients reach it.", metavar="HOST:PORT")
-    file_format: str = option("records", "Of the files: records or hdf5.", "--format")
+    root: Path = option(Path(), "Folder of the files.", metavar="FOLDER")
+    listen: str = option("127.0.0.1:0", "Address for clients.", metavar="HOST:PORT")
+    file_format: str = option("records", "Format of the files: records or hdf5.", "--format")
     insecure: bool = flag("Listen on public addresses without secret or TLS.", "--insecure")
     as_json: bool = flag("Print the address as JSON.", "--json")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlowOptions(AccessOptions):
-    """What a client says of its flow, and how quick it is."""
+    """Attributes and speed of a client's flow."""
 
     attribute: list[str] | None = option(
-        None, "For the BOT; repeatable.", "--attribute", "-a", metavar="NAME=VALUE"
+        None, "Attribute of the BOT; repeatable.", "--attribute", "-a", metavar="NAME=VALUE"
     )
-    credit: int = option(10, "DATs that may be under way.", min=1)
-    timeout: float = option(10.0, "Seconds that each wait may take.", min=0.001)
+    credit: int = option(10, "Most unacknowledged DATs.", min=1)
+    timeout: float = option(10.0, "Timeout of each wait in seconds.", min=0.001)
 
     @contextlib.contextmanager
     def connect(
@@ -91,22 +91,24 @@ class FlowOptions(AccessOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SendOptions(FlowOptions):
-    """How files are sent."""
+    """Options of sending."""
 
     chunk: int = option(65536, "Bytes of each DAT.", min=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiveOptions(FlowOptions):
-    """Where a payload goes."""
+    """Target of the payload."""
 
-    output: Path | None = option(None, "Instead of stdout.", "--output", "-o", metavar="FILE")
-    as_json: bool = flag("One object for each DAT, bytes as hex.", "--json")
+    output: Path | None = option(
+        None, "File to write instead of stdout.", "--output", "-o", metavar="FILE"
+    )
+    as_json: bool = flag("Print one object per DAT, bytes as hex.", "--json")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RulesOptions(JsonOptions):
-    """Which rules are tried."""
+    """The rules to try."""
 
     rules: Path = option(..., "TOML or JSON file of rules.", "--rules", "-r", metavar="RULES")
 
@@ -116,9 +118,9 @@ def serve(
     rules: Annotated[Path, typer.Argument(metavar="RULES", help="TOML or JSON file of rules.")],
     options: ServeOptions,
 ) -> None:
-    """Write flows to files, and give files as flows, until Ctrl-C or SIGTERM.
+    """Write flows to files, and serve files as flows, until Ctrl-C or SIGTERM.
 
-    The first rule that fits what a client says names its file, in the folder.
+    The first rule that matches a client's attributes names its file in the folder.
 
     \b
     Examples:
@@ -131,21 +133,21 @@ def serve(
     from callboard.flow.file_service import FileService, open_format
 
     host, port = parse_listen(options.listen)
-    known = _rules(rules)
+    file_rules = _rules(rules)
     try:
         open_format(options.file_format)
     except RecordError as error:
-        raise Misuse(why=str(error), step="say --format records") from None
+        raise Misuse(why=str(error), step="use --format records") from None
     root = options.root
     make_folder(root)
     with catch_signals() as stop, options.open_node(NAME) as node:
         service = node.spawn(FileService, str(root), options.file_format)
-        broker = FlowBroker(node, factory=FileFactory(node, service, known, root))
+        broker = FlowBroker(node, factory=FileFactory(node, service, file_rules, root))
         with opening(options.listen):
             node.listen(host, port, publish=broker.ref, insecure=options.insecure)
         options.say(
-            {"address": broker.address, "rules": len(known)},
-            f"{len(known)} rules, files in {root.resolve()}\n"
+            {"address": broker.address, "rules": len(file_rules)},
+            f"{len(file_rules)} rules, files in {root.resolve()}\n"
             f"  try: callboard flow send {broker.address} FILE   (Ctrl-C stops it)",
         )
         stop.wait()
@@ -159,48 +161,49 @@ def send(
     address: Address,
     options: SendOptions,
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE…", help="What to send; else stdin.")
+        list[Path] | None,
+        typer.Argument(metavar="FILE…", help="Files to send; default: stdin."),
     ] = None,
 ) -> None:
     """Send files, or stdin, as one flow.
 
-    With one file the attribute `name` is its name, unless it is given.
+    For a single file the attribute `name` defaults to its name.
 
     \b
     Examples:
       callboard flow send basp://127.0.0.1:4222 -a stream=raw run1.dat
       tail -f log | callboard flow send basp://127.0.0.1:4222 -a stream=log
     """  # noqa: D301
-    about = _attributes(options.attribute)
-    given = files or []
-    if len(given) == 1:
-        about.setdefault("name", given[0].name)
-    missing = [str(path) for path in given if not path.is_file()]
+    attributes = _attributes(options.attribute)
+    paths = files or []
+    if len(paths) == 1:
+        attributes.setdefault("name", paths[0].name)
+    missing = [str(path) for path in paths if not path.is_file()]
     if missing:
-        raise Misuse(why=f"there is no file {missing[0]}", step="give paths of files")
-    with options.connect(address, "extract", about) as flow:
-        for source in _sources(given):
+        raise Misuse(why=f"there is no file {missing[0]}", step="pass paths of files")
+    with options.connect(address, "extract", attributes) as flow:
+        for source in _sources(paths):
             while data := source.read(options.chunk):
                 flow.put(data)
-        told = flow.eot()
-    text = ", ".join(f"{key}: {value}" for key, value in told.items())
-    options.say(told, text)
+        reply = flow.eot()
+    text = ", ".join(f"{key}: {value}" for key, value in reply.items())
+    options.say(reply, text)
 
 
 @command(app)
 def recv(address: Address, options: ReceiveOptions) -> None:
-    """Take a flow and write its payload to stdout or a file.
+    """Receive a flow and write its payload to stdout or a file.
 
     \b
     Examples:
       callboard flow recv basp://127.0.0.1:4222 -a stream=raw -o run1.dat
     """  # noqa: D301
-    about = _attributes(options.attribute)
-    with contextlib.ExitStack() as opened:
-        flow = opened.enter_context(options.connect(address, "inject", about))
+    attributes = _attributes(options.attribute)
+    with contextlib.ExitStack() as stack:
+        flow = stack.enter_context(options.connect(address, "inject", attributes))
         sink: BinaryIO = sys.stdout.buffer
         if options.output is not None:
-            sink = opened.enter_context(options.output.open("wb"))
+            sink = stack.enter_context(options.output.open("wb"))
         for dat in flow:
             sink.write(f"{to_json(dat)}\n".encode() if options.as_json else bytes(dat))
         sink.flush()
@@ -210,12 +213,12 @@ def recv(address: Address, options: ReceiveOptions) -> None:
 def try_rules(
     options: RulesOptions,
     attributes: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME=VALUE…", help="What a client would say.")
+        list[str] | None, typer.Argument(metavar="NAME=VALUE…", help="Attributes of a client.")
     ] = None,
 ) -> int:
-    """Say which rules fit some attributes, and the files that they name.
+    """Print which rules match some attributes, and the files that they name.
 
-    The exit code is 0 when one fits, else 1.
+    The exit code is 0 if one matches, else 1.
 
     \b
     Examples:
@@ -231,22 +234,22 @@ def try_rules(
 
 
 def _attributes(pairs: Sequence[str] | None) -> dict[str, Any]:
-    """Read `NAME=VALUE` pairs; values are JSON, or else text.
+    """Read `NAME=VALUE` pairs; values are JSON or text.
 
     Raises:
         Problem: a pair has another form.
     """
-    found = {}
+    values = {}
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise Misuse(why=f"{pair!r} is no NAME=VALUE", step="write stream=raw")
-        found[name] = from_text(value)
-    return found
+            raise Misuse(why=f"{pair!r} is not NAME=VALUE", step="write it like stream=raw")
+        values[name] = from_text(value)
+    return values
 
 
 def _outcome(rule: "FileRule", about: dict[str, Any]) -> dict[str, Any]:
-    """Return whether a rule fits some attributes, and the file that it names."""
+    """Return whether a rule matches some attributes, and the file that it names."""
     from callboard.flow.errors import InvalidRule
 
     root = Path.cwd().resolve()
@@ -270,7 +273,7 @@ def _rules(path: Path) -> "list[FileRule]":
 
 
 def _sources(files: Sequence[Path]) -> Iterator[BinaryIO]:
-    """Open the files one after the other; stdin without any."""
+    """Open the files in turn; stdin if there are none."""
     if not files:
         yield sys.stdin.buffer
     for path in files:

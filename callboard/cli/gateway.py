@@ -1,4 +1,4 @@
-"""`callboard gateway …`: run gateways, modules that are linked by a configuration."""
+"""`callboard gateway …`: run gateways, which connect modules by a configuration."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -24,12 +24,12 @@ Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML or JSON fil
 
 @dataclass(frozen=True, kw_only=True)
 class RunGatewayOptions(JsonOptions):
-    """How a gateway runs."""
+    """Options of a gateway's run."""
 
     given: Path | None = option(
         None, "Publish these lines, then end.", "--input", metavar="FILE.jsonl"
     )
-    watch: bool = flag("Follow changes of the configuration.", "--watch")
+    watch: bool = flag("Apply changes of the configuration file.", "--watch")
     timeout: float = option(60.0, "Seconds until all of --input is received.", min=0.001)
 
 
@@ -38,8 +38,8 @@ def run(config: Config, options: RunGatewayOptions) -> int:
     """Run a gateway until Ctrl-C or SIGTERM.
 
     With --input it is a dry run: each line of the file, {"source": MODULE, "content": TEXT,
-    "properties": {…}}, is published as if that module had; those modules are not started. When
-    all was received, what became of it is printed; the exit code is 1 if anything was lost.
+    "properties": {…}}, is published as a message of that module; these modules are not started.
+    When all messages were received, the counts are printed; the exit code is 1 if any was lost.
 
     \b
     Examples:
@@ -49,11 +49,11 @@ def run(config: Config, options: RunGatewayOptions) -> int:
     """  # noqa: D301
     if options.given is not None:
         return _run_dry(config, options.given, options)
-    with catch_signals() as stop, _made(config, watch=options.watch) as gateway:
+    with catch_signals() as stop, _create(config, watch=options.watch) as gateway:
         gateway.on("destroyed", lambda _: stop.set())
         names = ", ".join(status.name for status in gateway.modules())
-        about = {"url": gateway.url, "modules": len(gateway.modules())}
-        options.say(about, f"{config} runs: {names}   (Ctrl-C stops it)")
+        summary = {"url": gateway.url, "modules": len(gateway.modules())}
+        options.say(summary, f"{config} runs: {names}   (Ctrl-C stops it)")
         gateway.start()
         stop.wait()
         gateway.settle(1.0)
@@ -64,17 +64,17 @@ def run(config: Config, options: RunGatewayOptions) -> int:
 
 @command(app)
 def check(config: Config, options: JsonOptions) -> None:
-    """Say what is wrong with a configuration; nothing is made or started.
+    """Check a configuration; no module is created or started.
 
-    Every mistake is told, with its path in the file; the exit code is 2 if there are some.
+    All errors are printed with their paths in the file; the exit code is 2 if there are any.
 
     \b
     Examples:
       callboard gateway check gateway.toml
     """  # noqa: D301
-    found = _read(config)
-    modules, links = len(found.modules), len(found.links)
-    text = f"{config} is fine: {modules} modules, {links} links"
+    configuration = _read(config)
+    modules, links = len(configuration.modules), len(configuration.links)
+    text = f"{config} is valid: {modules} modules, {links} links"
     options.say({"modules": modules, "links": links}, text)
 
 
@@ -87,7 +87,7 @@ def list_modules(config: Config, options: JsonOptions) -> None:
       callboard gateway list gateway.toml
       callboard gateway list gateway.toml --json | jq .links
     """  # noqa: D301
-    found = _read(config)
+    configuration = _read(config)
     if options.as_json:
         modules = [
             {
@@ -96,28 +96,28 @@ def list_modules(config: Config, options: JsonOptions) -> None:
                 "entrypoint": spec.entrypoint,
                 "args": spec.args,
             }
-            for spec in found.modules.values()
+            for spec in configuration.modules.values()
         ]
-        links = [{"source": source, "sink": sink} for source, sink in found.links]
+        links = [{"source": source, "sink": sink} for source, sink in configuration.links]
         say(to_json({"modules": modules, "links": links}))
         return
     rows = []
-    for spec in found.modules.values():
-        sources = ", ".join(source for source, sink in found.links if sink == spec.name)
-        what = " ".join(str(value) for value in spec.entrypoint.values())
-        rows.append((spec.name, spec.loader.name, what, sources))
+    for spec in configuration.modules.values():
+        sources = ", ".join(source for source, sink in configuration.links if sink == spec.name)
+        entrypoint = " ".join(str(value) for value in spec.entrypoint.values())
+        rows.append((spec.name, spec.loader.name, entrypoint, sources))
     say(columns(("MODULE", "LOADER", "IS", "RECEIVES FROM"), rows))
 
 
-def _run_dry(config: Path, given: Path, options: RunGatewayOptions) -> int:
-    """Publish what a file holds, and say what became of it; returns the exit code."""
-    lines = _lines(given)
-    with _made(config, watch=False) as gateway:
-        known = {status.name for status in gateway.modules()}
+def _run_dry(config: Path, path: Path, options: RunGatewayOptions) -> int:
+    """Publish the messages in a file, and print the counts; return the exit code."""
+    lines = _lines(path)
+    with _create(config, watch=False) as gateway:
+        names = {status.name for status in gateway.modules()}
         for number, (source, _) in enumerate(lines, 1):
-            if source not in known:
-                why = f"{given}:{number}: there is no module {source!r} in {config}"
-                raise Misuse(why=why, step="name one of its modules as source")
+            if source not in names:
+                reason = f"{path}:{number}: there is no module {source!r} in {config}"
+                raise Misuse(why=reason, step="use one of its modules as source")
         gateway.start(leave_out={source for source, _ in lines})
         for source, message in lines:
             gateway.publish(source, message)
@@ -125,13 +125,17 @@ def _run_dry(config: Path, given: Path, options: RunGatewayOptions) -> int:
         statuses = gateway.modules()
     _print(statuses, options)
     if not is_settled:
-        why = f"not all was received within {options.timeout:g} s"
-        raise Problem(why=why, step="give it longer with --timeout SECONDS")
-    return FAILED if any(each.counters.failed or each.counters.lost for each in statuses) else 0
+        reason = f"not all messages were received within {options.timeout:g} s"
+        raise Problem(why=reason, step="allow more time with --timeout SECONDS")
+    return (
+        FAILED
+        if any(status.counters.failed or status.counters.lost for status in statuses)
+        else 0
+    )
 
 
 def _read(config: Path) -> "Configuration":
-    """Return a configuration, or raise a problem with a line for each mistake."""
+    """Return a configuration, or raise a problem with a line per error."""
     from callboard.gateway.configuration import read_configuration_file
     from callboard.gateway.errors import ConfigurationError
 
@@ -141,8 +145,8 @@ def _read(config: Path) -> "Configuration":
         raise Problems(error.lines, code=MISUSED) from None
 
 
-def _made(config: Path, *, watch: bool) -> "Gateway":
-    """Make the gateway of a configuration; nothing is started."""
+def _create(config: Path, *, watch: bool) -> "Gateway":
+    """Create the gateway of a configuration without starting it."""
     from callboard.gateway import ConfigurationError, Gateway, ModuleFailed
 
     try:
@@ -153,36 +157,36 @@ def _made(config: Path, *, watch: bool) -> "Gateway":
         raise Problem(why=f"{config}: {error}", step="correct its args; nothing runs") from None
 
 
-def _lines(given: Path) -> "list[tuple[str, Message]]":
+def _lines(path: Path) -> "list[tuple[str, Message]]":
     """Read the messages of a dry run, with their sources."""
     from callboard.gateway.errors import MalformedMessage
     from callboard.gateway.wire.message import message_of, read_line
 
-    found: list[tuple[str, Message]] = []
+    messages: list[tuple[str, Message]] = []
     try:
-        for number, text in enumerate(read_named(given).splitlines(), 1):
+        for number, text in enumerate(read_named(path).splitlines(), 1):
             fields = read_line(text)
             source = fields.get("source")
             if not isinstance(source, str):
-                why = f"{given}:{number}: source = {source!r}: it is the name of a module"
-                raise Misuse(why=why, step="correct that line")
-            found.append((source, message_of(fields)))
+                reason = f"{path}:{number}: source = {source!r} must be the name of a module"
+                raise Misuse(why=reason, step="correct that line")
+            messages.append((source, message_of(fields)))
     except OSError as error:
-        raise Misuse(why=f"{given}: {error.strerror}", step="give the path of a file") from None
+        raise Misuse(why=f"{path}: {error.strerror}", step="pass the path of a file") from None
     except MalformedMessage as error:
-        where = f"{given}:{len(found) + 1}"
-        raise Misuse(why=f"{where}: {error}", step="correct that line") from None
-    return found
+        location = f"{path}:{len(messages) + 1}"
+        raise Misuse(why=f"{location}: {error}", step="correct that line") from None
+    return messages
 
 
 def _print(statuses: "Sequence[ModuleStatus]", options: JsonOptions) -> None:
-    """Print what became of the messages of each module."""
-    told: list[dict[str, Any]] = [
-        {"name": each.name, "waiting": each.waiting, **asdict(each.counters)}
-        for each in statuses
+    """Print the message counts of each module."""
+    table_rows: list[dict[str, Any]] = [
+        {"name": item.name, "waiting": item.waiting, **asdict(item.counters)}
+        for item in statuses
     ]
     head = ("name", "received", "failed", "lost", "waiting")
-    shown = [each | {"lost": sum(each["lost"].values())} for each in told]
-    rows = [[str(each[key]) for key in head] for each in shown]
+    sums = [item | {"lost": sum(item["lost"].values())} for item in table_rows]
+    rows = [[str(item[key]) for key in head] for item in sums]
     titles = ["MODULE", *map(str.upper, head[1:])]
-    options.say(told, columns(titles, rows, right=range(1, 5)))
+    options.say(table_rows, columns(titles, rows, right=range(1, 5)))

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def load_app(path: Path) -> ModuleType:
-    """Run a Python file as a module of its own name.
+    """Run a Python file as a module with the file's name.
 
-    Its folder is put on the module path first, as `python APP.py` does.
+    Its folder is first on the module path, as with `python APP.py`.
 
     Raises:
-        Problem: there is no such file, or it cannot be run.
+        Problem: the file is missing, or it cannot be run.
     """
     if not path.is_file():
         raise Misuse(why=f"there is no file {path}", step="give the path of a Python file")
@@ -32,34 +32,36 @@ def load_app(path: Path) -> ModuleType:
         sys.path.insert(0, folder)
     spec = importlib.util.spec_from_file_location(_module_name(path), path)
     if spec is None or spec.loader is None:
-        raise Misuse(why=f"{path} is no Python file", step="give a file whose name ends in .py")
+        step = "pass a file whose name ends in .py"
+        raise Misuse(why=f"{path} is not a Python file", step=step)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and typing look modules up by name
+    sys.modules[spec.name] = module  # dataclasses and typing search modules by name
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        where = f"{error.filename}:{error.lineno}"
-        why = f"{where}: {error.msg}"
-        raise Problem(why=why, step="correct that line and run it again") from error
+        location = f"{error.filename}:{error.lineno}"
+        reason = f"{location}: {error.msg}"
+        raise Problem(why=reason, step="correct that line and run it again") from error
     except Exception as error:
-        text = f"{path} failed when it was loaded{_where(error, path)}: {describe(error)}"
+        text = f"{path} failed to load{_line_text(error, path)}: {describe(error)}"
         raise Problem(why=text, step=f"python {path} shows the traceback") from error
     return module
 
 
 def spawnable_classes(module: ModuleType) -> "dict[str, type[Actor]]":
-    """Return what other nodes may spawn: the module's `spawnable`, or its public actor classes.
+    """Return the classes that other nodes may spawn.
 
-    Entities are not among the latter: they are hosted, and cannot be spawned.
+    These are the module's `spawnable`, or its public actor classes. Entities are not among the
+    latter, because they are hosted and cannot be spawned.
 
     Raises:
-        Problem: `spawnable` is something else than a mapping of names to actor classes.
+        Problem: `spawnable` is not a mapping of names to actor classes.
     """
     from callboard.entity.entity import Entity
     from callboard.kernel.actors import Actor
 
-    given: Any = getattr(module, "spawnable", None)
-    if given is None:
+    spawnable: Any = getattr(module, "spawnable", None)
+    if spawnable is None:
         return {
             name: value
             for name, value in vars(module).items()
@@ -69,44 +71,44 @@ def spawnable_classes(module: ModuleType) -> "dict[str, type[Actor]]":
             and value.__module__ == module.__name__
             and not name.startswith("_")
         }
-    if not isinstance(given, Mapping) or not all(
-        isinstance(name, str) and inspect.isclass(value) for name, value in given.items()
+    if not isinstance(spawnable, Mapping) or not all(
+        isinstance(name, str) and inspect.isclass(value) for name, value in spawnable.items()
     ):
-        why = f"spawnable of {module.__name__} is no mapping of names to actor classes"
-        raise Problem(why=why, step='write it like spawnable = {"counter": Counter}')
-    return dict(given)
+        reason = f"spawnable of {module.__name__} does not map names to actor classes"
+        raise Problem(why=reason, step='write it like spawnable = {"counter": Counter}')
+    return dict(spawnable)
 
 
 def find_class(text: str, module: ModuleType | None) -> "type[Actor]":
     """Return the actor class `module:Class`, or `Class` of the app's module.
 
     Raises:
-        Problem: there is no such module or class, or it is no actor's.
+        Problem: the module or class is missing, or it is not an actor class.
     """
-    where, colon, name = text.rpartition(":")
-    holder: Any = module
+    module_name, colon, name = text.rpartition(":")
+    namespace: Any = module
     if colon:
         try:
-            holder = importlib.import_module(where)
+            namespace = importlib.import_module(module_name)
         except ImportError as error:
-            why = f"the module of class {text} cannot be imported: {error}"
+            reason = f"the module of class {text} cannot be imported: {error}"
             step = "put its folder into PYTHONPATH, or next to the app's file"
-            raise Problem(why=why, step=step) from error
-    found: Any = getattr(holder, name, None)
-    is_actor_class = inspect.isclass(found) and hasattr(found, "receiveMessage")
+            raise Problem(why=reason, step=step) from error
+    candidate: Any = getattr(namespace, name, None)
+    is_actor_class = inspect.isclass(candidate) and hasattr(candidate, "receiveMessage")
     if not is_actor_class:
-        place = where or ("no app" if module is None else module.__name__)
-        why = f"there is no actor class {name} in {place}"
-        raise Problem(why=why, step="write module:Class, or set app")
-    actor_class: type[Actor] = found
+        source = module_name or ("no app" if module is None else module.__name__)
+        reason = f"there is no actor class {name} in {source}"
+        raise Problem(why=reason, step="write module:Class, or set app")
+    actor_class: type[Actor] = candidate
     return actor_class
 
 
 def set_up(module: ModuleType, node: object, path: Path) -> None:
-    """Call the module's `setup(node)`, if it has one.
+    """Call the module's `setup(node)`, if there is one.
 
     Raises:
-        Problem: it raised.
+        Problem: it failed.
     """
     setup = getattr(module, "setup", None)
     if setup is None:
@@ -114,19 +116,19 @@ def set_up(module: ModuleType, node: object, path: Path) -> None:
     try:
         setup(node)
     except Exception as error:
-        text = f"setup(node) failed{_where(error, path)}: {describe(error)}"
+        text = f"setup(node) failed{_line_text(error, path)}: {describe(error)}"
         raise Problem(why=text, step="correct it and run it again") from error
 
 
 def _module_name(path: Path) -> str:
-    """Return the file's own name, unless another file's module of that name is loaded."""
+    """Return the file's name, or a prefixed one if it is taken by another module."""
     loaded = sys.modules.get(path.stem)
     is_free = loaded is None or getattr(loaded, "__file__", None) == str(path)
     return path.stem if is_free else f"callboard_app_{path.stem}"
 
 
-def _where(error: Exception, path: Path) -> str:
-    """Return the deepest line of the user's file that the error came through."""
+def _line_text(error: Exception, path: Path) -> str:
+    """Return the deepest line of the user's file in the traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).name == path.name]
     return f" at line {lines[-1]}" if lines else ""

@@ -1,4 +1,4 @@
-"""`callboard log …`: look into logs."""
+"""`callboard log …`: inspect logs."""
 
 import json
 import time
@@ -42,7 +42,7 @@ from callboard.pipeline.errors import PipelineError
 from callboard.support.json_form import json_of
 from callboard.support.text import printable
 
-#: The table that is the log which the command names.
+#: Table name of the log that the command names.
 LOG: Final = "log"
 
 _NANOSECONDS: Final = 10**9
@@ -52,32 +52,32 @@ app = noun()
 
 
 def _explained(*more: type[Exception]) -> AbstractContextManager[None]:
-    """Turn errors of logs into one line; what no log could be is wrong use."""
+    """Turn errors of logs into one line; a ValueError counts as wrong usage."""
     return explained((LogError, *more), "try: callboard log verify")
 
 
 class _Damage:
-    """Tells what a command cannot read, each piece once; then the exit code is 1."""
+    """Reports damaged parts of a log, each once; then the exit code is 1."""
 
     def __init__(self) -> None:
         self._lost: dict[int, int] = {}
 
     def __call__(self, error: LogCorrupt) -> None:
-        """Tell of one piece."""
+        """Report a damaged part."""
         if error.offset not in self._lost:
             self._lost[error.offset] = error.next_offset - error.offset
             say(one_line(str(error)), err=True)
 
     @property
     def lost(self) -> int:
-        """How many records that is."""
+        """Number of damaged records."""
         return sum(self._lost.values())
 
     def code(self) -> int:
-        """Sum up; returns the exit code."""
+        """Print a summary; return the exit code."""
         if self._lost:
-            what = f"{self.lost:,} records cannot be read; try: callboard log verify"
-            say(what, err=True)
+            text = f"{self.lost:,} records cannot be read; try: callboard log verify"
+            say(text, err=True)
         return FAILED if self._lost else 0
 
 
@@ -93,69 +93,69 @@ Place = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class LogOptions(JsonOptions):
-    """How a log is shown."""
+    """Output format."""
 
-    as_json: bool = flag("Print JSON, one object each line.", "--json")
+    as_json: bool = flag("Print JSON, one object per line.", "--json")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListOptions(LogOptions, AccessOptions):
-    """What proves who lists the logs of a node or a server."""
+    """Credentials for the logs of a node or a server."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions(LogOptions, AccessOptions):
-    """Where the rest of an archived log is, and what proves who reads a served one."""
+    """The source of an archive's rest, and credentials for a served log."""
 
     rest: str = option(
         "",
-        "With an archive: where the log is written, for what is not copied yet.",
+        "With an archive: the log that it copies, for records not copied yet.",
         "--tail",
         metavar="FOLDER|ADDRESS",
     )
 
     def open(self, folder: str, name: str = LOG) -> LogReader:
-        """Return a reader of the log at a place; `name` is its table in a query."""
+        """Return a reader of a log; `name` is its table in a query."""
         secret, rest = read_secret(self.secret_file), self.rest if name == LOG else ""
         return LogReader(folder, token=secret, tls=self.tls, tail=rest or None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveOptions(LogOptions):
-    """How a log is archived."""
+    """Options of an archive."""
 
     follow: bool = flag(
-        "Copy what is sealed from now on as well; end with Ctrl-C.", "--follow", "-f"
+        "Also copy segments that are sealed from now on; end with Ctrl-C.", "--follow", "-f"
     )
     retain: str = option(
-        "", "Remove copies beyond this: bytes=1000000000,seconds=86400.", metavar="LIMITS"
+        "", "Limits for the copies: bytes=1000000000,seconds=86400.", metavar="LIMITS"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CatOptions(PlaceOptions):
-    """Which records are printed."""
+    """Selection of the printed records."""
 
-    start: int | None = option(None, "Begin with this one.", "--from", min=0, metavar="OFFSET")
-    since: str = option("", "Begin here: 2026-01-31T12:00:00Z, or seconds ago.", metavar="TIME")
-    limit: int | None = option(None, "Print so many records.", min=1)
-    topic: str = option("", "Only topics that begin so.", "--topic", metavar="PREFIX")
+    start: int | None = option(None, "First record.", "--from", min=0, metavar="OFFSET")
+    since: str = option("", "Start: 2026-01-31T12:00:00Z, or seconds ago.", metavar="TIME")
+    limit: int | None = option(None, "Most records to print.", min=1)
+    topic: str = option("", "Only topics with this prefix.", "--topic", metavar="PREFIX")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TailOptions(PlaceOptions):
-    """How many records are printed."""
+    """Number of the printed records."""
 
-    count: int = option(10, "How many records.", "-n", min=0)
+    count: int = option(10, "Number of records.", "-n", min=0)
     follow: bool = flag("Wait for more; end with Ctrl-C.", "--follow", "-f")
-    topic: str = option("", "Only topics that begin so.", "--topic", metavar="PREFIX")
+    topic: str = option("", "Only topics with this prefix.", "--topic", metavar="PREFIX")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeLogsOptions(JsonOptions):
-    """Where logs are served, and to whom."""
+    """Address of a log server, and its readers' rights."""
 
-    listen: str = option("127.0.0.1:0", "Where readers reach it.", metavar="HOST:PORT")
+    listen: str = option("127.0.0.1:0", "Address for readers.", metavar="HOST:PORT")
     permissions: Path | None = option(
         None, "Named secrets, and the logs that each may read.", metavar="FILE.toml"
     )
@@ -171,9 +171,9 @@ class ServeLogsOptions(JsonOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SqlOptions(PlaceOptions):
-    """How many rows are printed."""
+    """Number of the printed rows."""
 
-    limit: int = option(100, "Print so many rows; with --json all are printed.", min=1)
+    limit: int = option(100, "Most rows to print; --json prints all.", min=1)
 
 
 @command(app, "ls")
@@ -187,9 +187,9 @@ def list_them(
         ),
     ] = ".",
 ) -> int:
-    """List the logs in a directory and below, on an object store, or those that are served.
+    """List the logs below a directory, on an object store, or of a node or server.
 
-    Of a node or a server it lists the logs that the secret may read.
+    For a node or a server it lists the logs that the secret may read.
 
     \b
     Examples:
@@ -200,15 +200,15 @@ def list_them(
       callboard log ls s3://bucket
     """  # noqa: D301
     if "://" not in place and not Path(place).is_dir():
-        raise Misuse(why=f"{place} is no directory", step="give one that holds logs")
+        raise Misuse(why=f"{place} is not a directory", step="pass a directory with logs")
     secret, code = read_secret(options.secret_file), 0
     with _explained():
-        found = list_logs(place, token=secret, tls=options.tls)
-    for path in found:
+        paths = list_logs(place, token=secret, tls=options.tls)
+    for path in paths:
         try:
             log = LogReader(path, token=secret, tls=options.tls)
             segments, end = log.segments, log.end
-        except LogError as error:  # the others are there
+        except LogError as error:  # list the remaining logs
             say(one_line(str(error)), err=True)
             code = FAILED
             continue
@@ -216,15 +216,15 @@ def list_them(
             "path": path,
             "start": segments[0].base,
             "end": end,
-            "bytes": sum(each.bytes for each in segments),
+            "bytes": sum(segment.bytes for segment in segments),
             "segments": len(segments),
         }
         text = "{path}: records {start} to {end}, {bytes:,} bytes in {segments} segments"
         options.say(row, text.format(**row))
-    if not found and not options.as_json:
+    if not paths and not options.as_json:
         is_served = "://" in place and not is_archive(place)
-        where = f"at {place} that may be read" if is_served else f"in {place} or below"
-        say(f"no logs {where}", err=True)
+        location = f"at {place} that may be read" if is_served else f"in {place} or below"
+        say(f"no logs {location}", err=True)
     return code
 
 
@@ -241,7 +241,7 @@ def cat(folder: Place, options: CatOptions) -> int:
     """  # noqa: D301
     start, since = options.start, options.since
     if since and start is not None:
-        raise Misuse(why="--from and --since are two beginnings", step="give one")
+        raise Misuse(why="--from and --since are both given", step="use one of them")
     damage = _Damage()
     with _explained():
         log = options.open(folder)
@@ -249,13 +249,13 @@ def cat(folder: Place, options: CatOptions) -> int:
         reading = log.read(begin, on_damage=damage)
         _print_all(islice(_about(reading, options.topic), options.limit), options, damage)
         if reading.lost and start is not None:
-            say(f"{reading.lost} records were removed by retention before", err=True)
+            say(f"{reading.lost} earlier records were removed by retention", err=True)
     return damage.code()
 
 
 @command(app)
 def tail(folder: Place, options: TailOptions) -> int:
-    """Print the newest records, and with -f those that come.
+    """Print the newest records, and with -f all later ones.
 
     \b
     Examples:
@@ -280,20 +280,20 @@ def tail(folder: Place, options: TailOptions) -> int:
 
 
 def _newest(log: LogReader, end: int, count: int, topic: str, damage: _Damage) -> list[Record]:
-    """Return the last records about a topic, looking back further and further."""
+    """Return the last records on a topic; the range is extended until there are enough."""
     reach = max(1, count)
     while True:
         begin = max(log.start, end - reach)
         reading = log.read(begin, on_damage=damage)
-        found = [each for each in _about(reading, topic) if each.offset < end]
-        if len(found) >= count or begin <= log.start:
-            return found[-count:] if count else []
+        records = [record for record in _about(reading, topic) if record.offset < end]
+        if len(records) >= count or begin <= log.start:
+            return records[-count:] if count else []
         reach *= 10
 
 
 @command(app)
 def verify(folder: Place, options: PlaceOptions) -> int:
-    """Check every byte of a log; the exit code is 1 when some are damaged.
+    """Check every byte of a log; the exit code is 1 if there is damage.
 
     \b
     Examples:
@@ -305,14 +305,15 @@ def verify(folder: Place, options: PlaceOptions) -> int:
     text = f"{report.records:,} records from {report.start} to {report.end} are intact"
     lines = [*report.damage, text + (f", {report.lost:,} are lost" if report.lost else "")]
     if report.torn_bytes:
-        lines.append(f"{report.torn_bytes:,} bytes of half a batch follow; a writer cuts them")
+        size = f"{report.torn_bytes:,} bytes"
+        lines.append(f"{size} of an incomplete batch follow; the next writer removes them")
     options.say(asdict(report), "\n".join(lines))
     return FAILED if report.damage else 0
 
 
 @command(app)
 def stats(folder: Place, options: PlaceOptions) -> int:
-    """Tell size, times, segments, and how many records each topic has.
+    """Print size, times, segments, and the number of records per topic.
 
     \b
     Examples:
@@ -323,13 +324,13 @@ def stats(folder: Place, options: PlaceOptions) -> int:
     times: list[int] = []
     with _explained():
         log = options.open(folder)
-        segments, end, named, copies = log.segments, log.end, log.readers, log.archives
+        segments, end, readers, copies = log.segments, log.end, log.readers, log.archives
         for record in log.read(log.start, on_damage=damage):
             topics[record.topic] += 1
             if not times:
                 times = [record.time] * 2
             times[1] = max(times[1], record.time)
-    size, records = sum(each.bytes for each in segments), topics.total()
+    size, records = sum(item.bytes for item in segments), topics.total()
     row: dict[str, Any] = {
         "start": segments[0].base,
         "end": end,
@@ -338,10 +339,10 @@ def stats(folder: Place, options: PlaceOptions) -> int:
         "bytes": size,
         "first_time": times[0] if times else None,
         "latest_time": times[1] if times else None,
-        "segments": [each._asdict() for each in segments],
+        "segments": [item._asdict() for item in segments],
         "topics": dict(topics.most_common()),
-        "readers": [{**each._asdict(), "lag": max(0, end - each.offset)} for each in named],
-        "archives": [{**each._asdict(), "lag": max(0, end - each.end)} for each in copies],
+        "readers": [{**item._asdict(), "lag": max(0, end - item.offset)} for item in readers],
+        "archives": [{**item._asdict(), "lag": max(0, end - item.end)} for item in copies],
     }
     places = f"records {row['start']} to {row['end']}"
     lines = [f"{places}, {size:,} bytes, {len(segments)} segments"]
@@ -349,15 +350,15 @@ def stats(folder: Place, options: PlaceOptions) -> int:
         lines.append("from {} to {}".format(*map(_clock, times)))
     lines += [f"{count:>12,}  {printable(topic)}" for topic, count in topics.most_common()]
     lines += [
-        "reader {name}: {lag:,} records behind, next is {offset}, committed ".format(**each)
-        + _clock(each["time"])
-        for each in row["readers"]
+        "reader {name}: {lag:,} records behind, next is {offset}, committed ".format(**item)
+        + _clock(item["time"])
+        for item in row["readers"]
     ]
     lines += [
-        "archive {place}: {lag:,} records behind, has them to {end}".format(**each)
-        + (f", copied {_clock(each['time'])}" if each["time"] else "")
-        + (f"; trouble: {one_line(each['trouble'])}" if each["trouble"] else "")
-        for each in row["archives"]
+        "archive {place}: {lag:,} records behind, has them to {end}".format(**item)
+        + (f", copied {_clock(item['time'])}" if item["time"] else "")
+        + (f"; trouble: {one_line(item['trouble'])}" if item["trouble"] else "")
+        for item in row["archives"]
     ]
     options.say(row, "\n".join(lines))
     return damage.code()
@@ -367,15 +368,15 @@ def stats(folder: Place, options: PlaceOptions) -> int:
 def archive(
     folder: Folder,
     place: Annotated[
-        str, typer.Argument(metavar="ADDRESS", help="Where it is copied to: s3://BUCKET/NAME …")
+        str, typer.Argument(metavar="ADDRESS", help="Target of the copy: s3://BUCKET/NAME …")
     ],
     options: ArchiveOptions,
 ) -> None:
     """Copy the sealed segments of a log to an object store, each once.
 
-    Sealed are all segments but the newest. What is there already is not copied again, and the
-    log may be written meanwhile. Credentials are those of the environment, such as
-    AWS_ACCESS_KEY_ID, or of ~/.aws.
+    All segments except the newest are sealed. Existing copies are kept, and the log may be
+    written at the same time. Credentials come from the environment, such as
+    AWS_ACCESS_KEY_ID, or from ~/.aws.
 
     \b
     Examples:
@@ -391,10 +392,10 @@ def archive(
 
 @command(app)
 def columns(folder: Place, options: LogOptions) -> None:
-    """Write each sealed segment as Parquet beside it, for Spark, DuckDB and others.
+    """Write each sealed segment also as Parquet, for Spark, DuckDB and others.
 
-    Sealed are all segments but the newest. What is there already is not written again, and the
-    log may be written meanwhile.
+    All segments except the newest are sealed. Existing files are kept, and the log may be
+    written at the same time.
 
     \b
     Examples:
@@ -402,14 +403,14 @@ def columns(folder: Place, options: LogOptions) -> None:
       callboard log columns metrics --json | jq -r .columns
     """  # noqa: D301
     with _explained():
-        made = {each.base for each in write_columns(folder)}
+        new_bases = {segment.base for segment in write_columns(folder)}
         segments = sealed_segments(folder)
-    for each in segments:
-        row = {**each._asdict(), "is_made": each.base in made}
-        what = f"{each.columns} {'made' if row['is_made'] else 'there'}"
-        if each.columns is None:
-            what = f"none, {each.path} is damaged"
-        options.say(row, f"records {each.base} to {each.end}: {what}")
+    for segment in segments:
+        row = {**segment._asdict(), "is_made": segment.base in new_bases}
+        state = f"{segment.columns} {'made' if row['is_made'] else 'there'}"
+        if segment.columns is None:
+            state = f"none, {segment.path} is damaged"
+        options.say(row, f"records {segment.base} to {segment.end}: {state}")
     if not segments and not options.as_json:
         say(f"no sealed segments in {folder}: the newest one is still written", err=True)
 
@@ -424,8 +425,8 @@ def sql(
 ) -> int:
     """Query logs with SQL (DuckDB; pip install 'callboard[sql]').
 
-    Columns: offset, time, topic, key, headers, sender, payload, is_bytes, time_ns, and value: the
-    payload as JSON; and a column for each field that the log declares.
+    Columns: offset, time, topic, key, headers, sender, payload, is_bytes, time_ns, value (the
+    payload as JSON), and a column for each field that the log declares.
 
     \b
     Examples:
@@ -442,17 +443,17 @@ def sql(
             tables = _tables(duckdb, query, folder)
             logs = {name: options.open(place, name) for name, place in tables.items()}
             with open_sql(logs, on_damage=damage) as connection:
-                found = connection.execute(query)
-                names = [str(column[0]) for column in found.description]
+                result = connection.execute(query)
+                names = [str(column[0]) for column in result.description]
                 if options.as_json:
-                    kinds = [str(column[1]) for column in found.description]
-                    for row in iter(found.fetchone, None):
+                    kinds = [str(column[1]) for column in result.description]
+                    for row in iter(result.fetchone, None):
                         say(to_json(dict(zip(names, _parsed(row, kinds), strict=True))))
                     return damage.code()
-                rows = found.fetchmany(options.limit + 1)
+                rows = result.fetchmany(options.limit + 1)
         except duckdb.Error as error:
-            why = f"the query fails: {str(error).splitlines()[0]}"
-            raise Misuse(why=why, step="see --help for columns") from None
+            reason = f"the query fails: {str(error).splitlines()[0]}"
+            raise Misuse(why=reason, step="see --help for columns") from None
     _print_table(names, rows[: options.limit])
     if len(rows) > options.limit:
         say(f"only the first {options.limit} rows; --limit prints more, --json all", err=True)
@@ -466,11 +467,11 @@ def serve(
     ],
     options: ServeLogsOptions,
 ) -> None:
-    """Serve logs to readers on other machines by Arrow Flight, until Ctrl-C or SIGTERM.
+    """Serve logs over Arrow Flight, until Ctrl-C or SIGTERM.
 
-    Each is served under its directory's name. Who reads shows one of the secrets of
-    --permissions as a token, whose `logs` say which ones; without that file everybody of this
-    machine may read all. Other machines are let in with --permissions and --tls only.
+    Each log is served under its directory's name. A reader sends one of the secrets of
+    --permissions as its token; the `logs` of that secret select the logs. Without the file, all
+    users of this machine may read all logs. Other machines need --permissions and --tls.
 
     \b
     Examples:
@@ -491,11 +492,11 @@ def requeue_letters(
     ],
     options: RequeueOptions,
 ) -> int:
-    """Append the records of dead letters to the log they come from, once their query is mended.
+    """Append the records of dead letters to their log again, after their query was corrected.
 
-    Each record goes into a log once, whatever ends this command: run it again and it goes on.
-    All who read that log read the record a second time, now with the header `requeued`; --to
-    another log spares those that had no trouble with it. The letters stay where they are.
+    Each record is appended once: after an interruption, run the command again. All readers of
+    the log read the record a second time, now with the header `requeued`; use --to another log
+    if other readers should not. The letters are kept.
 
     \b
     Examples:
@@ -505,7 +506,7 @@ def requeue_letters(
       callboard log requeue s3://bucket/dead --to again
     """  # noqa: D301
     damage = _Damage()
-    since, until = (_time(each) if each else None for each in (options.since, options.until))
+    since, until = (_time(text) if text else None for text in (options.since, options.until))
     with _explained(PipelineError):
         options.run(folder, since, until, damage)
     return damage.code()
@@ -513,11 +514,11 @@ def requeue_letters(
 
 @command(app, "replay")
 def replay_log(place: Place, options: LogReplayOptions) -> int:
-    """Publish the records of a log again on their topics, at the pace of their times.
+    """Publish the records of a log on their topics, at the pace of their times.
 
-    The pace is that of the times of the records, or of a field of their payloads; records that
-    come before an earlier time go at once. It begins when somebody subscribes. After Ctrl-C it
-    says where it stopped.
+    The pace follows the times of the records, or of a field of their payloads; a record with an
+    earlier time than the one before is published at once. Publishing starts with the first
+    subscriber. After Ctrl-C the position is printed.
 
     \b
     Examples:
@@ -530,21 +531,23 @@ def replay_log(place: Place, options: LogReplayOptions) -> int:
         log = LogReader(place)
         start = _offset(log, options.start)
         end = min(_offset(log, options.until), log.end)
-        wanted = _about(log.read(start, on_damage=damage), tuple(options.topic or ("",)))
-        code = options.run(place, start, takewhile(lambda each: each.offset < end, wanted))
+        selected = _about(log.read(start, on_damage=damage), tuple(options.topic or ("",)))
+        code = options.run(
+            place, start, takewhile(lambda record: record.offset < end, selected)
+        )
     return code or damage.code()
 
 
 def _offset(log: LogReader, text: str) -> int:
-    """Return the offset of a place: earliest, latest, an offset or a time."""
+    """Return the offset for earliest, latest, an offset or a time."""
     if text in {"earliest", "latest"}:
         return log.start if text == "earliest" else log.end
     return int(text) if text.isdecimal() else log.offset_at(_time(text))
 
 
 def _about(records: Iterable[Record], topic: str | tuple[str, ...]) -> Iterator[Record]:
-    """Return the records about topics that begin so."""
-    return (each for each in records if each.topic.startswith(topic))
+    """Return the records whose topic has one of the prefixes."""
+    return (record for record in records if record.topic.startswith(topic))
 
 
 def _print_all(records: Iterable[Record], options: JsonOptions, damage: _Damage) -> None:
@@ -562,11 +565,11 @@ def _print_all(records: Iterable[Record], options: JsonOptions, damage: _Damage)
         else:
             key = "" if record.key is None else f"{record.key!r} "
             place = f"{record.offset} {_clock(record.time)} {printable(record.topic)}"
-            say(f"{place} {key}{_shown(payload)}")
+            say(f"{place} {key}{_payload_text(payload)}")
 
 
-def _shown(payload: Any) -> str:
-    """Return a payload as text; integers that have too many digits for that as in JSON."""
+def _payload_text(payload: Any) -> str:
+    """Return a payload as text; as JSON if it has an integer that is too long for repr."""
     try:
         return repr(payload)
     except ValueError:
@@ -574,7 +577,7 @@ def _shown(payload: Any) -> str:
 
 
 def _clock(nanoseconds: int) -> str:
-    """Return a time as text; one that no calendar has, as its number."""
+    """Return a time as text; as a number if it is outside the calendar."""
     try:
         moment = datetime.fromtimestamp(nanoseconds // _NANOSECONDS, UTC)
     except (ValueError, OverflowError, OSError):
@@ -584,15 +587,16 @@ def _clock(nanoseconds: int) -> str:
 
 
 def _time(text: str) -> int:
-    """Return nanoseconds since 1970 for a time, or for seconds before now."""
+    """Return the nanoseconds since 1970 for a time, or for seconds before now."""
     with suppress(ValueError, OverflowError):
         if (seconds := float(text)) >= 0:
             return time.time_ns() - int(seconds * _NANOSECONDS)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        why = f"{text!r} is no time"
-        raise Misuse(why=why, step="give seconds before now, or 2026-01-31T12:00:00Z") from None
+        reason = f"{text!r} is not a time"
+        step = "use seconds before now, or 2026-01-31T12:00:00Z"
+        raise Misuse(why=reason, step=step) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1_000_000) * 1000
 
@@ -601,7 +605,7 @@ def _time(text: str) -> int:
 
 
 def _tables(duckdb: Any, query: str, folder: str) -> dict[str, str]:
-    """Return the logs that a query names: `log`, and paths."""
+    """Return the logs that a query uses: `log`, and paths."""
     with duckdb.connect() as connection:
         (tree,) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchone()
         names = set(_base_tables(json.loads(tree))) or connection.get_table_names(query)
@@ -613,7 +617,7 @@ def _tables(duckdb: Any, query: str, folder: str) -> dict[str, str]:
 
 
 def _base_tables(node: Any) -> Iterator[str]:
-    """Yield the names of tables in a syntax tree of DuckDB; none if it is no SELECT."""
+    """Yield the table names in DuckDB's syntax tree; none unless it is a SELECT."""
     if isinstance(node, dict):
         if node.get("type") == "BASE_TABLE":
             yield node["table_name"]
@@ -624,7 +628,7 @@ def _base_tables(node: Any) -> Iterator[str]:
 
 
 def _parsed(row: tuple[Any, ...], kinds: list[str]) -> list[Any]:
-    """Return a row with its columns of JSON as values."""
+    """Return a row with its JSON columns decoded."""
     return [
         json.loads(value) if kind == "JSON" and value is not None else value
         for value, kind in zip(row, kinds, strict=True)
@@ -632,7 +636,7 @@ def _parsed(row: tuple[Any, ...], kinds: list[str]) -> list[Any]:
 
 
 def _print_table(names: list[str], rows: list[tuple[Any, ...]]) -> None:
-    """Print rows as a table; columns of numbers stand at their right edge."""
+    """Print rows as a table; numbers are aligned right."""
     texts = [[_text(value) for value in row] for row in rows]
     right = {
         index
@@ -643,7 +647,7 @@ def _print_table(names: list[str], rows: list[tuple[Any, ...]]) -> None:
 
 
 def _text(value: Any) -> str:
-    """Return a value as the text of a cell."""
+    """Return a value as text for a cell."""
     if value is None:
         return ""
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""`callboard mqtt …`: run an MQTT router, and see into it."""
+"""`callboard mqtt …`: run and inspect an MQTT router."""
 
 import contextlib
 import json
@@ -18,16 +18,16 @@ from callboard.cli.problem import Misuse, Problem
 from callboard.support.redaction import redacted
 from callboard.support.text import printable
 
-#: Seconds that the console has to answer.
+#: Timeout of the console in seconds.
 PATIENCE: Final = 5.0
 
-#: Bytes of the text with which the console refuses a request.
+#: Longest text of the console's refusal, in bytes.
 TEXT_LIMIT: Final = 1_000
 
-#: Clients of one look.
+#: Clients shown at a time.
 SHOWN: Final = 30
 
-#: The head of the table of clients, and what the console calls its columns from the third on.
+#: Titles of the table of clients, and the console's names of the columns from the third on.
 _HEAD: Final = ("CLIENT", "ADDRESS", "STATUS", "SUBS", "INFLIGHT", "BEHIND", "PACKETS")
 _KEYS: Final = ("status", "subscriptions", "inflight", "behind", "packets_in")
 _PIPE_IT: Final = "pipe one line of text into it, or run it in a terminal"
@@ -41,35 +41,35 @@ ConsoleUrl = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class RunRouterOptions(JsonOptions):
-    """Where a router without a file listens."""
+    """Address of a router without a configuration file."""
 
     listen: str = option(
-        "127.0.0.1:1883", "Where clients reach it, without a FILE.", metavar="ADDRESS"
+        "127.0.0.1:1883", "Address for clients, without a FILE.", metavar="ADDRESS"
     )
     as_json: bool = flag("Print the addresses as JSON.", "--json")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PasswordOptions(JsonOptions):
-    """A password, and what is kept of it."""
+    """A password, and the forms in which it is stored."""
 
     password: str | None = option(
         None,
-        "The password; else it is asked for, or read from a pipe.",
+        "The password; default: prompt for it, or read it from a pipe.",
         envvar="MQTT_PASSWORD",
         hide_input=True,
     )
-    scram: bool = flag("Add what the method SCRAM-SHA-256 takes.", "--scram")
+    scram: bool = flag("Add the keys for SCRAM-SHA-256.", "--scram")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceOptions(JsonOptions):
-    """Whose packets are printed, and how long."""
+    """The client whose packets are printed."""
 
     client: str = option(..., "The client's id.", metavar="ID")
-    seconds: float = option(0, "Length; 0 goes on until Ctrl-C.", min=0)
-    interval: float = option(0.25, "Seconds between looks.", min=0.05)
-    as_json: bool = flag("Print a line of JSON a packet.", "--json")
+    seconds: float = option(0, "Duration; 0 continues until Ctrl-C.", min=0)
+    interval: float = option(0.25, "Seconds between updates.", min=0.05)
+    as_json: bool = flag("Print a line of JSON per packet.", "--json")
 
 
 # --- run, check ---
@@ -80,14 +80,14 @@ def run(
     options: RunRouterOptions,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="TOML file of the router; none is needed."),
+        typer.Argument(metavar="[FILE]", help="TOML file of the router; optional."),
     ] = None,
 ) -> None:
     """Run a router until Ctrl-C or SIGTERM.
 
-    Without a file it lets everybody in and keeps everything in memory. With one, SIGHUP reads
-    it again: users, topic rules and bans hold at once, for clients that are connected as well;
-    a file with mistakes changes nothing.
+    Without a file it accepts all clients and keeps all data in memory. With a file, SIGHUP
+    reads it again: new users, topic rules and bans take effect at once, also for connected
+    clients. A file with errors changes nothing.
 
     \b
     Examples:
@@ -105,9 +105,9 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file of the router.")],
     options: JsonOptions,
 ) -> None:
-    """Check a configuration file: all mistakes at once, one line each.
+    """Check a configuration file, and print all errors, one per line.
 
-    Its functions are found as well; no port is opened.
+    Its functions are imported, too; no port is opened.
 
     \b
     Examples:
@@ -130,8 +130,8 @@ def passwd(
 ) -> None:
     """Print a user's entry for the configuration file, with the hash of a password.
 
-    A terminal asks for the password twice; elsewhere it is the first line of stdin, so that it
-    need not stand in the command, which everybody on the machine can read.
+    In a terminal it prompts for the password twice; elsewhere it reads the first line of stdin.
+    So the password is not in the arguments, which all users of the machine can read.
 
     \b
     Examples:
@@ -148,39 +148,39 @@ def passwd(
         if options.scram:
             entry["scram"] = str(make_keys(password))
     except UnicodeEncodeError as error:
-        why = "name and password have to be UTF-8"
-        raise Misuse(why=why, step="write them in another way") from error
+        reason = "name and password must be UTF-8"
+        raise Misuse(why=reason, step="use other characters") from error
     except ValueError as error:
-        step = "choose another password, or leave --scram out"
+        step = "choose another password, or omit --scram"
         raise Misuse(why=str(error), step=step) from error
     lines = [f"{key} = {_toml_text(value)}" for key, value in entry.items()]
     say(json.dumps(entry) if options.as_json else "\n".join(["[[users]]", *lines]))
 
 
 def _ask_password() -> str:
-    """Return the password: of a terminal, where it is asked for twice, or else a line of stdin.
+    """Return the password: prompt for it twice in a terminal, else read a line of stdin.
 
     Raises:
-        Problem: stdin holds none.
+        Problem: stdin contains no password.
     """
     if sys.stdin.isatty():
-        asked: str = typer.prompt(
+        entered: str = typer.prompt(
             "Password", hide_input=True, confirmation_prompt=True, err=True
         )
-        return asked
+        return entered
     line = sys.stdin.buffer.readline().rstrip(b"\r\n")
     try:
         password = line.decode()
     except UnicodeDecodeError as error:
         raise Misuse(why="stdin is not UTF-8", step=_PIPE_IT) from error
     if not password:
-        raise Misuse(why="stdin holds no password", step=_PIPE_IT)
+        raise Misuse(why="stdin contains no password", step=_PIPE_IT)
     return password
 
 
 def _toml_text(text: str) -> str:
     # TOML has no surrogate pairs, and takes no DEL as it is (TOML 1.0, "String").
-    """Return a text as TOML writes it."""
+    """Return a text as a TOML string."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -189,28 +189,28 @@ def _toml_text(text: str) -> str:
 
 @command(app)
 def top(options: LookOptions, url: ConsoleUrl = "http://127.0.0.1:9465") -> None:
-    """Watch a router: rates, and the clients that are furthest behind.
+    """Watch a router: rates, and the clients with the largest backlog.
 
-    In a terminal the table is drawn in place; elsewhere each look is printed.
+    In a terminal the table is drawn in place; elsewhere each update is printed.
 
     \b
     Examples:
       callboard mqtt top
       callboard mqtt top http://127.0.0.1:9465 --interval 5 --count 12 --json
     """  # noqa: D301
-    before: dict[str, Any] | None = None
+    previous: dict[str, Any] | None = None
     with contextlib.suppress(KeyboardInterrupt), options.screen() as show:
         for _ in options.looks():
-            told = _ask(url, "/router")
+            report = _ask(url, "/router")
             devices = _ask(url, "/devices")["devices"]
-            lines = _lines(told, before, options.interval, devices)
-            show({"router": told, "devices": devices}, "\n".join(lines))
-            before = told
+            lines = _lines(report, previous, options.interval, devices)
+            show({"router": report, "devices": devices}, "\n".join(lines))
+            previous = report
 
 
 @command(app)
 def trace(options: TraceOptions, url: ConsoleUrl = "http://127.0.0.1:9465") -> None:
-    """Print the packets of one client as they pass.
+    """Print the packets of one client as they are exchanged.
 
     The client need not be connected yet.
 
@@ -225,68 +225,70 @@ def trace(options: TraceOptions, url: ConsoleUrl = "http://127.0.0.1:9465") -> N
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             path = f"/trace/{quote(options.client, safe='')}/{since}"
-            told = _ask(url, path, posted=b"")
-            if told["connected"] != was_connected and not options.as_json:
-                state = "connected" if told["connected"] else "not connected"
+            report = _ask(url, path, posted=b"")
+            if report["connected"] != was_connected and not options.as_json:
+                state = "connected" if report["connected"] else "not connected"
                 say(f"{options.client} is {state}")
-            was_connected = told["connected"]
-            for packet in told["packets"]:
+            was_connected = report["connected"]
+            for packet in report["packets"]:
                 say(to_json(packet) if options.as_json else _packet_line(packet))
-            since = told["count"]
+            since = report["count"]
             if end is not None and time.monotonic() >= end:
                 return
             time.sleep(options.interval)
 
 
 def _ask(url: str, path: str, posted: bytes | None = None) -> Any:
-    """Return what the console answers for a path, or to a post there.
+    """Return the console's reply to a request for a path.
 
     Raises:
-        Problem: nobody answers there, or it is no console.
+        Problem: there is no answer, or the address is not a console's.
     """
     import urllib.error
     import urllib.request
 
     target = url.rstrip("/") + path
     if not target.startswith(("http://", "https://")):
-        raise Misuse(why=f"{redacted(url)!r} is no URL", step="write http://HOST:PORT")
+        raise Misuse(why=f"{redacted(url)!r} is not a URL", step="write http://HOST:PORT")
     try:
         request = urllib.request.Request(target, data=posted)  # noqa: S310  # checked above
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
             return json.load(answer)
     except urllib.error.HTTPError as error:
-        why = f"{target} answers {error.code}"
+        reason = f"{target} answers {error.code}"
         if error.code == HTTPStatus.FORBIDDEN:
             text = printable(error.read(TEXT_LIMIT).decode(errors="replace").strip())
-            raise Problem(why=f"{why}: {text}", step="ask it by its address") from None
+            raise Problem(
+                why=f"{reason}: {text}", step="use the console's IP address"
+            ) from None
     except (OSError, ValueError) as error:
-        why = f"no console answers at {redacted(url)}: {getattr(error, 'reason', error)}"
-    raise Problem(why=why, step='set console = "HOST:PORT" in the router\'s file')
+        reason = f"no console answers at {redacted(url)}: {getattr(error, 'reason', error)}"
+    raise Problem(why=reason, step='set console = "HOST:PORT" in the router\'s file')
 
 
 def _lines(
-    told: dict[str, Any],
-    before: dict[str, Any] | None,
+    report: dict[str, Any],
+    previous: dict[str, Any] | None,
     interval: float,
     devices: list[dict[str, Any]],
 ) -> list[str]:
-    """Return a look at a router as lines: counts, rates, the clients furthest behind."""
-    meters = told["meters"]
+    """Return the lines of an update: counts, rates, the clients with the largest backlog."""
+    meters = report["meters"]
 
     def rate(name: str) -> str:
-        if before is None:
-            return f"{meters[name]} in all"
-        return f"{(meters[name] - before['meters'][name]) / interval:.0f}/s"
+        if previous is None:
+            return f"{meters[name]} in total"
+        return f"{(meters[name] - previous['meters'][name]) / interval:.0f}/s"
 
-    devices.sort(key=lambda each: (each["behind"], each["packets_in"]), reverse=True)
+    devices.sort(key=lambda device: (device["behind"], device["packets_in"]), reverse=True)
     rows = [
-        (each["client_id"], each["address"] or "away", *(str(each[key]) for key in _KEYS))
-        for each in devices[:SHOWN]
+        (device["client_id"], device["address"] or "away", *(str(device[key]) for key in _KEYS))
+        for device in devices[:SHOWN]
     ]
     return [
-        f"{told['connections']} connected, {told['sessions_away']} away, "
-        f"{told['filters']} filters, {told['retained']} retained, "
-        f"{told['log_bytes'] / 1024:.0f} KiB in logs",
+        f"{report['connections']} connected, {report['sessions_away']} away, "
+        f"{report['filters']} filters, {report['retained']} retained, "
+        f"{report['log_bytes'] / 1024:.0f} KiB in logs",
         f"published {rate('published')}, delivered {rate('delivered')}, lost {meters['lost']}",
         columns(_HEAD, rows, right={3, 4, 5, 6}),
     ]

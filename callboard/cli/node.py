@@ -1,4 +1,4 @@
-"""`callboard node …`: run nodes, see into them, end them."""
+"""`callboard node …`: run, inspect and stop nodes."""
 
 import contextlib
 import itertools
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from callboard.kernel.actors import ActorRef
     from callboard.kernel.tables import ActorInfo, EventInfo, EventPage, Inspection, LinkInfo
 
-#: What the short-lived node of these commands calls itself.
+#: Name of these commands' own node.
 NAME: Final = "callboard node"
 
-#: Classes whose share of the time is shown.
+#: Classes whose share of the time is shown, at most.
 MOST_SHARES: Final = 5
 
-#: A smaller share of the time is not shown.
+#: Smallest share of the time that is shown.
 LEAST_SHARE: Final = 0.005
 
-#: Events in one look at most.
+#: Most events per request.
 MOST_EVENTS: Final = 1_000
 
-#: Seconds that a drain's answer may take beyond the drain itself.
+#: Seconds that the reply to a drain may take after the drain.
 ANSWER_TIME: Final = 5.0
 
 app = noun()
@@ -54,21 +54,21 @@ Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="basp://HOST:POR
 
 @dataclass(frozen=True, kw_only=True)
 class RunNodeOptions(AccessOptions):
-    """What stands above the configuration of a node."""
+    """Options that override the configuration of a node."""
 
     config: Path | None = option(None, "Configuration file.", metavar="NODE.toml")
     listen: str | None = option(
-        None, "Where others reach the node (127.0.0.1:0).", metavar="HOST:PORT"
+        None, "Address of the node for others (127.0.0.1:0).", metavar="HOST:PORT"
     )
     join: list[str] | None = option(
         None,
-        "A node to be linked with, or where to find some: dns://NAME:PORT, srv://NAME, "
+        "A node to link with, or a source of addresses: dns://NAME:PORT, srv://NAME, "
         "file:PATH; repeatable.",
         metavar="ADDRESS",
     )
-    name: str | None = option(None, "What people see; default is the file's name.")
+    name: str | None = option(None, "Name for people; default is the file's name.")
     permissions: Path | None = option(
-        None, "Named secrets, and what each peer may do.", metavar="FILE.toml"
+        None, "Named secrets, and the rights of each peer.", metavar="FILE.toml"
     )
     insecure: bool = flag("Listen on public addresses without secret or TLS.", "--insecure")
     health: str | None = option(
@@ -76,16 +76,16 @@ class RunNodeOptions(AccessOptions):
     )
     log_level: str | None = option(None, "debug, info (the default), warning, error, critical.")
     log_format: str | None = option(None, "text (the default) or json.", metavar="text|json")
-    drain_timeout: float | None = option(None, "Seconds that a drain may take (30).", min=0.0)
+    drain_timeout: float | None = option(None, "Longest drain in seconds (30).", min=0.0)
     when_exhausted: str | None = option(
         None,
-        "exit (the default) or stay, unready, when a supervisor gave up.",
+        "exit (the default) or stay, unready, after a supervisor gave up.",
         metavar="exit|stay",
     )
     as_json: bool = flag("Print the address as JSON.", "--json")
 
     def given(self, app: Path | None) -> dict[str, Any]:
-        """Return what was given of the keys of a configuration."""
+        """Return the options that were given, as keys of a configuration."""
         keys = (
             *("listen", "join", "name", "insecure", "health", "log_level", "drain_timeout"),
             *("when_exhausted", "permissions", "log_format"),
@@ -100,47 +100,45 @@ class RunNodeOptions(AccessOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PsOptions(AccessOptions):
-    """Which actors are listed."""
+    """Selection of the listed actors."""
 
-    system: bool = flag(
-        "Show the node's own parts, its proxies, links and routes too.", "--system"
-    )
+    system: bool = flag("Also show system actors, proxies, links and routes.", "--system")
     tree: bool = flag("Show each actor below the one that spawned it.", "--tree")
-    limit: int = option(100, "Actors at most.", min=1, max=10_000)
-    timeout: float = option(5.0, "Seconds that it may take.", min=0.001)
+    limit: int = option(100, "Most actors to list.", min=1, max=10_000)
+    timeout: float = option(5.0, "Timeout in seconds.", min=0.001)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopOptions(LookOptions, AccessOptions):
-    """How often a node is looked at, and how much is shown."""
+    """Interval of the updates, and the size of the table."""
 
-    limit: int = option(40, "Actors at most.", min=1, max=10_000)
+    limit: int = option(40, "Most actors to list.", min=1, max=10_000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventsOptions(AccessOptions):
-    """Which events are printed."""
+    """Selection of the printed events."""
 
-    follow: bool = flag("Go on until Ctrl-C.", "--follow", "-f")
-    limit: int = option(100, "Earlier events at most.", min=0, max=1_000)
-    kind: str = option("*", "Only kinds that match (* and ?).", metavar="PATTERN")
-    interval: float = option(0.5, "Seconds between looks with --follow.", min=0.05)
-    count: int = option(0, "Looks with --follow; 0 goes on until Ctrl-C.", min=0)
+    follow: bool = flag("Continue with new events until Ctrl-C.", "--follow", "-f")
+    limit: int = option(100, "Most earlier events.", min=0, max=1_000)
+    kind: str = option("*", "Only matching kinds (* and ?).", metavar="PATTERN")
+    interval: float = option(0.5, "Seconds between updates with --follow.", min=0.05)
+    count: int = option(0, "Updates with --follow; 0 continues until Ctrl-C.", min=0)
     as_json: bool = flag("Print JSON lines.", "--json")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLettersOptions(AccessOptions):
-    """How long a node has to answer."""
+    """Timeout of the request."""
 
-    timeout: float = option(5.0, "Seconds that it may take.", min=0.001)
+    timeout: float = option(5.0, "Timeout in seconds.", min=0.001)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrainOptions(AccessOptions):
-    """How long a drain may take."""
+    """Timeout of the drain."""
 
-    timeout: float = option(30.0, "Seconds that it may take.", min=0.0)
+    timeout: float = option(30.0, "Timeout in seconds.", min=0.0)
 
 
 @command(app)
@@ -152,16 +150,16 @@ def run(
 ) -> int:
     """Host the actors of a file until Ctrl-C or SIGTERM.
 
-    If the file defines setup(node), that is called with the node first: spawn and register
-    there. Each public Actor subclass that the file defines can be spawned by other nodes under
-    its name; a mapping `spawnable = {"name": Class}` in the file replaces that list.
+    If the file defines setup(node), it is called first, to spawn and register actors. Other
+    nodes can spawn each public Actor subclass of the file by its name; a mapping
+    `spawnable = {"name": Class}` in the file replaces that list.
 
-    Options stand above environment variables (CALLBOARD_LISTEN, CALLBOARD_JOIN, …), those above
+    Options override environment variables (CALLBOARD_LISTEN, CALLBOARD_JOIN, …), which override
     the configuration file.
 
-    The first signal drains the node: asks under way are answered, mailboxes emptied. A second
-    one ends it at once. The exit code is 0 when nothing was cut short, else 1. A supervisor
-    that gives up, and that no other one starts again, drains the node too, with exit code 1.
+    The first signal drains the node: pending asks are answered, and mailboxes emptied. A second
+    signal ends it at once. The exit code is 0 if all work was finished, else 1. The node is
+    also drained, with exit code 1, when a supervisor gives up and no other one restarts it.
 
     \b
     Examples:
@@ -185,9 +183,9 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="NODE.toml", help="Configuration file.")],
     options: JsonOptions,
 ) -> None:
-    """Check a configuration file: all mistakes at once, one line each.
+    """Check a configuration file, and print all errors, one per line.
 
-    Its app is loaded, so that classes are known to be there; no node is started.
+    Its app is loaded to check that the classes exist; no node is started.
 
     \b
     Examples:
@@ -206,7 +204,7 @@ def check(
 
 @command(app)
 def ps(address: Address, options: PsOptions) -> None:
-    """List the actors of a running node, those with the deepest mailboxes first.
+    """List the actors of a running node, longest mailboxes first.
 
     \b
     Examples:
@@ -217,20 +215,20 @@ def ps(address: Address, options: PsOptions) -> None:
     """  # noqa: D301
     from callboard.kernel.tables import Inspect
 
-    with inspector(address, options.timeout, options) as found:
+    with inspector(address, options.timeout, options) as inspector_ref:
         question = Inspect(options.limit, options.system)
-        told: Inspection = found.ask(question, timeout=options.timeout).result()
+        inspection: Inspection = inspector_ref.ask(question, timeout=options.timeout).result()
     if options.tree:
-        told = replace(told, actors=in_tree(told.actors))
+        inspection = replace(inspection, actors=in_tree(inspection.actors))
     show = _parts_text if options.system else _actors_text
-    say(to_json(told) if options.as_json else show(told))
+    say(to_json(inspection) if options.as_json else show(inspection))
 
 
 @command(app)
 def top(address: Address, options: TopOptions) -> None:
     """Watch the busiest actors of a running node.
 
-    In a terminal the table is drawn in place; elsewhere each look is printed.
+    In a terminal the table is drawn in place; elsewhere each update is printed.
 
     \b
     Examples:
@@ -239,42 +237,44 @@ def top(address: Address, options: TopOptions) -> None:
     """  # noqa: D301
     from callboard.kernel.tables import Inspect, ReadPart
 
-    before: dict[str, int] = {}
-    spent: dict[str, float] = {}
+    handled_before: dict[str, int] = {}
+    seconds_before: dict[str, float] = {}
     since = time.monotonic()
     with (
-        inspector(address, ANSWER_TIME, options) as found,
+        inspector(address, ANSWER_TIME, options) as inspector_ref,
         options.screen() as show,
     ):
         for look in options.looks():
-            told: Inspection = found.ask(Inspect(), timeout=ANSWER_TIME).result()
-            since, passed = time.monotonic(), time.monotonic() - since
-            rated = rates(told, before, passed)[: options.limit]
-            before = {actor.address: actor.handled for actor in told.actors}
-            shares = busy_shares(told, spent, passed) if look > 1 else {}
-            spent = told.handler_seconds
+            inspection: Inspection = inspector_ref.ask(Inspect(), timeout=ANSWER_TIME).result()
+            since, elapsed = time.monotonic(), time.monotonic() - since
+            rated = rates(inspection, handled_before, elapsed)[: options.limit]
+            handled_before = {actor.address: actor.handled for actor in inspection.actors}
+            shares = busy_shares(inspection, seconds_before, elapsed) if look > 1 else {}
+            seconds_before = inspection.handler_seconds
             actors = [asdict(actor) | {"rate": rate} for actor, rate in rated]
-            peers = found.ask(ReadPart("peers"), timeout=ANSWER_TIME).result().rows
-            row = asdict(told) | {"busy": shares, "actors": actors, "peers": peers}
-            show(row, f"{summary(told, shares)}\n{_wires_text(peers)}{table(RATED, rated)}")
+            peers = inspector_ref.ask(ReadPart("peers"), timeout=ANSWER_TIME).result().rows
+            row = asdict(inspection) | {"busy": shares, "actors": actors, "peers": peers}
+            show(
+                row, f"{summary(inspection, shares)}\n{_wires_text(peers)}{table(RATED, rated)}"
+            )
 
 
 def _wires_text(peers: "Sequence[dict[str, Any]]") -> str:
-    """Return a line of the peers on wires of other software; "" where there are none."""
-    told = [
-        f"{each['wire']} {each['peer'] or each['address']} ({each['status']})"
-        for each in peers
-        if each["wire"] != "native"
+    """Return a line with the peers that use other protocols, or ""."""
+    texts = [
+        f"{peer['wire']} {peer['peer'] or peer['address']} ({peer['status']})"
+        for peer in peers
+        if peer["wire"] != "native"
     ]
-    return f"on other wires: {', '.join(told)}\n" if told else ""
+    return f"on other wires: {', '.join(texts)}\n" if texts else ""
 
 
 @command(app)
 def events(address: Address, options: EventsOptions) -> None:
-    """Print what happened on a running node: links, restarts, failures, losses, a line each.
+    """Print events of a running node: links, restarts, failures, losses, one per line.
 
-    With --follow it goes on with what happens next; starts and ends of actors are told then,
-    too. Losses of one kind are told once a second, with their number.
+    With --follow it continues with new events, including starts and ends of actors. Losses of
+    one kind are reported once per second, with their number.
 
     \b
     Examples:
@@ -285,15 +285,17 @@ def events(address: Address, options: EventsOptions) -> None:
     from callboard.kernel.tables import ReadEvents
 
     last, looks = -1, options.count if options.follow else 1
-    with inspector(address, ANSWER_TIME, options) as found:
+    with inspector(address, ANSWER_TIME, options) as inspector_ref:
         for look in itertools.count(1):
             limit = options.limit if last < 0 else MOST_EVENTS
-            told: EventPage = found.ask(ReadEvents(last, limit), timeout=ANSWER_TIME).result()
-            last = told.last
-            if told.missed:
-                missed = f"… {told.missed:,} events came too fast and are not kept"
-                options.say({"missed": told.missed}, missed)
-            for event in told.events:
+            page: EventPage = inspector_ref.ask(
+                ReadEvents(last, limit), timeout=ANSWER_TIME
+            ).result()
+            last = page.last
+            if page.missed:
+                missed = f"… {page.missed:,} events were too fast and are lost"
+                options.say({"missed": page.missed}, missed)
+            for event in page.events:
                 if fnmatchcase(event.kind, options.kind):
                     _say_event(event, options)
             sys.stdout.flush()
@@ -303,19 +305,19 @@ def events(address: Address, options: EventsOptions) -> None:
 
 
 def _say_event(event: "EventInfo", options: JsonOptions) -> None:
-    """Print an event with the time at which it happened."""
+    """Print an event with its time."""
     row = event_row(event)
-    told = "  ".join(f"{name}={one_line(value)}" for name, value in event.values.items())
+    values = "  ".join(f"{name}={one_line(value)}" for name, value in event.values.items())
     stamp = datetime.fromisoformat(row["time"]).astimezone().isoformat(" ", "milliseconds")
-    options.say(row, f"{stamp[:23]} {event.kind}  {told}".rstrip())
+    options.say(row, f"{stamp[:23]} {event.kind}  {values}".rstrip())
 
 
 @command(app, "dead-letters")
 def dead_letters(address: Address, options: DeadLettersOptions) -> None:
-    """List the messages that came to actors of a node which had ended, the latest first.
+    """List messages to actors of a node that had ended, latest first.
 
-    A row for each receiver, type and sender; the messages themselves are not kept. callboard
-    cluster losses lists what was lost in other ways, too.
+    There is a row for each receiver, type and sender; the messages themselves are not kept.
+    `callboard cluster losses` also lists messages lost in other ways.
 
     \b
     Examples:
@@ -324,19 +326,19 @@ def dead_letters(address: Address, options: DeadLettersOptions) -> None:
     """  # noqa: D301
     from callboard.kernel.tables import Inspect
 
-    with inspector(address, options.timeout, options) as found:
+    with inspector(address, options.timeout, options) as inspector_ref:
         question = Inspect(0, history=True)
-        told: Inspection = found.ask(question, timeout=options.timeout).result()
-    letters = [loss for loss in told.losses if loss.kind == "dead letter"]
-    rows = loss_table([(told.name, loss) for loss in letters])
+        inspection: Inspection = inspector_ref.ask(question, timeout=options.timeout).result()
+    letters = [loss for loss in inspection.losses if loss.kind == "dead letter"]
+    rows = loss_table([(inspection.name, loss) for loss in letters])
     options.say(letters, rows if letters else "no dead letters")
 
 
 @command(app)
 def drain(address: Address, options: DrainOptions) -> None:
-    """Let a running node finish what is under way, take nothing new, and end.
+    """Stop a running node after its work in progress is finished.
 
-    The exit code is 0 when nothing was cut short, else 1.
+    The exit code is 0 if all work was finished, else 1.
 
     \b
     Examples:
@@ -347,15 +349,15 @@ def drain(address: Address, options: DrainOptions) -> None:
     from callboard.kernel.tables import DrainNode
 
     timeout = options.timeout
-    with inspector(address, ANSWER_TIME, options) as found:
-        report = found.ask(DrainNode(timeout), timeout=timeout + ANSWER_TIME).result()
+    with inspector(address, ANSWER_TIME, options) as inspector_ref:
+        report = inspector_ref.ask(DrainNode(timeout), timeout=timeout + ANSWER_TIME).result()
     options.say(report, f"{address} was drained in {ending(report)}")
-    complain_unless_clean(report, address, "see the log of that node for what was cut short")
+    complain_unless_clean(report, address, "see the log of that node for unfinished work")
 
 
 @contextlib.contextmanager
 def inspector(address: str, timeout: float, access: AccessOptions) -> "Iterator[ActorRef[Any]]":
-    """Yield the actor of a running node that tells about it."""
+    """Yield the inspector actor of a running node."""
     from callboard.kernel.topology import INSPECTOR
 
     with access.open_node(NAME) as node:
@@ -363,11 +365,11 @@ def inspector(address: str, timeout: float, access: AccessOptions) -> "Iterator[
 
 
 def in_tree(actors: "Sequence[ActorInfo]") -> "list[ActorInfo]":
-    """Return actors with each below the one that spawned it, its class as far to the right."""
+    """Return actors in tree order, with their class names indented."""
     below: dict[str, list[ActorInfo]] = {}
-    known = {actor.address for actor in actors}
+    addresses = {actor.address for actor in actors}
     for actor in actors:
-        below.setdefault(actor.parent if actor.parent in known else "", []).append(actor)
+        below.setdefault(actor.parent if actor.parent in addresses else "", []).append(actor)
     rows: list[ActorInfo] = []
     waiting = [(0, actor) for actor in reversed(below.pop("", []))]
     while waiting:
@@ -378,24 +380,24 @@ def in_tree(actors: "Sequence[ActorInfo]") -> "list[ActorInfo]":
     return rows
 
 
-def _actors_text(told: "Inspection") -> str:
+def _actors_text(inspection: "Inspection") -> str:
     """Return the actors of a node as a table."""
-    text = table(LISTED, ((actor, 0.0) for actor in told.actors))
-    if told.exhausted:
-        text = f"{told.exhausted:,} supervisors gave up; see the node's log\n{text}"
-    shown = sum(actor.actor_class != "Proxy" for actor in told.actors)
-    if told.actor_count > shown:
-        text += f"\n… {told.actor_count - shown:,} more; --limit shows them"
+    text = table(LISTED, ((actor, 0.0) for actor in inspection.actors))
+    if inspection.exhausted:
+        text = f"{inspection.exhausted:,} supervisors gave up; see the node's log\n{text}"
+    count = sum(actor.actor_class != "Proxy" for actor in inspection.actors)
+    if inspection.actor_count > count:
+        text += f"\n… {inspection.actor_count - count:,} more; --limit shows them"
     return text
 
 
-def release_text(told: "Inspection | LinkInfo") -> str:
-    """Return release and build of a node for people."""
-    return f"release {told.release}" + (f" ({told.build})" if told.build else "")
+def release_text(node: "Inspection | LinkInfo") -> str:
+    """Return the release and build of a node as text."""
+    return f"release {node.release}" + (f" ({node.build})" if node.build else "")
 
 
-def _parts_text(told: "Inspection") -> str:
-    """Return the actors, the links and the routes of a node as tables."""
+def _parts_text(inspection: "Inspection") -> str:
+    """Return the actors, links and routes of a node as tables."""
     links = [
         (
             link.peer_name or "-",
@@ -407,11 +409,11 @@ def _parts_text(told: "Inspection") -> str:
             link.guard,
             link.release,
         )
-        for link in told.neighbours
+        for link in inspection.neighbours
     ]
     head = ("LINK", "NODE", "DIALLED", "SENT", "RECEIVED", "B WAITING", "GUARD", "RELEASE")
-    text = f"{_actors_text(told)}\n\n{columns(head, links, right=(3, 4, 5))}"
-    names = {link.peer: link.peer_name for link in told.neighbours}
+    text = f"{_actors_text(inspection)}\n\n{columns(head, links, right=(3, 4, 5))}"
+    names = {link.peer: link.peer_name for link in inspection.neighbours}
     routes = [
         (
             route.name or "-",
@@ -419,21 +421,21 @@ def _parts_text(told: "Inspection") -> str:
             f"{route.hops}",
             names.get(route.via) or route.via.hex()[:12],
         )
-        for route in told.routes
+        for route in inspection.routes
     ]
     text += f"\n\n{columns(('ROUTE TO', 'NODE', 'HOPS', 'VIA'), routes, right=(2,))}"
-    return f"{text}\n\n{told.name} is of {release_text(told)}"
+    return f"{text}\n\n{inspection.name} is of {release_text(inspection)}"
 
 
 def rates(
     told: "Inspection", before: dict[str, int], seconds: float
 ) -> "list[tuple[ActorInfo, float]]":
-    """Return the actors with their rates, the busiest first.
+    """Return the actors with their rates, busiest first.
 
     Args:
-        told: by the node.
-        before: messages handled by address, at the look before.
-        seconds: since then.
+        told: the node's report.
+        before: handled messages by address in the previous report.
+        seconds: between the two reports.
     """
     rises = [actor.handled - before.get(actor.address, actor.handled) for actor in told.actors]
     rated = [
@@ -446,12 +448,12 @@ def rates(
 def busy_shares(
     told: "Inspection", before: dict[str, float], seconds: float
 ) -> dict[str, float]:
-    """Return the classes whose handlers took time, with its share, the busiest first.
+    """Return the share of time of each class's handlers, busiest first.
 
     Args:
-        told: by the node.
-        before: seconds in handlers by class, at the look before.
-        seconds: since then.
+        told: the node's report.
+        before: seconds in handlers by class in the previous report.
+        seconds: between the two reports.
     """
     shares = {
         name: (spent - before.get(name, 0.0)) / seconds
@@ -461,16 +463,16 @@ def busy_shares(
     return {name: share for name, share in busiest[:MOST_SHARES] if share >= LEAST_SHARE}
 
 
-def summary(told: "Inspection", shares: dict[str, float]) -> str:
-    """Return the lines above the table; `shares` as of `busy_shares`."""
-    state = "draining" if told.is_draining else "up"
+def summary(info: "Inspection", shares: dict[str, float]) -> str:
+    """Return the lines above the table; `shares` are from `busy_shares`."""
+    state = "draining" if info.is_draining else "up"
     busy = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
     return (
-        f"{told.name}: {state} {age_text(told.uptime)}, {told.actor_count:,} actors, "
-        f"{told.links:,} links, {told.nodes:,} nodes, {release_text(told)}\n"
-        f"{told.handled:,} handled, {told.waiting:,} waiting, {told.dead_letters:,} dead "
-        f"letters, {told.overflows:,} overflows, {told.expired:,} expired, "
-        f"{told.slow_handlers:,} slow handlers\n"
-        f"{told.restarts:,} restarts, {told.exhausted:,} supervisors gave up\n"
+        f"{info.name}: {state} {age_text(info.uptime)}, {info.actor_count:,} actors, "
+        f"{info.links:,} links, {info.nodes:,} nodes, {release_text(info)}\n"
+        f"{info.handled:,} handled, {info.waiting:,} waiting, {info.dead_letters:,} dead "
+        f"letters, {info.overflows:,} overflows, {info.expired:,} expired, "
+        f"{info.slow_handlers:,} slow handlers\n"
+        f"{info.restarts:,} restarts, {info.exhausted:,} supervisors gave up\n"
         f"time in handlers: {busy or '-'}"
     )

@@ -1,8 +1,7 @@
-"""Options of commands as fields of frozen dataclasses, and what several commands share.
+"""Options of commands as fields of frozen dataclasses, and options shared by several commands.
 
-A command is a function whose parameters are arguments, and options objects: `command` makes an
-option of each of their fields. What several commands take is said once, in a class that theirs
-derive from.
+A command is a function whose parameters are arguments and options objects. `command` makes an
+option from each field of an options object. Shared options are fields of a base class.
 """
 
 import functools
@@ -36,38 +35,38 @@ Work = TypeVar("Work", bound=Callable[..., Any])
 
 
 def noun() -> typer.Typer:
-    """Return what commands are registered at; the help of nouns is in `callboard.cli.app`."""
+    """Return a group for commands; its help text is in `callboard.cli.app`."""
     return typer.Typer(rich_markup_mode=None)
 
 
 def option(default: Any, help: str, *names: str, **more: Any) -> Any:  # noqa: A002  # as typer calls it
-    """Return a field of options that is an option of the command.
+    """Return a field that becomes an option of the command.
 
     Args:
-        default: its value when it is not given; `...` for an option that has to be given.
-        help: what it is for.
-        names: where they are not `--` and the name of the field.
-        more: what `typer.Option` takes beside.
+        default: its default value; `...` for a required option.
+        help: its help text.
+        names: by default `--` and the name of the field.
+        more: further arguments of `typer.Option`.
     """
     info = typer.Option(*names, help=help, **more)
-    given = MISSING if default is ... else default
-    return field(default=given, repr=not info.hide_input, metadata={"option": info})
+    field_default = MISSING if default is ... else default
+    return field(default=field_default, repr=not info.hide_input, metadata={"option": info})
 
 
 def flag(help: str, *names: str, **more: Any) -> Any:  # noqa: A002  # as typer calls it
-    """Return a field of options that is off unless one of its names is given."""
+    """Return a field that becomes a flag; its default is False."""
     return option(False, help, *names, **more)  # noqa: FBT003  # the default of a flag
 
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]:
     """Return a decorator that registers a function as a command.
 
-    A parameter whose type is a dataclass stands for its fields: each one that
-    `option` makes is an option. What the function returns is the exit code; None is 0.
+    A parameter whose type is a dataclass stands for its fields: those made by `option` become
+    options. The function returns the exit code; None is 0.
 
     Args:
-        app: of the noun.
-        name: of the command, where it is not that of the function.
+        app: group of the command.
+        name: of the command; by default that of the function.
     """
 
     def register(function: Work) -> Work:
@@ -77,7 +76,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]
     return register
 
 
-#: Sections of the help, as panels of options; those of other options come last.
+#: Sections of the help, as panels of options; options without a panel come last.
 READ, ASKED, RESULTS, RUNS = (
     {"rich_help_panel": title}
     for title in ("What is read", "What is asked", "Where results go", "How it runs")
@@ -86,46 +85,48 @@ _SECTIONS: Final = [panel["rich_help_panel"] for panel in (READ, ASKED, RESULTS,
 
 
 class _SectionedCommand(TyperCommand):
-    """A command whose help has a section for each panel of its options."""
+    """A command whose help has a section for each panel."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and options; in each section what has to be given comes first."""
-        found: dict[str, list[tuple[str, str]]] = {}
-        for each in sorted(self.get_params(ctx), key=lambda each: not each.required):
-            record = each.get_help_record(ctx)
-            is_argument = each.param_type_name == "argument"
-            panel = "Arguments" if is_argument else getattr(each, "rich_help_panel", None)
+        """Write arguments and options; required ones first in each section."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in sorted(
+            self.get_params(ctx), key=lambda parameter: not parameter.required
+        ):
+            record = parameter.get_help_record(ctx)
+            is_argument = parameter.param_type_name == "argument"
+            panel = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None)
             if record is not None:
-                found.setdefault(panel or "Options", []).append(record)
+                sections.setdefault(panel or "Options", []).append(record)
         for title in ("Arguments", *_SECTIONS, "Options"):
-            if title in found:
+            if title in sections:
                 with formatter.section(title):
-                    formatter.write_dl(found[title])
+                    formatter.write_dl(sections[title])
 
 
 def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function with a parameter for each field of the options that one takes."""
+    """Return a function with a parameter for each field of the options parameters."""
     hints = get_type_hints(function, include_extras=True)
     plain: list[inspect.Parameter] = []
     options: list[inspect.Parameter] = []
-    made: dict[str, tuple[type[Any], list[str]]] = {}
+    options_classes: dict[str, tuple[type[Any], list[str]]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         kind = hints[name]
         if is_dataclass(kind) and isinstance(kind, type):
-            of_class = _options_of(kind)
-            made[name] = kind, [each.name for each in of_class]
-            options += of_class
+            parameters = _options_of(kind)
+            options_classes[name] = kind, [parameter.name for parameter in parameters]
+            options += parameters
         else:
             plain.append(parameter.replace(annotation=kind))
 
     @functools.wraps(function)
-    def run(**given: Any) -> Any:
-        for name, (kind, names) in made.items():
-            given[name] = kind(**{each: given.pop(each) for each in names})
-        return function(**given)
+    def run(**values: Any) -> Any:
+        for name, (kind, names) in options_classes.items():
+            values[name] = kind(**{field: values.pop(field) for field in names})
+        return function(**values)
 
     run.__signature__ = inspect.Signature([*plain, *options])  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in [*plain, *options]}
+    run.__annotations__ = {item.name: item.annotation for item in [*plain, *options]}
     return run
 
 
@@ -133,46 +134,46 @@ def _options_of(kind: type[Any]) -> list[inspect.Parameter]:
     hints = get_type_hints(kind)
     return [
         inspect.Parameter(
-            each.name,
+            item.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if each.default is MISSING else each.default,
-            annotation=Annotated[hints[each.name], each.metadata["option"]],
+            default=inspect.Parameter.empty if item.default is MISSING else item.default,
+            annotation=Annotated[hints[item.name], item.metadata["option"]],
         )
-        for each in fields(kind)
-        if "option" in each.metadata
+        for item in fields(kind)
+        if "option" in item.metadata
     ]
 
 
-# --- what several commands take ---
+# --- options of several commands ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class JsonOptions:
-    """How a command prints."""
+    """Output format of a command."""
 
     as_json: bool = flag("Print JSON.", "--json")
 
     def say(self, row: Any, text: str, *, err: bool = False) -> None:
-        """Print a line: a row as JSON for programs, or a text for people.
+        """Print a line: JSON for programs, or a text for people.
 
         Args:
-            row: what is told.
+            row: the values.
             text: the same in words.
-            err: on the standard error.
+            err: print to standard error.
         """
         say(to_json(row) if self.as_json else text, err=err)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LookOptions(JsonOptions):
-    """How often a command looks at what runs."""
+    """Interval and number of the updates of a command that watches something."""
 
-    interval: float = option(1.0, "Seconds between looks.", min=0.05)
-    count: int = option(0, "Looks; 0 goes on until Ctrl-C.", min=0)
-    as_json: bool = flag("Print a line of JSON a look.", "--json")
+    interval: float = option(1.0, "Seconds between updates.", min=0.05)
+    count: int = option(0, "Number of updates; 0 continues until Ctrl-C.", min=0)
+    as_json: bool = flag("Print a line of JSON per update.", "--json")
 
     def looks(self) -> Iterator[int]:
-        """Yield the number of each look, from 1, when it is due."""
+        """Yield the number of each update, from 1, when it is due."""
         for look in itertools.count(1):
             yield look
             if look == self.count:
@@ -181,7 +182,7 @@ class LookOptions(JsonOptions):
 
     @contextmanager
     def screen(self) -> Iterator[Callable[[Any, str], None]]:
-        """Yield what shows a row or its text: drawn in place in a terminal, else printed."""
+        """Yield a function that shows an update: drawn in place in a terminal, else printed."""
         if self.as_json or not sys.stdout.isatty():
             yield self.say
             return
@@ -193,15 +194,15 @@ class LookOptions(JsonOptions):
             def draw(_: Any, text: str) -> None:
                 lines = printable(text, kept="\n").split("\n")
                 lines = lines[: max(1, live.console.height - 2)]
-                shown = Text("\n".join([*lines, "Ctrl-C ends"]), no_wrap=True)
-                live.update(shown, refresh=True)
+                screen_text = Text("\n".join([*lines, "Ctrl-C ends"]), no_wrap=True)
+                live.update(screen_text, refresh=True)
 
             yield draw
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Proof:
-    """What a command's node proves and demands: shared secret and TLS."""
+    """Credentials of a command's node: shared secrets and TLS."""
 
     secret: list[str] | None = field(default=None, repr=False)
     tls: "Tls | None" = None
@@ -211,15 +212,15 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class AccessOptions(JsonOptions):
-    """What a command's node proves and demands, never on the command line itself.
+    """Credentials of a command's node; they cannot be given on the command line itself.
 
-    Arguments of a process can be read by everybody on its machine, so a secret comes from a
+    Every user of a machine can read the arguments of its processes. So a secret comes from a
     file or from the environment.
     """
 
     secret_file: Path | None = option(
         None,
-        f"File that holds the shared secret; or set {SECRET_VARIABLE} to the secret.",
+        f"File with the shared secret; or set {SECRET_VARIABLE} to the secret.",
         "--secret-file",
         metavar="FILE",
         envvar="CALLBOARD_SECRET_FILE",
@@ -232,7 +233,7 @@ class AccessOptions(JsonOptions):
         envvar="CALLBOARD_TLS",
     )
     allow_unsealed: bool = flag(
-        "Link with nodes of release 0.1 too, whose links are not sealed.", "--allow-unsealed"
+        "Also link with nodes of release 0.1, which do not seal links.", "--allow-unsealed"
     )
     encrypt: bool = flag(
         "Encrypt links with the shared secret as the key of TLS; needs Python 3.13.",
@@ -240,7 +241,7 @@ class AccessOptions(JsonOptions):
     )
 
     def proof(self) -> Proof:
-        """Read what the options and the environment name.
+        """Read the credentials that the options and the environment name.
 
         Raises:
             Problem: a file is missing or empty.
@@ -249,11 +250,11 @@ class AccessOptions(JsonOptions):
         return Proof(secrets or None, tls, self.allow_unsealed, self.encrypt)
 
     def open_node(self, name: str) -> "Node":
-        """Make the short-lived node with which a command talks to one that runs: a tool.
+        """Create the node of this command, a tool that connects to a running node.
 
         Raises:
             Problem: a file is missing or empty.
-            TlsError: a file of the certificates is of no use.
+            TlsError: a certificate file is unusable.
         """
         from callboard.broker.options import Configuration
         from callboard.broker.tls import BrokerTls
@@ -268,15 +269,15 @@ class AccessOptions(JsonOptions):
             encrypt=proof.encrypt,
             is_tool=True,
         )
-        encrypting = BrokerTls.of(Configuration())
+        default_tls = BrokerTls.of(Configuration())
         is_plain = proof.tls is None and not proof.encrypt
-        if is_plain and encrypting is not None:  # endpoints speak it by default
-            node.overlay.find_out_tls(encrypting.for_dialing())
+        if is_plain and default_tls is not None:  # endpoints use TLS by default
+            node.overlay.find_out_tls(default_tls.for_dialing())
         return node
 
 
 def read_secret(path: Path | None) -> str | None:
-    """Return the first secret that a file holds, or else that of the environment, if any.
+    """Return the first secret in a file, or the one in the environment, if any.
 
     Raises:
         Problem: the file is missing or empty.
@@ -285,7 +286,7 @@ def read_secret(path: Path | None) -> str | None:
 
 
 def read_secrets(path: Path | None) -> list[str]:
-    """Return the secrets that a file holds, one in a line, or else that of the environment.
+    """Return the secrets in a file, one per line, or the one in the environment.
 
     Raises:
         Problem: the file is missing or empty.
@@ -296,9 +297,9 @@ def read_secrets(path: Path | None) -> list[str]:
     try:
         text = read_named(path, 1 << 16).decode()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        why = f"the secret cannot be read from {path}: {reason}"
-        raise Misuse(why=why, step="name a text file with --secret-file FILE") from error
+        cause = getattr(error, "strerror", None) or "it is not a text file"
+        reason = f"the secret cannot be read from {path}: {cause}"
+        raise Misuse(why=reason, step="use a text file with --secret-file FILE") from error
     lines = [line.strip() for line in text.splitlines()]
     if not any(lines):
         raise Misuse(why=f"{path} is empty", step="write the shared secret into it")
@@ -306,7 +307,7 @@ def read_secrets(path: Path | None) -> list[str]:
 
 
 def read_tls(folder: Path | None) -> "Tls | None":
-    """Return the TLS of a folder with PEM files; None for none.
+    """Return the TLS settings for a folder with PEM files; None without a folder.
 
     Raises:
         Problem: the authority's certificate is missing.
@@ -317,6 +318,6 @@ def read_tls(folder: Path | None) -> "Tls | None":
 
     authority = folder / "authority.pem"
     if not authority.is_file():
-        why = f"{authority} is missing"
-        raise Misuse(why=why, step="put the certificate of the cluster's authority there")
+        reason = f"{authority} is missing"
+        raise Misuse(why=reason, step="put the certificate of the cluster's authority there")
     return Tls.of_folder(folder)

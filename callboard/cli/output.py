@@ -1,8 +1,8 @@
-"""What commands print: tables of plain text for people and for `awk`, JSON for programs.
+"""Output of commands: tables of plain text for people and `awk`, JSON for programs.
 
-Names, topics, texts of errors and payloads come from other nodes, clients and files. What they
-hold that a terminal would obey is printed as escapes (`callboard.text.printable`), in JSON as
-the escapes of JSON, so that a program reads what was there.
+Names, topics, error texts and payloads come from other nodes, clients and files. Control
+characters in them are printed as escapes (`callboard.text.printable`), and in JSON as JSON's
+escapes, so that a program can read the original.
 """
 
 import json
@@ -19,20 +19,20 @@ def say(text: object = "", *, err: bool = False) -> None:
     """Print lines.
 
     Args:
-        text: of any source; line breaks and tabs stay.
-        err: on the standard error.
+        text: from any source; line breaks and tabs are kept.
+        err: print to standard error.
     """
     typer.echo(printable(str(text), kept="\n\t"), err=err)
 
 
 def to_json(value: Any) -> str:
-    """Return a value as a line of JSON without characters that a terminal would obey."""
-    from callboard.commitlog import json_text  # a log's codec, which no help needs
+    """Return a value as a line of JSON without control characters."""
+    from callboard.commitlog import json_text  # imported late: `--help` does not need it
 
     text = json_text.to_json(value)
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def from_text(text: str) -> Any:
@@ -46,12 +46,12 @@ def from_text(text: str) -> Any:
 def columns(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = ()
 ) -> str:
-    """Return rows under a head, each column as wide as it has to be.
+    """Return a table with columns of minimal width.
 
     Args:
-        head: the titles.
-        rows: as many texts each.
-        right: indexes of the columns that stand at their right edge, as numbers do.
+        head: titles.
+        rows: a text for each column.
+        right: indices of columns to align right, such as numbers.
     """
     lines = [head, *([printable(text) for text in row] for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(head))]
@@ -65,7 +65,7 @@ def columns(
 
 
 def age_text(seconds: float) -> str:
-    """Return a time span in the two largest units that it has."""
+    """Return a time span in its two largest units."""
     for unit, size, next_unit, next_size in (
         ("d", 86_400, "h", 3_600),
         ("h", 3_600, "m", 60),

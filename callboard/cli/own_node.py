@@ -1,4 +1,4 @@
-"""The node that a command has of its own: its port, its place in a cluster, how it ends."""
+"""The node that a command starts: its port, its links, and its end."""
 
 import contextlib
 import os
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from callboard.node import Node
     from callboard.pages import Page, PageServer
 
-#: What the node of commands about topics calls itself.
+#: Name of the node of commands about topics.
 TOPIC_NODE: Final = "callboard topic"
 
-#: Seconds that the nodes of subscribers may take to confirm; they do so once a second.
+#: Timeout for confirmations in seconds; nodes confirm once per second.
 CONFIRM_LIMIT: Final = 10.0
 
-#: Seconds between two looks for that.
+#: Seconds between checks for confirmations.
 _CONFIRM_LOOK: Final = 0.01
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -33,10 +33,10 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def catch_signals() -> Iterator[threading.Event]:
-    """Yield an event that the first signal sets, also during the set-up; the next ends all.
+    """Yield an event that the first signal sets; the second signal ends the process.
 
-    That end is at once: nothing is closed, whatever some handler does, and the others see the
-    links break.
+    It also covers the set-up. The second signal works whatever a handler does: it exits at once
+    without closing anything, and other nodes see the links break.
     """
     stop = threading.Event()
 
@@ -46,19 +46,19 @@ def catch_signals() -> Iterator[threading.Event]:
             os._exit(FAILED)
         stop.set()
 
-    before = {number: signal.signal(number, ask_to_stop) for number in SIGNALS}
+    previous = {number: signal.signal(number, ask_to_stop) for number in SIGNALS}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def open_port(node: "Node", listen: str, *, insecure: bool) -> None:
-    """Let a node listen.
+    """Open a port of a node.
 
     Raises:
-        Problem: the port is taken, or the address is not one of this machine.
+        Problem: the port is in use, or the address is not local.
     """
     address, port = parse_listen(listen)
     with opening(listen):
@@ -66,42 +66,42 @@ def open_port(node: "Node", listen: str, *, insecure: bool) -> None:
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Return what `node.listen` takes for `HOST:PORT` or `unix:/PATH`.
+    """Return the arguments of `node.listen` for `HOST:PORT` or `unix:/PATH`.
 
     Raises:
-        Problem: the text is something else.
+        Problem: the text has another form.
     """
     from callboard.configuration import host_port
 
     try:
         return host_port.parse_listen(text)
     except ValueError as error:
-        why = f"{text!r} is not HOST:PORT"
-        raise Misuse(why=why, step="write it like --listen 127.0.0.1:4222") from error
+        reason = f"{text!r} is not HOST:PORT"
+        raise Misuse(why=reason, step="write it like --listen 127.0.0.1:4222") from error
 
 
 @contextlib.contextmanager
 def opening(
     address: str, *, what: str = "listen on", option: str = "--listen"
 ) -> Iterator[None]:
-    """Turn the failure of a port that cannot be opened into one line.
+    """Turn the failure to open a port into one line.
 
     Args:
-        address: that was named.
-        what: is done there.
-        option: that names another one.
+        address: of the port.
+        what: action on it, for the error text.
+        option: the option with the address.
     """
     try:
         yield
     except OSError as error:
-        why = f"cannot {what} {address}: {error.strerror or error}"
-        step = f"choose another {option} HOST:PORT, port 0 picks a free one"
-        raise Problem(why=why, step=step) from error
+        reason = f"cannot {what} {address}: {error.strerror or error}"
+        step = f"choose another {option} HOST:PORT; port 0 picks a free one"
+        raise Problem(why=reason, step=step) from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class JoinOptions(AccessOptions):
-    """How a command takes part in a cluster with topics.
+    """Membership of a command's node in a cluster with topics.
 
     Attributes:
         timeout: seconds for each peer, and for subscribers to appear.
@@ -111,7 +111,7 @@ class JoinOptions(AccessOptions):
         None, "basp://HOST:PORT of a node; repeatable.", "--peer", metavar="ADDRESS"
     )
     listen: str = option(
-        "", "Where others reach this one; port 0 is free.", metavar="HOST:PORT"
+        "", "Address of this node for others; port 0 picks a free one.", metavar="HOST:PORT"
     )
     insecure: bool = flag("Listen on public addresses without secret or TLS.", "--insecure")
     timeout: float = 10.0
@@ -119,14 +119,14 @@ class JoinOptions(AccessOptions):
 
     @contextlib.contextmanager
     def hub(self) -> Iterator["Hub"]:
-        """Run a node with topics, without links so far.
+        """Run a node with topics; it has no links yet.
 
         Raises:
-            Problem: neither a peer nor a port was named.
+            Problem: neither a peer nor a port is given.
         """
         if not self.peer and not self.listen:
-            why = "nobody could be reached"
-            raise Misuse(why=why, step="say --peer basp://HOST:PORT or --listen HOST:PORT")
+            reason = "there is no node to exchange messages with"
+            raise Misuse(why=reason, step="use --peer basp://HOST:PORT or --listen HOST:PORT")
         if self.listen:
             parse_listen(self.listen)
         from callboard.endpoint.hub import Hub
@@ -139,26 +139,26 @@ class JoinOptions(AccessOptions):
             yield hub
 
     def link(self, hub: "Hub") -> None:
-        """Make the links; they are made again when they are lost."""
+        """Connect to the peers; lost links are restored."""
         for address in self.peer or ():
             hub.node.connect(address, self.timeout or 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardOptions(AccessOptions):
-    """Which cluster is shown, where, and what can be done from there."""
+    """The cluster to show, the address, and the permitted actions."""
 
     join: list[str] | None = option(
         None,
         "A node of the cluster; repeatable (basp://127.0.0.1:4222).",
         metavar="ADDRESS",
     )
-    listen: str = option("127.0.0.1:0", "Where browsers reach it.", metavar="HOST:PORT")
+    listen: str = option("127.0.0.1:0", "Address for browsers.", metavar="HOST:PORT")
     host: list[str] | None = option(
-        None, "A name by which browsers reach it; repeatable.", metavar="NAME"
+        None, "A host name for browsers; repeatable.", metavar="NAME"
     )
     allow_actions: bool = flag(
-        "Let actors be stopped and sent to, topics published, stores written.",
+        "Permit stopping actors, sending, publishing, and writing to stores.",
         "--allow-actions",
     )
     app: Path | None = option(
@@ -172,17 +172,17 @@ class DashboardOptions(AccessOptions):
     as_json: bool = flag("Print the link as JSON.", "--json")
 
 
-METRICS_HOST: Final = "A name by which --metrics is reached; repeatable."
+METRICS_HOST: Final = "A host name for --metrics; repeatable."
 
 
 def open_metrics(
     listen: str, hosts: Sequence[str] | None, page: "Callable[[], Page]"
 ) -> "PageServer":
-    """Serve `/metrics` of a command that has no node for it.
+    """Serve `/metrics` of a command without a node for it.
 
     Args:
-        listen: where, as `HOST:PORT`.
-        hosts: names by which it is reached, beside those of every page.
+        listen: `HOST:PORT`.
+        hosts: host names, besides the default ones.
         page: makes the page.
 
     Raises:
@@ -200,19 +200,19 @@ def open_metrics(
 
 
 def confirm(hub: "Hub") -> None:
-    """Wait until every node has confirmed what went to it.
+    """Wait until every node has confirmed the messages sent to it.
 
     Raises:
-        Problem: something is lost or unconfirmed.
+        Problem: a message is lost or unconfirmed.
     """
     deadline = time.monotonic() + CONFIRM_LIMIT
-    hub.receivers_of("").result(CONFIRM_LIMIT)  # behind all that was published
+    hub.receivers_of("").result(CONFIRM_LIMIT)  # queued after all published messages
     while any(account.in_flight for account in hub.node.accounts().values()):
         if time.monotonic() > deadline:
-            why = f"some messages were not confirmed within {CONFIRM_LIMIT:g} s"
-            raise Problem(why=why, step="see the logs of the nodes that subscribe")
+            reason = f"some messages were not confirmed within {CONFIRM_LIMIT:g} s"
+            raise Problem(why=reason, step="see the logs of the nodes that subscribe")
         time.sleep(_CONFIRM_LOOK)
     lost = sum(account.lost for account in hub.node.accounts().values())
     if lost or hub.counters.dropped:
-        why = "some messages are lost or unconfirmed: a link or a node went away"
-        raise Problem(why=why, step="publish them again when it is back")
+        reason = "some messages are lost or unconfirmed: a link or a node was lost"
+        raise Problem(why=reason, step="publish them again when it is back")

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from callboard.pages import Page, PageServer
     from callboard.pipeline.bridge import Bridge
 
-#: Seconds between two looks whether a query has ended.
+#: Seconds between checks whether a query has ended.
 _LOOK: Final = 0.1
 
 _BAR: Final = 24
@@ -66,17 +66,17 @@ app = noun()
 
 @dataclass(frozen=True, kw_only=True)
 class QueryOptions(JsonOptions):
-    """What a query is told, and the logs that it reads and writes."""
+    """Settings of a query, and the logs that it reads and writes."""
 
     log: str = option(
         ..., "The log: a folder or grpc://HOST:PORT/NAME.", "--log", metavar="FOLDER", **READ
     )
     topic: list[str] | None = option(
-        None, "Only topics that begin so; repeatable.", "--topic", metavar="PREFIX", **READ
+        None, "Only topics with this prefix; repeatable.", "--topic", metavar="PREFIX", **READ
     )
     where: str = option(
         "",
-        "Only records with such a topic, key, time or offset, like \"topic LIKE '/cpu/%' AND "
+        "Only records with this topic, key, time or offset, like \"topic LIKE '/cpu/%' AND "
         "time >= '2026-01-31'\"; others are not decoded.",
         metavar="CONDITION",
         **READ,
@@ -84,45 +84,45 @@ class QueryOptions(JsonOptions):
     schema: str = option(
         "",
         "Fields of payloads with types, like 'origin string, delay double, at timestamp', or a "
-        "file with that. What does not fit is left out, or a dead letter.",
+        "file with them. Records that do not fit are skipped, or become dead letters.",
         metavar="DDL|FILE",
         **READ,
     )
     time: str = option(
         "",
         "The field with the event time: ISO 8601, seconds or milliseconds since 1970; default: "
-        "when it was recorded.",
+        "the time of the record.",
         metavar="FIELD",
         **READ,
     )
     dead_letters: str = option(
         "",
-        "The log that takes records which do not decode: a folder, or s3://BUCKET/NAME.",
+        "The log for records that do not decode: a folder, or s3://BUCKET/NAME.",
         "--dead-letters",
         metavar="FOLDER",
         **READ,
     )
-    field: str = option("value", "The field that holds the value.", metavar="FIELD", **ASKED)
+    field: str = option("value", "The field with the value.", metavar="FIELD", **ASKED)
     by: str = option(
         "",
-        "Tell results for each value of this field, or of key or sender; default: topic.",
+        "Group results by this field, or by key or sender; default: topic.",
         metavar="FIELD",
         **ASKED,
     )
     window: str = option("10s", "Length of windows, gap of sessions.", metavar="SPAN", **ASKED)
     delay: str = option("10s", "How late records may be.", metavar="SPAN", **ASKED)
     threshold: float = option(
-        4.0, "Standard deviations that make an anomaly.", min=0.1, **ASKED
+        4.0, "Standard deviations above which a value is an anomaly.", min=0.1, **ASKED
     )
     season: str = option(
         "", "For anomalies: for instance 1d:24.", metavar="SPAN:SLOTS", **ASKED
     )
     left: str = option("", "For a join: topics of one side.", metavar="PREFIX", **ASKED)
-    right: str = option("", "For a join: of the other side.", metavar="PREFIX", **ASKED)
-    within: str = option("10s", "For a join: how far apart.", metavar="SPAN", **ASKED)
+    right: str = option("", "For a join: topics of the other side.", metavar="PREFIX", **ASKED)
+    within: str = option("10s", "For a join: largest time between.", metavar="SPAN", **ASKED)
     to: str = option(
         ...,
-        "The log that takes the results: a folder, or s3://BUCKET/NAME.",
+        "The log for the results: a folder, or s3://BUCKET/NAME.",
         "--to",
         metavar="FOLDER",
         **RESULTS,
@@ -136,7 +136,7 @@ class QueryOptions(JsonOptions):
     )
     staging: str = option(
         "",
-        "On a cluster, who has --to under this path: shared (all hosts) or driver.",
+        "On a cluster, the hosts with --to under this path: shared (all) or driver.",
         metavar="WHO",
         **RESULTS,
     )
@@ -146,18 +146,16 @@ class QueryOptions(JsonOptions):
     conf: list[str] | None = option(
         None, "A setting of Spark; repeatable.", "--conf", metavar="KEY=VALUE", **RUNS
     )
-    shortcuts: bool = flag(
-        "Be quicker by what leans on Spark's insides.", "--shortcuts", **RUNS
-    )
+    shortcuts: bool = flag("Be faster by relying on Spark's internals.", "--shortcuts", **RUNS)
     as_json: bool = flag("Print JSON lines.", "--json", **RUNS)
 
     def job(self, query: str, **run: Any) -> Job:
-        """Return a query with all it needs; `run` is what `Job` takes beside.
+        """Return a job for a query; `run` are further arguments of `Job`.
 
         Raises:
-            Problem: something of it makes no sense.
+            Problem: an option is invalid.
         """
-        parse_retention(self.retain)  # or say what is wrong
+        parse_retention(self.retain)  # raises if it is invalid
         with explained():
             settings = Settings(
                 self.field,
@@ -179,32 +177,32 @@ class QueryOptions(JsonOptions):
         return Job(query, self.log, to, settings, topics, **run)
 
     def _check(self, query: Query, settings: Settings) -> None:
-        """Raise `InvalidSetting` where an option means nothing to the query."""
-        usual = Settings()
+        """Raise `InvalidSetting` for an option that the query does not use."""
+        defaults = Settings()
         for name, (options, queries) in _MEANT.items():
-            if name not in query.uses and getattr(settings, name) != getattr(usual, name):
-                what = f"{options} means nothing to this query; it is for {queries}"
-                raise InvalidSetting(what)
+            if name not in query.uses and getattr(settings, name) != getattr(defaults, name):
+                msg = f"{options} has no effect on this query; it is for {queries}"
+                raise InvalidSetting(msg)
         if settings.by and stated_by(query):
-            what = "--by means nothing to a function; let it group its rows itself"
-            raise InvalidSetting(what)
+            msg = "--by has no effect on a function; group the rows in the function"
+            raise InvalidSetting(msg)
 
     @property
     def settings_of_spark(self) -> dict[str, str]:
-        """What `--conf` says.
+        """Settings of Spark from `--conf`.
 
         Raises:
-            InvalidSetting: it has another form.
+            InvalidSetting: an item has another form.
         """
-        pairs = [each.partition("=") for each in self.conf or ()]
+        pairs = [item.partition("=") for item in self.conf or ()]
         for key, equals, _ in pairs:
             if not key.strip() or not equals:
-                what = f"--conf {key!r} is no setting; give one like spark.executor.memory=2g"
-                raise InvalidSetting(what)
+                msg = f"--conf {key!r} is not a setting; use one like spark.executor.memory=2g"
+                raise InvalidSetting(msg)
         return {key.strip(): value for key, _, value in pairs}
 
 
-#: Options that not all queries heed, by their settings, and which do.
+#: Options that only some queries use, by their settings, and these queries.
 _MEANT: Final = {
     "window": ("--window", "rates, quantiles, windows and sessions"),
     "delay": ("--delay", "all queries but anomalies"),
@@ -217,24 +215,24 @@ _MEANT: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions(QueryOptions, JoinOptions):
-    """How a query runs, and where results and progress go beside the log."""
+    """Options of a stream, and the targets of results and progress besides the log."""
 
     start: str = option(
         "earliest", "earliest, latest, offset or time.", "--from", metavar="PLACE", **READ
     )
-    batch: bool = flag("Read what there is once, without a checkpoint.", "--batch", **RUNS)
-    once: bool = flag("End when all that there is was read.", "--once", **RUNS)
+    batch: bool = flag("Read the log once, without a checkpoint.", "--batch", **RUNS)
+    once: bool = flag("End when the whole log was read.", "--once", **RUNS)
     interval: str = option(
         "", "Time from one micro-batch to the next; default: none.", metavar="SPAN", **RUNS
     )
-    max_rows: int | None = option(None, "Records of a micro-batch at most.", min=1, **RUNS)
+    max_rows: int | None = option(None, "Most records in a micro-batch.", min=1, **RUNS)
     checkpoint: str = option(
         "",
-        "Where the query keeps its place, any path of Spark; default: with the results.",
+        "Folder for the position of the query, any path of Spark; default: with the results.",
         metavar="FOLDER",
         **RUNS,
     )
-    name: str = option("", "What this run is called; default: as the query.", **RUNS)
+    name: str = option("", "Name of this run; default: that of the query.", **RUNS)
     metrics: str = option("", "Serve /metrics for monitoring.", metavar="HOST:PORT", **RUNS)
     metrics_host: list[str] | None = option(None, METRICS_HOST, metavar="NAME", **RUNS)
     peer: list[str] | None = option(
@@ -245,14 +243,12 @@ class StreamOptions(QueryOptions, JoinOptions):
         **RESULTS,
     )
     listen: str = option(
-        "", "Where nodes reach this one for them.", metavar="HOST:PORT", **RESULTS
+        "", "Address of this node for subscribers.", metavar="HOST:PORT", **RESULTS
     )
-    store: str = option(
-        "", "A store whose entries are the results as well.", metavar="NAME", **RESULTS
-    )
+    store: str = option("", "A store for the results as entries.", metavar="NAME", **RESULTS)
     wait: float = option(
         10.0,
-        "Seconds that results wait for subscribers; then they are unheard.",
+        "Seconds that results wait for subscribers; then they count as unheard.",
         min=0.0,
         metavar="SECONDS",
         **RESULTS,
@@ -260,25 +256,25 @@ class StreamOptions(QueryOptions, JoinOptions):
     insecure: bool = flag("Listen on public addresses without secret.", "--insecure", **RESULTS)
 
     def stream_job(self, query: str) -> Job:
-        """Return the query that is run.
+        """Return the job for a stream or batch.
 
         Raises:
             Problem: options contradict each other.
         """
         with explained():
             if self.batch:
-                given = [f"--{name}" for name in _OF_STREAMS if getattr(self, name)]
+                conflicts = [f"--{name}" for name in _OF_STREAMS if getattr(self, name)]
                 if self.max_rows is not None:
-                    given.append("--max-rows")
-                if given:
-                    what = f"{given[0]} means nothing to --batch; leave one of them out"
-                    raise InvalidSetting(what)
+                    conflicts.append("--max-rows")
+                if conflicts:
+                    msg = f"{conflicts[0]} has no effect with --batch; omit one of them"
+                    raise InvalidSetting(msg)
             if self.once and self.interval:
-                what = "--interval means nothing to --once, which ends when all was read"
-                raise InvalidSetting(what)
+                msg = "--interval has no effect with --once; omit one of them"
+                raise InvalidSetting(msg)
             if self.store and not self.publishes:
-                what = "--store needs a cluster that has it; give --peer or --listen"
-                raise InvalidSetting(what)
+                msg = "--store needs a cluster with that store; pass --peer or --listen"
+                raise InvalidSetting(msg)
             interval = seconds_of(self.interval) if self.interval else 0.0
         for listen in filter(None, (self.metrics, self.listen)):
             parse_listen(listen)
@@ -295,17 +291,17 @@ class StreamOptions(QueryOptions, JoinOptions):
 
     @property
     def publishes(self) -> bool:
-        """Whether other nodes are told."""
+        """Whether results are published to other nodes."""
         return bool(self.peer or self.listen)
 
 
-#: Options that a batch has no use for.
+#: Options that have no effect on a batch.
 _OF_STREAMS: Final = ("interval", "checkpoint", "peer", "listen", "store", "metrics")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgainOptions(QueryOptions):
-    """Which part of a log is read again."""
+    """The part of a log to read again."""
 
     start: str = option(
         ..., "earliest, an offset or a time.", "--from", metavar="PLACE", **READ
@@ -315,7 +311,7 @@ class AgainOptions(QueryOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class StatusOptions(AccessOptions):
-    """How the state of queries is printed."""
+    """Options for reading and printing the state of queries."""
 
     wait: float = option(3.0, "Seconds to listen at a node.", min=0.1, metavar="SECONDS")
     as_json: bool = flag("Print JSON lines.", "--json")
@@ -332,11 +328,10 @@ QueryName = Annotated[
 
 @command(app)
 def run(query: QueryName, options: StreamOptions) -> int:
-    """Run a query over a log until Ctrl-C; the next run goes on where this one ends.
+    """Run a query over a log until Ctrl-C; the next run continues where this one ends.
 
-    Results are appended to the log --to, each batch once whatever dies. With --peer or
-    --listen they are messages as well, on their topics, and the progress of each batch is on
-    $spark/NAME/progress.
+    Results are appended to the log --to, each batch exactly once. With --peer or --listen they
+    are also published on their topics, and the progress of each batch on $spark/NAME/progress.
 
     \b
     Examples:
@@ -376,10 +371,10 @@ def status(
     ],
     options: StatusOptions,
 ) -> None:
-    """Tell of queries: how far they are and how quick, what came too late or did not decode.
+    """Print the state of queries: position, speed, late and undecodable records.
 
-    In the folder of a log of results those that wrote there. At the address of a node all that
-    run in its cluster with --peer or --listen: they tell of themselves each second.
+    For the folder of a log of results: the queries that wrote to it. For the address of a node:
+    all queries that run in its cluster with --peer or --listen.
 
     \b
     Examples:
@@ -389,41 +384,39 @@ def status(
     """  # noqa: D301
     read_secret(options.secret_file)
     if "://" in place:
-        found = rows_from(place, options, options.wait)
+        rows = rows_from(place, options, options.wait)
     else:
-        found = rows_in(Path(place))
-    if not found:
+        rows = rows_in(Path(place))
+    if not rows:
         step = "start one with: callboard pipeline run QUERY --log FOLDER --to FOLDER"
         raise Problem(why=f"no query has written into {place}", step=step)
-    for row in found:
+    for row in rows:
         options.say(row, line_of(row))
 
 
 def _read_schema(text: str) -> str:
-    """Return a schema, or what the file holds that is named.
+    """Return a schema, or the content of a schema file.
 
     Raises:
-        InvalidSetting: there is no such file.
+        InvalidSetting: the file is missing.
     """
-    with suppress(OSError, ValueError):  # names that are too long, or have zeros
+    with suppress(OSError, ValueError):  # the text may be too long for a path, or contain NUL
         if text and Path(text).is_file():
             return Path(text).read_text()
-    if text and not any(each in text for each in " \t\n:{"):
-        what = (
-            f"there is no file {text}; give one, or fields like 'origin string, delay double'"
-        )
-        raise InvalidSetting(what)
+    if text and not any(char in text for char in " \t\n:{"):
+        msg = f"there is no file {text}; pass one, or fields like 'origin string, delay double'"
+        raise InvalidSetting(msg)
     return text
 
 
 def _detection(threshold: float, season: str) -> Detection:
-    """Return how anomalies are found."""
+    """Return the settings of the anomaly detection."""
     if not season:
         return Detection(threshold)
     span, _, slots = season.partition(":")
     if not slots.isdecimal() or int(slots) < 1:
-        what = f"--season {season!r} is no season; give one like 1d:24"
-        raise InvalidSetting(what)
+        msg = f"--season {season!r} is not a season; use one like 1d:24"
+        raise InvalidSetting(msg)
     return Detection(
         threshold, warmup=3 * int(slots), slots=int(slots), season=seconds_of(span)
     )
@@ -441,34 +434,34 @@ def explained() -> Iterator[None]:
 
 
 def _run_batch(job: Job, options: QueryOptions) -> int:
-    """Run a query once over what there is; returns the exit code."""
+    """Run a query once over a log; return the exit code."""
     with explained(), _spark(job, options) as spark, catch_signals() as stop:
-        begun, before = time.monotonic(), _end_of(job.to)
+        start, end_before = time.monotonic(), _end_of(job.to)
         try:
             with _interrupted(spark, stop):
-                left_out = job.run_batch(spark)
-        except Exception as error:  # noqa: BLE001  # Spark's errors are of many kinds
+                skipped = job.run_batch(spark)
+        except Exception as error:  # noqa: BLE001  # Spark's errors have many types
             if stop.is_set():
                 say("stopped; no results were added", err=True)
                 return FAILED
             raise _failure(error) from None
         row = {
             "query": job.title,
-            "results": _end_of(job.to) - before,
-            "seconds": round(time.monotonic() - begun, 3),
+            "results": _end_of(job.to) - end_before,
+            "seconds": round(time.monotonic() - start, 3),
             "to": job.to,
-            "undecodable": left_out,
+            "undecodable": skipped,
         }
         text = "{query}: {results:,} results in {seconds:.1f} s, in {to}"
-        if left_out:
-            text += "; left out {undecodable:,} records that do not decode"
+        if skipped:
+            text += "; skipped {undecodable:,} records that do not decode"
         options.say(row, text.format(**row))
         return 0
 
 
 @contextmanager
 def _interrupted(spark: Any, stop: Event) -> Iterator[None]:
-    """Let a signal end what Spark does."""
+    """Cancel Spark's jobs on a signal."""
     ended = Event()
 
     def watch() -> None:
@@ -487,11 +480,11 @@ def _interrupted(spark: Any, stop: Event) -> Iterator[None]:
 
 
 def _run_stream(job: Job, options: StreamOptions) -> int:
-    """Run a query until a signal, or with `ends` until all was read; returns the exit code."""
+    """Run a query until a signal, or until the log is read; return the exit code."""
     with ExitStack() as stack:
         stack.enter_context(explained())
         hub = stack.enter_context(options.hub()) if options.publishes else None
-        if hub is not None:  # before Java takes its time
+        if hub is not None:  # before the slow start of Java
             options.link(hub)
         spark = stack.enter_context(_spark(job, options))
         stop = stack.enter_context(catch_signals())
@@ -513,12 +506,12 @@ def _run_stream(job: Job, options: StreamOptions) -> int:
         show = _shows(options)
         stack.callback(show, None)
 
-        told: set[int] = set()
+        reported: set[int] = set()
 
         def tell(progress: Progress) -> None:
-            if progress.batch in told:
+            if progress.batch in reported:
                 return
-            told.add(progress.batch)
+            reported.add(progress.batch)
             status.add(progress)
             show(progress)
             if hub is not None:
@@ -526,24 +519,24 @@ def _run_stream(job: Job, options: StreamOptions) -> int:
 
         watcher = listener(job.title, tell)
         spark.streams.addListener(watcher)
-        how, error = _follow(job, spark, stop, tell, watch)
+        ending, error = _follow(job, spark, stop, tell, watch)
         spark.streams.removeListener(watcher)
         show(None)
         if bridge is not None:
             _hand_over(bridge, stop)
-        watch.close(how)
+        watch.close(ending)
         if error is not None:
             raise _failure(error)
         handed = status.status.handed
         results = "" if handed is None else f"; {handed.text}"
-        say(f"{job.title}: {how} after {status.status.rows:,} records{results}", err=True)
+        say(f"{job.title}: {ending} after {status.status.rows:,} records{results}", err=True)
         return FAILED if handed is not None and handed.under_way else 0
 
 
 def _follow(
     job: Job, spark: Any, stop: Event, tell: Callable[[Progress], None], watch: QueryWatch
 ) -> tuple[str, Exception | None]:
-    """Run a query to its end; returns how that came, and why."""
+    """Run a query to its end; return the kind of the end, and the error."""
     try:
         query = job.start_stream(spark)
         watch.query = query.id
@@ -554,8 +547,8 @@ def _follow(
             pass
         if stop.is_set():
             query.stop()
-        for each in query.recentProgress:  # the listener hears of the last ones too late
-            tell(Progress.parse(job.title, json.loads(each.json)))
+        for report in query.recentProgress:  # the listener gets the last reports too late
+            tell(Progress.parse(job.title, json.loads(report.json)))
         error = query.exception()
     except Exception as raised:  # noqa: BLE001
         return ("stopped", None) if stop.is_set() else ("failed", raised)
@@ -566,12 +559,12 @@ def _follow(
 
 @contextmanager
 def _spark(job: Job, options: QueryOptions) -> Iterator[Any]:
-    """Run a session; what is wrong with the query is told before, without Java."""
+    """Run a Spark session; errors of the query are raised before Java starts."""
     job.check()
     settings = options.settings_of_spark
     from callboard.pipeline.spark_session import session
 
-    # Java keeps the file, and what it says there.
+    # Java keeps the file open and writes its output there.
     with _removed_unless_started(job.folder), _stderr_in(job.folder / "spark.log"):
         spark = session(
             options.master,
@@ -581,7 +574,7 @@ def _spark(job: Job, options: QueryOptions) -> Iterator[Any]:
         )
     from pyspark.logger import PySparkLogger
 
-    # It writes the whole stack of Java to stderr for a name that is misspelt.
+    # It would write Java's whole stack trace to stderr for a misspelled name.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
         yield spark
@@ -591,52 +584,56 @@ def _spark(job: Job, options: QueryOptions) -> Iterator[Any]:
 
 @contextmanager
 def _removed_unless_started(folder: Path) -> Iterator[None]:
-    """Leave no folder behind if Java was not even asked."""
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    """Remove new folders if Java was not started."""
+    created = [
+        created_folder
+        for created_folder in (folder, *folder.parents)
+        if not created_folder.exists()
+    ]
     try:
         yield
     except (InvalidSetting, SparkMissing):
-        if folder in made:
+        if folder in created:
             (folder / "spark.log").unlink(missing_ok=True)
-        with suppress(OSError):  # somebody else has put something there
-            for each in made:
-                each.rmdir()
+        with suppress(OSError):  # another process may have put a file there
+            for created_folder in created:
+                created_folder.rmdir()
         raise
     except PipelineError as error:
-        what = f"{error} in {folder / 'spark.log'}"
-        raise PipelineError(what) from None
+        msg = f"{error} in {folder / 'spark.log'}"
+        raise PipelineError(msg) from None
 
 
 @contextmanager
 def _stderr_in(path: Path) -> Iterator[None]:
-    """Let processes that are started write their errors into a file."""
+    """Redirect standard error, also of started processes, into a file."""
     make_folder(path.parent)
     sys.stderr.flush()
-    before = os.dup(2)
+    original = os.dup(2)
     file = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         os.dup2(file, 2)
         yield
     finally:
-        os.dup2(before, 2)
-        os.close(before)
+        os.dup2(original, 2)
+        os.close(original)
         os.close(file)
 
 
 @contextmanager
 def _bridge(job: Job, hub: "Hub", options: StreamOptions) -> Iterator["Bridge"]:
-    """Hand results on as messages, and as entries of a store, while the block runs."""
+    """Publish results, and put them into a store, while the block runs."""
     from callboard.pipeline.bridge import Bridge
     from callboard.store.attach import attach_clone, attach_master
     from callboard.store.errors import MasterExists
 
     def tell(topic: str, count: int) -> None:
         if count > 0:
-            what = f"nobody subscribes to {topic}: {count:,} results wait"
-            say(f"{what} for {options.wait:g} s", err=True)
+            msg = f"no node subscribes to {topic}: {count:,} results wait"
+            say(f"{msg} for {options.wait:g} s", err=True)
         else:
-            what = f"nobody came for {topic}: {-count:,} results are unheard, and those that"
-            say(f"{what} follow until somebody subscribes", err=True)
+            msg = f"no node subscribed to {topic}: {-count:,} results are unheard, as are those"
+            say(f"{msg} that follow until one subscribes", err=True)
 
     with ExitStack() as stack:
         entries = None
@@ -660,9 +657,9 @@ def _bridge(job: Job, hub: "Hub", options: StreamOptions) -> Iterator["Bridge"]:
 
 
 def _hand_over(bridge: "Bridge", stop: Event) -> None:
-    """Hand on what is there, and wait until those who take it have confirmed it.
+    """Publish the remaining results, and wait for the confirmation of the subscribers' nodes.
 
-    After a signal nothing waits for subscribers any more.
+    After a signal it no longer waits for subscribers.
     """
     closing = Thread(target=bridge.close, daemon=True)
     closing.start()
@@ -674,17 +671,17 @@ def _hand_over(bridge: "Bridge", stop: Event) -> None:
 
 
 def _handed_of(bridge: "Bridge", job: Job) -> Handed:
-    """Return what became of the results so far."""
-    position = bridge.position  # first: what is handed on meanwhile is no more than counted
+    """Return the delivery counts of the results."""
+    position = bridge.position  # read first: the counts may only grow after it
     waiting = max(0, _end_of(job.to, position) - position)
-    under_way = bridge.under_way  # the other way round
+    under_way = bridge.under_way  # before `handed`, which must not be smaller
     return Handed(
         max(bridge.handed, under_way), bridge.unheard, bridge.lost, waiting, under_way
     )
 
 
 def _serve_metrics(options: StreamOptions, status: StatusFile) -> "PageServer":
-    """Open the page with the figures of a query."""
+    """Serve the figures of a query."""
     from callboard.pages import metrics_page
 
     def page() -> "Page":
@@ -696,7 +693,7 @@ def _serve_metrics(options: StreamOptions, status: StatusFile) -> "PageServer":
 
 
 def _end_of(folder: str, otherwise: int = 0) -> int:
-    """Return the end of a log, or something else where there is none."""
+    """Return the end of a log; `otherwise` if it does not exist."""
     try:
         return LogReader(folder).end
     except LogError:
@@ -704,23 +701,25 @@ def _end_of(folder: str, otherwise: int = 0) -> int:
 
 
 def _shows(options: JsonOptions) -> Callable[[Progress | None], None]:
-    """Return what draws a batch: a bar in a terminal, else a line; None ends the drawing."""
+    """Return a function that shows a batch, as a bar in a terminal, else as a line."""
     if options.as_json:
-        return lambda each: None if each is None else say(to_json(each.as_message()))
+        return lambda progress: (
+            None if progress is None else say(to_json(progress.as_message()))
+        )
     if not sys.stderr.isatty():
-        return lambda each: None if each is None else say(_line(each), err=True)
-    drawn = False
+        return lambda progress: None if progress is None else say(_line(progress), err=True)
+    is_drawn = False
 
-    def show(each: Progress | None) -> None:
-        nonlocal drawn
-        if each is not None:
-            share = each.offset / each.end if each.end else 1.0
+    def show(progress: Progress | None) -> None:
+        nonlocal is_drawn
+        if progress is not None:
+            share = progress.offset / progress.end if progress.end else 1.0
             bar = "█" * round(_BAR * share)
-            line = printable(f"{bar:░<{_BAR}} {share:4.0%} {_line(each)}")
+            line = printable(f"{bar:░<{_BAR}} {share:4.0%} {_line(progress)}")
             typer.echo(f"\r\x1b[K{line}", err=True, nl=False)
-        elif drawn:
+        elif is_drawn:
             say("", err=True)
-        drawn = each is not None
+        is_drawn = progress is not None
 
     return show
 
@@ -734,9 +733,9 @@ def _line(progress: Progress) -> str:
 
 
 def _failure(error: Exception) -> Exception:
-    """Return one line for what Spark tells in hundreds."""
+    """Return a one-line error for an error of Spark."""
     if isinstance(error, PipelineError | LogError):
         return error
     reason = reason_of(error).replace('option("deadLetters", …)', "--dead-letters")
-    why, _, step = reason.partition(";")
-    return Problem(why=one_line(why)[:_REASON], step=step.strip() or "see docs/pipeline.md")
+    cause, _, step = reason.partition(";")
+    return Problem(why=one_line(cause)[:_REASON], step=step.strip() or "see docs/pipeline.md")

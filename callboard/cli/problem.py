@@ -1,6 +1,6 @@
-"""How commands fail: one line that ends with the next step, and an exit code.
+"""Errors of commands: one line that ends with the next step, and an exit code.
 
-0 fine · 1 failed · 2 wrong use.
+0 success · 1 failure · 2 wrong usage.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ MISUSED: Final = 2
 
 
 class Problem(Exception):
-    """A command cannot go on; the text says why and what the next step is."""
+    """A command failed; the text has the reason and the next step."""
 
     def __init__(self, *, why: str, step: str, code: int = FAILED) -> None:
         super().__init__(one_line(f"{why}; {step}"))
@@ -24,14 +24,14 @@ class Problem(Exception):
 
 
 class Misuse(Problem):
-    """A command was called in a wrong way."""
+    """A command was called with wrong arguments."""
 
     def __init__(self, *, why: str, step: str) -> None:
         super().__init__(why=why, step=step, code=MISUSED)
 
 
 class Problems(Problem):
-    """Several things are wrong; each has a line of its own."""
+    """Several errors; each has its own line."""
 
     def __init__(self, lines: Sequence[str], *, code: int = FAILED) -> None:
         super().__init__(why="; ".join(lines), step="correct them", code=code)
@@ -39,18 +39,18 @@ class Problems(Problem):
 
 
 def problem_of(error: object, step: str, code: int = FAILED) -> Problem:
-    """Return the problem that `WHY; STEP` tells; `step` is the next one where it has none."""
-    why, _, own = str(error).partition(";")
-    return Problem(why=why, step=own.strip() or step, code=code)
+    """Return the problem in a text `REASON; STEP`; `step` is the default step."""
+    why, _, own_step = str(error).partition(";")
+    return Problem(why=why, step=own_step.strip() or step, code=code)
 
 
 @contextmanager
 def explained(
     kinds: type[Exception] | tuple[type[Exception], ...], step: str
 ) -> Iterator[None]:
-    """Turn errors of some kinds into one line, as `problem_of` does.
+    """Turn errors of some types into one line, with `problem_of`.
 
-    One that is a `ValueError` is of what the user has typed, and wrong use.
+    A `ValueError` counts as wrong usage, because the user has typed the value.
     """
     try:
         yield
@@ -60,20 +60,20 @@ def explained(
 
 
 def one_line(text: str) -> str:
-    """Return a text without line ends, and without what a terminal would obey."""
+    """Return a text on one line, with control characters escaped."""
     return printable(redacted(" ".join(text.split())))
 
 
 def explain(error: Exception) -> str:
-    """Return one line for an error of the library, which ends with the next step.
+    """Return one line for an error of the library, ending with the next step.
 
-    Most texts of the library hold one, after a semicolon; the text of somebody's handler does
-    not count.
+    Most texts of the library contain a step after a semicolon. A text from a user's handler
+    does not count as one.
     """
     text = one_line(str(error))
     kinds = [kind.__name__ for kind in type(error).__mro__]
     if "PublicAddress" in kinds:
-        text = text.partition(";")[0]  # its own step is for programs
+        text = text.partition(";")[0]  # its own step is for Python code
     elif "LinkError" in kinds:
         text = text.rpartition(";")[0] or text
     elif ";" in text and not {"RemoteError", "NodeUnreachable"}.intersection(kinds):
@@ -82,24 +82,24 @@ def explain(error: Exception) -> str:
     return f"{text}; {step}"
 
 
-_OTHER_STEP: Final = "see the log of the node that was asked"
+_OTHER_STEP: Final = "see the log of the remote node"
 
-# By name: the classes themselves would load the whole library with each `--help`.
+# By name, because importing the classes would load the whole library for each `--help`.
 _NEXT_STEPS: Final = {
     "InvalidAddress": "write basp://HOST:PORT/NAME, or basp://HOST:PORT for a node",
     "NodeUnreachable": "start a node there with: callboard node run APP.py --listen HOST:PORT",
-    "LinkError": "give both nodes the same --secret-file and a fitting --tls",
-    "PublicAddress": "use --secret-file or --tls, or --insecure if all may do everything",
-    "NotPermitted": "let that node give the right (--permissions), or come as somebody else",
-    "NotRegistered": "let setup(node) of its APP.py call node.register(NAME, ref)",
-    "AskTimeout": "give it longer with --timeout SECONDS",
-    "ResultTimeout": "give it longer with --timeout SECONDS",
-    "NoSuchMethod": "name a public method of the actor's class",
+    "LinkError": "start both nodes with the same --secret-file and matching --tls",
+    "PublicAddress": "use --secret-file or --tls, or --insecure to permit everything to all",
+    "NotPermitted": "grant the right on that node (--permissions), or use another secret",
+    "NotRegistered": "call node.register(NAME, ref) in setup(node) of its APP.py",
+    "AskTimeout": "allow more time with --timeout SECONDS",
+    "ResultTimeout": "allow more time with --timeout SECONDS",
+    "NoSuchMethod": "use a public method of the actor's class",
     "UnexpectedMessage": "add a @handler for this type, or send another with --app and --type",
     "RemoteError": "see the log of its node for the traceback",
     "ActorDown": "see the log of its node for the reason",
-    "InvalidTopic": "a topic is text of at most 65,535 bytes, for instance /metrics/cpu",
-    "DataOverflow": "numbers have 64 bits at most",
+    "InvalidTopic": "use a text of at most 65,535 bytes, for instance /metrics/cpu",
+    "DataOverflow": "use numbers of at most 64 bits",
     "InvalidData": "publish JSON, or plain text",
     "NotSerializable": "send plain values, or types registered with @message",
 }

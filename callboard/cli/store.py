@@ -1,4 +1,4 @@
-"""`callboard store …`: read and write stores through a clone as long as the command runs."""
+"""`callboard store …`: read and write stores through a temporary clone."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,24 +16,24 @@ from callboard.cli.problem import Misuse, Problem
 if TYPE_CHECKING:
     from callboard.store import Store, StoreEvent
 
-#: What the short-lived node of these commands calls itself.
+#: Name of these commands' own node.
 NAME: Final = "callboard store"
 
-#: Seconds between two looks whether a signal came.
+#: Seconds between checks for a signal.
 LOOK_INTERVAL: Final = 0.1
 
 app = noun()
 
 Name = Annotated[str, typer.Argument(metavar="STORE", help="Its name.")]
-Key = Annotated[str, typer.Argument(metavar="KEY", help="JSON, or else text.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="JSON, or plain text.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions(AccessOptions):
-    """How a store is reached.
+    """Access to a store.
 
     Attributes:
-        peer: addresses of nodes or endpoints to be linked with.
+        peer: addresses of nodes or endpoints to link with.
         timeout: seconds for each of them, and for the master.
     """
 
@@ -50,10 +50,10 @@ class StoreOptions(AccessOptions):
         """Attach a clone of a store.
 
         Raises:
-            Problem: no node was named, or no master was found.
+            Problem: no node is given, or no master was found.
         """
         if not self.peer:
-            raise Misuse(why="no node was named", step="say --peer basp://HOST:PORT")
+            raise Misuse(why="the peer is missing", step="use --peer basp://HOST:PORT")
         from callboard.endpoint.hub import Hub
         from callboard.store import attach_clone
 
@@ -63,8 +63,8 @@ class StoreOptions(AccessOptions):
                 node.connect(address, self.timeout or 1.0)
             with attach_clone(Hub.of(node), name) as clone:
                 if not clone.await_idle(self.timeout):
-                    why = f"no master of the store {name!r} was found"
-                    raise Problem(why=why, step="name a node of its cluster with --peer")
+                    reason = f"no master of the store {name!r} was found"
+                    raise Problem(why=reason, step="pass a node of its cluster with --peer")
                 yield clone
 
     def show(self, value: object) -> None:
@@ -74,21 +74,21 @@ class StoreOptions(AccessOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PutOptions(StoreOptions):
-    """How long a value is kept."""
+    """Expiry of a value."""
 
-    expiry: float = option(0.0, "Seconds until the key is removed; 0 is never.", min=0.0)
+    expiry: float = option(0.0, "Seconds until the key is removed; 0 for never.", min=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions(StoreOptions):
-    """How many changes are printed."""
+    """Number of the printed changes."""
 
-    count: int = option(0, "End after so many changes; 0 is no end.", min=0)
+    count: int = option(0, "End after this many changes; 0 for no end.", min=0)
 
 
 @command(app)
 def get(store: Name, key: Key, options: StoreOptions) -> None:
-    """Print the value of a key; exit code 1 when there is none.
+    """Print the value of a key; the exit code is 1 if there is none.
 
     \b
     Examples:
@@ -97,8 +97,8 @@ def get(store: Name, key: Key, options: StoreOptions) -> None:
     """  # noqa: D301
     with options.clone(store) as clone:
         if not clone.exists(from_text(key)):
-            why = f"the store {store!r} has no key {key!r}"
-            raise Problem(why=why, step=f"list its keys with: callboard store keys {store}")
+            reason = f"the store {store!r} has no key {key!r}"
+            raise Problem(why=reason, step=f"list its keys with: callboard store keys {store}")
         options.show(clone.get(from_text(key)))
 
 
@@ -106,7 +106,7 @@ def get(store: Name, key: Key, options: StoreOptions) -> None:
 def put(
     store: Name,
     key: Key,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="JSON, or else text.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="JSON, or plain text.")],
     options: PutOptions,
 ) -> None:
     """Set the value of a key, and wait until the master has acknowledged it.
@@ -119,30 +119,30 @@ def put(
     with options.clone(store) as clone:
         clone.put(from_text(key), from_text(value), options.expiry or None)
         if not clone.await_idle(options.timeout):
-            why = f"the master of {store!r} did not acknowledge it in time"
-            raise Problem(why=why, step="look whether it is there with: callboard store get")
+            reason = f"the master of {store!r} did not acknowledge it in time"
+            raise Problem(why=reason, step="check the value with: callboard store get")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions(StoreOptions):
-    """Where entries go that were in a file."""
+    """Target of the imported entries."""
 
     into: Path | None = option(
-        None, "New file for a master of ours; then no STORE is named.", metavar="THINGS.db"
+        None, "New file for a callboard master, instead of STORE.", metavar="THINGS.db"
     )
 
 
 @command(app, "import")
 def import_file(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Of a master of Zeek Broker.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File of a Zeek Broker master.")],
     options: ImportOptions,
     store: Annotated[
-        str, typer.Argument(metavar="[STORE]", help="A running store, reached by --peer.")
+        str, typer.Argument(metavar="[STORE]", help="A running store, reached with --peer.")
     ] = "",
 ) -> None:
-    """Take over the entries of a SQLite file that a real Zeek Broker wrote.
+    """Import the entries of a SQLite file of Zeek Broker.
 
-    What has expired is left out. The file itself is only read.
+    Expired entries are skipped. The file is not changed.
 
     \b
     Examples:
@@ -150,38 +150,38 @@ def import_file(
       callboard store import broker.db things --peer basp://127.0.0.1:4222
     """  # noqa: D301
     if bool(store) == bool(options.into):
-        step = "give --into THINGS.db, or STORE and --peer ADDRESS"
-        raise Misuse(why="where the entries go was not said", step=step)
+        step = "use --into THINGS.db, or STORE and --peer ADDRESS"
+        raise Misuse(why="the import needs exactly one target", step=step)
     from callboard.broker.store_file import read_store_file, remaining, write_store_file
     from callboard.store import BackendFailure
 
     try:
-        found = read_store_file(file)
-        kept = [one for one in found if (left := remaining(one)) is None or left > 0.0]
+        entries = read_store_file(file)
+        valid = [entry for entry in entries if (left := remaining(entry)) is None or left > 0.0]
         if options.into:
-            write_store_file(kept, options.into)
+            write_store_file(valid, options.into)
     except BackendFailure as error:
-        raise Problem(why=str(error), step="look at the file with sqlite3") from error
+        raise Problem(why=str(error), step="check the file with sqlite3") from error
     if store:
         with options.clone(store) as clone:
-            for one in kept:
-                clone.put(one.key, one.value, remaining(one))
+            for entry in valid:
+                clone.put(entry.key, entry.value, remaining(entry))
             if not clone.await_idle(options.timeout):
-                why = f"the master of {store!r} did not acknowledge all entries in time"
-                raise Problem(why=why, step="give more time with --timeout, and import again")
-    gone = len(found) - len(kept)
-    tail = f", {gone:,} had expired" if gone else ""
-    place = store or options.into
+                reason = f"the master of {store!r} did not acknowledge all entries in time"
+                raise Problem(why=reason, step="import again with a longer --timeout")
+    expired = len(entries) - len(valid)
+    tail = f", {expired:,} had expired" if expired else ""
+    target = store or options.into
     say(
-        to_json({"imported": len(kept), "expired": gone})
+        to_json({"imported": len(valid), "expired": expired})
         if options.as_json
-        else f"{len(kept):,} entries of {file} are in {place}{tail}"
+        else f"{len(valid):,} entries of {file} are in {target}{tail}"
     )
 
 
 @command(app)
 def keys(store: Name, options: StoreOptions) -> None:
-    """Print all keys, one a line.
+    """Print all keys, one per line.
 
     \b
     Examples:
@@ -197,7 +197,7 @@ def watch(
     store: Name,
     options: WatchOptions,
     prefix: Annotated[
-        str, typer.Argument(metavar="[PREFIX]", help="What keys begin with; default: all.")
+        str, typer.Argument(metavar="[PREFIX]", help="Prefix of the keys; default: all.")
     ] = "",
 ) -> None:
     """Print changes as they happen, until Ctrl-C or SIGTERM.
@@ -208,11 +208,11 @@ def watch(
       callboard store watch things sensors/ --json --peer basp://127.0.0.1:4222 | jq .value
     """  # noqa: D301
     with catch_signals() as stop, options.clone(store) as clone, clone.changes(prefix) as queue:
-        seen = 0
-        while not stop.is_set() and not (options.count and seen >= options.count):
+        count = 0
+        while not stop.is_set() and not (options.count and count >= options.count):
             event = queue.get(LOOK_INTERVAL)
             if event is not None:
-                seen += 1
+                count += 1
                 say(to_json(event._asdict()) if options.as_json else _line(event))
 
 
@@ -225,7 +225,7 @@ def _line(event: "StoreEvent") -> str:
 
 
 def _is_url(peer: str) -> bool:
-    """Return whether a peer is named by an address of BASP."""
+    """Return whether a peer is an address of BASP."""
     return peer.startswith(("basp:", "basp+unix:"))
 
 

@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from callboard.endpoint.hub import Hub
     from callboard.endpoint.message_queue import MessageQueue
 
-#: Seconds between two looks for subscribers or confirmations.
+#: Seconds between checks for subscribers.
 PUBLISH_LOOK: Final = 0.01
 
-#: Seconds between two looks whether a signal came, or enough was recorded.
+#: Seconds between checks for a signal, or for the end of the recording.
 SIGNAL_LOOK: Final = 0.05
 
-#: Seconds between two lines of `--rate`.
+#: Seconds between lines of `--rate`.
 RATE_INTERVAL: Final = 1.0
 
-#: Seconds that the answer to a ping may take.
+#: Timeout of the reply to a ping, in seconds.
 ANSWER_LIMIT: Final = 2.0
 
-#: First part of a ping: `[PING, topic of the answer, number]`.
+#: First item of a ping: `[PING, topic of the reply, number]`.
 PING: Final = "callboard ping"
 
-#: Where the topic of an answer begins: it is reserved, so users' subscriptions do not see it.
+#: Prefix of the reply's topic; it is reserved, so users' subscriptions do not match it.
 PONGS: Final = "<$>/pong/"
 
 app = noun()
@@ -49,11 +49,11 @@ app = noun()
 
 @dataclass(frozen=True, kw_only=True)
 class PubOptions(JoinOptions):
-    """How values are published."""
+    """Options of publishing."""
 
-    rate: float = option(0.0, "Messages a second at most; 0 is no limit.", min=0.0)
+    rate: float = option(0.0, "Most messages per second; 0 for no limit.", min=0.0)
     ping: bool = flag("Measure round trips to a `topic sub --ping` instead.", "--ping")
-    count: int = option(10, "Round trips of --ping.", min=1)
+    count: int = option(10, "Number of round trips with --ping.", min=1)
     timeout: float = option(10.0, "Seconds for peers and subscribers to appear.", min=0.0)
 
     def pace(self, started: float, count: int) -> None:
@@ -64,23 +64,23 @@ class PubOptions(JoinOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SubOptions(JoinOptions):
-    """What is printed of the messages that arrive."""
+    """Options of printing."""
 
-    count: int = option(0, "End after so many messages; 0 is no end.", min=0)
-    rate: bool = flag("Print messages a second instead of messages.", "--rate")
+    count: int = option(0, "End after this many messages; 0 for no end.", min=0)
+    rate: bool = flag("Print messages per second instead of messages.", "--rate")
     ping: bool = flag("Answer each `topic pub --ping`.", "--ping")
     timeout: float = option(10.0, "Seconds to reach each peer.", min=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions(JoinOptions):
-    """How messages are recorded."""
+    """Options of a recording."""
 
     folder: Path | None = option(None, "The directory of the log.", "--log", metavar="FOLDER")
-    count: int = option(0, "End after so many messages; 0 is no end.", min=0)
-    sync: str = option("group", "What is durable when: none, group (10 ms) or each.")
+    count: int = option(0, "End after this many messages; 0 for no end.", min=0)
+    sync: str = option("group", "Durability: none, group (every 10 ms) or each message.")
     retain: str = option("", "bytes=N,records=N,seconds=N; default: all.", metavar="LIMITS")
-    columns: bool = flag("Keep what is complete as Parquet as well.", "--columns")
+    columns: bool = flag("Also keep sealed segments as Parquet.", "--columns")
     rate: bool = flag("Print figures every second.", "--rate")
     timeout: float = option(10.0, "Seconds to reach each peer.", min=0.0)
 
@@ -95,14 +95,14 @@ def publish(
     values: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[VALUES]...", help="Each JSON, or else text; default: the lines of stdin."
+            metavar="[VALUES]...", help="Each JSON or text; default: the lines of stdin."
         ),
     ] = None,
 ) -> None:
-    """Publish values, and wait until they are where somebody wants them.
+    """Publish values, and wait until all subscribers' nodes have received them.
 
-    Publishing begins when some node in reach subscribes to the topic, and ends when all nodes
-    have confirmed; --timeout 0 publishes to whoever is there.
+    Publishing starts when a reachable node subscribes to the topic, and ends when all nodes
+    have confirmed. With --timeout 0 it starts at once.
 
     \b
     Examples:
@@ -117,10 +117,10 @@ def publish(
 
 
 def _publish_values(topic: str, values: Sequence[str], options: PubOptions) -> None:
-    """Publish values, or the lines of the standard input as they come.
+    """Publish values, or the lines of standard input as they arrive.
 
     Raises:
-        Problem: nobody subscribes, or something was not confirmed.
+        Problem: there is no subscriber, or a message was not confirmed.
     """
     lines: Iterable[str] = values or (line.rstrip("\r\n") for line in sys.stdin)
     count = 0
@@ -139,27 +139,27 @@ def _publish_values(topic: str, values: Sequence[str], options: PubOptions) -> N
 
 
 def _measure_round_trips(topic: str, options: PubOptions) -> None:
-    """Publish pings one after the other and print how long each answer took.
+    """Publish pings one after the other, and print the time of each reply.
 
     Raises:
-        Problem: no answer came.
+        Problem: there was no reply.
     """
     from callboard.endpoint.message_queue import MessageQueue
 
-    answers: MessageQueue[Any] = MessageQueue()
+    replies: MessageQueue[Any] = MessageQueue()
     back = f"{PONGS}{uuid.uuid4().hex}"
     times: list[float] = []
     with options.hub() as hub:
-        hub.add_receiver(answers, [back]).result(options.timeout or 1.0)
+        hub.add_receiver(replies, [back]).result(options.timeout or 1.0)
         options.link(hub)
         _wait_for_subscribers(hub, topic, options.timeout)
         started = time.monotonic()
         for number in range(options.count):
             options.pace(started, number)
-            took = _round_trip(hub, topic, back, number, answers)
-            if took is not None:
-                times.append(took)
-                row = {"number": number, "ms": round(took * 1000, 3)}
+            seconds = _round_trip(hub, topic, back, number, replies)
+            if seconds is not None:
+                times.append(seconds)
+                row = {"number": number, "ms": round(seconds * 1000, 3)}
                 options.say(row, "answer {number} after {ms:.3f} ms".format(**row))
     if not times:
         step = f"start a subscriber that answers: callboard topic sub {topic} --ping"
@@ -168,22 +168,22 @@ def _measure_round_trips(topic: str, options: PubOptions) -> None:
 
 
 def _round_trip(
-    hub: "Hub", topic: str, back: str, number: int, answers: "MessageQueue[Any]"
+    hub: "Hub", topic: str, back: str, number: int, replies: "MessageQueue[Any]"
 ) -> float | None:
-    """Return the seconds until the first answer; None when none came in time."""
-    sent = time.monotonic()
+    """Return the seconds until the first reply; None if there was none in time."""
+    start = time.monotonic()
     hub.publish(topic, [PING, back, number])
-    limit = sent + ANSWER_LIMIT
+    limit = start + ANSWER_LIMIT
     while (left := limit - time.monotonic()) > 0:
-        answer = answers.get(left)
-        # Several subscribers may answer, and late ones after the next ping went out.
-        if answer is not None and answer[1] == number:
-            return time.monotonic() - sent
+        reply = replies.get(left)
+        # Several subscribers may reply, and a late reply may belong to an earlier ping.
+        if reply is not None and reply[1] == number:
+            return time.monotonic() - start
     return None
 
 
 def _sum_up(count: int, times: list[float], options: JsonOptions) -> None:
-    """Print the shortest, the median and the longest round trip."""
+    """Print the shortest, median and longest round trip."""
     row: dict[str, float] = {"sent": count, "answered": len(times)}
     for name, figure in (("min", min), ("median", median), ("max", max)):
         row[f"{name}_ms"] = round(figure(times) * 1000, 3)
@@ -195,16 +195,17 @@ def _sum_up(count: int, times: list[float], options: JsonOptions) -> None:
 
 
 def _wait_for_subscribers(hub: "Hub", topic: str, timeout: float) -> None:
-    """Wait until some node in reach wants a topic; with `timeout` 0 do not care.
+    """Wait until a reachable node subscribes; return at once if `timeout` is 0.
 
     Raises:
-        Problem: none does in time.
+        Problem: no node subscribed in time.
     """
     deadline = time.monotonic() + timeout
     while timeout and not hub.receivers_of(topic).result(timeout):
         if time.monotonic() > deadline:
             step = f"start a subscriber: callboard topic sub {topic} --peer ADDRESS"
-            raise Problem(why=f"nobody subscribed to {topic} within {timeout:g} s", step=step)
+            reason = f"no node subscribed to {topic} within {timeout:g} s"
+            raise Problem(why=reason, step=step)
         time.sleep(PUBLISH_LOOK)
 
 
@@ -216,12 +217,12 @@ def subscribe(
     options: SubOptions,
     topics: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOPICS]...", help="What they begin with; default: all."),
+        typer.Argument(metavar="[TOPICS]...", help="Prefixes of topics; default: all."),
     ] = None,
 ) -> None:
-    """Print what arrives, one message a line, until Ctrl-C or SIGTERM.
+    """Print received messages, one per line, until Ctrl-C or SIGTERM.
 
-    A subscription takes every topic that begins with it: /a takes /a/b and /ab.
+    A subscription matches every topic with that prefix: /a matches /a/b and /ab.
 
     \b
     Examples:
@@ -245,17 +246,17 @@ def subscribe(
 
 
 class Lines:
-    """What is printed, and what is answered."""
+    """Prints messages and rates, and answers pings."""
 
     def __init__(self, hub: "Hub", options: SubOptions) -> None:
         self._hub = hub
         self._options = options
-        self._told = (time.monotonic(), 0)
-        #: Messages so far, without those that belong to endpoints themselves.
+        self._last_report = (time.monotonic(), 0)
+        #: Number of received messages, except on reserved topics.
         self.seen = 0
 
     def take(self, topic: str, value: Any) -> None:
-        """Take a message."""
+        """Print a message, and answer it if it is a ping."""
         self.seen += 1
         if self._options.ping:
             match value:
@@ -270,19 +271,19 @@ class Lines:
             say(f"{topic}  {value if isinstance(value, str) else to_json(value)}")
 
     def tell_rate(self, now: float) -> None:
-        """Print the rate of the last second, when one is over."""
-        since, before = self._told
+        """Print the rate since the last time, once per second."""
+        since, previous = self._last_report
         if not self._options.rate or now - since < RATE_INTERVAL:
             return
-        rate = (self.seen - before) / (now - since)
-        self._told = (now, self.seen)
+        rate = (self.seen - previous) / (now - since)
+        self._last_report = (now, self.seen)
         row = {"rate": round(rate, 1), "messages": self.seen}
-        self._options.say(row, f"{rate:,.0f} messages/s, {self.seen:,} in all")
+        self._options.say(row, f"{rate:,.0f} messages/s, {self.seen:,} in total")
 
 
 def _tell_dropped(count: int) -> None:
-    """Tell that messages came faster than they were printed."""
-    say(f"{count:,} messages were dropped: they came faster than this prints", err=True)
+    """Report messages that arrived faster than they were printed."""
+    say(f"{count:,} messages were dropped: they arrive faster than they are printed", err=True)
 
 
 # --- record ---
@@ -295,14 +296,14 @@ def record(
         list[str] | None,
         typer.Argument(
             metavar="[TOPICS]... [FOLDER]",
-            help="What they begin with, default all; without --log the log's directory.",
+            help="Prefixes of topics, default all; without --log also the log's directory.",
         ),
     ] = None,
 ) -> int:
-    """Record what arrives into a log, until Ctrl-C or SIGTERM.
+    """Record messages in a log, until Ctrl-C or SIGTERM.
 
-    A log that exists is gone on with. What came is durable when the command has ended; the
-    exit code is 1 if messages were lost, because the disk was too slow or refused.
+    An existing log is continued. All received messages are durable when the command has ended.
+    The exit code is 1 if messages were lost, because the disk was too slow or failed.
 
     \b
     Examples:
@@ -310,7 +311,7 @@ def record(
       callboard topic record /cpu /disk --log metrics --peer basp://127.0.0.1:4222 --rate
       callboard topic record --log all --peer basp://127.0.0.1:4222 --retain seconds=86400
     """  # noqa: D301
-    wanted, place = _split_arguments(topics or [], options.folder)
+    prefixes, place = _split_arguments(topics or [], options.folder)
     make_log = partial(
         CommitLog,
         place,
@@ -322,7 +323,7 @@ def record(
 
     with catch_signals() as stop, options.hub() as hub:
         with explained(LogError, "callboard log ls"):
-            recording = Recording(hub, wanted, make_log)
+            recording = Recording(hub, prefixes, make_log)
         with recording:
             _tell_begin(recording, options)
             options.link(hub)
@@ -332,19 +333,19 @@ def record(
 
 
 def _follow_recording(recording: "Recording", stop: Event, options: RecordOptions) -> None:
-    """Wait until a signal comes or enough was recorded."""
-    told, before = time.monotonic(), 0
+    """Wait for a signal or the end of the recording; print the rate."""
+    last_report, previous = time.monotonic(), 0
     while not stop.wait(SIGNAL_LOOK):
         if options.count and recording.recorded + recording.lost >= options.count:
             return
         now = time.monotonic()
-        if options.rate and now - told >= RATE_INTERVAL:
-            rate = (recording.recorded - before) / (now - told)
-            told, before = now, recording.recorded
+        if options.rate and now - last_report >= RATE_INTERVAL:
+            rate = (recording.recorded - previous) / (now - last_report)
+            last_report, previous = now, recording.recorded
             figures = _figures(recording, "recorded", "waiting", "lost", "durable")
             row = {"rate": round(rate, 1), **figures}
             text = (
-                "{rate:,.0f} messages/s, {recorded:,} in all, {waiting:,} wait, {lost:,} lost"
+                "{rate:,.0f} messages/s, {recorded:,} in total, {waiting:,} wait, {lost:,} lost"
             )
             options.say(row, text.format(**row))
 
@@ -355,14 +356,14 @@ def _split_arguments(
     """Return topics and the directory of the log, which may be the last argument.
 
     Raises:
-        Problem: no directory was named.
+        Problem: the directory is missing.
     """
     if folder is not None:
         return tuple(arguments) or ("",), folder
-    if len(arguments) < 2:  # one could be either of them
-        raise Misuse(why="no log was named", step="say --log FOLDER, or TOPIC FOLDER")
-    *topics, last = arguments
-    return tuple(topics), Path(last)
+    if len(arguments) < 2:  # a single argument could be a topic or a directory
+        raise Misuse(why="the log is missing", step="use --log FOLDER, or TOPIC FOLDER")
+    *topics, folder_name = arguments
+    return tuple(topics), Path(folder_name)
 
 
 def _parse_sync(text: str) -> Sync:
@@ -374,26 +375,26 @@ def _parse_sync(text: str) -> Sync:
     if text in get_args(Sync):
         return cast(Sync, text)
     modes = ", ".join(get_args(Sync))
-    raise Misuse(why=f"--sync {text!r} is no mode", step=f"give {modes}")
+    raise Misuse(why=f"--sync {text!r} is not a mode", step=f"use {modes}")
 
 
 def parse_retention(text: str) -> Retention | None:
-    """Return how long records are kept: `bytes=1000000,records=1000,seconds=3600`.
+    """Return a retention such as `bytes=1000000,records=1000,seconds=3600`.
 
     Raises:
-        Problem: it is something else.
+        Problem: the text has another form.
     """
     if not text:
         return None
     try:
         return Retention.parse(text)
     except ValueError:
-        step = "give for instance bytes=1000000000,seconds=86400 (or records=…)"
+        step = "use a value like bytes=1000000000,seconds=86400 (or records=…)"
         raise Misuse(why=f"--retain {text!r} cannot be read", step=step) from None
 
 
 def _tell_begin(recording: "Recording", options: JsonOptions) -> None:
-    """Say where the recording begins; on the standard error, beside what is printed."""
+    """Print the start of the recording to standard error."""
     if options.as_json:
         row = {"log": str(recording.folder), "start": recording.start}
         say(to_json(row | {"resumed": recording.resumed}), err=True)
@@ -401,12 +402,12 @@ def _tell_begin(recording: "Recording", options: JsonOptions) -> None:
     since = ""
     if recording.resumed is not None:
         moment = datetime.fromtimestamp(recording.resumed / 1e9, UTC)
-        since = f", where it stopped at {moment:%Y-%m-%dT%H:%M:%SZ}"
+        since = f", continuing from {moment:%Y-%m-%dT%H:%M:%SZ}"
     say(f"records into {recording.folder} from {recording.start}{since}", err=True)
 
 
 def _tell_end(recording: "Recording", options: JsonOptions) -> None:
-    """Print what was recorded."""
+    """Print the result of the recording."""
     figures = _figures(recording, "start", "end", "recorded", "lost")
     row = {"log": str(recording.folder), **figures}
     text = "recorded {recorded:,} messages, offsets {start} to {end}, {lost:,} lost"

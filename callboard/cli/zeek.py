@@ -1,4 +1,4 @@
-"""`callboard zeek …`: Zeeks as neighbours."""
+"""`callboard zeek …`: connect to Zeek."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +15,10 @@ from callboard.cli.problem import Misuse, Problem, explained
 from callboard.cli.work.zeek_logger import LoggerOptions, run_logger
 from callboard.support.redaction import redacted
 
-#: What the node of these commands calls itself.
+#: Name of these commands' own node.
 ZEEK_NODE: Final = "callboard zeek"
 
-#: Seconds between two looks whether a signal came.
+#: Seconds between checks for a signal.
 SIGNAL_LOOK: Final = 0.05
 
 app = noun()
@@ -26,38 +26,38 @@ app = noun()
 
 @dataclass(frozen=True, kw_only=True)
 class PrintOptions(JoinOptions):
-    """What is printed, and for how long."""
+    """Selection and number of the printed messages."""
 
     topic: list[str] | None = option(
-        None, "What printed topics begin with; repeatable; default: all.", metavar="TOPIC"
+        None, "Prefix of printed topics; repeatable; default: all.", metavar="TOPIC"
     )
-    count: int = option(0, "End after so many messages; 0 is no end.", min=0)
+    count: int = option(0, "End after this many messages; 0 for no end.", min=0)
     timeout: float = option(10.0, "Seconds for Zeek and each peer to answer.", min=0.001)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectOptions(PrintOptions):
-    """How a Zeek's WebSocket, or a cluster's ZeroMQ, is reached."""
+    """Access to Zeek's WebSocket, or to a cluster's ZeroMQ."""
 
-    name: str = option("", "What this application is called there.")
-    token_file: Path | None = option(None, "File with the token to show.", metavar="FILE")
+    name: str = option("", "Name of this application in Zeek.")
+    token_file: Path | None = option(None, "File with the token to send.", metavar="FILE")
     zeek_tls: Path | None = option(
         None, "Folder with authority.pem, for wss://; default: the system's.", metavar="FOLDER"
     )
-    member: str = option("", "Of zmq://: the node of Zeek's cluster to be seen as.")
+    member: str = option("", "With zmq://: the cluster node to appear as.")
     curve: Path | None = option(
-        None, "Of zmq://: TOML file with the keys server and secret.", metavar="FILE"
+        None, "With zmq://: TOML file with the keys server and secret.", metavar="FILE"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerOptions(PrintOptions):
-    """How an endpoint of Zeek's Broker is reached."""
+    """Access to an endpoint of Zeek's Broker."""
 
     wire: str = option(
         "zeek-2", "zeek-2 for Broker 2.x, zeek-1.4 for Broker 1.4.", metavar="WIRE"
     )
-    disable_ssl: bool = flag("Without TLS, as that endpoint is.", "--disable-ssl")
+    disable_ssl: bool = flag("Connect without TLS, like that endpoint.", "--disable-ssl")
     certificates: Path | None = option(
         None, "Folder with authority.pem, certificate.pem, key.pem.", metavar="FOLDER"
     )
@@ -70,13 +70,13 @@ def connect(
     ],
     options: ConnectOptions,
 ) -> None:
-    """Connect to a Zeek and print what it publishes, until Ctrl-C or SIGTERM.
+    """Connect to a Zeek and print its messages, until Ctrl-C or SIGTERM.
 
-    A URL of ws is a Zeek's WebSocket; of zmq a cluster's ZeroMQ: the manager's XPUB, and its
-    XSUB at the next port, or as in zmq://HOST:5555/5556.
+    A ws:// URL is a Zeek's WebSocket. A zmq:// URL is a cluster's ZeroMQ: the manager's XPUB,
+    and its XSUB at the next port, or as in zmq://HOST:5555/5556.
 
-    A lost connection is made again. With --peer or --listen the Zeek is a neighbour of a
-    cluster: what it publishes reaches all who subscribe there.
+    A lost connection is restored. With --peer or --listen the messages also reach all
+    subscribers in a callboard cluster.
 
     \b
     Examples:
@@ -94,15 +94,16 @@ def connect(
             peer = opened(hub, url, options)
         with peer:
             if not peer.await_subscribed(options.timeout):
-                why = peer.reason or f"no acknowledgment came from {redacted(url)}"
-                raise Problem(why=why.partition(";")[0], step="see the address, or --timeout")
+                reason = peer.reason or f"{redacted(url)} sent no acknowledgment"
+                step = "check the address, or --timeout"
+                raise Problem(why=reason.partition(";")[0], step=step)
             _say_connected(peer, options, is_cluster=url.startswith("zmq:"))
             _print_all(queue, stop, options)
 
 
 @contextmanager
 def _receiving(options: PrintOptions) -> Iterator[tuple[Any, Any, Any]]:
-    """Run a node, linked as options say; yields its stop, its hub, and what comes on topics."""
+    """Run a linked node; yield the stop event, the hub, and a queue of messages."""
     from callboard.endpoint.hub import Hub
     from callboard.endpoint.message_queue import MessageQueue
 
@@ -117,47 +118,47 @@ def _receiving(options: PrintOptions) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _opened_web_socket(hub: Any, url: str, options: ConnectOptions) -> Any:
-    """Return the door to a WebSocket."""
+    """Connect to a WebSocket."""
     from callboard.kernel.tls import Tls
 
     try:
         from callboard.zeek.doors.web_socket_peer import WebSocketPeer
     except ImportError as error:
-        why = f"this needs a package ({error.name})"
-        raise Problem(why=why, step="pip install 'callboard[websocket]'") from error
+        reason = f"this needs a package ({error.name})"
+        raise Problem(why=reason, step="pip install 'callboard[websocket]'") from error
     if options.member or options.curve:
-        raise Misuse(why="--member and --curve are of zmq://", step="leave them out")
+        raise Misuse(why="--member and --curve are for zmq:// only", step="omit them")
     token = ""
     if options.token_file is not None:
         try:
             token = options.token_file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            why = f"no token in {options.token_file} ({error})"
-            raise Misuse(why=why, step="name a file with the token") from None
+            reason = f"no token in {options.token_file} ({error})"
+            raise Misuse(why=reason, step="pass a file with the token") from None
     tls = None if options.zeek_tls is None else Tls.of_folder(options.zeek_tls)
     return WebSocketPeer(hub, url, name=options.name, token=token, tls=tls)
 
 
 def _opened_zeromq(hub: Any, url: str, options: ConnectOptions) -> Any:
-    """Return the door to a cluster's ZeroMQ."""
+    """Connect to a cluster's ZeroMQ."""
     from callboard.broker import Endpoint
 
     try:
         from callboard.zeek.doors.zeromq_peer import ZeroMq, addresses_of
         from callboard.zeek.doors.zeromq_socket import Curve
     except ImportError as error:
-        why = f"this needs a package ({error.name})"
-        raise Problem(why=why, step="pip install 'callboard[zmq]'") from error
+        reason = f"this needs a package ({error.name})"
+        raise Problem(why=reason, step="pip install 'callboard[zmq]'") from error
     if options.name or options.token_file or options.zeek_tls:
-        why = "--name, --token-file and --zeek-tls are of ws://"
-        raise Misuse(why=why, step="leave them out; zmq:// has --member and --curve")
+        reason = "--name, --token-file and --zeek-tls are for ws:// only"
+        raise Misuse(why=reason, step="omit them; zmq:// has --member and --curve")
     curve = None if options.curve is None else Curve.of_file(options.curve)
     endpoint = Endpoint(node=hub.node)
     return ZeroMq(endpoint, *addresses_of(url), member=options.member, curve=curve)
 
 
 def _say_connected(peer: Any, options: ConnectOptions, *, is_cluster: bool) -> None:
-    """Say to whom the command is connected."""
+    """Print the peer that the command is connected to."""
     if is_cluster:
         facts, text = {"id": peer.id}, f"connected as {peer.id}"
     else:
@@ -168,13 +169,13 @@ def _say_connected(peer: Any, options: ConnectOptions, *, is_cluster: bool) -> N
 
 @command(app)
 def peer(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where it listens.")],
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Its address.")],
     options: PeerOptions,
 ) -> None:
-    """Peer with an endpoint of Zeek's Broker and print what it publishes, until Ctrl-C.
+    """Peer with an endpoint of Zeek's Broker and print its messages, until Ctrl-C.
 
-    A lost connection is made again. With --peer or --listen the endpoint is a neighbour of a
-    cluster: what it publishes reaches all who subscribe there, and theirs reaches it.
+    A lost connection is restored. With --peer or --listen the messages also reach all
+    subscribers in a callboard cluster, and the cluster's messages reach the endpoint.
 
     \b
     Examples:
@@ -194,12 +195,12 @@ def peer(
         Endpoint(_configuration(options), node=hub.node) as endpoint,
     ):
         endpoint.peer_nosync(host, port, wire=options.wire)
-        found = _await_peer(endpoint, options.timeout, stop)
-        if found is None:
-            why = f"no endpoint of Broker answers at {address} within {options.timeout:g} s"
-            raise Problem(why=why, step="see the address, --disable-ssl and --wire")
-        facts = {"endpoint": found, "wire": options.wire}
-        options.say(facts, f"peered with {found} ({options.wire})", err=True)
+        peer_id = _await_peer(endpoint, options.timeout, stop)
+        if peer_id is None:
+            reason = f"no Broker endpoint answered at {address} within {options.timeout:g} s"
+            raise Problem(why=reason, step="check the address, --disable-ssl and --wire")
+        facts = {"endpoint": peer_id, "wire": options.wire}
+        options.say(facts, f"peered with {peer_id} ({options.wire})", err=True)
         _print_all(queue, stop, options)
 
 
@@ -207,50 +208,50 @@ def _parse_address(text: str) -> tuple[str, int]:
     """Return host and port.
 
     Raises:
-        Misuse: the text is something else.
+        Misuse: the text has another form.
     """
     from callboard.configuration import host_port
 
     try:
         return host_port.parse_listen(text)
     except ValueError as error:
-        why = f"{text!r} is not HOST:PORT"
-        raise Misuse(why=why, step="write it like 127.0.0.1:9999") from error
+        reason = f"{text!r} is not HOST:PORT"
+        raise Misuse(why=reason, step="write it like 127.0.0.1:9999") from error
 
 
 def _configuration(options: PeerOptions) -> Any:
-    """Return the configuration of an endpoint that peers as options say."""
+    """Return the configuration of an endpoint for the options."""
     from callboard.broker import BrokerOptions, Configuration
 
     broker = BrokerOptions()
     broker.disable_ssl = options.disable_ssl
-    made = Configuration(broker)
+    configuration = Configuration(broker)
     if options.certificates is not None:
         folder = options.certificates
-        made.openssl_cafile = str(folder / "authority.pem")
-        made.openssl_certificate = str(folder / "certificate.pem")
-        made.openssl_key = str(folder / "key.pem")
-    return made
+        configuration.openssl_cafile = str(folder / "authority.pem")
+        configuration.openssl_certificate = str(folder / "certificate.pem")
+        configuration.openssl_key = str(folder / "key.pem")
+    return configuration
 
 
 def _await_peer(endpoint: Any, timeout: float, stop: Any) -> str | None:
-    """Return the id of the foreign peer when it is there; None if it does not come."""
+    """Return the id of the peer once it is peered; None after the timeout."""
     for _ in range(max(1, round(timeout / SIGNAL_LOOK))):
-        for each in endpoint.peers():
-            if each.peer.type != "native" and each.status.name == "Peered":
-                return str(each.peer.id)
+        for info in endpoint.peers():
+            if info.peer.type != "native" and info.status.name == "Peered":
+                return str(info.peer.id)
         if stop.wait(SIGNAL_LOOK):
             break
     return None
 
 
 def _print_all(queue: Any, stop: Any, options: PrintOptions) -> None:
-    """Print what comes until a signal, or so many."""
-    seen = 0
-    while not stop.is_set() and not (options.count and seen >= options.count):
+    """Print messages until a signal, or the given number."""
+    count = 0
+    while not stop.is_set() and not (options.count and count >= options.count):
         item = queue.get(SIGNAL_LOOK)
         if item is not None:
-            seen += 1
+            count += 1
             _print(*item, as_json=options.as_json)
 
 
@@ -258,15 +259,15 @@ def _print_all(queue: Any, stop: Any, options: PrintOptions) -> None:
 def logger(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="FOLDER", help="Where each log gets a folder, made if needed."),
+        typer.Argument(metavar="FOLDER", help="Folder of the logs, created if necessary."),
     ],
     options: LoggerOptions,
 ) -> int:
-    """Take the logs of Zeek's nodes (8.1 and later, ZeroMQ), until Ctrl-C or SIGTERM.
+    """Receive the logs of Zeek nodes (8.1 and later, ZeroMQ), until Ctrl-C or SIGTERM.
 
-    Each path, such as conn, is a log in a folder of its own, with Zeek's fields as columns. In
+    Each path, such as conn, becomes a log in its own folder, with Zeek's fields as columns. In
     Zeek: redef Cluster::Backend::ZeroMQ::connect_log_endpoints = vector("tcp://127.0.0.1:5557");
-    Other machines are let in with --curve only.
+    Other machines can only connect with --curve.
 
     \b
     Examples:
@@ -278,7 +279,7 @@ def logger(
 
 
 def _print(topic: str, value: Any, *, as_json: bool) -> None:
-    """Print a message as `topic sub` does."""
+    """Print a message in the format of `topic sub`."""
     if as_json:
         say(f'{{"topic": {to_json(topic)}, "data": {to_json(value)}}}')
     else:

@@ -1,7 +1,7 @@
-"""Records as Arrow tables, for pandas, DuckDB, Spark and the rest.
+"""Records as Arrow tables, for pandas, DuckDB, Spark and others.
 
-The columns of a batch are nearly those of Arrow, so nothing is done for each record: what
-stands in a batch is put together with that of the next ones, and handed over.
+The columns of a batch have nearly the form of Arrow's, so no work is done for each record: the
+columns of consecutive batches are concatenated and passed on.
 """
 
 import struct
@@ -28,36 +28,36 @@ if TYPE_CHECKING:
     from callboard.commitlog.reading import LogReading
 
 
-#: Records after which a piece is handed over, unless the caller says otherwise.
+#: Records in a record batch, unless the caller chooses another number.
 ROWS: Final = 1 << 16
 
 _NAMED: Final = ("topic", "key", "headers", "sender")
 _NEVER: Final = 1 << 63
 _ALL_COMMON: Final[list[int | None]] = [None] * len(_NAMED)
 _ONE: Final = array("q", (1,))
-#: Bytes of payloads after which a piece is handed over: Arrow counts them in 31 bits.
+#: Limit of the payloads in a record batch, in bytes: Arrow's offsets have 31 bits.
 _BYTES: Final = 16 << 20
 
 
 def load_pyarrow() -> Any:
-    """Return the package, which is an extra.
+    """Import pyarrow, which is an extra.
 
     Raises:
-        ExtraMissing: it is not installed.
+        ExtraMissing: pyarrow is not installed.
     """
     try:
         import pyarrow
     except ImportError:
-        what = "this needs pyarrow; install it with: pip install 'callboard[arrow]'"
-        raise ExtraMissing(what) from None
+        msg = "this needs pyarrow; install it with: pip install 'callboard[arrow]'"
+        raise ExtraMissing(msg) from None
     return pyarrow
 
 
 def arrow_schema() -> "pa.Schema":
-    """Return the columns that records have in Arrow.
+    """Return the schema of records in Arrow.
 
-    `time` is in nanoseconds, UTC; `key` is bytes (text as UTF-8) or null; `payload` is what is
-    stored, and `is_bytes` tells whether that is plain bytes or CBOR.
+    `time` is in nanoseconds, UTC; `key` is bytes (text as UTF-8) or null; `payload` has the
+    stored bytes, and `is_bytes` is true if they are plain bytes, false if they are CBOR.
 
     Raises:
         ExtraMissing: pyarrow is not installed.
@@ -84,18 +84,18 @@ def record_batches(
     rows: int = ROWS,
     choose: Callable[[Batch], Batch | None] | None = None,
 ) -> "Iterator[pa.RecordBatch]":
-    """Iterate over records as record batches of about so many rows, up to, not with, `end`.
+    """Iterate over records as Arrow record batches, up to, not including, `end`.
 
     Args:
-        reading: Where to begin.
-        end: The offset behind the last record that is wanted; None for all there are.
-        topic: Only records whose topic begins so; batches without any are skipped whole.
-        rows: Records after which a piece is handed over; a batch of the log is never split.
-        choose: Returns a batch, or None for one that is passed over.
+        reading: Yields the batches of the log, from its cursor on.
+        end: First offset after the records; None for all.
+        topic: Yield only records whose topic has this prefix.
+        rows: Yield a record batch once it has so many rows; a batch of the log is never split.
+        choose: Returns the batch to use in place of a batch of the log; None skips it.
 
     Raises:
         ExtraMissing: pyarrow is not installed.
-        LogCorrupt: durable bytes are damaged; what stands before comes first.
+        LogCorrupt: durable bytes are damaged; the records before the damage come first.
     """
     start, end = reading.cursor.offset, _NEVER if end is None else end
     piece = _Piece(load_pyarrow(), topic)
@@ -108,19 +108,19 @@ def record_batches(
             except LogCorrupt as error:
                 reading.meet(error)
             if piece.rows >= rows or piece.size >= _BYTES:
-                yield piece.take()
+                yield piece.pop()
             if batch.end >= end:
                 break
     except LogCorrupt:
         if piece.rows:
-            yield piece.take()
+            yield piece.pop()
         raise
     if piece.rows:
-        yield piece.take()
+        yield piece.pop()
 
 
 class _Piece:
-    """Batches on their way into one record batch."""
+    """Builds one Arrow record batch from batches of the log."""
 
     def __init__(self, pyarrow: Any, topic: str) -> None:
         self._pa = pyarrow
@@ -129,17 +129,17 @@ class _Piece:
         self._clear()
 
     def _clear(self) -> None:
-        """Begin an empty piece."""
+        """Start an empty record batch."""
         self.rows, self.size = 0, 0
         self._begin, self._cut = 0, 0
         self._is_mixed = False
-        self._steps, self._last = array("q"), 0  # from one offset to the next
+        self._steps, self._last = array("q"), 0  # differences between consecutive offsets
         self._times: list[bytes] = []
         self._names = [_Names(value) for value in (_text, _key_bytes, _header_pairs, _text)]
-        #: Of records that have all their names in common: the table, and how many they are.
+        #: A run of records that share all names: the names, and the length of the run.
         self._common: tuple[BatchNames | None, int] = None, 0
         self._kinds: list[bytes] = []
-        self._lengths: list[Buffer] = [bytes(4)]  # the sums of what follows are Arrow's offsets
+        self._lengths: list[Buffer] = [bytes(4)]  # their running sums are Arrow's offsets
         self._payloads: list[Buffer] = []
 
     def add(
@@ -149,10 +149,10 @@ class _Piece:
         end: int,
         choose: Callable[[Batch], Batch | None] | None = None,
     ) -> None:
-        """Take the records of a batch that are wanted.
+        """Add a batch, unless none of its records is selected.
 
         Raises:
-            LogCorrupt: the checksum is right, but the contents are not what we write.
+            LogCorrupt: the checksum is right, but the contents are malformed.
         """
         try:
             chosen = batch if choose is None else choose(batch)
@@ -162,10 +162,10 @@ class _Piece:
             layout = layout_of(batch)
             topics = layout.names.topics
             if self._topic:
-                wanted = sum(topic.startswith(self._topic) for topic in topics)
-                if not wanted:
+                matches = sum(topic.startswith(self._topic) for topic in topics)
+                if not matches:
                     return
-                self._is_mixed |= wanted < len(topics)
+                self._is_mixed |= matches < len(topics)
             self._add(batch, layout)
         except (ValueError, TypeError, struct.error) as error:
             raise malformed(batch, error) from None
@@ -173,24 +173,25 @@ class _Piece:
         self._cut = max(0, batch.end - end)
 
     def _add(self, batch: Batch, layout: Layout) -> None:
-        """Take the columns of a batch, checking that their lengths fit."""
+        """Add the columns of a batch, after checking their lengths."""
         header, body = batch.header, memoryview(batch.body)
         count, payloads = header.records, body[layout.payloads :]
         lengths = body[layout.lengths : layout.payloads]
         size = int.from_bytes(lengths, "little") if count == 1 else sum(lengths.cast("I"))
         if size != len(payloads):
-            what = f"{len(payloads)} bytes of payloads are not what their lengths say"
-            raise ValueError(what)
+            msg = f"{len(payloads)} bytes of payloads, but their lengths add up to {size}"
+            raise ValueError(msg)
         if layout.named == _ALL_COMMON:
             self._add_common(layout.names, count)
         else:
             self._write_common()
             try:
-                for column, values, at in zip(
+                for column, values, start in zip(
                     self._names, layout.names, layout.named, strict=True
                 ):
-                    column.add(values, None if at is None else body[at : at + 4 * count], count)
-            except Exception:  # else the next batch's names would stand against other rows
+                    numbers = None if start is None else body[start : start + 4 * count]
+                    column.add(values, numbers, count)
+            except Exception:  # undo, else the next batch's names would be in the wrong rows
                 for column in self._names:
                     column.cut(self.rows)
                 raise
@@ -212,26 +213,26 @@ class _Piece:
         self.size += size
 
     def _add_common(self, names: BatchNames, count: int) -> None:
-        """Count records of batches that follow each other and have one table of names."""
-        known, before = self._common
-        if names is known:
-            self._common = names, before + count
+        """Extend the run of records that share all names, or start a new run."""
+        run_names, length = self._common
+        if names is run_names:
+            self._common = names, length + count
             return
         self._write_common()
         for column, values in zip(self._names, names, strict=True):
-            column.begin_of(values)  # refuses what Arrow does not take
+            column.begin_of(values)  # raises for values that Arrow refuses
         self._common = names, count
 
     def _write_common(self) -> None:
-        """Write out the names that the records so far have in common."""
+        """Add the names of the current run to the columns, and end the run."""
         names, count = self._common
         if names is not None:
             for column, values in zip(self._names, names, strict=True):
                 column.add(values, None, count)
         self._common = None, 0
 
-    def take(self) -> "pa.RecordBatch":
-        """Return what was added, and begin the next piece."""
+    def pop(self) -> "pa.RecordBatch":
+        """Return the record batch, and start the next one."""
         from pyarrow import compute
 
         self._write_common()
@@ -253,47 +254,47 @@ class _Piece:
             numbers("uint8", b"".join(self._kinds)).cast(pa.bool_()),
         ]
         whole = pa.RecordBatch.from_arrays(columns, schema=schema)
-        wanted = whole.slice(self._begin, self.rows - self._begin - self._cut)
+        piece = whole.slice(self._begin, self.rows - self._begin - self._cut)
         if self._is_mixed:
-            wanted = wanted.filter(compute.starts_with(wanted.column("topic"), self._topic))
+            piece = piece.filter(compute.starts_with(piece.column("topic"), self._topic))
         self._clear()
-        return wanted
+        return piece
 
 
 def _numbers(alias: str, data: Any) -> Any:
-    """Return numbers, of 8 to 64 bits as the machine has them, as an array."""
+    """Return numbers of 8 to 64 bits in native byte order as an Arrow array."""
     pa = load_pyarrow()
     kind, buffer = pa.type_for_alias(alias), pa.py_buffer(data)
     return pa.Array.from_buffers(kind, buffer.size * 8 // kind.bit_width, [None, buffer])
 
 
 class _Names:
-    """One column: the values of each table of names, and for each record where its own is."""
+    """A column of names: the distinct values, and for each record the index of its value."""
 
     def __init__(self, plain: Callable[[Any], Any]) -> None:
-        """Begin without records; `plain` makes of a value what Arrow takes."""
+        """Start an empty column; `plain` converts a value to a type that Arrow accepts."""
         self._plain = plain
         self._values: list[Any] = []
         self._places = array("i")
-        #: Where the value stands that the last records have in common, and how many they are.
+        #: A run of records that share a value: the index of the value, and the run's length.
         self._run = 0, 0
         self._begins: dict[int, tuple[Sequence[Any], int]] = {}
 
     def add(self, values: Sequence[Any], numbers: memoryview | None, count: int) -> None:
-        """Take the column of a batch: its table, and the number of each record in this."""
+        """Add the column of a batch: its values, and for each record an index into them."""
         begin = self.begin_of(values)
         if numbers is None:
-            place, before = self._run
-            if place == begin or not before:
-                self._run = begin, before + count
+            place, length = self._run
+            if place == begin or not length:
+                self._run = begin, length + count
             else:
                 self._write_run()
                 self._run = begin, count
             return
         own = numbers.cast("I")
         if max(own) >= len(values):
-            what = f"number {max(own)} in a table of {len(values)} names"
-            raise ValueError(what)
+            msg = f"name index {max(own)} is out of range: the batch has {len(values)} names"
+            raise ValueError(msg)
         self._write_run()
         if begin:
             self._places.extend(array("i", map(begin.__add__, own)))
@@ -301,15 +302,16 @@ class _Names:
             self._places.frombytes(numbers)
 
     def _write_run(self) -> None:
-        """Write out the places of records that have one value in common."""
+        """Add the places of the current run, and end the run."""
         place, count = self._run
         if count:
             self._places.extend(array("i", (place,)) * count)
             self._run = 0, 0
 
     def begin_of(self, values: Sequence[Any]) -> int:
-        """Return where a table stands behind the others, to which it is added if needed."""
-        # Equal tables mostly are one object; the entry keeps it, so that its id stays its own.
+        """Return the index of a batch's first value in this column; add new values."""
+        # Equal lists of values are mostly one object (see `decode_names`). The entry refers to
+        # the list: if it were freed, another list could get its id.
         entry = self._begins.get(id(values))
         if entry is None:
             plain = [self._plain(value) for value in values]
@@ -318,40 +320,40 @@ class _Names:
         return entry[1]
 
     def cut(self, rows: int) -> None:
-        """Forget what was taken behind so many records."""
+        """Drop all but the first `rows` records."""
         self._write_run()
         del self._places[rows:]
 
     def values(self, pa: Any, kind: Any, rows: int) -> Any:
-        """Return the values of the records."""
+        """Return the column as an Arrow array."""
         self._write_run()
         places = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(self._places)])
         return _array(pa, kind, self._values).take(places)
 
 
 def _array(pa: Any, kind: Any, values: Sequence[Any]) -> Any:
-    """Return bytes or None, or the pairs of headers, as an array.
+    """Return an Arrow array of optional bytes, or of header pairs.
 
-    By its buffers: `pa.array` of Python's objects imports pandas where it is installed, which
-    takes longer than to read a million records.
+    It is built from buffers: `pa.array` of Python objects imports pandas if that is installed,
+    which takes longer than reading a million records.
     """
     if not pa.types.is_map(kind):
         whole = [value or b"" for value in values]
-        is_there = None
+        validity = None
         if None in values:
             marks = bytes(value is not None for value in values)
-            is_there = _numbers("uint8", marks).cast(pa.bool_()).buffers()[1]
-        contents = [is_there, _ends(whole).buffers()[1], pa.py_buffer(b"".join(whole))]
+            validity = _numbers("uint8", marks).cast(pa.bool_()).buffers()[1]
+        contents = [validity, _ends(whole).buffers()[1], pa.py_buffer(b"".join(whole))]
         return pa.Array.from_buffers(kind, len(whole), contents)
     keys, items = (
-        _array(pa, pa.string(), [pair[at] for pairs in values for pair in pairs])
-        for at in (0, 1)
+        _array(pa, pa.string(), [pair[index] for pairs in values for pair in pairs])
+        for index in (0, 1)
     )
     return pa.MapArray.from_arrays(_ends(values), keys, items).cast(kind)
 
 
 def _ends(values: Sequence[Sized]) -> Any:
-    """Return where values end that stand behind each other, with a 0 in front."""
+    """Return Arrow's offsets of concatenated values: a 0, then the end of each value."""
     return _numbers("int32", array("i", accumulate(map(len, values), initial=0)))
 
 
@@ -369,6 +371,6 @@ def _header_pairs(headers: Mapping[str, str]) -> tuple[tuple[bytes, bytes], ...]
     """Return headers as the pairs of an Arrow map."""
     pairs = tuple(headers.items())
     if not all(isinstance(text, str) for pair in pairs for text in pair):
-        what = f"headers {pairs!r} are not texts"
-        raise ValueError(what)
+        msg = f"headers must be texts, not {pairs!r}"
+        raise ValueError(msg)
     return tuple((name.encode(), text.encode()) for name, text in pairs)

@@ -14,11 +14,12 @@ All numbers are little-endian.
 | 40 | 4 | number of records, n |
 | 44 | 4 | flags: which columns there are; bit 7: a note; bits 8 to 11: compression |
 
-With a note of producers (`producing.table`), the body begins with its length (4) and the note,
-which are never compressed. The body: length of the names (4), names (CBOR), then, if flagged,
-the columns times (8 each), topics, keys, headers, senders (4 each, numbers of names), kinds
-(1 each, 1 = plain bytes); then the lengths of the payloads (4 each) and the payloads. That the
-lengths stand together in front lets one call write or read a whole column.
+If the batch has a note of producers (`producing.table`), the body starts with its length (4)
+and the note, both uncompressed. The rest of the body: length of the names (4), names (CBOR);
+then the columns that the flags declare: times (8 each), topics, keys, headers, senders (4 each,
+indexes into the names), kinds (1 each, 1 = plain bytes); then the lengths of the payloads (4
+each) and the payloads. The lengths precede all payloads, so one call packs or unpacks a whole
+column.
 """
 
 import io
@@ -43,16 +44,16 @@ _CHECKED: Final = struct.Struct("<IIQqqII")  # the header without magic and its 
 _START: Final = struct.Struct("<4sI")
 _NUMBER: Final = struct.Struct("<I")
 HEADER_SIZE: Final = _HEADER.size
-#: Bytes; the writer keeps below it, and a header that says more is not believed.
+#: Limit of a body in bytes; a header with a larger length is treated as damaged.
 MAX_BODY: Final = 64 << 20
-#: Bytes of one payload; beside it, names and numbers have to fit into a batch.
+#: Limit of a payload in bytes; names and columns must fit into the batch beside it.
 MAX_RECORD: Final = MAX_BODY // 4
-#: Longer runs are written as several batches, so that readers need little memory.
+#: Records in one batch; the limit bounds the memory of readers.
 MAX_BATCH_RECORDS: Final = 8192
 
 BYTES, KINDS, TIMES, TOPICS, KEYS, HEADERS, SENDERS = (1 << bit for bit in range(7))
 _ALL_FLAGS: Final = (1 << 7) - 1
-#: A note stands in front; who does not know of notes refuses the batch.
+#: The body starts with a note; readers without support for notes refuse the batch.
 _NOTED: Final = 1 << 7
 _NAMED: Final = (TOPICS, KEYS, HEADERS, SENDERS)
 _ALL_ALIKE: Final = [None] * len(_NAMED)
@@ -62,12 +63,12 @@ _KINDS_OF_RECORD: Final = (Record, BytesRecord)
 Compression = Literal["zlib", "zstd"]
 Compressor = Callable[[bytes], bytes]
 _ZLIB, _ZSTD = 1 << 8, 2 << 8
-#: Bytes; below it a body is not worth a compressor's call.
+#: A body of fewer bytes is not compressed: the call would cost more than it saves.
 _SHORT: Final = 1024
 
 
 class Header(NamedTuple):
-    """What stands before the body of a batch."""
+    """The header of a batch, without magic and its own checksum."""
 
     checksum: int
     length: int
@@ -92,12 +93,12 @@ class Batch(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind the last record."""
+        """First offset after the last record."""
         return self.header.base + self.header.records
 
     @property
     def size(self) -> int:
-        """Bytes on the disk."""
+        """Size on disk in bytes."""
         return HEADER_SIZE + self.header.length
 
 
@@ -108,7 +109,7 @@ def encode_batch(
     compress: tuple[int, Compressor] | None = None,
     note: bytes = b"",
 ) -> tuple[bytes, int]:
-    """Return a batch as bytes, and its latest time; `now` is the time where none is given."""
+    """Return an encoded batch and its latest time; `now` is used for records without times."""
     payloads, all_bytes, kinds, names, times, *named = columns
     count = len(payloads)
     parts: list[bytes] = [_NUMBER.pack(len(names)), names]
@@ -141,7 +142,7 @@ def encode_batch(
 
 
 class Packed(NamedTuple):
-    """The columns of a batch as they are stored; those that are left out are empty."""
+    """The columns of a batch in stored form; an omitted column is empty."""
 
     names: bytes
     times: Buffer
@@ -152,14 +153,14 @@ class Packed(NamedTuple):
 
 
 def encode_packed(base: int, first: int, latest: int, packed: Packed, flags: int) -> bytes:
-    """Return a batch as bytes.
+    """Encode a batch from stored columns.
 
     Args:
-        base: The offset of its first record.
-        first: The time of that.
-        latest: The latest time of all.
+        base: Offset of its first record.
+        first: Time of its first record.
+        latest: Latest time of all its records.
         packed: The columns.
-        flags: `BYTES` if all payloads are bytes; the others are found.
+        flags: `BYTES` if all payloads are bytes; flags of columns are added.
     """
     names, times, named, kinds, lengths, payloads = packed
     for flag, column in zip((TIMES, KINDS, *_NAMED), (times, kinds, *named), strict=True):
@@ -173,13 +174,13 @@ def encode_packed(base: int, first: int, latest: int, packed: Packed, flags: int
 
 
 def encode_header(header: tuple[int, int, int, int, int, int, int]) -> bytes:
-    """Return what stands before the body; a batch can be moved by a header of its own."""
+    """Encode a header; a batch can be moved to another offset by a new header alone."""
     checked = _CHECKED.pack(*header)
-    return _START.pack(MAGIC, crc32(checked)) + checked  # numbers are packed once
+    return _START.pack(MAGIC, crc32(checked)) + checked  # packs the fields only once
 
 
 def decode_header(data: bytes | memoryview, at: int = 0) -> Header | None:
-    """Return the header at a place, or None if there is no intact one."""
+    """Decode the header at an index of `data`; return None if it is not intact."""
     if len(data) - at < HEADER_SIZE:
         return None
     magic, checksum, *fields = _HEADER.unpack_from(data, at)
@@ -190,49 +191,49 @@ def decode_header(data: bytes | memoryview, at: int = 0) -> Header | None:
 
 
 def compressor(name: str) -> tuple[int, Compressor]:
-    """Return the flag of a kind of compression, and what does it, one body at a time.
+    """Return the flag of a compression and a function that compresses a body.
 
-    Both are set to be quick rather than small.
+    Levels are chosen for speed rather than size.
 
     Raises:
-        ExtraMissing: there is no Zstandard here.
-        ValueError: there is no such kind.
+        ExtraMissing: Zstandard is not installed.
+        ValueError: the name is unknown.
     """
     if name == "zlib":
         return _ZLIB, lambda body: zlib.compress(body, 1)
     if name == "zstd":
-        frames = _zstd().ZstdCompressor(level=1)  # kept: to make one costs more than a frame
+        frames = _zstd().ZstdCompressor(level=1)  # creating one costs more than a frame
         return _ZSTD, lambda body: frames.compress(body, frames.FLUSH_FRAME)
-    what = f"compression={name!r}: give 'zstd', 'zlib' or None"
-    raise InvalidOption(what)
+    msg = f"compression={name!r}: give 'zstd', 'zlib' or None"
+    raise InvalidOption(msg)
 
 
 def has_note(header: Header) -> bool:
-    """Return whether a note of producers stands in a batch."""
+    """Return whether a batch has a note of producers."""
     return bool(header.flags & _NOTED)
 
 
 def note_of(batch: Batch) -> bytes:
-    """Return the note that stands in a batch; nothing if there is none.
+    """Return the note of a batch; empty if it has none.
 
     Raises:
-        ValueError: it is not what we write.
+        ValueError: the note is malformed.
     """
     if not has_note(batch.header):
         return b""
     size = _NUMBER.unpack_from(batch.body)[0] if len(batch.body) > _NUMBER.size else MAX_BODY
     if _NUMBER.size + size > len(batch.body):
-        what = f"a note of {size:,} bytes in {len(batch.body):,}"
-        raise ValueError(what)
+        msg = f"a note of {size:,} bytes in {len(batch.body):,}"
+        raise ValueError(msg)
     return batch.body[_NUMBER.size : _NUMBER.size + size]
 
 
 def plain(batch: Batch) -> Batch:
-    """Return a batch without a note, whose body is not compressed, or no longer.
+    """Return a batch without its note and with its body decompressed.
 
     Raises:
-        ValueError: it is not what we write.
-        ExtraMissing: there is no Zstandard here.
+        ValueError: the body is malformed.
+        ExtraMissing: Zstandard is not installed.
     """
     (_, _, _, _, _, _, flags), body = batch.header, batch.body
     codec = flags & ~_ALL_FLAGS
@@ -244,17 +245,17 @@ def plain(batch: Batch) -> Batch:
         return plain(Batch(header, rest, batch.position))
     size = _NUMBER.unpack_from(body)[0] if len(body) > _NUMBER.size else 0
     if codec not in (_ZLIB, _ZSTD) or not 0 < size <= MAX_BODY:
-        what = f"flags {flags:#x}, {size:,} bytes: a newer callboard may read it"
-        raise ValueError(what)
+        msg = f"flags {flags:#x}, {size:,} bytes: a newer callboard may be able to read it"
+        raise ValueError(msg)
     body = _zlib_plain(body, size) if codec == _ZLIB else _zstd_plain(body, size)
     if len(body) != size:
-        what = f"{len(body):,} bytes where it says {size:,}"
-        raise ValueError(what)
+        msg = f"the body decompresses to {len(body):,} bytes instead of {size:,}"
+        raise ValueError(msg)
     return Batch(batch.header._replace(flags=flags & _ALL_FLAGS), body, batch.position)
 
 
 def _zlib_plain(body: bytes, size: int) -> bytes:
-    """Return what zlib compressed, of which no more than `size` bytes are made."""
+    """Decompress a zlib body to at most `size` bytes."""
     try:
         return zlib.decompressobj().decompress(memoryview(body)[_NUMBER.size :], size)
     except zlib.error as error:
@@ -262,32 +263,32 @@ def _zlib_plain(body: bytes, size: int) -> bytes:
 
 
 def _zstd_plain(body: bytes, size: int) -> bytes:
-    """Return what Zstandard compressed, of which no more than `size` bytes are made."""
+    """Decompress a Zstandard body to at most `size` bytes."""
     zstd = _zstd()
     try:
-        made: bytes = zstd.ZstdDecompressor().decompress(body[_NUMBER.size :], size)
+        plain_body: bytes = zstd.ZstdDecompressor().decompress(body[_NUMBER.size :], size)
     except zstd.ZstdError as error:
         raise ValueError(error) from None
-    return made
+    return plain_body
 
 
 def _zstd() -> Any:
-    """Return the module for Zstandard: Python's own from 3.14 on, before that an extra."""
+    """Import Zstandard: from the standard library since Python 3.14, else an extra."""
     for name in ("compression.zstd", "backports.zstd"):
         try:
             return import_module(name)
         except ImportError:
             pass
-    what = "Zstandard is not installed here; install it with: pip install 'callboard[zstd]'"
-    raise ExtraMissing(what)
+    msg = "Zstandard is not installed here; install it with: pip install 'callboard[zstd]'"
+    raise ExtraMissing(msg)
 
 
 def records_of(batch: Batch, first: int = 0) -> Iterator[Record]:
-    """Return the records of a batch, from an offset on.
+    """Return the records of a batch from offset `first` on.
 
     Raises:
-        LogCorrupt: the checksum is right, but the contents are not what we write.
-        ExtraMissing: it is compressed, and what did that is not installed.
+        LogCorrupt: the checksum is right, but the contents are malformed.
+        ExtraMissing: the batch is compressed, and the package for that is not installed.
     """
     try:
         rows, kinds = _rows(plain(batch))
@@ -297,18 +298,18 @@ def records_of(batch: Batch, first: int = 0) -> Iterator[Record]:
     return islice(records, first - batch.base, None) if first > batch.base else records
 
 
-def malformed(batch: Batch, why: Exception) -> LogCorrupt:
-    """Return the error for a batch that is intact and yet not what we write."""
-    what = f"the batch of record {batch.base} is malformed ({why}); another program wrote it"
-    return LogCorrupt(what, offset=batch.base, next_offset=batch.end)
+def malformed(batch: Batch, reason: Exception) -> LogCorrupt:
+    """Return the error for a batch whose checksum is right but whose contents are malformed."""
+    msg = f"the batch of record {batch.base} is malformed ({reason}); another program wrote it"
+    return LogCorrupt(msg, offset=batch.base, next_offset=batch.end)
 
 
 def times_of(batch: Batch) -> Sequence[int]:
     """Return the times of all records of a batch.
 
     Raises:
-        LogCorrupt: the checksum is right, but the contents are not what we write.
-        ExtraMissing: it is compressed, and what did that is not installed.
+        LogCorrupt: the checksum is right, but the contents are malformed.
+        ExtraMissing: the batch is compressed, and the package for that is not installed.
     """
     header = batch.header
     if not header.flags & TIMES:
@@ -317,12 +318,12 @@ def times_of(batch: Batch) -> Sequence[int]:
         batch = plain(batch)
     except ValueError as error:
         raise malformed(batch, error) from None
-    at = 4 + _NUMBER.unpack_from(batch.body)[0]
-    return struct.unpack_from(f"<{header.records}q", batch.body, at)
+    position = 4 + _NUMBER.unpack_from(batch.body)[0]
+    return struct.unpack_from(f"<{header.records}q", batch.body, position)
 
 
 class Layout(NamedTuple):
-    """Where the columns of a batch stand in its body; None where there is no such column."""
+    """Positions of the columns in the body of a batch; None for a missing column."""
 
     names: BatchNames
     times: int | None
@@ -333,56 +334,58 @@ class Layout(NamedTuple):
 
 
 def layout_of(batch: Batch) -> Layout:
-    """Return where the columns of a plain batch are.
+    """Return the positions of the columns of an uncompressed batch.
 
     Raises:
-        ValueError: it is not what we write.
-        struct.error: it is shorter than what we write.
+        ValueError: the batch is malformed.
+        struct.error: the body is too short.
     """
     (_, _, _, _, _, count, flags), body = batch.header, batch.body
     if flags > _ALL_FLAGS:
-        what = f"unknown flags {flags:#x}"
-        raise ValueError(what)
-    at = 4 + _NUMBER.unpack_from(body)[0]
+        msg = f"unknown flags {flags:#x}"
+        raise ValueError(msg)
+    position = 4 + _NUMBER.unpack_from(body)[0]
     try:
-        names = decode_names(body[4:at])
+        names = decode_names(body[4:position])
     except CBORDecodeError as error:
         raise ValueError(error) from None
     times = kinds = None
     if flags & TIMES:
-        times, at = at, at + 8 * count
+        times, position = position, position + 8 * count
     named: list[int | None] = [None] * len(_NAMED)
     if flags & _ANY_NAMED:
         for place, flag in enumerate(_NAMED):
             if flags & flag:
-                named[place], at = at, at + 4 * count
+                named[place], position = position, position + 4 * count
     if flags & KINDS:
-        kinds, at = at, at + count
-    return Layout(names, times, named, kinds, at, at + 4 * count)
+        kinds, position = position, position + count
+    return Layout(names, times, named, kinds, position, position + 4 * count)
 
 
 def _rows(batch: Batch) -> tuple[Iterable[Any], Iterable[type[Record]]]:
-    """Return the fields of the records, and their classes, all checked."""
+    """Return the fields of the records and their classes, after checking their form."""
     header, body, layout = batch.header, batch.body, layout_of(batch)
     count = header.records
     times: Iterable[int] = repeat(header.first_time)
     if layout.times is not None:
         times = struct.unpack_from(f"<{count}q", body, layout.times)
     columns: list[Iterable[Any]] = []
-    for at, values in zip(layout.named, layout.names, strict=True):
-        if at is None:
+    for position, values in zip(layout.named, layout.names, strict=True):
+        if position is None:
             columns.append(repeat(values[0]))
         else:
-            columns.append([values[i] for i in struct.unpack_from(f"<{count}I", body, at)])
+            columns.append(
+                [values[i] for i in struct.unpack_from(f"<{count}I", body, position)]
+            )
     kinds: Iterable[type[Record]] = repeat(_KINDS_OF_RECORD[header.flags & BYTES])
     if layout.kinds is not None:
         marks = body[layout.kinds : layout.kinds + count]
         kinds = [_KINDS_OF_RECORD[kind] for kind in marks]
     lengths = struct.unpack_from(f"<{count}I", body, layout.lengths)
     if layout.payloads + sum(lengths) != len(body):
-        what = f"{sum(lengths)} bytes of payloads, {len(body) - layout.payloads} expected"
-        raise ValueError(what)
-    source = io.BytesIO(body)  # shares the bytes; reading on is quicker than cutting slices
+        msg = f"{sum(lengths)} bytes of payloads, {len(body) - layout.payloads} expected"
+        raise ValueError(msg)
+    source = io.BytesIO(body)  # shares the bytes; reads are faster than slices
     source.seek(layout.payloads)
     offsets = range(header.base, header.base + count)
     return zip(offsets, times, *columns, map(source.read, lengths), strict=False), kinds

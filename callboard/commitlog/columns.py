@@ -1,7 +1,7 @@
-"""What is appended, in columns: what the records of a run have in common is stored once.
+"""Records to append, in columns, so that shared values are stored once.
 
-A run of records has one list of payloads, and for topics, keys, headers and times either one
-value for all or a list as long.
+A run of records has a list of payloads. Topics, keys, headers and times are either one value
+for all records, or a list with a value for each.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,28 +19,30 @@ from callboard.support.text import shown
 T = TypeVar("T")
 Key = str | bytes | None
 Headers = Mapping[str, str] | None
-#: One byte for each record: 1 where the payload is plain bytes; empty when all are alike.
+#: A byte per record, 1 if the payload is plain bytes; empty if all records are of one kind.
 Kinds = bytes
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
-#: Is not written, so that records which nobody sent cost nothing for it.
+#: Omitted from the encoding, so that records without a sender need no space for it.
 NO_SENDERS: Final = [""]
 
 _BINARY: Final = (bytes, bytearray, memoryview)
 _SINGLE: Final = (str, bytes, Mapping)  # one value for all records of a run
-_CACHED_NAMES: Final = 1024  # bytes; longer tables hold keys of single records, seen only once
+_CACHED_NAMES: Final = (
+    1024  # bytes; longer encodings hold keys of single records and rarely repeat
+)
 _MAX_TIME: Final = 2**63
-#: Levels of lists and maps that a reader takes, and the bytes that do not begin one.
+#: Levels of lists and maps that readers decode, and the CBOR head bytes that start none.
 _LEVELS: Final = 400
 _NO_LEVELS: Final = bytes({*range(0x80), *range(0xE0, 0x100)})
 
 
 class Cbor(bytes):
-    """A payload that is CBOR already: it is stored as it is, and decoded by who reads it."""
+    """A payload in CBOR: stored unchanged, and decoded by the reader."""
 
 
 class Columns(NamedTuple):
-    """A run of records on its way into the log; lists are None where one value serves all."""
+    """A run of records to append; a column is None if all records share one value."""
 
     payloads: Sequence[bytes]
     all_bytes: bool
@@ -54,7 +56,7 @@ class Columns(NamedTuple):
 
 
 class BatchNames(NamedTuple):
-    """The values that the numbers in columns stand for."""
+    """The values to which the numbers in the columns refer."""
 
     topics: Sequence[str]
     keys: Sequence[Key]
@@ -68,7 +70,7 @@ def one_record(
     """Return the columns of a single record.
 
     Raises:
-        InvalidRecord: it cannot be stored.
+        InvalidRecord: the record cannot be stored.
     """
     is_bytes = isinstance(payload, _BINARY) and type(payload) is not Cbor
     data = bytes(payload) if is_bytes else encode_value(payload)
@@ -80,10 +82,10 @@ def one_record(
 
 
 def rows_of(column: Any, count: int) -> Sequence[Any]:
-    """Return what was given for a column as a list: one value for all, or one for each.
+    """Return a column argument as a list: one value for all records, or one for each.
 
     Raises:
-        InvalidRecord: a list has another length, or it is no list.
+        InvalidRecord: a list has another length, or the argument is not a list.
     """
     if column is None or isinstance(column, _SINGLE):
         return [column]
@@ -105,7 +107,7 @@ def many_records(
     """Return the columns of a run of records; lists have one value for all, or one for each.
 
     Raises:
-        InvalidRecord: some record cannot be stored, or a list has another length.
+        InvalidRecord: a record cannot be stored, or a list has another length.
     """
     count = len(payloads)
     data, all_bytes, kinds = encode_payloads(payloads)
@@ -124,10 +126,10 @@ def many_records(
 
 
 def encode_payloads(payloads: Sequence[Any]) -> tuple[Sequence[bytes], bool, Kinds]:
-    """Return payloads as bytes, whether all were, and if only some: which.
+    """Return payloads as bytes, whether all were bytes, and the kinds if they are mixed.
 
     Raises:
-        InvalidRecord: one of them cannot be stored.
+        InvalidRecord: a payload cannot be stored.
     """
     types = set(map(type, payloads))
     if types == {bytes}:
@@ -146,10 +148,10 @@ def encode_payloads(payloads: Sequence[Any]) -> tuple[Sequence[bytes], bool, Kin
 
 
 def interned(values: Sequence[T], count: int) -> tuple[list[T], list[int] | None]:
-    """Return the distinct values, and for each record the number of its own.
+    """Return the distinct values, and for each record the index of its value.
 
     Raises:
-        InvalidRecord: a value is none that a column has.
+        InvalidRecord: a value is of a type that the column cannot hold.
     """
     if len(values) == 1:
         return list(values), None
@@ -166,87 +168,87 @@ def interned(values: Sequence[T], count: int) -> tuple[list[T], list[int] | None
 def _check_length(column: Sequence[Any], count: int) -> None:
     """Raise `InvalidRecord` unless a column has a value for each record."""
     if len(column) != count:
-        what = f"{count} payloads, but {len(column)} of another column; give one for each"
-        raise InvalidRecord(what)
+        msg = f"{count} payloads, but {len(column)} values in a column; give one for each"
+        raise InvalidRecord(msg)
 
 
 # --- values ---
 
 
 def _encode_all(values: Sequence[Any]) -> list[bytes]:
-    """Return values as CBOR; how deep they are is checked for all at once.
+    """Encode values as CBOR; their nesting is checked in one pass.
 
     Raises:
-        InvalidRecord: CBOR has no place for one of them.
+        InvalidRecord: a value cannot be encoded.
     """
     try:
         check_all_levels(values)
     except NestedTooDeep:
-        return [encode_value(value) for value in values]  # which names the first one
+        return [encode_value(value) for value in values]  # its error names the value
     return [encode_value(value, encode=dumps) for value in values]
 
 
 def encode_value(value: Any, encode: Callable[[Any], bytes] = to_cbor) -> bytes:
-    """Return a value as CBOR.
+    """Encode a value as CBOR.
 
     Args:
-        value: what to encode.
-        encode: encodes it; with `cbor2.dumps`, how deep it is was checked before.
+        value: the value.
+        encode: the encoder; pass `cbor2.dumps` only for a value whose nesting was checked.
 
     Raises:
-        InvalidRecord: CBOR has no place for it.
+        InvalidRecord: the value cannot be encoded.
     """
     if type(value) is Cbor:
         return value
     try:
         data = encode(value)
         if len(data) > _LEVELS and len(data.translate(None, _NO_LEVELS)) > _LEVELS:
-            decode_value(data)  # it may have more levels than readers take
+            decode_value(data)  # raises if it has more levels than readers decode
         return data
     except (CBORError, TypeError, ValueError, OverflowError, RecursionError) as error:
         kind = type(value).__name__
-        what = f"a payload of type {kind} cannot be stored ({error}); use bytes or plain values"
-        raise InvalidRecord(what) from None
+        msg = f"a payload of type {kind} cannot be stored ({error}); use bytes or plain values"
+        raise InvalidRecord(msg) from None
 
 
 def check_times(times: Iterable[int], count: int) -> list[int]:
     """Return times as a list.
 
     Raises:
-        InvalidRecord: they are not as many as the records, or are no nanoseconds.
+        InvalidRecord: their number differs from `count`, or one is not nanoseconds.
     """
     checked = list(times)
     if len(checked) != count:
-        what = f"{count} payloads, but {len(checked)} times; give one each"
-        raise InvalidRecord(what)
-    for each in checked:
-        if each.__class__ is not int or not -_MAX_TIME <= each < _MAX_TIME:
-            what = f"{shown(each):.80} is no time; give nanoseconds since 1970 as an int"
-            raise InvalidRecord(what)
+        msg = f"{count} payloads, but {len(checked)} times; give one each"
+        raise InvalidRecord(msg)
+    for time in checked:
+        if time.__class__ is not int or not -_MAX_TIME <= time < _MAX_TIME:
+            msg = f"{shown(time):.80} is not a time; give nanoseconds since 1970 as an int"
+            raise InvalidRecord(msg)
     return checked
 
 
 def _text(text: Any, kind: str) -> str:
     """Return a topic or a sender; raise `InvalidRecord` unless it is text."""
     if not isinstance(text, str):
-        what = f"a {kind} is a text, not {type(text).__name__}"
-        raise InvalidRecord(what)
+        msg = f"a {kind} is a text, not {type(text).__name__}"
+        raise InvalidRecord(msg)
     return text
 
 
 def _key(key: Any) -> Key:
     """Return a key; raise `InvalidRecord` unless it is text, bytes or None."""
     if key is not None and not isinstance(key, str | bytes):
-        what = f"a key is text, bytes or None, not {type(key).__name__}"
-        raise InvalidRecord(what)
+        msg = f"a key is text, bytes or None, not {type(key).__name__}"
+        raise InvalidRecord(msg)
     return key
 
 
 def header_pairs(headers: Headers) -> tuple[tuple[str, str], ...]:
-    """Return headers as what can be told from others.
+    """Return headers as a hashable value.
 
     Raises:
-        InvalidRecord: they are none.
+        InvalidRecord: they do not map texts to texts.
     """
     return tuple(sorted(_headers(headers).items()))
 
@@ -258,8 +260,8 @@ def _headers(headers: Any) -> Mapping[str, str]:
     if not isinstance(headers, Mapping) or not all(
         isinstance(text, str) for item in headers.items() for text in item
     ):
-        what = f"headers are a mapping of texts to texts, not {shown(headers):.80}"
-        raise InvalidRecord(what)
+        msg = f"headers are a mapping of texts to texts, not {shown(headers):.80}"
+        raise InvalidRecord(msg)
     return headers
 
 
@@ -267,30 +269,30 @@ def _headers(headers: Any) -> Mapping[str, str]:
 
 
 def _names_of_all(topic: Any, sender: Any) -> bytes:
-    """Return the encoded names of records that have a topic, a sender and nothing else.
+    """Return the encoded names of records with a topic and a sender, but no key or headers.
 
     Raises:
-        InvalidRecord: one of them is no text.
+        InvalidRecord: the topic or the sender is not a text.
     """
     try:
         return plain_names(topic, sender)
-    except TypeError:  # it cannot be looked up in a cache, as a dict
+    except TypeError:  # not hashable, such as a dict, so the cache refuses it
         return encode_names([topic], [None], [NO_HEADERS], [sender])
 
 
 @lru_cache(1024)
 def plain_names(topic: str, sender: str = "") -> bytes:
-    """Return the encoded names of records that have a topic, a sender and nothing else."""
+    """Return the encoded names of records with a topic and a sender, but no key or headers."""
     return encode_names([topic], [None], [NO_HEADERS], [sender])
 
 
 def encode_names(
     topics: Sequence[Any], keys: Sequence[Any], headers: Sequence[Any], senders: Sequence[Any]
 ) -> bytes:
-    """Return the values that numbers in columns stand for, as they are stored.
+    """Encode the names of a batch.
 
     Raises:
-        InvalidRecord: one of them is none.
+        InvalidRecord: a value is of the wrong type.
     """
     names: list[Any] = [
         [_text(topic, "topic") for topic in topics],
@@ -302,15 +304,15 @@ def encode_names(
     try:
         return dumps(names)
     except (CBOREncodeError, ValueError) as error:  # lone surrogates in a text
-        what = f"a topic, key or header cannot be stored: {error}"
-        raise InvalidRecord(what) from None
+        msg = f"a topic, key or header cannot be stored: {error}"
+        raise InvalidRecord(msg) from None
 
 
 def decode_names(data: bytes) -> BatchNames:
-    """Return names that were encoded; equal bytes give the same objects.
+    """Decode the names of a batch; short equal encodings return the same object.
 
     Raises:
-        ValueError: they are malformed.
+        ValueError: the names are malformed.
     """
     return _decode_cached(data) if len(data) <= _CACHED_NAMES else _decode(data)
 
@@ -322,9 +324,9 @@ def _decode(data: bytes) -> BatchNames:
     if rest:
         (senders,) = rest
     kinds = (topics, str), (keys, str | bytes | None), (headers, dict), (senders, str)
-    if not all(isinstance(each, kind) for column, kind in kinds for each in column):
-        what = "names of the wrong types"
-        raise ValueError(what)
+    if not all(isinstance(name, kind) for column, kind in kinds for name in column):
+        msg = "names of the wrong types"
+        raise ValueError(msg)
     rows = [MappingProxyType(row) if row else NO_HEADERS for row in headers]
     return BatchNames(topics, keys, rows, senders)
 

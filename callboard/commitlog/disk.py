@@ -1,6 +1,6 @@
-"""Disks: what a log asks of a file system, the machine's own, and one in memory.
+"""Disks: the file system interface of a log, the machine's file system, and one in memory.
 
-`callboard.simulation` has a disk that fails when told to.
+`callboard.simulation` has a disk that injects faults.
 """
 
 import errno
@@ -16,44 +16,44 @@ from callboard.support.private_file import make_one_folder, mode_in
 
 
 class DiskFile(Protocol):
-    """An open file. Errors are those of the system: `OSError` with its number."""
+    """An open file. Failures raise `OSError` with the error number of the system."""
 
     def write(self, data: bytes) -> int:
-        """Write at the end; returns how many bytes were taken, which may be fewer."""
+        """Append data; return the number of bytes written, which may be fewer."""
 
     def pread(self, size: int, offset: int) -> bytes:
         """Return up to `size` bytes from an offset; fewer only at the end of the file."""
 
     def truncate(self, size: int) -> None:
-        """Set the size; zeros fill what is added."""
+        """Set the size; a larger one is filled with zeros."""
 
     def size(self) -> int:
         """Return the size in bytes."""
 
     def fsync(self) -> None:
-        """Make the contents durable, but not the name. After an error nothing is known."""
+        """Make the contents durable, but not the name. After an error any may be lost."""
 
     def is_in_place(self) -> bool:
         """Return whether the path at which it was opened still leads to it."""
 
     def close(self) -> None:
-        """Close the file; this makes nothing durable."""
+        """Close the file, without making anything durable."""
 
 
 class Disk(Protocol):
-    """A file system. Paths have `/` between names. Errors are those of the system."""
+    """A file system with `/` between names. Failures raise `OSError` of the system."""
 
     def open(self, path: str, *, append: bool = False) -> DiskFile:
-        """Open a file to read it, or with `append` to write as well, made if needed."""
+        """Open a file for reading; with `append`, create it if needed and allow writing."""
 
     def mkdir(self, path: str) -> None:
-        """Make a folder."""
+        """Create a folder."""
 
     def rename(self, old: str, new: str) -> None:
-        """Rename within one folder; what has the new name is replaced, all in one step."""
+        """Rename within one folder, atomically; an existing file is replaced."""
 
     def unlink(self, path: str) -> None:
-        """Remove a file's name; who has it open can go on."""
+        """Remove the name of a file; open files remain usable."""
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a folder, sorted."""
@@ -73,14 +73,14 @@ def check_rename(old: str, new: str) -> None:
 
 
 def open_plain(path: str, flags: int) -> int:
-    """Open a file and return its descriptor; nothing but a file, and that at once.
+    """Open a regular file without blocking, and return its descriptor.
 
-    Whoever may write into a folder could plant a link to another file there, or a pipe that
-    keeps the one waiting who opens it.
+    A user who may write into the folder could plant a link to another file there, or a pipe on
+    which opening would block forever.
 
     Raises:
-        NotPlain: it is a link, a pipe, a device or a socket.
-        FolderInPlace: it is a folder.
+        NotPlain: a link, a pipe, a device or a socket is at the path.
+        FolderInPlace: a folder is at the path.
     """
     mode = mode_in(path) if flags & os.O_CREAT else 0
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -99,29 +99,29 @@ def open_plain(path: str, flags: int) -> int:
 
 
 def read_through(file: DiskFile, size: int, offset: int) -> bytes:
-    """Return bytes of a file; zeros in place of those that the disk cannot read.
+    """Return bytes of a file, with zeros in place of pages that the disk cannot read.
 
-    So a bad sector is damage like any other: no checksum over it holds, and what stands
-    behind it can be read.
+    Thus a bad sector is damage like any other: its checksum fails, and the bytes after it can
+    still be read.
     """
     data = b""
     try:
         data = file.pread(size, offset)
         if len(data) == size or not file.pread(1, offset + len(data)):
-            return data  # what ends before a bad sector is short as well
+            return data  # a read that stops before a bad sector is short as well
     except OSError as error:
         if error.errno != errno.EIO:
             raise
-    end = min(offset + size, file.size())
+    start, end = offset + len(data), min(offset + size, file.size())
     return data + b"".join(
-        _page(file, min(end, (at | _PAGE - 1) + 1) - at, at)
-        for at in (offset + len(data), *range((offset + len(data) | _PAGE - 1) + 1, end, _PAGE))
-        if at < end
+        _page(file, min(end, (page | _PAGE - 1) + 1) - page, page)
+        for page in (start, *range((start | _PAGE - 1) + 1, end, _PAGE))
+        if page < end
     )
 
 
 def _page(file: DiskFile, size: int, offset: int) -> bytes:
-    """Return bytes within one page, or as many zeros."""
+    """Return bytes within one page, or zeros if the page cannot be read."""
     return file.pread(size, offset) if is_readable(file, size, offset) else bytes(size)
 
 
@@ -130,7 +130,7 @@ def is_readable(file: DiskFile, size: int, offset: int) -> bool:
     end = offset + size
     try:
         while offset < end and (data := file.pread(min(_PIECE, end - offset), offset)):
-            offset += len(data)  # what ends before a bad sector is short
+            offset += len(data)  # a read that stops before a bad sector is short
     except OSError as error:
         if error.errno != errno.EIO:
             raise
@@ -138,31 +138,31 @@ def is_readable(file: DiskFile, size: int, offset: int) -> bool:
     return True
 
 
-#: Bytes that a disk can read or not: pages are read as a whole.
+#: Bytes of a page, which the disk can only read as a whole.
 _PAGE: Final = 4096
 _PIECE: Final = 4 << 20
 
-#: Bytes of a small file, such as a place or a status.
+#: Limit in bytes of a small file, such as a reader's place or a status.
 SMALL_LIMIT: Final = 1 << 20
 
 
 def read_plain(path: str | Path) -> bytes:
-    """Return what a small file holds.
+    """Return the contents of a small file.
 
     Raises:
-        NotPlain: it is a link, a pipe, a device or a socket.
-        OSError: it cannot be read.
+        NotPlain: a link, a pipe, a device or a socket is at the path.
+        OSError: the file cannot be read.
     """
     with open(path, "rb", opener=open_plain) as file:
         return file.read(SMALL_LIMIT)
 
 
 def replace_plain(path: Path, data: bytes) -> None:
-    """Replace a small file in one step; not durable.
+    """Replace a small file atomically, but not durably.
 
     Raises:
-        NotPlain: a link, a pipe, a device or a socket has the place of its next version.
-        OSError: it cannot be written.
+        NotPlain: a link, a pipe, a device or a socket is at the path of the temporary file.
+        OSError: the file cannot be written.
     """
     temporary = path.with_suffix(".tmp")
     with open(temporary, "wb", opener=open_plain) as file:
@@ -171,22 +171,22 @@ def replace_plain(path: Path, data: bytes) -> None:
 
 
 def check_plain(mode: int, path: str) -> None:
-    """Raise `NotPlain` for what is not a file, `FolderInPlace` for a folder."""
+    """Raise `FolderInPlace` for a folder, `NotPlain` for anything else but a file."""
     if stat.S_ISDIR(mode):
-        what = f"{path} is a folder, not a file; take it away"
-        raise FolderInPlace(what)
+        msg = f"{path} is a folder, not a file; remove it"
+        raise FolderInPlace(msg)
     if not stat.S_ISREG(mode):
-        what = f"{path} is a link, a pipe or a device, not a file; take it away"
-        raise NotPlain(what)
+        msg = f"{path} is a link, a pipe or a device, not a file; remove it"
+        raise NotPlain(msg)
 
 
 class RealDisk:
     """A `Disk` below a folder of the machine."""
 
     def __init__(self, root: str | Path, mode: int | None = None) -> None:
-        """Use a folder, which has to exist; paths are relative to it.
+        """Use an existing folder; paths are relative to it.
 
-        `mode` is that of folders that are made; see `private_file`.
+        `mode` is the mode of new folders; see `private_file`.
         """
         self._root = str(root)
         self._mode = mode
@@ -197,28 +197,28 @@ class RealDisk:
         return os.path.join(self._root, *names)  # noqa: PTH118  (called for each operation)
 
     def open(self, path: str, *, append: bool = False) -> "RealFile":
-        """Open a file to read it, or with `append` to write as well, made if needed."""
+        """Open a file for reading; with `append`, create it if needed and allow writing."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
         place = self._path(path)
         descriptor = open_plain(place, flags)
         if append and self._mode is not None and not os.fstat(descriptor).st_size:
-            os.fchmod(descriptor, mode_in(place))  # whatever the umask is
+            os.fchmod(descriptor, mode_in(place))  # regardless of the umask
         file = RealFile(descriptor, place)
         if append:
             after_fork.register(file, after_fork.drop)
         return file
 
     def mkdir(self, path: str) -> None:
-        """Make a folder."""
+        """Create a folder."""
         make_one_folder(self._path(path), self._mode)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename within one folder; what has the new name is replaced, all in one step."""
+        """Rename within one folder, atomically; an existing file is replaced."""
         check_rename(old, new)
         Path(self._path(old)).rename(self._path(new))
 
     def unlink(self, path: str) -> None:
-        """Remove a file's name; who has it open can go on."""
+        """Remove the name of a file; open files remain usable."""
         Path(self._path(path)).unlink()
 
     def listdir(self, path: str) -> list[str]:
@@ -227,9 +227,9 @@ class RealDisk:
 
     def size(self, path: str) -> int:
         """Return the size of a file in bytes."""
-        found = os.lstat(self._path(path))
-        check_plain(found.st_mode, path)
-        return found.st_size
+        status = os.lstat(self._path(path))
+        check_plain(status.st_mode, path)
+        return status.st_size
 
     def sync_folder(self, path: str) -> None:
         """Make the names in a folder durable."""
@@ -237,7 +237,7 @@ class RealDisk:
 
 
 def sync_path(path: str | Path, flags: int = 0) -> None:
-    """Make the contents of a file of the machine durable, or the names in a folder."""
+    """Make durable the contents of a file of the machine, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(descriptor)
@@ -249,7 +249,7 @@ class RealFile:
     """An open file of the machine."""
 
     def __init__(self, descriptor: int, path: str) -> None:
-        """Take over the descriptor of what was opened at a path."""
+        """Own the descriptor of a file that was opened at `path`."""
         self._descriptor: int | None = descriptor
         self._path = path
 
@@ -262,7 +262,7 @@ class RealFile:
         return is_at(self._path, identity_of(self._open()))
 
     def write(self, data: bytes) -> int:
-        """Write at the end; returns how many bytes were taken, which may be fewer."""
+        """Append data; return the number of bytes written, which may be fewer."""
         return os.write(self._open(), data)
 
     def pread(self, size: int, offset: int) -> bytes:
@@ -270,7 +270,7 @@ class RealFile:
         return os.pread(self._open(), size, offset)
 
     def truncate(self, size: int) -> None:
-        """Set the size; zeros fill what is added."""
+        """Set the size; a larger one is filled with zeros."""
         os.ftruncate(self._open(), size)
 
     def size(self) -> int:
@@ -278,37 +278,37 @@ class RealFile:
         return os.fstat(self._open()).st_size
 
     def fsync(self) -> None:
-        """Make the contents durable, but not the name. After an error nothing is known."""
+        """Make the contents durable, but not the name. After an error any may be lost."""
         os.fsync(self._open())
 
     def close(self) -> None:
-        """Close the file; this makes nothing durable."""
+        """Close the file, without making anything durable."""
         descriptor = self._open()
         self._descriptor = None
         os.close(descriptor)
 
     def _open(self) -> int:
-        """Return the descriptor of a file that is not closed."""
+        """Return the descriptor; raise `OSError` if the file is closed."""
         if self._descriptor is None:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         return self._descriptor
 
 
 class MemoryDisk:
-    """Files in memory below any folder; nothing is ever durable, so syncing costs nothing."""
+    """Files in memory, in any folder; nothing is durable, so syncing does nothing."""
 
     def __init__(self) -> None:
-        """Make an empty disk."""
+        """Start with no files."""
         self._files: dict[str, bytearray] = {}
 
     def open(self, path: str, *, append: bool = False) -> "MemoryFile":
-        """Open a file to read it, or with `append` to write as well, made if needed."""
+        """Open a file for reading; with `append`, create it if needed and allow writing."""
         if append:
             return MemoryFile(self._files.setdefault(path, bytearray()))
         return MemoryFile(self._find(path))
 
     def mkdir(self, path: str) -> None:
-        """Do nothing: every folder is there."""
+        """Do nothing: every folder exists."""
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file."""
@@ -335,7 +335,7 @@ class MemoryDisk:
         """Do nothing."""
 
     def _find(self, path: str) -> bytearray:
-        """Return a file's contents; raise `FileNotFoundError` where there is none."""
+        """Return the contents of a file; raise `FileNotFoundError` if it does not exist."""
         try:
             return self._files[path]
         except KeyError:
@@ -346,11 +346,11 @@ class MemoryFile:
     """An open file in memory."""
 
     def __init__(self, content: bytearray) -> None:
-        """Open it."""
+        """Share the contents with the disk."""
         self._content = content
 
     def write(self, data: bytes) -> int:
-        """Write at the end."""
+        """Append data."""
         self._content += data
         return len(data)
 
@@ -368,7 +368,7 @@ class MemoryFile:
         return len(self._content)
 
     def is_in_place(self) -> bool:
-        """Return True: nobody else reaches it."""
+        """Return True: no other process can replace it."""
         return True
 
     def fsync(self) -> None:

@@ -4,24 +4,24 @@
     ├── LogLocked       another process (or this one) writes the log
     ├── LogClosed       the log was closed
     ├── LogCorrupt      bytes that were durable are damaged
-    ├── LogFailed       (OSError) the disk refused something
+    ├── LogFailed       (OSError) a disk operation failed
     │   ├── LogReplaced a file or the folder was removed or replaced under the writer
-    │   └── NotPlain    what is in a file's place is a link, a pipe or a device
-    │       └── FolderInPlace (IsADirectoryError) or a folder
-    ├── InvalidRecord   (ValueError) this cannot be stored
-    ├── InvalidOption   (ValueError) an option or argument has a value that means nothing
-    │   ├── WrongKind   (TypeError) or is of another kind
+    │   └── NotPlain    a link, a pipe or a device is in the place of a file
+    │       └── FolderInPlace (IsADirectoryError) a folder is
+    ├── InvalidRecord   (ValueError) the record cannot be stored
+    ├── InvalidOption   (ValueError) an option or argument has an invalid value
+    │   ├── WrongKind   (TypeError) an option or argument has the wrong type
     │   └── FieldConflict   a field of this name is declared already, with another type
-    ├── ProducerError   the records of a producer are not taken
-    │   ├── ProducerFenced      it was opened again elsewhere
-    │   ├── ProducerForgotten   the log does not know it (any more)
-    │   ├── WrongNumber         (ValueError) a number leaves a gap, or is that of another record
-    │   └── ReceiptUnknown      (TimeoutError) whether they were taken is not known yet
-    ├── LogInUse        (WouldDeadlock) the call runs inside another one of the same log
+    ├── ProducerError   records of a producer were refused
+    │   ├── ProducerFenced      the producer was opened again elsewhere
+    │   ├── ProducerForgotten   the log does not know the producer, or has forgotten it
+    │   ├── WrongNumber         (ValueError) the number leaves a gap or is of another record
+    │   └── ReceiptUnknown      (TimeoutError) it is unknown whether the log has the records
+    ├── LogInUse        (WouldDeadlock) a call inside another call of the same log
     └── ExtraMissing    (ImportError) an optional package is not installed
 
-The log imports no actors, so that programs without these can read it; therefore its errors have
-a root of their own.
+Programs without actors can read logs, so the log does not import actors, and its errors do not
+derive from `CallboardError`.
 """
 
 from callboard.support.reentry import WouldDeadlock
@@ -40,11 +40,11 @@ class LogClosed(LogError):
 
 
 class LogCorrupt(LogError):
-    """Bytes that were durable are damaged or gone.
+    """Bytes that were durable are damaged or missing.
 
     Attributes:
-        offset: The first record that cannot be read.
-        next_offset: Where reading can go on; the records from `offset` up to here are lost.
+        offset: Offset of the first record that cannot be read.
+        next_offset: Offset at which reading can resume; the records before it are lost.
     """
 
     def __init__(self, what: str, *, offset: int = 0, next_offset: int = 0) -> None:
@@ -56,23 +56,24 @@ class LogCorrupt(LogError):
 class LogInUse(LogError, WouldDeadlock):
     """A finalizer, signal or logging handler used the log that its thread is writing to.
 
-    Nothing was done. It cannot wait for the call that it interrupts; use a queue or a thread.
+    Nothing was changed. The handler cannot wait for the call that it interrupts; use a queue or
+    a thread.
     """
 
 
 class LogFailed(LogError, OSError):
-    """The disk refused to write or to sync; nothing of that call was acknowledged."""
+    """A disk operation failed; no record of that call was acknowledged."""
 
 
 class LogReplaced(LogFailed):
     """The log's folder, or a file that its writer has open, was removed or replaced.
 
-    What was acknowledged since then may be gone, and nothing more is acknowledged.
+    Records that were acknowledged since then may be lost. No further ones are acknowledged.
     """
 
 
 class NotPlain(LogFailed):
-    """A link, a pipe or a device is in the place of a file: it is neither followed nor read."""
+    """A link, a pipe or a device is in the place of a file; it was not followed or read."""
 
 
 class FolderInPlace(NotPlain, IsADirectoryError):
@@ -80,53 +81,53 @@ class FolderInPlace(NotPlain, IsADirectoryError):
 
 
 class InvalidRecord(LogError, ValueError):
-    """A record cannot be stored as it is."""
+    """A record cannot be stored in its present form."""
 
 
 class InvalidOption(LogError, ValueError):
-    """An option or argument has a value that means nothing; the text says what to give."""
+    """An option or argument has an invalid value; the text names valid ones."""
 
 
 class FieldConflict(InvalidOption):
-    """A field of this name is declared already, with another type or other capitals."""
+    """A field of this name is declared already, with another type or in other case."""
 
 
 class WrongKind(InvalidOption, TypeError):
-    """An option or argument is of another kind than the call takes."""
+    """An option or argument has the wrong type."""
 
 
 def require_kind(is_so: object, needed: str, given: object) -> None:
-    """Refuse an argument of another kind; `needed` says which it takes.
+    """Check the type of an argument; `needed` describes what the call accepts.
 
     Raises:
-        WrongKind: `is_so` is not true.
+        WrongKind: `is_so` is false.
     """
     if not is_so:
-        what = f"{needed}, not {given!r:.100}"
-        raise WrongKind(what)
+        msg = f"{needed}, not {given!r:.100}"
+        raise WrongKind(msg)
 
 
 class ProducerError(LogError):
-    """The records of a producer are not taken, or it is not known whether they are."""
+    """Records of a producer were refused, or it is unknown whether they were appended."""
 
 
 class ProducerFenced(ProducerError):
-    """The producer was opened again later, here or elsewhere; that one may append."""
+    """The producer was opened again, here or elsewhere; only the latest one may append."""
 
 
 class ProducerForgotten(ProducerError):
-    """The log does not know the producer, or no longer: a double could not be told."""
+    """The log does not know the producer, so it could not recognize a repeated append."""
 
 
 class WrongNumber(ProducerError, ValueError):
-    """A number leaves a gap, or was taken with another record; nothing was appended."""
+    """A number leaves a gap, or belongs to another record; nothing was appended."""
 
 
 class ReceiptUnknown(ProducerError, TimeoutError):
-    """Whether a record was taken is not known; append it again with the same number.
+    """It is unknown whether a record was appended; append it again with the same number.
 
     Attributes:
-        number: That of the first record.
+        number: Number of the first record.
     """
 
     def __init__(self, what: str, number: int = 0) -> None:

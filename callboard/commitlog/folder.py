@@ -1,6 +1,6 @@
-"""The files of a log: their names, small ones, marks of what is durable, the writer's lock.
+"""The files of a log: names, small files, marks of durable data, and the writer's lock.
 
-A log has one writer at a time: the lock on a file ends with the process that holds it.
+A log has one writer at a time. The system releases the lock when the writer's process ends.
 """
 
 import fcntl
@@ -29,18 +29,18 @@ COLUMNS: Final = ".parquet"
 MARKS: Final = "synced"
 #: The fields that a log declares; see `fields.declared`.
 FIELDS: Final = "fields"
-#: A note beside a segment that was published as a whole; see `pipeline.spark.journal`.
+#: A note beside a segment that was published as a unit; see `pipeline.spark.journal`.
 PUBLISHED: Final = ".published"
 LOCK: Final = "lock"
 TEMPORARY: Final = ".tmp"
-#: The largest offset that indexes and batches hold.
+#: The largest offset that indexes and batches can store.
 LAST_OFFSET: Final = 2**63 - 1
 _DIGITS: Final = 20
-#: Files of a log that others may read, and the names under which a log is served.
+#: Names of log files that remote readers may read, and valid names of served logs.
 SERVED: Final = re.compile(r"[0-9]{20}\.(?:log|index|published)|synced|fields")
 SERVED_NAME: Final = re.compile(r"[\w.+@=-]+", re.ASCII)
 _COPY: Final = 1 << 20
-#: No file is larger but segments, which are read in pieces.
+#: Limit in bytes of a file that is read as a whole; only segments are larger.
 _LARGEST: Final = 64 << 20
 _MARK: Final = struct.Struct("<QQQI")
 _FACTS: Final = struct.Struct("<QQQ")
@@ -54,23 +54,23 @@ class Folder:
     """A folder on a disk."""
 
     def __init__(self, disk: Disk, path: str) -> None:
-        """Name a folder, which need not exist."""
+        """Refer to a folder, which need not exist."""
         self.disk = disk
         self.path = path
 
     def file(self, name: str) -> str:
-        """Return the path of a file in it."""
+        """Return the path of a file in the folder."""
         return f"{self.path}/{name}"
 
     def segment(self, base: int, kind: str = SEGMENT) -> str:
-        """Return the path of a segment or of its index; a name is the first offset."""
+        """Return the path of a segment, or of a file beside it, by its first offset."""
         return self.file(file_name(base, kind))
 
     def bases(self, kind: str = SEGMENT) -> list[int]:
         """Return the first offsets of all segments, or of files beside them, in order.
 
         Raises:
-            FileNotFoundError: there is no such folder.
+            FileNotFoundError: the folder does not exist.
         """
         return [
             int(name.removesuffix(kind))
@@ -79,44 +79,44 @@ class Folder:
         ]
 
     def log_bases(self) -> list[int]:
-        """Return the first offsets of all segments of a log, of which there is at least one.
+        """Return the first offsets of all segments of a log; at least one.
 
         Raises:
-            LogFailed: there is no log.
+            LogFailed: the folder does not hold a log.
         """
         try:
             if bases := self.bases():
                 return bases
-        except LogFailed:  # of a server or a store
+        except LogFailed:  # from a server or an object store
             raise
         except OSError:
             pass
-        what = f"there is no log in {self.path}; make one with CommitLog(folder)"
+        msg = f"there is no log in {self.path}; create one with CommitLog(folder)"
         if end := read_mark(self).end:
-            gone = (
-                f"the segments of the log in {self.path} are gone: {end} records were durable"
+            msg = (
+                f"the segments of the log in {self.path} are missing: {end} records were"
+                " durable; put them back, or continue after them with CommitLog(folder)"
             )
-            what = f"{gone}; put them back, or go on behind with CommitLog(folder)"
-        raise LogFailed(what)
+        raise LogFailed(msg)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Turn what the disk refuses to a reader into `LogFailed`."""
+        """Turn `OSError` of a reader into `LogFailed`."""
         try:
             yield
         except OSError as error:
             if isinstance(error, LogFailed):
                 raise
-            what = f"{self.path} cannot be read: {error.strerror or error}; see its disk"
-            raise LogFailed(what) from error
+            msg = f"{self.path} cannot be read: {error.strerror or error}; check its disk"
+            raise LogFailed(msg) from error
 
     def make(self) -> None:
-        """Make the folder and those above it where they are missing."""
+        """Create the folder and its parents if they are missing."""
         for path in self._line():
             try:
                 self.disk.listdir(path)
             except FileNotFoundError:
-                with suppress(FileExistsError):  # another process made it meanwhile
+                with suppress(FileExistsError):  # another process created it just now
                     self.disk.mkdir(path)
 
     def sync(self) -> None:
@@ -124,18 +124,18 @@ class Folder:
         self.disk.sync_folder(self.path)
 
     def sync_above(self) -> None:
-        """Make the names of the folder and of those above it durable."""
+        """Make the names of the folder and its parents durable."""
         for path in self._line():
-            with suppress(PermissionError):  # then we did not make it
+            with suppress(PermissionError):  # then this process did not create it
                 self.disk.sync_folder(path.rpartition("/")[0] or "/")
 
     def _line(self) -> list[str]:
-        """Return the folder's path and those of all folders above it."""
+        """Return the paths of the folder and all its parents, from the top."""
         names = [name for name in self.path.split("/") if name]
         return ["/" + "/".join(names[:depth]) for depth in range(1, len(names) + 1)]
 
     def read(self, path: str) -> bytes:
-        """Return a file's contents; nothing if there is none, or none of ours is so large."""
+        """Return the contents of a file; empty if it is missing or too large to be ours."""
         try:
             with closing(self.disk.open(path)) as file:
                 size = file.size()
@@ -144,7 +144,7 @@ class Folder:
             return b""
 
     def write(self, path: str, data: bytes, *, durably: bool = True) -> None:
-        """Write a file anew."""
+        """Write a file, replacing its contents."""
         with closing(self.disk.open(path, append=True)) as file:
             file.truncate(0)
             write_all(file, data)
@@ -152,12 +152,13 @@ class Folder:
                 file.fsync()
 
     def replace(self, path: str, data: bytes, *, unique: str = "") -> None:
-        """Write a file; durable, and at no time half done.
+        """Write a file durably and atomically.
 
         Args:
-            path: Its name.
-            data: All of it.
-            unique: What tells this writer from others that may write it at the same time.
+            path: Path of the file.
+            data: The whole contents.
+            unique: Suffix of the temporary file, unique among processes that may write the
+                file at the same time.
         """
         temporary = f"{path}{unique}{TEMPORARY}"
         self.write(temporary, data)
@@ -165,7 +166,7 @@ class Folder:
         self.sync()
 
     def rewrite(self, path: str, size: int) -> None:
-        """Replace a file by a copy of its first bytes; durable, and at no time half done."""
+        """Replace a file by a copy of its first bytes, durably and atomically."""
         with (
             closing(self.disk.open(path)) as source,
             closing(self.disk.open(path + TEMPORARY, append=True)) as copy,
@@ -175,44 +176,44 @@ class Folder:
         self.sync()
 
     def remove(self, path: str) -> None:
-        """Remove a file if it is there."""
+        """Remove a file if it exists."""
         with suppress(FileNotFoundError):
             self.disk.unlink(path)
 
 
 def file_name(base: int, kind: str = SEGMENT) -> str:
-    """Return the name of a segment's file or of one beside it."""
+    """Return the name of a segment, or of a file beside it."""
     return f"{base:0{_DIGITS}}{kind}"
 
 
 def is_base(digits: str) -> bool:
-    """Return whether a file's name is an offset as a log writes it; others are not its own."""
+    """Return whether a file name is an offset in the form that logs write."""
     is_number = len(digits) == _DIGITS and digits.isascii() and digits.isdecimal()
     return is_number and int(digits) <= LAST_OFFSET
 
 
 def offset_in(text: str) -> int | None:
-    """Return the offset that a text of others is; None if it is none."""
+    """Parse an offset from an untrusted text; return None if it is malformed."""
     is_number = len(text) <= _DIGITS and text.isascii() and text.isdecimal()
     return int(text) if is_number and int(text) <= LAST_OFFSET else None
 
 
 class Sink(Protocol):
-    """What takes bytes, perhaps not all at once."""
+    """A writable object that may write only part of the data."""
 
     def write(self, data: bytes, /) -> int:
-        """Take bytes; returns how many."""
+        """Write data; return the number of bytes written."""
 
 
 def write_all(file: Sink, data: bytes) -> None:
-    """Write all of it, however many calls that takes."""
-    done = file.write(data)
-    while done < len(data):
-        done += file.write(data[done:])
+    """Write all of `data`, with as many calls as needed."""
+    count = file.write(data)
+    while count < len(data):
+        count += file.write(data[count:])
 
 
 class Mark(NamedTuple):
-    """A segment, how many bytes of it are durable, and the offset behind these."""
+    """A segment, the number of its durable bytes, and the first offset after them."""
 
     base: int
     size: int
@@ -220,11 +221,11 @@ class Mark(NamedTuple):
 
 
 class Marks:
-    """The file of marks, open to write.
+    """The file of marks, open for writing.
 
-    A mark notes what is durable; one is written after each sync. A mark is true for ever, so
-    marks are not synced themselves; an older one promises less. Each has 28 bytes: base of the
-    segment, durable bytes, end offset (8 each), CRC-32 of these.
+    A mark records which data is durable; one is written after each sync. A mark never becomes
+    false, so marks are not synced: if the last ones are lost, an older one claims less. A mark
+    has 28 bytes: base of the segment, durable bytes, end offset (8 each), and their CRC-32.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -234,7 +235,7 @@ class Marks:
         self.last: Mark | None = None
 
     def add(self, mark: Mark) -> None:
-        """Note what is durable; where the disk refuses, older marks promise less."""
+        """Write a mark; if the disk fails, log it and rely on older marks, which claim less."""
         facts = _FACTS.pack(*mark)
         self.last = mark
         try:
@@ -244,8 +245,8 @@ class Marks:
             write_all(self._file, facts + struct.pack("<I", crc32(facts)))
             self._size += _MARK.size
         except OSError as error:
-            self._size = -1  # half a mark may be there: the next one begins anew
-            _log.warning("%s is not written: %s", MARKS, error.strerror or error)
+            self._size = -1  # a partial mark may remain: the next `add` starts the file anew
+            _log.warning("%s could not be written: %s", MARKS, error.strerror or error)
 
     def is_in_place(self) -> bool:
         """Return whether the path of the file still leads to it."""
@@ -258,37 +259,37 @@ class Marks:
 
 
 def read_mark(folder: Folder, base: int | None = None) -> Mark:
-    """Return the furthest mark, or that in a segment; one at its begin if there is none."""
+    """Return the furthest mark of all segments or of one; without marks, one of size 0."""
     data = folder.read(folder.file(MARKS))
     best = Mark(base or 0, 0, base or 0)
-    for at in range(0, len(data) - _MARK.size + 1, _MARK.size):
-        *facts, checksum = _MARK.unpack_from(data, at)
-        if checksum == crc32(data[at : at + _FACTS.size]) and base in (None, facts[0]):
+    for start in range(0, len(data) - _MARK.size + 1, _MARK.size):
+        *facts, checksum = _MARK.unpack_from(data, start)
+        if checksum == crc32(data[start : start + _FACTS.size]) and base in (None, facts[0]):
             best = max(best, Mark(*facts))
-    with suppress(FileNotFoundError):  # in a folder that is not there
-        noted = [each for each in folder.bases(PUBLISHED) if base in (None, each)]
-        return max([best, *(_read_note(folder, each) for each in noted)])
+    with suppress(FileNotFoundError):  # the folder does not exist
+        published = [first for first in folder.bases(PUBLISHED) if base in (None, first)]
+        return max([best, *(_read_note(folder, first) for first in published)])
     return best
 
 
 def _read_note(folder: Folder, base: int) -> Mark:
-    """Return what a note of a published segment says; a mark at its begin if it is damaged."""
+    """Return the mark in the note of a published segment; one of size 0 if it is damaged."""
     with suppress(ValueError, KeyError, TypeError, RecursionError):
-        told = json.loads(folder.read(folder.segment(base, PUBLISHED)))
-        return Mark(base, int(told["bytes"]), int(told["end"]))
+        note = json.loads(folder.read(folder.segment(base, PUBLISHED)))
+        return Mark(base, int(note["bytes"]), int(note["end"]))
     return Mark(base, 0, base)
 
 
 def copy_bytes(source: DiskFile, copy: DiskFile, start: int, end: int) -> None:
-    """Write bytes of a file as all that another one has; durable."""
+    """Replace the contents of a file by a range of bytes of another one, durably."""
     copy.truncate(0)
     for position in range(start, end, _COPY):
         write_all(copy, source.pread(min(_COPY, end - position), position))
     copy.fsync()
 
 
-#: Seconds that a forked child of a process which has ended gets to drop its copy of a lock: it
-#: does so as soon as it runs, but may have been forked a moment before its parent was killed.
+#: Seconds to wait for a lock whose process has ended. A child that was forked just before its
+#: parent was killed still has a copy of the lock, until it runs and drops it.
 COPY_SECONDS: Final = 2.0
 COPY_PAUSE: Final = 0.005
 
@@ -301,25 +302,25 @@ def _has_ended(holder: str) -> bool:
         os.kill(int(holder), 0)
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):  # another user's, or no number of a process
+    except (OSError, OverflowError):  # a process of another user, or not a process id
         return False
     return False
 
 
 class FileLock:
-    """Held while somebody has a log open to write, or a named reader; ends with the process."""
+    """A lock of a log's writer or of a named reader; released when its process ends."""
 
     def __init__(self, folder: str, name: str, what: str, remedy: str) -> None:
-        """Take the lock.
+        """Acquire the lock.
 
         Args:
-            folder: Where its file is.
-            name: That of the file.
-            what: What is held, for the text of the error.
-            remedy: What to do where somebody else holds it.
+            folder: Folder of the lock file.
+            name: Name of the lock file.
+            what: Beginning of the error text, such as "the log … is written".
+            remedy: End of the error text: how to resolve the conflict.
 
         Raises:
-            LogLocked: somebody else holds it; the text names the process.
+            LogLocked: another owner has the lock; the text names its process.
         """
         self.path = str(Path(folder) / name)
         self._descriptor = open_plain(self.path, os.O_RDWR | os.O_CREAT)
@@ -334,18 +335,18 @@ class FileLock:
             time.sleep(COPY_PAUSE)
         if not is_locked:
             os.close(self._descriptor)
-            who = f"process {holder}" if holder.isdecimal() else "another process"
+            owner = f"process {holder}" if holder.isdecimal() else "another process"
             if holder == str(os.getpid()):
-                who = f"this process ({holder})"
-            text = f"{what} by {who}; {remedy}"
+                owner = f"this process ({holder})"
+            text = f"{what} by {owner}; {remedy}"
             raise LogLocked(text)
-        with suppress(OSError):  # who holds it is told as another process
+        with suppress(OSError):  # errors will then say "another process"
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
         after_fork.register(self, after_fork.drop)
 
     def _try(self) -> bool:
-        """Take the lock of the system; return whether it was free."""
+        """Try to acquire the system's lock; return whether it was free."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -359,21 +360,21 @@ class FileLock:
     def is_in_place(self) -> bool:
         """Return whether the path of the locked file still leads to it.
 
-        Otherwise another process can lock the file that is there now.
+        If not, another process can lock the file that is at the path now.
         """
         return is_at(self.path, identity_of(self._descriptor))
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         descriptor, self._descriptor = self._descriptor, -1
         os.close(descriptor)
 
 
 def lock_writing(folder: str) -> FileLock:
-    """Take the lock of who writes the log in a folder.
+    """Acquire the writer's lock of the log in a folder.
 
     Raises:
-        LogLocked: somebody else holds it; the text names the process.
+        LogLocked: the log has another writer; the text names its process.
     """
     remedy = "close it there, or use LogReader"
     return FileLock(folder, LOCK, f"the log {folder} is written", remedy)

@@ -1,4 +1,4 @@
-"""Which batches of a segment file are intact, and where the next one begins behind damage."""
+"""Scans a segment file for intact batches, also after damage."""
 
 from typing import Final
 from zlib import crc32
@@ -12,35 +12,35 @@ _PIECE: Final = 4 << 20
 
 
 class Scan:
-    """Goes from batch to batch; ends at the first place that holds no intact one.
+    """Reads batch after batch; ends at the first position without an intact one.
 
     Attributes:
-        position: Where the next batch begins, or would.
-        offset: The offset that it has to have; None accepts any.
+        position: Position of the next batch in the file.
+        offset: The offset with which that batch must start; None accepts any.
     """
 
     def __init__(self, file: DiskFile, position: int = 0, offset: int | None = None) -> None:
-        """Begin at a place where a batch begins."""
+        """Start at the position of a batch."""
         self.position = position
         self.offset = offset
         self.file = file
         self._chunk = b""
-        self._start = position  # of the chunk in the file
+        self._start = position  # position of the chunk in the file
         self._read_size = _FIRST_CHUNK
 
     def next(self) -> Batch | None:
-        """Return the next batch, or None if there is no whole and intact one (yet)."""
+        """Return the next batch; None if it is damaged, or not completely written yet."""
         if not self._has(HEADER_SIZE):
             return None
-        at = self.position - self._start
-        header = decode_header(self._chunk, at)
+        index = self.position - self._start
+        header = decode_header(self._chunk, index)
         if header is None or (self.offset is not None and header.base != self.offset):
             return None
         size = HEADER_SIZE + header.length
         if not self._has(size):
             return None
-        at = self.position - self._start
-        body = self._chunk[at + HEADER_SIZE : at + size]
+        index = self.position - self._start
+        body = self._chunk[index + HEADER_SIZE : index + size]
         if crc32(body) != header.checksum:
             return None
         batch = Batch(header, body, self.position)
@@ -49,11 +49,11 @@ class Scan:
         return batch
 
     def _has(self, size: int) -> bool:
-        """Whether so many bytes are there from the position on; reads on if needed."""
-        at = self.position - self._start
-        if len(self._chunk) - at >= size:
+        """Return whether `size` bytes follow the position; read more if needed."""
+        index = self.position - self._start
+        if len(self._chunk) - index >= size:
             return True
-        self._chunk = self._chunk[at:]
+        self._chunk = self._chunk[index:]
         self._start = self.position
         missing = max(size - len(self._chunk), self._read_size)
         self._read_size = _CHUNK
@@ -62,14 +62,14 @@ class Scan:
 
 
 def find_intact(file: DiskFile, position: int, offset: int) -> Batch | None:
-    """Return the first intact batch behind a damaged place, with an offset or a later one."""
+    """Return the first intact batch after a position whose offset is at least `offset`."""
     size = file.size()
-    for start in range(position, size, _PIECE):  # it may be of any size, mostly hole
+    for start in range(position, size, _PIECE):  # in pieces: the file may be a huge sparse one
         piece = read_through(file, _PIECE + len(MAGIC) - 1, start)
-        at = piece.find(MAGIC)
-        while at >= 0:
-            batch = Scan(file, start + at).next()
+        index = piece.find(MAGIC)
+        while index >= 0:
+            batch = Scan(file, start + index).next()
             if batch is not None and batch.base >= offset:
                 return batch
-            at = piece.find(MAGIC, at + 1)
+            index = piece.find(MAGIC, index + 1)
     return None

@@ -10,12 +10,12 @@ from cbor2 import CBORDecodeError
 
 from callboard.commitlog.record import decode_value
 
-#: Bits of an integer that is still written with decimal digits: Python refuses 4,301 of them.
+#: Bits of the largest integer written in decimal: Python refuses to print 4,301 digits.
 _DECIMAL_BITS: Final = 14_000
 
 
 def to_json(value: Any) -> str:
-    """Return a value as JSON; what JSON does not have becomes the nearest it has, or text."""
+    """Return a value as JSON; types that JSON lacks become the nearest type, or text."""
     try:
         return json.dumps(_plain(value), ensure_ascii=False)
     except RecursionError:
@@ -23,9 +23,9 @@ def to_json(value: Any) -> str:
 
 
 def payload_json(data: bytes, is_bytes: bool) -> str | None:  # noqa: FBT001
-    """Return a payload as JSON: plain bytes as a text, or as hexadecimal digits.
+    """Return a payload as JSON: plain bytes as text if they are UTF-8, else as hex digits.
 
-    None if it is no CBOR.
+    None if a payload that should be CBOR cannot be decoded.
     """
     if is_bytes:
         try:
@@ -43,7 +43,7 @@ def payload_json(data: bytes, is_bytes: bool) -> str | None:  # noqa: FBT001
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON can hold it."""
+    """Return a value made of types that JSON has."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, bool | str):
@@ -57,16 +57,16 @@ def _plain(value: Any) -> Any:
         }
     if isinstance(value, Mapping):
         return {
-            key if isinstance(key, str) else _text_of(key): _plain(held)
-            for key, held in value.items()
+            key if isinstance(key, str) else _text_of(key): _plain(item)
+            for key, item in value.items()
         }
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(held) for held in value]
+        return [_plain(item) for item in value]
     return value.hex() if isinstance(value, bytes) else _text_of(value)
 
 
 def _text_of(value: Any) -> str:
-    """Return the text of a value; one with an integer that has too many digits by its kind."""
+    """Return the text of a value; only its type if it holds an integer too long to print."""
     try:
         return str(value)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Reading a log and following it, from any process, also while another one writes it.
+"""Reads and follows a log from any process, also while another process writes it.
 
-A writer and the readers of one folder in one process share a `Growth`, which wakes followers at
-once. A reader of another process's log looks at it: each millisecond at first, then ever less
-often.
+The writer and the readers of a folder in one process share a `Growth`, which wakes followers
+immediately. A reader of another process's log polls it: first every millisecond, then less and
+less often.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,24 +32,24 @@ from callboard.support.slots import LOG_OPENERS
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-#: Addresses of servers, and of what lists no objects; all others are of object stores.
+#: Schemes of servers, and of sites that cannot list objects; any other is an object store.
 _SERVED: Final = frozenset({*SCHEMES, "basp", "http", "https"})
 
 
-#: What the address of a log begins with that a node serves.
+#: Prefixes of the address of a log that a node serves.
 BASP: Final = ("basp://", "basp+unix:")
 
 
 class LogReader:
-    """Reads the log in a folder; any number of them may, beside one `CommitLog` that writes.
+    """Reads the log in a folder. There may be any number of readers beside one `CommitLog`.
 
-    It needs no closing. Methods may be called from any thread; a `Follower` or an iterator
-    belongs to one at a time.
+    A reader need not be closed. Methods may be called from any thread, but a `Follower` or an
+    iterator must be used by one thread at a time.
 
     Attributes:
-        growth: Tells of records that were appended in this process.
-        is_written_here: Whether nobody but this object appends, or growth tells of all.
-        is_elsewhere: Whether it is read from a server or a node.
+        growth: Notifies of records that are appended in this process.
+        is_written_here: Whether `growth` notifies of all appends, so that polling is needless.
+        is_elsewhere: Whether the log is read from a server or a node.
     """
 
     is_written_here = False
@@ -66,30 +66,30 @@ class LogReader:
         node: Any = None,
         disk: Disk | None = None,
     ) -> None:
-        """Look at the log in a folder, at one that is served elsewhere, or at its archive.
+        """Open a log in a folder, on a server, or in an archive.
 
         Args:
-            folder: Where it is: a directory, `grpc://HOST:PORT/NAME` (`grpc+tls://` with
-                TLS) of what `callboard log serve` serves, `basp://HOST:PORT/NAME` of a node
-                with `serve_logs`, or `s3://bucket/cpu` and whatever else fsspec opens, of what
-                `CommitLog(archive=…)` copied: sealed segments.
-            token: What proves to a server who reads, or a node's secret; the environment's
-                CALLBOARD_SECRET by default. The authority of a server's certificate is the file
-                CALLBOARD_LOG_AUTHORITY names, or one of the system's.
+            folder: A directory; `grpc://HOST:PORT/NAME` (with TLS `grpc+tls://`) of a server
+                started by `callboard log serve`; `basp://HOST:PORT/NAME` of a node with
+                `serve_logs`; or `s3://bucket/cpu` or another address that fsspec opens, of
+                sealed segments that `CommitLog(archive=…)` copied.
+            token: Token for a server, or the secret of a node; by default the environment's
+                CALLBOARD_SECRET. A server's certificate is verified with the authority in the
+                file that CALLBOARD_LOG_AUTHORITY names, or with the authorities of the system.
             tls: Folder with `authority.pem`, and for a node that demands them `certificate.pem`
-                and `key.pem`; for a node CALLBOARD_TLS by default.
-            tail: With an archive, where the same log is written: a directory or `grpc://…` or
-                `basp://…`. What is not copied yet is read from there.
-            storage_options: With an archive, what fsspec needs to get there, where the
-                environment does not say.
-            node: The `Node` of this program that reads `basp://…`, with its secret and TLS; one
-                in the background by default.
-            disk: The file system it is on, for tests; the machine's own by default.
+                and `key.pem`; by default, for a node, CALLBOARD_TLS.
+            tail: With an archive, the place where the same log is written: a directory,
+                `grpc://…` or `basp://…`. Records not archived yet are read from there.
+            storage_options: With an archive, options for fsspec that the environment does not
+                provide.
+            node: The `Node` of this program that reads `basp://…`, with its secret and TLS; by
+                default one in the background.
+            disk: File system of the folder, for tests; by default the machine's own.
 
         Raises:
-            LogFailed: there is no log, or no server answers.
-            ExtraMissing: an address, and no pyarrow or no fsspec.
-            InvalidOption: an address has another form, or would carry the token plainly.
+            LogFailed: the log does not exist, or the server does not answer.
+            ExtraMissing: `folder` is an address that needs pyarrow or fsspec.
+            InvalidOption: the address is malformed, or would send the token unencrypted.
         """
         place = open_folder(
             folder,
@@ -104,13 +104,13 @@ class LogReader:
             self._table = LogSegmentTable(place)
         self.growth = growth_of(place.path) if isinstance(place.disk, RealDisk) else Growth()
         self.is_elsewhere = disk is None and not isinstance(place.disk, RealDisk)
-        if isinstance(told := getattr(place.disk, "growth", None), Growth):
-            self.growth, self.is_written_here = told, True
+        if isinstance(growth := getattr(place.disk, "growth", None), Growth):
+            self.growth, self.is_written_here = growth, True
         self._runs = RunReader(self._table)
 
     @property
     def place(self) -> Folder:
-        """The log's files, and the disk that they are on."""
+        """The folder of the log, with its disk."""
         return self._table.folder
 
     @property
@@ -120,13 +120,13 @@ class LogReader:
 
     @property
     def start(self) -> int:
-        """The offset of the oldest record that is kept."""
+        """Offset of the oldest record."""
         self._table.refresh()
         return self._table.segments[0].base
 
     @property
     def end(self) -> int:
-        """The offset behind the newest record."""
+        """First offset after the newest record."""
         self._table.refresh()
         last, folder = self._table.segments[-1], self._table.folder
         with folder.reading():
@@ -134,35 +134,37 @@ class LogReader:
             end = max(index.end, self._table.marked)
             if folder.disk.size(folder.segment(last.base)) == index.size:
                 return end
-            return max(end, read_mark(folder, last.base).end)  # it may be damaged further on
+            return max(
+                end, read_mark(folder, last.base).end
+            )  # it may be damaged after the index
 
     @property
     def segments(self) -> list[SegmentInfo]:
-        """The files of the log, oldest first."""
+        """The segments of the log, oldest first."""
         self._table.refresh()
         with self._table.folder.reading():
             return self._table.infos()
 
     def size_of(self, segment: SegmentInfo) -> int:
-        """Return the size of a file, with what may follow the last whole batch in it."""
+        """Return the size of a segment's file, including an incomplete batch at its end."""
         with self._table.folder.reading():
             return self._table.folder.disk.size(segment.path)
 
     def read(
         self, offset: int | Cursor = 0, *, on_damage: OnDamage | None = None
     ) -> LogReading:
-        """Iterate over the records from an offset on, up to the newest there is.
+        """Iterate over the records from an offset up to the newest one.
 
-        If retention has removed the first of them, it begins with the oldest one that is kept;
-        `lost` of what is returned tells how many there were.
+        If retention has removed the first of them, the iteration starts with the oldest record
+        left, and `lost` of the returned iterator counts the removed ones.
 
         Args:
-            offset: Where to begin.
-            on_damage: Called with each `LogCorrupt` in place of raising it: all records that
-                are readable are read.
+            offset: Offset of the first record.
+            on_damage: Called with each `LogCorrupt` instead of raising it; all readable records
+                are returned.
 
         Raises:
-            LogCorrupt: durable bytes are damaged; its `next_offset` says where to go on.
+            LogCorrupt: durable bytes are damaged; reading can resume at its `next_offset`.
             ValueError: the offset is negative.
         """
         return LogReading(self._table, self.cursor(offset), on_damage)
@@ -170,41 +172,42 @@ class LogReader:
     def readv(
         self, cursor: int | Cursor, max_records: int = 100, max_bytes: int | None = None
     ) -> Run:
-        """Return up to so many records from a cursor on, over the borders of segments.
+        """Return records from a cursor on, across segment boundaries.
 
         Args:
-            cursor: Where to begin; an offset serves as well.
-            max_records: How many at most.
-            max_bytes: Payloads have so many bytes together at most, but one record is
-                always returned.
+            cursor: A cursor, or the offset of the first record.
+            max_records: Maximum number of records.
+            max_bytes: Maximum total size of the payloads; one record is always returned.
 
         Raises:
-            LogCorrupt: the next record is damaged; those before it were returned first.
+            LogCorrupt: the next record is damaged; the records before it were returned.
             ValueError: the offset is negative, or a limit is below 1.
         """
         limits = max_records, 1 if max_bytes is None else max_bytes
-        are_so = all(isinstance(each, int) for each in limits)
-        require_kind(are_so, "limits are whole numbers", limits)
+        are_integers = all(isinstance(limit, int) for limit in limits)
+        require_kind(are_integers, "limits must be whole numbers", limits)
         if max_records < 1 or (max_bytes is not None and max_bytes < 1):
-            what = f"max_records={max_records}, max_bytes={max_bytes}: give at least 1"
-            raise InvalidOption(what)
+            msg = f"max_records={max_records}, max_bytes={max_bytes}: give at least 1"
+            raise InvalidOption(msg)
         return self._runs.read(self.cursor(cursor), max_records, max_bytes)
 
     def cursor(self, offset: int | Cursor = 0) -> Cursor:
-        """Return the place of a record; one that is not there yet is fine.
+        """Return the cursor of a record, which need not exist yet.
 
         Raises:
             ValueError: the offset is negative.
         """
         place = offset if isinstance(offset, Cursor) else Cursor(offset)
-        require_kind(isinstance(place.offset, int), "an offset is a whole number", place.offset)
+        require_kind(
+            isinstance(place.offset, int), "an offset must be a whole number", place.offset
+        )
         if place.offset < 0:
-            what = f"offset {place.offset} is negative; the first record of a log is 0"
-            raise InvalidOption(what)
+            msg = f"offset {place.offset} is negative; the first record of a log is 0"
+            raise InvalidOption(msg)
         return place
 
     def offset_at(self, time: int) -> int:
-        """Return the offset of the first record that is not older; `end` if all are.
+        """Return the offset of the first record not older than `time`; `end` if all are older.
 
         Args:
             time: Nanoseconds since 1970.
@@ -218,21 +221,21 @@ class LogReader:
                 if offset is None:
                     if folder.disk.size(folder.segment(segment.base)) == index.size:
                         continue
-                    offset = index.end  # newer ones may stand behind damage
+                    offset = index.end  # newer records may follow after damage
             reading = LogReading(self._table, Cursor(offset), lambda _: None)
             for batch in reading.batches():
                 if batch.header.latest_time >= time:
                     times = enumerate(times_of(batch), batch.base)
-                    return next(found for found, each in times if each >= time)
+                    return next(offset for offset, written in times if written >= time)
         return self.end
 
     def follow(
         self, offset: int | Cursor | None = None, *, timeout: float | None = None
     ) -> Follower:
-        """Iterate over records as they come, also from another process; `for` and `async for`.
+        """Iterate over records as they arrive; works with `for` and `async for`.
 
         Args:
-            offset: Where to begin; None is the end there is.
+            offset: Offset of the first record; None starts at the current end.
             timeout: Seconds without a record after which the iteration ends; None is never.
         """
         return Follower(self, self.cursor(self.end if offset is None else offset), timeout)
@@ -240,38 +243,40 @@ class LogReader:
     def reader(
         self, name: str, begin: int | None = None, *, timeout: float | None = None
     ) -> NamedReader:
-        """Go on where a named reader has committed its place, from any process, one at a time.
+        """Open a named reader, which resumes at its committed place.
+
+        A name can be opened in any process, but only once at a time.
 
         Args:
-            name: 1 to 64 letters, digits, dots, hyphens and underlines.
-            begin: Where a name begins that has committed nothing yet; the oldest record that
-                is kept by default.
+            name: 1 to 64 letters, digits, dots, hyphens and underscores.
+            begin: First offset of a name that has not committed yet; by default the oldest
+                record.
             timeout: Seconds without a record after which an iteration ends; None is never.
 
         Raises:
-            LogLocked: another reader has this name open.
-            LogCorrupt: its place is damaged.
-            LogFailed: the disk refuses; a log in memory has no named readers.
-            ValueError: the name or the offset makes no sense.
+            LogLocked: the name is open already.
+            LogCorrupt: the stored place is damaged.
+            LogFailed: the disk failed, or the log is in memory, without named readers.
+            ValueError: the name or the offset is invalid.
         """
         first = self.start if begin is None else self.cursor(begin).offset
         return NamedReader(self, self._table.folder, name, first, timeout)
 
     @property
     def readers(self) -> list[ReaderPlace]:
-        """How far each named reader has committed, by name.
+        """The committed places of all named readers, by name.
 
         Raises:
-            LogCorrupt: the place of one is damaged.
+            LogCorrupt: a stored place is damaged.
         """
         return places_of(self._table.folder)
 
     @property
     def producers(self) -> list[ProducerEntry]:
-        """How far each producer has come, those that were silent longest first.
+        """The state of all producers, from the least to the most recently active.
 
         Raises:
-            LogCorrupt: what a batch says of its producer is malformed.
+            LogCorrupt: the note of a batch is malformed.
         """
         self._table.refresh()
         with self._table.folder.reading():
@@ -279,7 +284,7 @@ class LogReader:
 
     @property
     def archives(self) -> list[ArchivePlace]:
-        """How far the sealed segments are copied to object stores, by place."""
+        """The progress of all archives of the log, by place."""
         return archives_of(self._table.folder)
 
     @property
@@ -287,7 +292,7 @@ class LogReader:
         """The fields of payloads that the log declares, as columns for SQL, Arrow and Spark.
 
         Raises:
-            LogFailed: the file that tells them is damaged.
+            LogFailed: the file of declarations is damaged.
         """
         return read_fields(self._table.folder)
 
@@ -300,14 +305,14 @@ class LogReader:
         fields: bool = False,
         on_damage: OnDamage | None = None,
     ) -> "pa.Table":
-        """Return records up to, not with, `end` as a table of pyarrow.
+        """Return records up to, not including, `end` as a pyarrow table.
 
         Args:
-            start: The first offset; older ones than are kept are left out.
-            end: The offset behind the last one; None is the end there is.
-            topic: Only records whose topic begins so.
-            fields: Whether the declared fields of payloads follow as columns; they are null
-                in a record whose payload does not fit.
+            start: Offset of the first record; records that retention removed are left out.
+            end: First offset after the records; None is the current end.
+            topic: Return only records whose topic has this prefix.
+            fields: Whether to add the declared fields of payloads as columns. They are null in
+                records whose payload does not match.
             on_damage: As for `read`.
 
         Raises:
@@ -326,9 +331,9 @@ class LogReader:
         whole = pa.schema([*schema, *arrow_fields(declared)])
         rows = []
         for piece in pieces:
-            found = decode_fields(piece["payload"], piece["is_bytes"], declared)
+            decoded = decode_fields(piece["payload"], piece["is_bytes"], declared)
             rows.append(
-                pa.RecordBatch.from_arrays([*piece.columns, *found.columns], schema=whole)
+                pa.RecordBatch.from_arrays([*piece.columns, *decoded.columns], schema=whole)
             )
         return pa.Table.from_batches(rows, whole)
 
@@ -341,14 +346,14 @@ class LogReader:
         rows: int | None = None,
         on_damage: OnDamage | None = None,
     ) -> "Iterator[pa.RecordBatch]":
-        """Iterate over records as Arrow's record batches, of at least `rows` but the last.
+        """Iterate over records as Arrow record batches of at least `rows`, except the last.
 
-        The columns are those of `arrow_schema`. Several million records a second: batches
-        of the log are put together, and no record is looked at.
+        The schema is `arrow_schema()`. This reads several million records a second,
+        because it concatenates batches of the log without decoding records.
 
         Raises:
             ExtraMissing: pyarrow is not installed.
-            LogCorrupt: durable bytes are damaged; what stands before comes first.
+            LogCorrupt: durable bytes are damaged; the records before the damage come first.
         """
         from callboard.commitlog.arrow import ROWS, record_batches
 
@@ -364,7 +369,7 @@ class LogReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing: a reader holds nothing."""
+        """Do nothing: a reader need not be closed."""
 
 
 def open_folder(
@@ -378,13 +383,13 @@ def open_folder(
     node: Any = None,
     mode: int | None = None,
 ) -> Folder:
-    """Return a folder of the machine, of a disk that was given, of a server, node or store.
+    """Return the folder of a log on the machine, a disk, a server, a node or a store.
 
     Raises:
-        ValueError: an address has another form.
-        ExtraMissing: a store, and no package for it.
+        ValueError: the address is malformed.
+        ExtraMissing: the package for the object store is not installed.
     """
-    require_kind(isinstance(folder, str | Path), "a log is in a folder, a text or Path", folder)
+    require_kind(isinstance(folder, str | Path), "a log's folder must be a str or Path", folder)
     if disk is None and is_archive(folder):
         address = object_address(str(folder), storage_options)
         manifests = Manifests(FileSystemObjects(address))
@@ -392,12 +397,12 @@ def open_folder(
         return Folder(ObjectDisk(manifests, rest), str(address))
     if tail is not None or storage_options is not None:
         kind = "an archive such as s3://…"
-        what = f"tail and storage_options go with {kind}, not with {redacted(folder)}"
-        raise InvalidOption(what)
+        msg = f"tail and storage_options need {kind}, not {redacted(folder)}"
+        raise InvalidOption(msg)
     if disk is not None:
         return Folder(disk, "/" + str(folder).strip("/"))
     if isinstance(folder, str) and folder.startswith(BASP):
-        # By a slot: nodes build on logs, and programs without actors read folders.
+        # By a slot: programs that only read folders need not load nodes.
         return Folder(LOG_OPENERS.load("basp")(folder, token, tls, node), folder)
     if isinstance(folder, str) and "://" in folder:
         served = parse_address(folder, token).with_tls(tls)
@@ -412,40 +417,40 @@ def list_logs(
     tls: str | Path | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Return where the logs are at a place: each can be given to `LogReader`.
+    """Return the addresses of all logs at a place, each of which `LogReader` can open.
 
     Args:
-        place: A directory, whose logs are those in it and below; `grpc://HOST:PORT` of what
-            `callboard log serve` serves, or `basp://HOST:PORT` of a node with `serve_logs`,
-            whose logs are those that may be read with this token; `s3://bucket` and whatever
-            else fsspec opens.
-        token: As for `LogReader`, and the others as well.
-        tls: Folder with `authority.pem`.
-        storage_options: Of an object store.
+        place: A directory, which is searched recursively; `grpc://HOST:PORT` of a server
+            started by `callboard log serve`, or `basp://HOST:PORT` of a node with `serve_logs`,
+            for the logs that this token may read; `s3://bucket` or another address that fsspec
+            opens.
+        token: As for `LogReader`.
+        tls: As for `LogReader`.
+        storage_options: As for `LogReader`.
 
     Raises:
-        LogFailed: there is no such directory, or nobody answers, or the answer is no.
-        ExtraMissing: an address, and no pyarrow or no fsspec.
-        InvalidOption: an address has another form.
+        LogFailed: the directory does not exist, or the server does not answer or refuses.
+        ExtraMissing: `place` is an address that needs pyarrow or fsspec.
+        InvalidOption: the address is malformed.
     """
     text = str(place).rstrip("/")
     if is_archive(place):
         objects = FileSystemObjects(object_address(str(place), storage_options))
-        return [f"{objects.url}/{each}".rstrip("/") for each in find_logs(objects)]
+        return [f"{objects.url}/{name}".rstrip("/") for name in find_logs(objects)]
     if text.startswith(BASP):
         names = LOG_OPENERS.load("basp names")(text, token, tls)
-        return [f"{text}/{each}" for each in names]
+        return [f"{text}/{name}" for name in names]
     if "://" in text:
-        return [f"{text}/{each}" for each in names_at(text, token, tls)]
+        return [f"{text}/{name}" for name in names_at(text, token, tls)]
     folder = Path(place)
     if not folder.is_dir():
-        what = f"{place} is no directory; give one that holds logs"
-        raise LogFailed(what)
-    found = {each.parent for each in folder.rglob("*.log") if each.stem.isdecimal()}
-    return [str(each) for each in sorted(found)]
+        msg = f"{place} is not a directory; pass one that holds logs"
+        raise LogFailed(msg)
+    folders = {file.parent for file in folder.rglob("*.log") if file.stem.isdecimal()}
+    return [str(log) for log in sorted(folders)]
 
 
 def is_archive(folder: str | Path) -> bool:
-    """Return whether an address is that of an object store, and not of a server."""
+    """Return whether a log is in an object store, rather than on a server or a disk."""
     scheme, mark, _ = str(folder).partition("://")
     return isinstance(folder, str) and bool(mark) and scheme.lower() not in _SERVED

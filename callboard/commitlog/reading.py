@@ -1,7 +1,7 @@
-"""Reading on from a place, over the borders of segments, up to the end there is.
+"""Reads records from a cursor to the end of a log, across segment boundaries.
 
-`LogReading` iterates over records. `RunReader` returns so many records at a time, also of
-batches that are much longer, for any number of cursors.
+`LogReading` iterates over records. `RunReader` returns a limited number of records at a time,
+for any number of cursors, and keeps partly read batches decoded.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -18,44 +18,45 @@ from callboard.commitlog.integrity import Scan, find_intact
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.commitlog.segment import LogSegment, LogSegmentTable
 
-#: What is told of damage, where reading is to go on behind it.
+#: Called with damage when reading should continue after it.
 OnDamage = Callable[[LogCorrupt], object]
 
-#: Looks at a file that is missing until it is no race with who removes it.
-_LOOKS: Final = 3
+#: Attempts to open a segment that the table lists. After these, a missing file is damage, not a
+#: race with retention.
+_ATTEMPTS: Final = 3
 
 
 class LogReading(Iterator[Record]):
-    """Iterates over records; ends with the last one that is there.
+    """Iterates over records up to the newest one.
 
     Attributes:
-        lost: How many records were asked for that retention has removed.
-        cursor: The place behind the last batch that was taken up.
+        lost: Number of records after the first cursor that retention has removed.
+        cursor: The position after the last batch that was read.
     """
 
     def __init__(
         self, table: LogSegmentTable, cursor: Cursor, on_damage: OnDamage | None = None
     ) -> None:
-        """Begin at a place; `on_damage` is told of damage, and reading goes on behind it."""
+        """Start at a cursor; with `on_damage`, report damage to it and continue after it."""
         self.lost = 0
         self.cursor = cursor
         self._table = table
         self._on_damage = on_damage
-        wanted = partial(records_of, first=cursor.offset)
+        decode = partial(records_of, first=cursor.offset)
         if on_damage is not None:
-            wanted = partial(self._intact, cursor.offset)
-        self._records = chain.from_iterable(map(wanted, self.batches()))
+            decode = partial(self._decode_intact, cursor.offset)
+        self._records = chain.from_iterable(map(decode, self.batches()))
 
     def __iter__(self) -> Iterator[Record]:  # noqa: PYI034
-        """Return the records; not `self`, which would cost a call for each."""
+        """Return the inner iterator; `self` would cost a call of `__next__` per record."""
         return self._records
 
     def __next__(self) -> Record:
         """Return the next record."""
         return next(self._records)
 
-    def _intact(self, first: int, batch: Batch) -> Iterator[Record]:
-        """Return the records of a batch; none if it is malformed, which is told."""
+    def _decode_intact(self, first: int, batch: Batch) -> Iterator[Record]:
+        """Return the records of a batch; if it is malformed, report that and return none."""
         try:
             return records_of(batch, first)
         except LogCorrupt as error:
@@ -63,103 +64,104 @@ class LogReading(Iterator[Record]):
             return iter(())
 
     def meet(self, error: LogCorrupt) -> None:
-        """Raise an error, or tell it and go on behind the damage."""
+        """Raise an error, or report it to `on_damage` and continue after the damage."""
         if self._on_damage is None:
             raise error
         self._on_damage(error)
         self.cursor = Cursor(error.next_offset)
 
     def batches(self) -> Iterator[Batch]:
-        """Iterate over batches, the first of which may begin before the place asked for.
+        """Iterate over batches; the first one may start before the cursor.
 
         Raises:
             LogCorrupt: durable bytes are damaged.
-            LogFailed: the disk refuses.
+            LogFailed: the disk failed.
         """
         with self._table.folder.reading():
             yield from self._readable()
 
     def _readable(self) -> Iterator[Batch]:
-        """Iterate over batches; errors of the disk are those of the system."""
-        table, is_second_look, looks = self._table, False, 0
-        while looks >= 0:
+        """Iterate over batches; disk errors are raised as `OSError`."""
+        table, is_second_look, attempts = self._table, False, 0
+        while attempts >= 0:
             segment = table.holding(self.cursor.offset)
             try:
                 with closing(
                     table.folder.disk.open(table.folder.segment(segment.base))
                 ) as file:
-                    if (
-                        self.cursor.offset < segment.base
-                    ):  # retention removed what was asked for
+                    if self.cursor.offset < segment.base:  # retention removed some records
                         self.lost += segment.base - self.cursor.offset
                         self.cursor = Cursor(segment.base, segment.base)
-                    before = self.cursor.offset
+                    start = self.cursor.offset
                     position = yield from self._batches_of(segment, file)
-                    looks, following = 0, table.after(segment)
-                    behind = (
+                    attempts, following = 0, table.after(segment)
+                    end = (
                         following.base if following else self._durable(segment, file, position)
                     )
-                    if following is None and self.cursor.offset >= behind:
+                    if following is None and self.cursor.offset >= end:
                         return
-                    if self.cursor.offset != before:
+                    if self.cursor.offset != start:
                         is_second_look = False
-                    elif behind > before:
-                        # It may have grown between the look at its end and that for the next.
-                        if is_second_look and (batch := self._twice(segment)) is not None:
+                    elif end > start:
+                        # The segment may have grown after its end was read and before the next
+                        # segment was found, so look a second time before reporting damage.
+                        if (
+                            is_second_look
+                            and (batch := self._find_duplicate(segment)) is not None
+                        ):
                             self.cursor = Cursor(batch.end)
                             yield batch
                         elif is_second_look:
-                            self.meet(self._damaged(segment, file, position, behind))
+                            self.meet(self._damage_at(segment, file, position, end))
                         is_second_look = not is_second_look
-            except FileNotFoundError:  # retention removed it, on an object store also meanwhile
-                looks = self._look_again(segment, looks)
+            except FileNotFoundError:  # retention removed it; in object stores even while open
+                attempts = self._check_missing(segment, attempts)
 
-    def _look_again(self, segment: LogSegment, looks: int) -> int:
-        """Return how often a file was missing; below zero where nothing stands behind it.
+    def _check_missing(self, segment: LogSegment, attempts: int) -> int:
+        """Return how often the file was missing; negative if no records follow it.
 
-        Retention takes a segment from the table before its file, so one that stays there was
-        taken away by somebody else, which is damage.
+        Retention removes a segment from the table before its file. If a segment without a file
+        stays in the table, something else has removed the file, which is damage.
         """
         self._table.refresh()
         if self._table.holding(self.cursor.offset) is not segment:
             return 0
-        if looks < _LOOKS:
-            return looks + 1
+        if attempts < _ATTEMPTS:
+            return attempts + 1
         following = self._table.after(segment)
         offset = max(self.cursor.offset, segment.base)
-        behind = max(segment.index.end, self._table.marked)
-        behind = behind if following is None else following.base
-        if offset >= behind:
+        end = max(segment.index.end, self._table.marked)
+        end = end if following is None else following.base
+        if offset >= end:
             return -1
         path = self._table.folder.segment(segment.base)
-        what = (
-            f"{path} is gone: records {offset} to {behind - 1} are lost; read on from {behind}"
+        msg = (
+            f"{path} is missing: records {offset} to {end - 1} are lost; continue reading at"
+            f" {end}"
         )
-        self.meet(LogCorrupt(what, offset=offset, next_offset=behind))
-        return looks
+        self.meet(LogCorrupt(msg, offset=offset, next_offset=end))
+        return attempts
 
     def _batches_of(self, segment: LogSegment, file: DiskFile) -> Generator[Batch, None, int]:
-        """Iterate over the batches of one segment; returns where that ended."""
+        """Iterate over the batches of a segment; return the position after the last one."""
         scan, base = self._begin(segment, file), segment.base
         while True:
             batch = scan.next()
             if batch is None:
                 if scan.offset is None or scan.offset >= self.cursor.offset:
-                    if (
-                        scan.offset == self.cursor.offset
-                    ):  # who follows comes back to this place
+                    if scan.offset == self.cursor.offset:  # followers resume at this position
                         self.cursor = Cursor(scan.offset, base, scan.position)
                     return scan.position
-                found = find_intact(file, scan.position, scan.offset)
-                if found is None or found.base > self.cursor.offset:
+                intact = find_intact(file, scan.position, scan.offset)
+                if intact is None or intact.base > self.cursor.offset:
                     return scan.position
-                scan = Scan(file, found.position, found.base)
+                scan = Scan(file, intact.position, intact.base)
             elif batch.end > self.cursor.offset:
                 self.cursor = Cursor(batch.end, base, scan.position)
                 yield batch
 
     def _begin(self, segment: LogSegment, file: DiskFile) -> Scan:
-        """Return a scan that begins at or before the place."""
+        """Return a scan that starts at or before the cursor."""
         offset, base, position = self.cursor
         if base == segment.base and position:
             batch = Scan(file, position).next()
@@ -172,81 +174,84 @@ class LogReading(Iterator[Record]):
         index = self._table.cover(segment)
         if offset >= index.end:
             return Scan(file, index.size, index.end)
-        found = index.find(offset)
-        if Scan(file, *found).next() is None:  # the index lies, or the batch is damaged
+        place = index.find(offset)
+        if Scan(file, *place).next() is None:  # the index is wrong, or the batch damaged
             return Scan(file, 0, base)
-        return Scan(file, *found)
+        return Scan(file, *place)
 
     def _durable(self, segment: LogSegment, file: DiskFile, position: int) -> int:
-        """Return the offset behind all that was durable; torn or half a batch may follow."""
-        behind = self._table.marked
-        if file.size() != position or self.cursor.offset < behind:
+        """Return the first offset after the durable records; a torn batch may follow them."""
+        end = self._table.marked
+        if file.size() != position or self.cursor.offset < end:
             mark = read_mark(self._table.folder, segment.base)
-            behind = max(behind, mark.end if position < mark.size else 0)
-        return behind
+            end = max(end, mark.end if position < mark.size else 0)
+        return end
 
-    def _twice(self, segment: LogSegment) -> Batch | None:
-        """Return the batch with the next record if the segment before has that as well."""
+    def _find_duplicate(self, segment: LogSegment) -> Batch | None:
+        """Return the batch with the next record if the previous segment has it as well."""
         table, offset = self._table, self.cursor.offset
-        before = table.holding(segment.base - 1)
-        index = table.cover(before)
-        if not before.base < segment.base <= offset < index.end:
+        previous = table.holding(segment.base - 1)
+        index = table.cover(previous)
+        if not previous.base < segment.base <= offset < index.end:
             return None
-        with closing(table.folder.disk.open(table.folder.segment(before.base))) as file:
+        with closing(table.folder.disk.open(table.folder.segment(previous.base))) as file:
             scan = Scan(file, *index.find(offset))
             while (batch := scan.next()) is not None and batch.end <= offset:
                 pass
         return batch
 
-    def _damaged(
-        self, segment: LogSegment, file: DiskFile, position: int, behind: int
+    def _damage_at(
+        self, segment: LogSegment, file: DiskFile, position: int, end: int
     ) -> LogCorrupt:
-        """Return the error for a damaged place, which says where to go on."""
+        """Return the error for a damaged position, with the offset at which to resume."""
         offset = self.cursor.offset
-        found = find_intact(file, position + 1, offset + 1)
-        next_offset = found.base if found else max(behind, offset + 1)
-        path, end = self._table.folder.segment(segment.base), file.size()
-        size = (found.position if found else end) - position
-        why = "" if is_readable(file, max(0, size), position) else " (the disk cannot read it)"
-        what = (
-            f"{path} is damaged at byte {position}{why}: records {offset} to {next_offset - 1}"
-            f" are lost; read on from {next_offset}"
+        intact = find_intact(file, position + 1, offset + 1)
+        next_offset = intact.base if intact else max(end, offset + 1)
+        path, file_size = self._table.folder.segment(segment.base), file.size()
+        size = (intact.position if intact else file_size) - position
+        cause = (
+            "" if is_readable(file, max(0, size), position) else " (the disk cannot read it)"
         )
-        return LogCorrupt(what, offset=offset, next_offset=next_offset)
+        msg = (
+            f"{path} is damaged at byte {position}{cause}: records {offset} to"
+            f" {next_offset - 1} are lost; continue reading at {next_offset}"
+        )
+        return LogCorrupt(msg, offset=offset, next_offset=next_offset)
 
 
-#: Batches read in part that are kept decoded; cursors that are elsewhere decode again.
+#: Partly read batches that are kept decoded. With more cursors, batches are decoded again.
 KEPT: Final = 8
 
 
 class _Part(NamedTuple):
-    """The records of one batch, where it begins, and the place behind it."""
+    """The records of a batch, its position, and the cursor after it."""
 
     records: list[Record]
     segment: int
     position: int
-    behind: Cursor
+    end: Cursor
 
 
 class RunReader:
-    """Reads runs for any number of cursors."""
+    """Reads runs of records for any number of cursors."""
 
     def __init__(self, table: LogSegmentTable) -> None:
-        """Read from these segments."""
+        """Read from the segments of a table."""
         self._table = table
-        self._kept: dict[tuple[int, int], _Part] = {}
+        self._cache: dict[tuple[int, int], _Part] = {}
 
     def read(self, begin: Cursor, max_records: int, max_bytes: int | None) -> Run:
         """Return the next records from a cursor on.
 
         Raises:
-            LogCorrupt: the next record is damaged; those before damage are returned first.
+            LogCorrupt: the next record is damaged; records before the damage are returned
+                first.
         """
         records: list[Record] = []
-        kept = self._find(begin)
-        reading = LogReading(self._table, kept.behind if kept else begin)
+        cached = self._find(begin)
+        reading = LogReading(self._table, cached.end if cached else begin)
         try:
-            for part in self._parts(kept, reading):
+            for part in self._parts(cached, reading):
                 first = max(begin.offset - part.records[0].offset, 0)
                 some = part.records[first : first + max_records - len(records)]
                 if max_bytes is not None:
@@ -258,38 +263,38 @@ class RunReader:
                     following = part.records[first + len(some)].offset
                     return Run(records, Cursor(following, *part[1:3]), reading.lost)
                 if len(records) == max_records:
-                    return Run(records, part.behind, reading.lost)
+                    return Run(records, part.end, reading.lost)
         except LogCorrupt as error:
             if not records:
                 raise
             return Run(records, Cursor(error.offset), reading.lost)
         return Run(records, reading.cursor, reading.lost)
 
-    def _parts(self, kept: _Part | None, reading: LogReading) -> Iterator[_Part]:
-        """Iterate over a kept batch and those behind it, decoded."""
-        if kept is not None:
-            yield kept
+    def _parts(self, cached: _Part | None, reading: LogReading) -> Iterator[_Part]:
+        """Iterate over decoded batches: the cached one if any, then those of the log."""
+        if cached is not None:
+            yield cached
         for batch in reading.batches():
-            behind = reading.cursor
-            yield _Part(list(records_of(batch)), behind.segment, batch.position, behind)
+            end = reading.cursor
+            yield _Part(list(records_of(batch)), end.segment, batch.position, end)
 
     def _find(self, begin: Cursor) -> _Part | None:
-        """Return a kept batch that has this record."""
-        part = self._kept.get((begin.segment, begin.position))
-        if part is None or not part.records[0].offset <= begin.offset < part.behind.offset:
+        """Return the cached batch that has the next record of a cursor."""
+        part = self._cache.get((begin.segment, begin.position))
+        if part is None or not part.records[0].offset <= begin.offset < part.end.offset:
             return None
         return part
 
     def _keep(self, part: _Part) -> None:
-        """Keep a batch that was read in part; the oldest one makes room."""
-        kept = {**self._kept, (part.segment, part.position): part}
-        if len(kept) > KEPT:
-            del kept[next(iter(kept))]
-        self._kept = kept  # replaced, not changed: other threads may look
+        """Cache a partly read batch; evict the oldest one if the cache is full."""
+        cache = {**self._cache, (part.segment, part.position): part}
+        if len(cache) > KEPT:
+            del cache[next(iter(cache))]
+        self._cache = cache  # replaced, not modified: other threads may be reading it
 
 
 def _fitting(records: list[Record], max_bytes: int, *, is_first: bool) -> list[Record]:
-    """Return the records whose payloads fit; at least one if it is the first of all."""
+    """Return the records whose payloads fit into `max_bytes`; at least one if `is_first`."""
     used = 0
     for count, record in enumerate(records):
         used += len(record.data)

@@ -1,4 +1,4 @@
-"""Records as readers get them: tuples, whose payload is decoded when it is looked at."""
+"""Records as returned to readers: tuples whose payload is decoded on access."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,12 +11,15 @@ from callboard.commitlog.errors import LogCorrupt
 
 
 def _refer(*_: object) -> NoReturn:
-    """Refuse what no log writes: a few bytes of it stand for gigabytes, or for themselves."""
-    what = "parts of a payload do not refer to others"
-    raise ValueError(what)
+    """Refuse shared CBOR values, which logs never write.
+
+    With them a few bytes can expand to gigabytes, or a value can contain itself.
+    """
+    msg = "a payload must not contain references to other parts of it"
+    raise ValueError(msg)
 
 
-#: Tags of values (28, 29) and strings (25, 256) that are shared.
+#: CBOR tags of shared values (28, 29) and shared strings (25, 256).
 NO_REFERENCES: Final = dict.fromkeys((25, 28, 29, 256), _refer)
 
 #: Decodes a payload; raises `CBORDecodeError` or `ValueError`.
@@ -27,13 +30,13 @@ class Record(NamedTuple):
     """One record of a log.
 
     Attributes:
-        offset: Its number, for ever; the first one of a log is 0.
-        time: Nanoseconds since 1970, by the clock of who wrote it, or as given.
-        topic: What it is about.
+        offset: Permanent number of the record; the first one of a log has 0.
+        time: Nanoseconds since 1970, set by the caller or by the clock of the writer.
+        topic: Topic of the record.
         key: Text, bytes or None.
-        headers: BatchNames and texts. Shared by records of one batch, so it is read-only.
-        sender: Who sent it, in a recording the id of the node; empty if nobody said so.
-        data: The payload as it is stored: bytes as they are, other values as CBOR.
+        headers: Names and texts. Read-only, because the records of a batch share it.
+        sender: Name of the sender, in a recording the id of the node; empty if unknown.
+        data: The payload as stored: bytes unchanged, other values as CBOR.
     """
 
     offset: int
@@ -50,8 +53,8 @@ class Record(NamedTuple):
         try:
             return decode_value(self.data)
         except (CBORDecodeError, ValueError) as error:
-            what = f"the payload of record {self.offset} is no CBOR ({error}); see its `data`"
-            raise LogCorrupt(what, offset=self.offset, next_offset=self.offset + 1) from None
+            msg = f"the payload of record {self.offset} is not CBOR ({error}); see its `data`"
+            raise LogCorrupt(msg, offset=self.offset, next_offset=self.offset + 1) from None
 
     @property
     def is_bytes(self) -> bool:
@@ -63,7 +66,7 @@ class BytesRecord(Record):
     """A record whose payload is bytes."""
 
     __slots__ = ()
-    payload: Any = property(itemgetter(6))  # as quick as a field
+    payload: Any = property(itemgetter(6))  # as fast as a field
 
     @property
     def is_bytes(self) -> bool:
@@ -72,9 +75,9 @@ class BytesRecord(Record):
 
 
 class Cursor(NamedTuple):
-    """A place in a log: the next record to read, and where on the disk its batch begins.
+    """A position in a log: the offset of the next record, and a hint where its batch is.
 
-    Only the offset counts; the rest saves a search, and may be 0.
+    Segment and position are the hint, which saves a search. They may be 0.
     """
 
     offset: int
@@ -83,12 +86,12 @@ class Cursor(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What `readv` found.
+    """The result of `readv`.
 
     Attributes:
-        records: The next records, perhaps none.
-        cursor: Where to go on.
-        lost: How many records the cursor missed, because retention removed them first.
+        records: The next records; may be empty.
+        cursor: Cursor of the next read.
+        lost: Number of records after the old cursor that retention has removed.
     """
 
     records: list[Record]

@@ -1,14 +1,15 @@
-"""What happens to a log that was not closed.
+"""Recovers a log that was not closed.
 
-Only the last segment can be torn; earlier ones were synced before the next one was made. In
-the last one, all up to the mark was durable. Behind it, the first batch that is not intact
-ends the log: the torn tail is cut off, and nothing else. What stays behind the mark is copied
-to a new file and synced: the system may have given up writing it after an error, and never
-says so again.
+Only the last segment can have a torn tail, because each earlier one was synced before the next
+one was created. In the last segment, the bytes before the mark were durable. After the mark,
+the log ends at the first batch that is not intact, and only the torn tail is cut off. If intact
+batches follow the mark, the segment is copied to a new file, which is synced. Syncing the old
+file would not do: after a failed write the system may have dropped the data, and it reports
+that only once.
 
-Bytes before the mark that are not intact were damaged later, and bytes that the disk cannot
-read may have been confirmed. Nothing is cut then: the segment stays as it is, reading it there
-raises `LogCorrupt`, and the log goes on in a new segment.
+Damage before the mark happened after the bytes were durable, and bytes that the disk cannot
+read may have been acknowledged. In both cases nothing is cut. The segment stays unchanged,
+reading the damaged part raises `LogCorrupt`, and the log continues in a new segment.
 """
 
 from contextlib import closing
@@ -22,13 +23,13 @@ from callboard.support.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LogRecovery:
-    """What was found when a log was opened to write.
+    """Result of the recovery when a log was opened for writing.
 
     Attributes:
         cut_bytes: Length of the torn tail that was cut off.
-        kept_in: The file that has these bytes, if there were whole batches among them; or "".
-        damaged: Whether durable bytes of the last segment are damaged, or all of it is gone.
-        end: Where the log goes on.
+        kept_in: File with a copy of the tail if it held intact batches; else "".
+        damaged: Whether durable bytes of the last segment are damaged, or it is missing.
+        end: The offset of the next record.
     """
 
     cut_bytes: int = 0
@@ -38,10 +39,10 @@ class LogRecovery:
 
 
 def recover(folder: Folder, base: int) -> tuple[SegmentIndex, LogRecovery]:
-    """Bring the last segment in order; returns its index, and what was found.
+    """Recover the last segment; return its index and the result.
 
     Raises:
-        OSError: the disk refuses; nothing was lost.
+        OSError: the disk failed; nothing was lost.
     """
     for name in folder.disk.listdir(folder.path):
         if name.endswith(TEMPORARY):
@@ -53,13 +54,14 @@ def recover(folder: Folder, base: int) -> tuple[SegmentIndex, LogRecovery]:
         while batch := scan.next():
             index.add(batch)
         size = file.size()
-        is_readable_behind = is_readable(file, size - index.size, index.size)
-        # Or the last segment is gone. What cannot be read was perhaps confirmed.
-        if index.size < mark.size or furthest.base > base or not is_readable_behind:
+        is_tail_readable = is_readable(file, size - index.size, index.size)
+        # A mark beyond the segment means that the last segment is missing. A tail that cannot
+        # be read may have been acknowledged.
+        if index.size < mark.size or furthest.base > base or not is_tail_readable:
             file.fsync()
-            end = _end_behind_damage(scan, size, max(mark, furthest))
+            end = _end_after_damage(scan, size, max(mark, furthest))
             return index, LogRecovery(damaged=True, end=end)
-        recovery = _keep_what_is_whole(folder, scan, size)
+        recovery = _keep_intact_batches(folder, scan, size)
         if index.size == mark.size < size:
             file.truncate(mark.size)
             file.fsync()
@@ -68,26 +70,26 @@ def recover(folder: Folder, base: int) -> tuple[SegmentIndex, LogRecovery]:
     return index, recovery
 
 
-def _end_behind_damage(scan: Scan, size: int, mark: Mark) -> int:
-    """Return the offset behind all that is there or was durable."""
+def _end_after_damage(scan: Scan, size: int, mark: Mark) -> int:
+    """Return the first offset after all records that are present or were durable."""
     end = max(mark.end, scan.offset or 0)
     while scan.position < size:
-        found = find_intact(scan.file, scan.position + 1, scan.offset or 0)
-        if found is None:
+        intact = find_intact(scan.file, scan.position + 1, scan.offset or 0)
+        if intact is None:
             break
-        end = max(end, found.end)
-        scan = Scan(scan.file, found.position, found.base)
+        end = max(end, intact.end)
+        scan = Scan(scan.file, intact.position, intact.base)
         while batch := scan.next():
             end = max(end, batch.end)
     return end
 
 
-def _keep_what_is_whole(folder: Folder, scan: Scan, size: int) -> LogRecovery:
-    """Copy the tail that will be cut off beside the log if it has whole batches."""
+def _keep_intact_batches(folder: Folder, scan: Scan, size: int) -> LogRecovery:
+    """Copy the tail to a file beside the log before it is cut, if it has intact batches."""
     position = scan.position
     end, kept_in = scan.offset or 0, ""
     if position < size and find_intact(scan.file, position, end):
         kept_in = folder.segment(end, f".{position}{CUT}")
-        with closing(folder.disk.open(kept_in, append=True)) as kept:
-            copy_bytes(scan.file, kept, position, size)
+        with closing(folder.disk.open(kept_in, append=True)) as copy:
+            copy_bytes(scan.file, copy, position, size)
     return LogRecovery(cut_bytes=size - position, kept_in=kept_in, end=end)

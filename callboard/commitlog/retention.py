@@ -1,4 +1,4 @@
-"""How long a log keeps what is in it. Whole segments go, the oldest first."""
+"""Retention of a log: whole segments expire, the oldest first."""
 
 import math
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from callboard.support.dataclass import dataclass
 from callboard.support.seconds import LARGEST, check_numbers
 
 DEFAULT_SEGMENT_BYTES: Final = 64 << 20
-#: Segments that a limit is spread over, so that about a tenth of it goes at a time.
+#: Number of segments that share a limit, so that about a tenth of it expires at a time.
 PARTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Limits of a log; None is no limit. The newest segment always stays.
+    """Limits of a log; None is unlimited. The newest segment never expires.
 
     Attributes:
-        bytes: Size on the disk, all segments together.
-        records: How many records.
-        seconds: Age, by the latest time of a segment and the clock of the log.
+        bytes: Size on disk of all segments together.
+        records: Number of records.
+        seconds: Age of a segment: from the latest time in it until now, by the log's clock.
     """
 
     bytes: int | None = None
@@ -29,67 +29,67 @@ class Retention:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        if self.seconds is not None and self.seconds > LARGEST:  # which is for ever
+        if self.seconds is not None and self.seconds > LARGEST:  # practically unlimited
             object.__setattr__(self, "seconds", None)
         for name in ("bytes", "records", "seconds"):
             value = getattr(self, name)
             if value == math.inf:
                 object.__setattr__(self, name, None)
-            elif value is not None and not value > 0:  # nor is NaN
-                what = f"Retention({name}={value}): give more than 0, or None for no limit"
-                raise InvalidOption(what)
+            elif value is not None and not value > 0:  # also true for NaN
+                msg = f"Retention({name}={value}): give more than 0, or None for no limit"
+                raise InvalidOption(msg)
         check_numbers(self)
 
     @classmethod
     def parse(cls, text: str) -> "Retention":
-        """Read limits as they are typed: `bytes=1000000,records=1000,seconds=3600`.
+        """Parse limits such as `bytes=1000000,records=1000,seconds=3600`.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: the text is malformed.
         """
         limits: dict[str, float] = {}
         for part in text.split(","):
             name, _, number = part.strip().partition("=")
             limits[name] = float(number) if name == "seconds" else int(number)
         try:
-            return cls(**limits)  # type: ignore[arg-type]  # other names are told below
+            return cls(**limits)  # type: ignore[arg-type]  # wrong names are reported below
         except TypeError:
-            what = f"{', '.join(limits)}: limits are bytes, records and seconds"
-            raise InvalidOption(what) from None
+            msg = f"{', '.join(limits)}: limits are bytes, records and seconds"
+            raise InvalidOption(msg) from None
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether nothing ever expires."""
+        """Whether no limit is set."""
         return self.bytes is None and self.records is None and self.seconds is None
 
     def count_expired(self, segments: Sequence[SegmentInfo], now: int) -> int:
-        """Return how many segments have to go.
+        """Return how many segments have expired.
 
         Args:
-            segments: All of them, oldest first.
+            segments: All segments, oldest first.
             now: The time, in nanoseconds since 1970.
         """
-        size, gone, end = sum(each.bytes for each in segments), 0, segments[-1].end
-        for each in segments[:-1]:
+        size, count, end = sum(segment.bytes for segment in segments), 0, segments[-1].end
+        for segment in segments[:-1]:
             expired = (
                 (self.bytes is not None and size > self.bytes)
-                or (self.records is not None and end - each.base > self.records)
-                or (self.seconds is not None and each.latest_time < now - self.seconds * 1e9)
+                or (self.records is not None and end - segment.base > self.records)
+                or (self.seconds is not None and segment.latest_time < now - self.seconds * 1e9)
             )
             if not expired:
                 break
-            size -= each.bytes
-            gone += 1
-        return gone
+            size -= segment.bytes
+            count += 1
+        return count
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentLimits:
-    """When a new segment begins: at the first of these limits.
+    """Limits of a segment; the first that is reached starts a new one.
 
     Attributes:
-        bytes: Size of a segment.
-        records: How many records.
+        bytes: Size of the segment.
+        records: Number of records.
         seconds: Age of its first record.
     """
 
@@ -104,7 +104,7 @@ class SegmentLimits:
         segment_bytes: int | None,
         segment_seconds: float | None = None,
     ) -> "SegmentLimits":
-        """Return limits that let retention remove about a tenth at a time."""
+        """Return limits with which retention removes about a tenth at a time."""
         size = segment_bytes or DEFAULT_SEGMENT_BYTES
         if segment_bytes is None and retention.bytes is not None:
             size = max(1, min(size, retention.bytes // PARTS))

@@ -1,16 +1,16 @@
-"""Sealed segments: those that get no more records, and their columns as Parquet.
+"""Sealed segments, which are complete, and their columns as Parquet files.
 
-A segment is sealed when the next one has begun. Its columns then may stand beside it, under the
-same name with `.parquet`: the same rows in the same order, as Spark and DuckDB read them by
-themselves. Such a file is whole or not there: it is written under another name, synced, and
-renamed. It is a copy: a log is complete without it, and a reader that misses it reads the
-segment. `Sealing` is the thread that writes the columns of new sealed segments.
+A segment is sealed when the next one is created. A column file may exist beside it, under the
+same name with `.parquet`. It has the same rows in the same order, for Spark, DuckDB and others
+to read without callboard. It is written under another name, synced and renamed, so it is either
+complete or missing. It is only a copy: if it is missing, readers use the segment. `Sealing` is
+the thread that writes the column files of new sealed segments.
 
-Columns: those of `arrow_schema`, but `time` is in microseconds, since Spark reads no finer
-ones; `time_ns` has the nanoseconds as a number. Its metadata tell `callboard.base` and
-`callboard.end`. Few readers of Parquet look at the checksums of pages,
-and the footer has none: so 8 bytes stand before the footer, where no reader looks, `CBLP` and
-the CRC-32 of all the others.
+The columns match `arrow_schema`, but `time` is in microseconds, because Spark does not read
+finer times; `time_ns` has the nanoseconds as an integer. The metadata have `callboard.base` and
+`callboard.end`. Few readers of Parquet verify the checksums of pages, and the footer has none.
+Therefore 8 bytes precede the footer, in a place that readers ignore: `CBLP` and the CRC-32 of
+all other bytes.
 """
 
 import io
@@ -37,7 +37,7 @@ from callboard.commitlog.writer import Background
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-#: Records of a row group: the least that readers skip by offset or topic.
+#: Records in a row group, the unit that readers can skip by offset or topic.
 ROWS: Final = 1 << 17
 
 _SEAL: Final = b"CBLP"
@@ -46,13 +46,13 @@ _SUM: Final = struct.Struct("<4sI")
 
 
 class SealedSegment(NamedTuple):
-    """A segment that gets no more records.
+    """A complete segment, which does not grow any further.
 
     Attributes:
-        path: Its file.
-        columns: The same records as Parquet; None where there is no such file.
-        base: The offset of its first record.
-        end: The offset behind its last one.
+        path: Path of the segment.
+        columns: Path of its Parquet file; None if that does not exist.
+        base: Offset of its first record.
+        end: First offset after its last record.
     """
 
     path: str
@@ -62,85 +62,90 @@ class SealedSegment(NamedTuple):
 
 
 def sealed_segments(folder: str | Path, *, disk: Disk | None = None) -> list[SealedSegment]:
-    """Return all sealed segments of a log, the oldest first; reads only names.
+    """Return all sealed segments of a log, oldest first; reads only file names.
 
-    The records behind them, from the `end` of the last one on, are in the segment that grows.
+    Records from the `end` of the last one on are in the segment that is being written.
 
     Raises:
-        LogFailed: there is no log.
+        LogFailed: the folder does not hold a log.
     """
     return sealed_segments_in(open_folder(folder, disk))
 
 
 def write_columns(folder: str | Path, *, disk: Disk | None = None) -> list[SealedSegment]:
-    """Write the columns of all sealed segments that have none; returns these segments.
+    """Write the missing column files of sealed segments; return these segments.
 
-    Any process may do that, also while another one writes the log. A segment that is damaged
-    gets none.
+    Any process may call this, also while another one writes the log. Damaged segments are
+    skipped.
 
     Raises:
         ExtraMissing: pyarrow is not installed.
-        LogFailed: there is no log, or the disk refuses.
+        LogFailed: the folder does not hold a log, or the disk failed.
     """
     load_pyarrow()
     place = open_folder(folder, disk)
-    made: list[SealedSegment] = []
-    for each in sealed_segments_in(place):
+    segments: list[SealedSegment] = []
+    for segment in sealed_segments_in(place):
         with suppress(LogCorrupt):
-            if each.columns is None and (written := write_segment(place, each)) is not None:
-                made.append(written)
-    return made
+            if segment.columns is not None:
+                continue
+            if (written := write_segment(place, segment)) is not None:
+                segments.append(written)
+    return segments
 
 
 def sealed_segments_in(folder: Folder) -> list[SealedSegment]:
     """Return the sealed segments of the log in a folder.
 
     Raises:
-        LogFailed: there is no log.
+        LogFailed: the folder does not hold a log.
     """
     with folder.reading():
         bases = folder.log_bases()
-        kept = set(folder.bases(COLUMNS))
-    found = []
+        with_columns = set(folder.bases(COLUMNS))
+    segments = []
     for base, end in pairwise(bases):
-        columns = folder.segment(base, COLUMNS) if base in kept else None
-        found.append(SealedSegment(folder.segment(base), columns, base, end))
-    return found
+        columns = folder.segment(base, COLUMNS) if base in with_columns else None
+        segments.append(SealedSegment(folder.segment(base), columns, base, end))
+    return segments
 
 
 def gaps_between(
     start: int, end: int, covered: list[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """Return the ranges that have no columns, and an empty one if all have."""
+    """Yield the ranges without columns; a single empty one if all records are covered."""
     position = start
-    for base, behind in covered:
+    for base, covered_end in covered:
         if position < base:
             yield position, base
-        position = max(position, behind)
+        position = max(position, covered_end)
     if position < end or not covered:
         yield position, max(position, end)
 
 
 def write_segment(folder: Folder, segment: SealedSegment) -> SealedSegment | None:
-    """Write the columns of one segment, durably and at once; None if it is gone meanwhile.
+    """Write the column file of a segment durably; return None if retention removed it.
 
     Raises:
         ExtraMissing: pyarrow is not installed.
         LogCorrupt: the segment is damaged.
-        LogFailed: the disk refuses.
+        LogFailed: the disk failed.
     """
     try:
         data = _as_parquet(folder, segment)
         path = folder.segment(segment.base, COLUMNS)
-        # Several processes may write the same columns: each under a name of its own.
+        # Several processes may write the same columns, so temporary names are unique.
         folder.replace(path, data, unique=str(os.getpid()))
-        if segment.base not in folder.bases():  # retention was quicker
+        if segment.base not in folder.bases():  # retention removed the segment in the meantime
             folder.remove(path)
             return None
     except OSError as error:
-        why = error.strerror or error
-        what = f"no columns of {segment.path} were written: {why}; make room or see its folder"
-        raise LogFailed(what) from error
+        reason = error.strerror or error
+        msg = (
+            f"the columns of {segment.path} could not be written: {reason}; free space, or"
+            " check its folder"
+        )
+        raise LogFailed(msg) from error
     return segment._replace(columns=path)
 
 
@@ -163,22 +168,22 @@ def _as_parquet(folder: Folder, segment: SealedSegment) -> bytes:
             writer.write_table(as_written([piece]), row_group_size=ROWS)
             count += piece.num_rows
     if count != segment.end - segment.base:
-        what = f"{segment.path} has {count} records, {segment.end - segment.base} expected"
-        raise LogCorrupt(what, offset=segment.base, next_offset=segment.end)
+        msg = f"{segment.path} has {count} records, {segment.end - segment.base} expected"
+        raise LogCorrupt(msg, offset=segment.base, next_offset=segment.end)
     return _with_checksum(out.getvalue())
 
 
 def _with_checksum(data: bytes) -> bytes:
-    """Put a checksum of all before the footer of a Parquet file."""
+    """Insert the checksum of a Parquet file before its footer."""
     length, _ = _LENGTH.unpack_from(data, len(data) - _LENGTH.size)
-    at = len(data) - _LENGTH.size - length
-    return data[:at] + _SUM.pack(_SEAL, crc32(data)) + data[at:]
+    footer = len(data) - _LENGTH.size - length
+    return data[:footer] + _SUM.pack(_SEAL, crc32(data)) + data[footer:]
 
 
 def end_of_columns(segment: SealedSegment) -> int | None:
-    """Return the offset behind what the Parquet file of a segment has; None if it is damaged.
+    """Return the `end` of a segment's Parquet file; None if the file is damaged.
 
-    This reads the whole file. One without a checksum of ours is decoded, by those of its pages.
+    This reads the whole file. If it lacks our checksum, it is decoded to verify its pages.
     """
     from pyarrow import parquet
 
@@ -187,35 +192,42 @@ def end_of_columns(segment: SealedSegment) -> int | None:
         with open(segment.columns, "rb", opener=open_plain) as file:
             data = memoryview(file.read())
         length, _ = _LENGTH.unpack_from(data, len(data) - _LENGTH.size)
-        at = len(data) - _LENGTH.size - length - _SUM.size
-        seal, checksum = _SUM.unpack_from(data, at)
+        seal_start = len(data) - _LENGTH.size - length - _SUM.size
+        seal, checksum = _SUM.unpack_from(data, seal_start)
         if seal != _SEAL:
             columns_to_arrow(io.BytesIO(data))
-        elif checksum != crc32(data[at + _SUM.size :], crc32(data[:at])):
+        elif checksum != crc32(data[seal_start + _SUM.size :], crc32(data[:seal_start])):
             return None
-        named = parquet.read_metadata(io.BytesIO(data)).metadata
-        is_its_own = int(named[b"callboard.base"]) == segment.base
-        return int(named[b"callboard.end"]) if is_its_own else None
-    except (OSError, ValueError, KeyError, TypeError, struct.error):  # pyarrow's, and ours
+        metadata = parquet.read_metadata(io.BytesIO(data)).metadata
+        is_its_own = int(metadata[b"callboard.base"]) == segment.base
+        return int(metadata[b"callboard.end"]) if is_its_own else None
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        struct.error,
+    ):  # of pyarrow and of unpacking
         return None
 
 
 def _parquet_schema(pa: Any) -> "pa.Schema":
-    """Return the schema of Parquet files: coarse times, and nanoseconds beside them."""
+    """Return the schema of Parquet files: times in microseconds, then in nanoseconds."""
     schema = arrow_schema()
-    at = schema.get_field_index("time")
+    index = schema.get_field_index("time")
     coarse = pa.field("time", pa.timestamp("us", tz="UTC"))
-    return schema.set(at, coarse).append(pa.field("time_ns", pa.int64()))
+    return schema.set(index, coarse).append(pa.field("time_ns", pa.int64()))
 
 
 def as_written(pieces: "Sequence[pa.RecordBatch]") -> "pa.Table":
-    """Return records in the columns of Parquet files: with coarse times, rounded down."""
+    """Return records in the schema of Parquet files, with times rounded down."""
     pa = load_pyarrow()
     from pyarrow import compute
 
     schema, whole = _parquet_schema(pa), pa.Table.from_batches(pieces, arrow_schema())
     times = whole.column("time").cast(pa.int64())
-    # Rounded down also before 1970, and for times at the ends, where floor_temporal overflows.
+    # This rounds down also before 1970, and does not overflow near the extremes of int64, as
+    # floor_temporal would.
     micros = compute.divide(times, 1000)
     is_above = compute.greater(compute.multiply(micros, 1000), times)
     coarse = compute.subtract(micros, is_above.cast(pa.int64())).cast(schema.field("time").type)
@@ -224,11 +236,11 @@ def as_written(pieces: "Sequence[pa.RecordBatch]") -> "pa.Table":
 
 
 def columns_to_arrow(file: str | BinaryIO) -> "pa.Table":
-    """Return what a file of columns holds, in the columns of `arrow_schema`.
+    """Return the records of a Parquet file in the schema of `arrow_schema`.
 
     Raises:
         ExtraMissing: pyarrow is not installed.
-        OSError: the file is gone, or damaged.
+        OSError: the file is missing or damaged.
     """
     load_pyarrow()
     from pyarrow import parquet
@@ -236,50 +248,50 @@ def columns_to_arrow(file: str | BinaryIO) -> "pa.Table":
     table = parquet.read_table(file, page_checksum_verification=True)
     schema = arrow_schema()
     times = table.column("time_ns").cast(schema.field("time").type)
-    at = table.schema.get_field_index("time")
-    return table.set_column(at, "time", times).select(schema.names).cast(schema)
+    index = table.schema.get_field_index("time")
+    return table.set_column(index, "time", times).select(schema.names).cast(schema)
 
 
 _log = logging.getLogger("callboard.commitlog")
 
 
 class Sealing(Background):
-    """Writes what is missing when it begins and after each `wake`; sleeps in between."""
+    """A thread that writes missing column files at its start and after each `wake`."""
 
     def __init__(self, folder: Folder) -> None:
         """Start the thread."""
         self._folder = folder
-        self._left: set[int] = set()  # damaged segments
+        self._damaged: set[int] = set()  # bases of damaged segments
         super().__init__("callboard-log-columns")
         self.wake()
 
     def work(self) -> bool:
-        """Write what is missing; what was not is tried again when a segment is sealed."""
+        """Write missing column files; failures are retried when the next segment is sealed."""
         try:
             self._sweep()
             self._write_missing()
         except OSError as error:
-            _log.error("the columns of %s are not written: %s", self._folder.path, error)
+            _log.error("the columns of %s could not be written: %s", self._folder.path, error)
             return False
         return True
 
     def _sweep(self) -> None:
-        """Remove columns whose segment is gone."""
+        """Remove the column files of removed segments."""
         for base in {*self._folder.bases(COLUMNS)} - {*self._folder.bases()}:
             self._folder.remove(self._folder.segment(base, COLUMNS))
 
     def _write_missing(self) -> None:
-        """Write the columns of all sealed segments that have none."""
+        """Write the missing column files of all sealed segments."""
         for segment in sealed_segments_in(self._folder):
-            if segment.columns is not None or segment.base in self._left:
+            if segment.columns is not None or segment.base in self._damaged:
                 continue
             if self.is_ended:
                 return
             try:
                 write_segment(self._folder, segment)
             except LogCorrupt as error:
-                self._left.add(segment.base)
-                _log.warning("no columns of a damaged segment: %s", error)
-            except LogError as error:  # tried again when the next segment is sealed
+                self._damaged.add(segment.base)
+                _log.warning("the columns of a damaged segment are not written: %s", error)
+            except LogError as error:  # retried when the next segment is sealed
                 _log.warning("%s", error)
                 return

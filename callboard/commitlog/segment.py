@@ -1,11 +1,11 @@
-"""Segments as a reader or the writer knows them, with a sparse index of each.
+"""Segments of a log, each with a sparse index.
 
-The index says where batches begin, by offset and by time. It is built while batches are
-written or read, one entry for each 64 KiB, and written beside a segment that gets no more
-batches. It is only a short cut: one that is missing or damaged is built again.
+The index gives positions of batches by offset and by time, with one entry per 64 KiB. It is
+built while batches are written or read, and stored beside a segment once that is complete. The
+file is only an optimization: if it is missing or damaged, the index is rebuilt.
 
-File: `CBI1`, CRC-32 of the rest, size of the segment, end offset, number of entries (4 bytes
-each but the middle two, which are 8), then the entries: offset, position, latest time (8 each).
+File: `CBI1`, CRC-32 of the rest (4 bytes each), size of the segment, end offset (8 each),
+number of entries (4), then the entries: offset, position, latest time (8 each).
 """
 
 import struct
@@ -29,35 +29,35 @@ NO_TIME: Final = -(2**63)
 
 
 class SegmentIndex:
-    """Where the batches of a segment begin.
+    """Sparse index of the batches of a segment.
 
     Attributes:
-        size: Bytes of the segment that are covered.
-        end: The offset behind the last record that is covered.
-        has_notes: Whether a batch that was read has a note; not kept in its file.
+        size: Bytes of the segment that the index covers.
+        end: First offset after the last record covered.
+        has_notes: Whether a batch with a note was added; not stored in the file.
     """
 
     def __init__(self, base: int) -> None:
-        """Cover nothing yet of a segment."""
+        """Start an empty index of a segment."""
         self.size = 0
         self.end = base
         self.has_notes = False
-        #: Offset and position of a batch, and the latest time up to and with the entry's
-        #: batches, which therefore never falls.
+        #: Offset and position of a batch, and the latest time of all records up to the next
+        #: entry. Because it never decreases, it can be searched by bisection.
         self._entries: list[list[int]] = []
 
     @property
     def latest(self) -> int:
-        """The latest time of all records covered; `NO_TIME` if there are none."""
+        """The latest time of all records covered; `NO_TIME` without any."""
         return self._entries[-1][2] if self._entries else NO_TIME
 
     def add(self, batch: Batch) -> None:
-        """Cover one batch more."""
+        """Add the next batch."""
         self.has_notes |= has_note(batch.header)
         self.cover(batch.base, batch.end, batch.size, batch.header.latest_time)
 
     def cover(self, base: int, end: int, size: int, latest: int) -> None:
-        """Cover one batch more, which begins where the last one ended."""
+        """Add the next batch, which follows the last one directly."""
         last = self._entries[-1] if self._entries else None
         if last is None or self.size - last[1] >= STEP:
             self._entries.append([base, self.size, max(latest, self.latest)])
@@ -68,18 +68,18 @@ class SegmentIndex:
 
     def find(self, offset: int) -> tuple[int, int]:
         """Return position and offset of a batch at or before the one with this record."""
-        at = bisect_right(self._entries, offset, key=itemgetter(0)) - 1
-        begin, position, _ = self._entries[at] if at >= 0 else (self.first(offset), 0, 0)
+        i = bisect_right(self._entries, offset, key=itemgetter(0)) - 1
+        begin, position, _ = self._entries[i] if i >= 0 else (self.first(offset), 0, 0)
         return position, begin
 
     def first(self, default: int) -> int:
-        """Return the first offset that is covered."""
+        """Return the first offset covered, or `default`."""
         return self._entries[0][0] if self._entries else default
 
     def find_time(self, time: int) -> int | None:
-        """Return an offset at or shortly before the first record that is not older."""
-        at = bisect_left(self._entries, time, key=itemgetter(2))
-        return self._entries[at][0] if at < len(self._entries) else None
+        """Return an offset at or shortly before the first record not older than `time`."""
+        i = bisect_left(self._entries, time, key=itemgetter(2))
+        return self._entries[i][0] if i < len(self._entries) else None
 
     def encode(self) -> bytes:
         """Return the index as bytes."""
@@ -89,7 +89,7 @@ class SegmentIndex:
 
 
 def decode_index(data: bytes, base: int, size: int) -> SegmentIndex | None:
-    """Return an index that was encoded, or None if it is damaged or of another segment."""
+    """Decode an index; return None if it is damaged or belongs to another segment."""
     if len(data) < _START.size + _REST.size:
         return None
     magic, checksum = _START.unpack_from(data)
@@ -111,10 +111,10 @@ class LogSegment:
     """One file of a log.
 
     Attributes:
-        base: The offset of its first record.
-        index: Where its batches begin, as far as they were seen.
-        is_covered: Whether the index has all there is, and will have.
-        covering: Held while the index is brought up to date: readers are shared by threads.
+        base: Offset of its first record.
+        index: Index of the batches read so far.
+        is_covered: Whether the index is complete and the segment does not grow.
+        covering: Lock held while the index is extended: threads share readers.
     """
 
     __slots__ = ("base", "covering", "index", "is_covered")
@@ -126,7 +126,7 @@ class LogSegment:
         self.covering = locks.lock("index of a segment", 612, runs_users=True)
 
     def __getstate__(self) -> tuple[int, "SegmentIndex", bool]:
-        """Return what a copy in another process has: readers are sent to executors."""
+        """Return the state without the lock: readers are pickled for executor processes."""
         with self.covering:
             return self.base, self.index, self.is_covered
 
@@ -136,7 +136,7 @@ class LogSegment:
 
 
 class SegmentInfo(NamedTuple):
-    """One segment, for people and programs: offsets from `base` up to, not with, `end`."""
+    """Description of a segment with the offsets from `base` up to, not including, `end`."""
 
     base: int
     end: int
@@ -146,37 +146,37 @@ class SegmentInfo(NamedTuple):
 
 
 class LogSegmentTable:
-    """All segments, oldest first.
+    """All segments of a log, oldest first.
 
-    The list is never changed, only replaced, so that other threads can go on with the one they
-    have. The table of a writer is kept by the writer, that of a reader by `refresh`.
+    The list is replaced, never modified, so that other threads can iterate over the one they
+    have. A writer updates its own table; a reader updates its table with `refresh`.
     """
 
     def __init__(self, folder: Folder, segments: list[LogSegment] | None = None) -> None:
-        """Look at a folder; with `segments`, a writer keeps the table.
+        """List the segments in a folder; a writer passes `segments` and updates them itself.
 
         Raises:
-            LogFailed: there is no log.
+            LogFailed: the folder does not hold a log.
         """
         self.folder = folder
         self.segments: list[LogSegment] = segments or []
-        self._is_kept = segments is not None
+        self._is_writers = segments is not None
         self.refresh()
-        #: What was durable when this looked first, whether its segment is there or not.
-        self.marked = 0 if self._is_kept else read_mark(folder).end
-        self.refresh()  # a segment that was begun meanwhile is not missing
+        #: First offset after the durable records at the start, even of a missing segment.
+        self.marked = 0 if self._is_writers else read_mark(folder).end
+        self.refresh()  # a segment created since the first listing is not missing
 
     def refresh(self) -> None:
-        """Look again which segments there are.
+        """List the segments of a reader again.
 
         Raises:
-            LogFailed: the log is gone.
+            LogFailed: the log was removed.
         """
-        if self._is_kept:
+        if self._is_writers:
             return
-        known = {segment.base: segment for segment in self.segments}
+        segments = {segment.base: segment for segment in self.segments}
         self.segments = [
-            known.get(base) or LogSegment(base) for base in self.folder.log_bases()
+            segments.get(base) or LogSegment(base) for base in self.folder.log_bases()
         ]
 
     def infos(self) -> list[SegmentInfo]:
@@ -190,23 +190,24 @@ class LogSegmentTable:
     def holding(self, offset: int) -> LogSegment:
         """Return the segment with this record, or the oldest one for an older record."""
         segments = self.segments
-        return segments[max(0, bisect_right(segments, offset, key=lambda each: each.base) - 1)]
+        count = bisect_right(segments, offset, key=lambda segment: segment.base)
+        return segments[max(0, count - 1)]
 
     def after(self, segment: LogSegment) -> LogSegment | None:
-        """Return the next segment, also if it was made just now."""
-        for has_looked in (False, True):
-            if has_looked:
+        """Return the next segment, even if it was created just now."""
+        for is_second_try in (False, True):
+            if is_second_try:
                 self.refresh()
             segments = self.segments
-            at = bisect_right(segments, segment.base, key=lambda each: each.base)
-            if at < len(segments):
-                return segments[at]
+            index = bisect_right(segments, segment.base, key=lambda other: other.base)
+            if index < len(segments):
+                return segments[index]
         return None
 
     def cover(self, segment: LogSegment) -> SegmentIndex:
-        """Bring the index of a segment up to date, by its file or by reading the segment."""
+        """Extend the index of a segment to its end, from its file or by reading the segment."""
         if not segment.is_covered:
-            with segment.covering:  # two at once would count each batch twice
+            with segment.covering:  # two threads would add each batch twice
                 if not segment.is_covered:
                     self._cover(segment)
         return segment.index
@@ -221,18 +222,18 @@ class LogSegmentTable:
                 index = decode_index(stored, segment.base, size)
                 if index is not None and index.end == self._end_of(segment):
                     segment.index = index
-            self._read_on(segment)
+            self._extend_index(segment)
         except FileNotFoundError:  # retention removed it
             self.refresh()
         segment.is_covered = not is_last
 
     def _end_of(self, segment: LogSegment) -> int:
-        """Return where the segment behind one begins."""
+        """Return the base of the segment after one; its own base if it is the last."""
         following = self.after(segment)
         return segment.base if following is None else following.base
 
-    def _read_on(self, segment: LogSegment) -> None:
-        """Cover the batches behind those that the index has."""
+    def _extend_index(self, segment: LogSegment) -> None:
+        """Add the batches to the index that it does not cover yet."""
         with closing(self.folder.disk.open(self.folder.segment(segment.base))) as file:
             scan = Scan(file, segment.index.size, segment.index.end)
             while batch := scan.next():

@@ -1,9 +1,9 @@
-"""Logs as tables of DuckDB: sealed segments as Parquet, the rest as Arrow.
+"""Logs as views of DuckDB: sealed segments as Parquet, the rest as Arrow.
 
-A log is a view with the columns of its Parquet files, one more, `value`: the payload as JSON,
-and one for each field that it declares; payloads are decoded only in queries that use these.
-DuckDB reads only the columns and row groups that a query needs. What is not sealed yet is read
-into memory once, when the log is opened.
+The view of a log has the columns of its Parquet files, a column `value` with the payload as
+JSON, and a column for each declared field. Payloads are decoded only in queries that use these.
+DuckDB reads only the columns and row groups that a query needs. Records that are not in Parquet
+files are read into memory once, when the log is opened.
 """
 
 import logging
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-#: Bytes of segments that are read into memory; beyond that they have to become Parquet.
+#: Limit of the segments that are read into memory, in bytes; more must be written as Parquet.
 TAIL_LIMIT: Final = 1 << 30
 
 _VALUE: Final = "callboard_payload_json"
@@ -49,20 +49,20 @@ def open_sql(
     on_damage: OnDamage | None = None,
     tails: Mapping[str, str] | None = None,
 ) -> "Iterator[duckdb.DuckDBPyConnection]":
-    """Open a connection of DuckDB, in memory, in which each log is a view.
+    """Open an in-memory connection of DuckDB in which each log is a view.
 
     Args:
-        logs: Names of views, and the directories of logs, or readers of them.
-        on_damage: Called with each `LogCorrupt` in place of raising it: the views have all
-            records that are readable. It is also told of damaged Parquet files, whose segments
-            are read instead; without it the log of the program is.
-        tails: Of archives, where the logs of these names are written.
+        logs: Directories of logs, or readers, by the name of the view.
+        on_damage: Called with each `LogCorrupt` instead of raising it; the views have all
+            readable records. It is also called for damaged Parquet files, whose segments are
+            read instead; without it these are logged as warnings.
+        tails: For archives, by the name of the view: the place where the log is written.
 
     Raises:
         ExtraMissing: DuckDB or pyarrow is not installed.
-        LogFailed: there is no log.
-        LogCorrupt: durable bytes of what is not in columns are damaged.
-        LogError: too much of a log is not in columns.
+        LogFailed: a log does not exist.
+        LogCorrupt: durable bytes that are not in a Parquet file are damaged.
+        LogError: too much of a log is not in Parquet files.
     """
     with closing(load_duckdb().connect()) as connection:
         connection.execute("SET TimeZone = 'UTC'")
@@ -77,17 +77,17 @@ def open_sql(
 
 
 def load_duckdb() -> Any:
-    """Return the package, which is an extra.
+    """Import DuckDB, which is an extra.
 
     Raises:
-        ExtraMissing: it is not installed, or pyarrow is not.
+        ExtraMissing: DuckDB or pyarrow is not installed.
     """
     load_pyarrow()
     try:
         import duckdb
     except ImportError:
-        what = "SQL on logs needs DuckDB; install it with: pip install 'callboard[sql]'"
-        raise ExtraMissing(what) from None
+        msg = "SQL on logs needs DuckDB; install it with: pip install 'callboard[sql]'"
+        raise ExtraMissing(msg) from None
     return duckdb
 
 
@@ -97,14 +97,16 @@ def _make_view(
     log: LogReader,
     on_damage: OnDamage | None,
 ) -> None:
-    """Make the view of a log that queries name."""
-    kept = list(_intact(sealed.sealed_segments_in(log.place), on_damage))
+    """Create the view of a log."""
+    segments = list(_intact(sealed.sealed_segments_in(log.place), on_damage))
     view, tail = _quoted(name), _quoted(f"{name} (tail)")
     parts = [f"SELECT * FROM {tail}"]  # noqa: S608
-    if kept:
-        listed = ", ".join("'" + str(each.columns).replace("'", "''") + "'" for each in kept)
+    if segments:
+        listed = ", ".join(
+            "'" + str(segment.columns).replace("'", "''") + "'" for segment in segments
+        )
         parts.insert(0, f"SELECT * FROM read_parquet([{listed}])")  # noqa: S608
-    connection.register(f"{name} (tail)", _tail(log, kept, on_damage))
+    connection.register(f"{name} (tail)", _tail(log, segments, on_damage))
     whole = " UNION ALL ".join(parts)
     fields, inner, outer = log.fields, "", ""
     if fields:
@@ -112,8 +114,8 @@ def _make_view(
         _make_decoder(connection, f"{name} (fields)", fields)
         inner = f", {decode}(payload, is_bytes) AS {_FIELDS}"
         outer = f" EXCLUDE ({_FIELDS})" + "".join(
-            f", {_FIELDS}.f{at} AS {_quoted(column_name(field.name))}"
-            for at, field in enumerate(fields)
+            f", {_FIELDS}.f{index} AS {_quoted(column_name(field.name))}"
+            for index, field in enumerate(fields)
         )
     connection.execute(
         f"CREATE VIEW {view} AS SELECT *{outer} FROM (SELECT *, "  # noqa: S608
@@ -122,76 +124,81 @@ def _make_view(
 
 
 def _make_decoder(connection: Any, name: str, fields: list[DeclaredField]) -> None:
-    """Make the function that decodes the declared fields of a log, all in one go."""
+    """Register the function that decodes all declared fields of a log in one call."""
     from callboard.commitlog.fields.decoding import decode_fields
 
     pa = load_pyarrow()
 
     def decode(payloads: Any, kinds: Any) -> Any:
-        found = decode_fields(payloads, kinds, fields).columns
-        return pa.StructArray.from_arrays(found, names)
+        columns = decode_fields(payloads, kinds, fields).columns
+        return pa.StructArray.from_arrays(columns, names)
 
-    names = [f"f{at}" for at in range(len(fields))]  # by place: any text may be a name
+    names = [f"f{i}" for i in range(len(fields))]  # numbered: a field name may be any text
     kinds = [_SQL_TYPES[base] + ending for base, ending in map(type_parts, fields)]
     row = ", ".join(map(" ".join, zip(names, kinds, strict=True)))
-    how = {"parameters": ["BLOB", "BOOLEAN"], "return_type": f"STRUCT({row})", "type": "arrow"}
-    connection.create_function(name, decode, **how, null_handling="special")
+    options = {
+        "parameters": ["BLOB", "BOOLEAN"],
+        "return_type": f"STRUCT({row})",
+        "type": "arrow",
+    }
+    connection.create_function(name, decode, **options, null_handling="special")
 
 
 def _intact(
     segments: list[sealed.SealedSegment], on_damage: OnDamage | None
 ) -> Iterator[sealed.SealedSegment]:
-    """Yield the segments whose Parquet files are whole, and tell of others."""
-    for each in segments:
-        if each.columns is None:
+    """Yield the segments with an intact Parquet file; report damaged files."""
+    for segment in segments:
+        if segment.columns is None:
             continue
-        if (end := sealed.end_of_columns(each)) is not None:
-            yield each._replace(end=end)
+        if (end := sealed.end_of_columns(segment)) is not None:
+            yield segment._replace(end=end)
             continue
-        what = (
-            f"{each.columns} is damaged, and its segment read instead; remove it, and write it"
-            " again with: callboard log columns"
+        msg = (
+            f"{segment.columns} is damaged, so its segment is read instead; remove the file,"
+            " and write it again with: callboard log columns"
         )
         if on_damage is None:
-            _log.warning("%s", what)
+            _log.warning("%s", msg)
         else:
-            on_damage(LogCorrupt(what, offset=each.base, next_offset=each.base))
+            on_damage(LogCorrupt(msg, offset=segment.base, next_offset=segment.base))
 
 
 def _tail(
-    log: LogReader, kept: list[sealed.SealedSegment], on_damage: OnDamage | None
+    log: LogReader, segments: list[sealed.SealedSegment], on_damage: OnDamage | None
 ) -> "pa.Table":
-    """Return the records that no Parquet file has."""
-    covered = {each.base for each in kept}
-    bare = [each for each in log.segments if each.base not in covered]
-    size = sum(log.size_of(each) for each in bare)
+    """Return the records that are not in the Parquet files of the given segments."""
+    covered = {segment.base for segment in segments}
+    uncovered = [segment for segment in log.segments if segment.base not in covered]
+    size = sum(log.size_of(segment) for segment in uncovered)
     if size > TAIL_LIMIT:
-        what = (
-            f"{size:,} bytes of the log {log.folder} are not in columns, and {TAIL_LIMIT:,} fit"
-            f" into memory; run: callboard log columns {log.folder}"
+        msg = (
+            f"{size:,} bytes of the log {log.folder} are not in Parquet files; at most"
+            f" {TAIL_LIMIT:,} are read into memory; run: callboard log columns {log.folder}"
         )
-        raise LogError(what)
-    gaps = sealed.gaps_between(log.start, log.end, [(each.base, each.end) for each in kept])
+        raise LogError(msg)
+    ranges = [(segment.base, segment.end) for segment in segments]
+    gaps = sealed.gaps_between(log.start, log.end, ranges)
     pieces: list[pa.RecordBatch] = []
     for start, end in gaps:
-        tell = None if on_damage is None else partial(_tell_before, end, on_damage)
-        pieces += log.arrow_batches(start, end, on_damage=tell)
+        report = None if on_damage is None else partial(_report_before, end, on_damage)
+        pieces += log.arrow_batches(start, end, on_damage=report)
     return sealed.as_written(pieces)
 
 
-def _tell_before(end: int, on_damage: OnDamage, error: LogCorrupt) -> None:
-    """Tell of damage, unless it is of records that a Parquet file has."""
+def _report_before(end: int, on_damage: OnDamage, error: LogCorrupt) -> None:
+    """Report damage, unless a Parquet file has the damaged records."""
     if error.offset < end:
         on_damage(error)
 
 
 def _values(payloads: Any, kinds: Any) -> Any:
-    """Return payloads as JSON; called by DuckDB for some thousand at a time."""
+    """Return payloads as JSON; DuckDB calls this with some thousand payloads at a time."""
     pa = load_pyarrow()
     texts = map(payload_json, payloads.to_pylist(), kinds.to_pylist())
     return pa.array(list(texts), pa.string())
 
 
 def _quoted(name: str) -> str:
-    """Return a text as an SQL literal."""
+    """Return a name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'

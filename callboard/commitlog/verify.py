@@ -1,4 +1,4 @@
-"""Checking a whole log: every checksum, every record, every border between segments."""
+"""Verifies a whole log: every checksum, every record, every segment boundary."""
 
 import io
 from contextlib import suppress
@@ -14,16 +14,17 @@ from callboard.commitlog.sealed import columns_to_arrow, sealed_segments_in
 
 @dataclass(slots=True)
 class Report:
-    """What was found in a log.
+    """Result of verifying a log.
 
     Attributes:
-        start: The oldest offset that is kept. end: The offset behind the newest record.
-        records: How many can be read.
-        damage: What cannot be read, in words, with offsets and places; also files of columns
-            that have other rows than their segment.
-        lost: How many records that is.
-        torn_bytes: What follows the newest record: half a batch, of a writer that is at work
-            or was killed. The next writer cuts it off; no record is lost with it.
+        start: Offset of the oldest record.
+        end: First offset after the newest record.
+        records: Number of readable records.
+        damage: Descriptions of damage, with offsets and positions. They include column files
+            whose rows differ from their segment.
+        lost: Number of unreadable records.
+        torn_bytes: Bytes after the newest record: an incomplete batch of a writer that is
+            running or was killed. The next writer cuts it off, which loses no record.
     """
 
     start: int = 0
@@ -35,26 +36,26 @@ class Report:
 
 
 def verify(folder: str | Path | LogReader, *, disk: Disk | None = None) -> Report:
-    """Read all of a log, in a folder or open to read, and check it; changes nothing.
+    """Read a whole log and check it, without changing it.
 
     Raises:
-        LogFailed: there is no log.
+        LogFailed: the log does not exist.
     """
     log = folder if isinstance(folder, LogReader) else LogReader(folder, disk=disk)
     report = Report(start=log.start, end=log.start)
 
-    def tell(error: LogCorrupt) -> None:
+    def record_damage(error: LogCorrupt) -> None:
         report.damage.append(str(error))
         report.lost += error.next_offset - error.offset
         report.end = max(report.end, error.next_offset)
 
-    for record in log.read(report.start, on_damage=tell):
+    for record in log.read(report.start, on_damage=record_damage):
         report.end = record.offset + 1
         try:
             record.payload  # noqa: B018  (decodes it)
             report.records += 1
         except LogCorrupt as error:
-            tell(error)
+            record_damage(error)
     if not report.damage:
         last = log.segments[-1]
         report.torn_bytes = log.size_of(last) - last.bytes
@@ -63,23 +64,24 @@ def verify(folder: str | Path | LogReader, *, disk: Disk | None = None) -> Repor
 
 
 def _wrong_columns(log: LogReader) -> list[str]:
-    """Compare files of columns with their segments, where pyarrow is installed."""
-    kept = [each for each in sealed_segments_in(log.place) if each.columns is not None]
-    if not kept or find_spec("pyarrow") is None:
+    """Describe the column files that differ from their segments; none without pyarrow."""
+    segments = sealed_segments_in(log.place)
+    sealed = [segment for segment in segments if segment.columns is not None]
+    if not sealed or find_spec("pyarrow") is None:
         return []
     place, wrong = log.place, []
-    for each in kept:
-        assert each.columns is not None
-        content = io.BytesIO(place.read(each.columns))
-        with suppress(LogCorrupt):  # the segment is damaged, which was told before
-            rows = log.to_arrow(each.base, each.end)
+    for segment in sealed:
+        assert segment.columns is not None
+        content = io.BytesIO(place.read(segment.columns))
+        with suppress(LogCorrupt):  # the segment is damaged, which is reported already
+            rows = log.to_arrow(segment.base, segment.end)
             try:
                 is_same = columns_to_arrow(content).equals(rows)
-            except (OSError, ValueError, KeyError):  # what pyarrow raises for damaged files
+            except (OSError, ValueError, KeyError):  # raised by pyarrow for damaged files
                 is_same = False
             if not is_same:
                 wrong.append(
-                    f"{each.columns} is damaged: it has not the records {each.base} to"
-                    f" {each.end - 1}; remove it, and write it again with: log columns"
+                    f"{segment.columns} is damaged: it does not hold the records {segment.base}"
+                    f" to {segment.end - 1}; remove it, and write it again with: log columns"
                 )
     return wrong

@@ -1,1 +1,1 @@
-"""Thespian's conventions: several actor systems, joined over BASP."""
+"""Thespian's conventions: several actor systems joined over BASP."""

@@ -1,14 +1,13 @@
-"""Membership in a convention: several Thespian systems, joined over BASP.
+"""Membership in a convention: several Thespian systems joined over BASP.
 
-A system whose capabilities name an 'Admin Port' stands on a node that listens there, and joins
-with the systems at 'Convention Address.IPv4'. `actors` knows nothing of nodes: it finds
-`Membership` by an entry point of the package, as what opens a system to others.
+A system with the capability 'Admin Port' runs on a node that listens on that port, and joins
+the systems at 'Convention Address.IPv4'. `actors` does not know nodes; it finds `Membership` by
+an entry point of the package.
 
-Systems join in pairs: one dials (its `Seeker` goes on until the other answers, and again when
-it was lost), both tell each other what they can do. Each also introduces the systems that it is
-joined with to each other, so that every system of a convention can create actors on every
-other one without asking the leader. An administrator that ends or gets out of reach takes its
-system out of the convention.
+Systems join in pairs: the `Seeker` of one dials until the other answers, and again after a lost
+link. Both exchange their capabilities. Each also introduces its other systems to the new one
+and vice versa, so every system can create actors on every other one without asking the leader.
+When an administrator ends or becomes unreachable, its system leaves the convention.
 """
 
 import logging
@@ -37,26 +36,26 @@ from callboard.kernel.topology import Endpoint, endpoint_text
 from callboard.node import Node
 from callboard.support import after_fork
 
-#: The name that a system's administrator is registered under on its node.
+#: Registered name of a system's administrator on its node.
 ADMINISTRATOR: Final = "thespian.administrator"
 
-#: Seconds between two attempts to join.
+#: Seconds between attempts to join.
 RETRY: Final = 0.25
 
-#: Seconds that one attempt may take to find the other administrator.
+#: Timeout of an attempt to find the other administrator, in seconds.
 REACH: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """Join with the system that listens there."""
+    """Join the system at an address."""
 
     endpoint: Endpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A seeker has joined its system with another."""
+    """A seeker has joined another system."""
 
     endpoint: Endpoint
     other: Join
@@ -64,18 +63,18 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """Have nothing to do with a system any more."""
+    """Leave a system, and stop to seek it."""
 
     system: Endpoint | ActorRef[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class CapabilitiesChanged:
-    """Tell the others what this system can do."""
+    """Send this system's new capabilities to the other systems."""
 
 
 class Administrator(SystemActor):
-    """Knows the other systems of the convention, and creates actors for them."""
+    """Keeps the list of the convention's systems, and creates actors for them."""
 
     def __init__(self, membership: "Membership") -> None:
         self._membership = membership
@@ -86,7 +85,7 @@ class Administrator(SystemActor):
 
     @handler
     def seek(self, order: Seek) -> None:
-        """Begin to dial a system."""
+        """Start to dial a system."""
         if order.endpoint not in self._seekers:
             seeker = self.spawn(Seeker, self._membership)
             self._seekers[order.endpoint] = seeker
@@ -94,53 +93,53 @@ class Administrator(SystemActor):
 
     @handler
     def join(self, other: Join) -> Join | None:
-        """Take a system in, or note what it can do."""
+        """Add a system, or update its capabilities."""
         if not _is_join(other):
             return None
-        self._take_in(other)
+        self._add_joined(other)
         return self._membership.introduction()
 
     @handler
-    def found(self, found: Found) -> None:
-        """Take in the system that a seeker has found."""
-        if _is_join(found.other):
-            self._take_in(found.other)
-            self._membership.note_place(found.endpoint, found.other.admin)
+    def found(self, result: Found) -> None:
+        """Add the system that a seeker has found."""
+        if _is_join(result.other):
+            self._add_joined(result.other)
+            self._membership.note_place(result.endpoint, result.other.admin)
 
-    def _take_in(self, other: Join) -> None:
-        """Note a system that this one is joined with, and introduce it to the others."""
+    def _add_joined(self, other: Join) -> None:
+        """Add a joined system, and introduce it to the other systems."""
         admin, joined = other.admin, self._membership.joined()
         if admin == self.me:
             return
-        others = [join for join in joined.values() if join.admin != admin]
-        if admin not in joined and others:
-            self.send(admin, Introduce(others))
-        self._note(other)
+        other_systems = [join for join in joined.values() if join.admin != admin]
+        if admin not in joined and other_systems:
+            self.send(admin, Introduce(other_systems))
+        self._record(other)
         self._membership.neighbors.joined(admin, other.capabilities)
-        for known in others:
-            self.send(known.admin, Introduce([other]))
+        for other_system in other_systems:
+            self.send(other_system.admin, Introduce([other]))
 
     @handler
     def introduce(self, introduction: Introduce) -> None:
-        """Note systems that another one is joined with."""
+        """Add systems that another system has joined."""
         if type(introduction.systems) is not list:
             return
         joined = self._membership.joined()
         for other in introduction.systems:
             if _is_join(other) and other.admin not in joined and other.admin != self.me:
-                self._note(other)
+                self._record(other)
 
     @handler
     def changed(self, _: CapabilitiesChanged) -> None:
-        """Tell all others what this system can do."""
+        """Send this system's capabilities to all other systems."""
         introduction = self._membership.introduction()
         for admin in self._membership.joined():
             self.send(admin, introduction)
 
     # --- leaving ---
 
-    def _note(self, other: Join) -> None:
-        """Note a system, and hear of the end of its administrator, once."""
+    def _record(self, other: Join) -> None:
+        """Record a system, and monitor its administrator."""
         self._membership.known[other.admin] = other
         if other.admin not in self._watched:
             self._watched.add(other.admin)
@@ -148,7 +147,7 @@ class Administrator(SystemActor):
 
     @handler
     def down(self, down: Down) -> None:
-        """Forget a system that ended, or that cannot be reached."""
+        """Remove a system whose administrator ended or is unreachable."""
         if self.is_told:
             return
         self._watched.discard(down.ref)
@@ -156,18 +155,18 @@ class Administrator(SystemActor):
 
     @handler
     def leave(self, leave: Leave) -> None:
-        """Forget a system that wants it."""
+        """Remove a system at its own request."""
         sender = self.sender
-        if sender is not None and sender == leave.admin:  # nobody speaks for others
+        if sender is not None and sender == leave.admin:  # a system can only remove itself
             self._membership.left(sender)
 
     @handler
     def dismiss(self, order: Dismiss) -> None:
-        """Stop seeking a system, and forget it."""
+        """Stop to seek a system, and leave it."""
         system, admins = order.system, self._membership.admins
         if isinstance(system, ActorRef):
             admin: ActorRef[Any] | None = system
-            endpoints = [where for where, ref in admins.items() if ref == system]
+            endpoints = [endpoint for endpoint, ref in admins.items() if ref == system]
         else:
             admin = admins.get(system)
             endpoints = [system]
@@ -188,7 +187,7 @@ class Administrator(SystemActor):
 
 
 class Seeker(SystemActor):
-    """Joins its system with one that listens at an address, again and again."""
+    """Joins the system at an address, again after each loss."""
 
     def __init__(self, membership: "Membership") -> None:
         self._membership = membership
@@ -211,7 +210,7 @@ class Seeker(SystemActor):
 
 
 def _is_join(other: Any) -> bool:
-    """Check what came from another node: fields may have any type there."""
+    """Check a message of another node, whose fields may have any type."""
     if type(other) is not Join:
         return False
     fields: tuple[Any, Any] = other.admin, other.capabilities
@@ -220,15 +219,15 @@ def _is_join(other: Any) -> bool:
 
 _log = logging.getLogger("callboard.thespian")
 
-#: Seconds that another system may take to create an actor.
+#: Timeout of another system for the creation of an actor, in seconds.
 CREATE_TIMEOUT: Final = 10.0
 
-#: The environment variable with the shared secret of a convention.
+#: Environment variable with the shared secret of a convention.
 SECRET_VARIABLE: Final = "CALLBOARD_SECRET"  # noqa: S105  # the name of it, not one
 
 
 class SystemNode(Node):
-    """The node below a system: it carries plain classes of listed modules."""
+    """The node of a system; it can send plain classes of listed modules."""
 
     def __init__(self, messages: Collection[str], surely: Collection[type]) -> None:
         super().__init__(
@@ -238,7 +237,7 @@ class SystemNode(Node):
         )
 
     def can_travel(self, value: object) -> bool:
-        """Return True for what can be sent to other systems."""
+        """Return whether a value can be sent to other systems."""
         try:
             self.encode(value)
         except (CallboardError, ValueError):
@@ -247,11 +246,11 @@ class SystemNode(Node):
 
 
 class Membership:
-    """What joins one system with others.
+    """The connection of one system with the others.
 
     Attributes:
         known: the systems of the convention, by administrator.
-        admins: the administrators that were found, by the address that was dialed.
+        admins: the administrators found, by the dialed address.
     """
 
     def __init__(
@@ -263,9 +262,9 @@ class Membership:
         """Open the system's port.
 
         Raises:
-            InvalidAddress: 'Convention Address.IPv4' has no known form.
+            InvalidAddress: 'Convention Address.IPv4' has an unknown form.
             PublicAddress: 'Admin Address' is public and there is no secret.
-            OSError: the port is taken.
+            OSError: the port is in use.
         """
         leaders = convention_endpoints(capabilities.get("Convention Address.IPv4"))
         after_fork.register(self)
@@ -284,21 +283,21 @@ class Membership:
 
     @property
     def runtime(self) -> NodeContext:
-        """The runtime that the system has to run on."""
+        """The runtime for the system."""
         return self._node.context
 
     def start(self, system: SystemBase) -> None:
-        """Let others join, and join with the leaders."""
+        """Register the administrator, and join the leaders."""
         self._system = system
         self._admin = self._node.spawn(Administrator, self)
         self._node.register(ADMINISTRATOR, self._admin)
         for endpoint in self._leaders:
             self._admin.tell(Seek(endpoint))
 
-    # --- who is there: called by the administrator ---
+    # --- systems; called by the administrator ---
 
     def introduction(self) -> Join:
-        """Return what this system says about itself; what cannot travel is left out."""
+        """Return this system's `Join`; capabilities that cannot be sent are omitted."""
         capabilities = {
             name: value
             for name, value in dict(self._system.capabilities).items()
@@ -308,22 +307,22 @@ class Membership:
 
     @property
     def neighbors(self) -> Neighbors:
-        """The systems that this one is joined with, as its actors see them."""
+        """The joined systems, as this system's actors see them."""
         return self._system.neighbors
 
     def joined(self) -> dict[ActorRef[Any], Join]:
-        """Return the systems that this one is joined with, by administrator."""
+        """Return the joined systems by administrator."""
         return {admin: self.known[admin] for admin in self.neighbors.known}
 
     def left(self, admin: ActorRef[Any]) -> None:
-        """Forget a system."""
+        """Remove a system."""
         self.known.pop(admin, None)
         self.neighbors.left(admin)
         if self.neighbors.leader == admin:
             self.neighbors.leader = None
 
     def note_place(self, endpoint: Endpoint, admin: ActorRef[Any]) -> None:
-        """Note where an administrator is; one that this system was told to join leads."""
+        """Record an administrator's address; one at a configured address is the leader."""
         self.admins[endpoint] = admin
         if endpoint in self._leaders:
             self.neighbors.leader = admin
@@ -333,25 +332,25 @@ class Membership:
     def create(
         self, actor_class: type, creation: Creation, parent: ActorRef[Any] | None
     ) -> ActorRef[Any] | None:
-        """Create an actor on a system that its class accepts; None when there is none.
+        """Create an actor on a system that its class accepts; None if there is none.
 
-        Blocks for an answer, also in a handler: other actors go on meanwhile.
+        It blocks for the reply, also in a handler; other actors continue.
 
         Raises:
-            NotSpawnable: the only systems that could do it refused.
-            RemoteError: its `__init__` raised there.
+            NotSpawnable: the suitable systems refused.
+            RemoteError: its `__init__` failed there.
         """
         name = f"{actor_class.__module__}.{actor_class.__qualname__}"
-        wishes = creation.requirements, creation.source_hash, creation.global_name
-        order = Create(name, *wishes, parent or self._admin)
-        refused: NotSpawnable | None = None
+        arguments = creation.requirements, creation.source_hash, creation.global_name
+        order = Create(name, *arguments, parent or self._admin)
+        refusal: NotSpawnable | None = None
         for other in list(self.known.values()):
             if not is_compatible(actor_class, other.capabilities, creation.requirements):
                 continue
             try:
                 ref = _awaited(other.admin.ask(order, CREATE_TIMEOUT))
             except NotSpawnable as error:
-                refused = error
+                refusal = error
             except RemoteError:
                 raise
             except (CallboardError, TimeoutError) as error:
@@ -359,36 +358,38 @@ class Membership:
             else:
                 if isinstance(ref, ActorRef):
                     return ref
-        if refused is not None:
-            raise refused
+        if refusal is not None:
+            raise refusal
         return None
 
     def create_here(self, order: Create) -> ActorRef[Any] | None:
         """Create an actor for another system.
 
         Raises:
-            NotSpawnable: it is to come from a source, or its class is not to be had here.
+            NotSpawnable: it is from a loaded source, or its class is not available here.
         """
         system = self._system
         module, _, name = str(order.actor_class).rpartition(".")
-        found, why = imported_class(module, name), ""
+        actor_class, reason = imported_class(module, name), ""
         if order.source_hash is not None:
-            why = "loaded sources are for the system that loaded them"
-        elif found is None:
-            why = f"no module imported here has it; import {module or 'it'} first"
-        elif not system.creator.is_offered(found):
-            why = "it is no actor class of a program"
-        if found is None or why:
+            reason = "loaded sources belong to the system that loaded them"
+        elif actor_class is None:
+            reason = f"no imported module has it; import {module or 'it'} first"
+        elif not system.creator.is_offered(actor_class):
+            reason = "it is not an actor class of a program"
+        if actor_class is None or reason:
             self.runtime.counters.refused_spawns += 1
-            msg = f"{order.actor_class} is not created for another system: {why}"
+            msg = f"{order.actor_class} cannot be created for another system: {reason}"
             raise NotSpawnable(msg)
-        ref = system.creator.create_for_others(found, order.requirements, order.global_name)
+        ref = system.creator.create_for_others(
+            actor_class, order.requirements, order.global_name
+        )
         if ref is not None and isinstance(order.parent, ActorRef):
             self._end_with(order.parent, ref)
         return ref
 
     def _end_with(self, parent: ActorRef[Any], ref: ActorRef[Any]) -> None:
-        """Let an actor exit when its parent cannot be reached any more."""
+        """Ask an actor to exit when its parent becomes unreachable."""
 
         def ended(down: Down) -> None:
             if down.reason == ExitReason.UNREACHABLE:
@@ -399,52 +400,52 @@ class Membership:
         ref.target.monitor(("child of", parent), lambda _: parent.target.demonitor(key))
 
     def ref_to(self, ref: ActorRef[Any]) -> ActorRef[Any]:
-        """Return this system's ref of an actor of another system in the same process."""
+        """Return a ref for an actor of another system in the same process."""
         return self._node.ref(str(ref))
 
     def admin_at(self, address: str) -> ActorRef[Any] | None:
-        """Return the administrator of the system at `host:port`, if it is known."""
+        """Return the administrator of the system at `host:port`, if known."""
         endpoint = endpoint_of(address)
         if endpoint == self._own:
             return self._system.address
         return self.admins.get(endpoint)
 
-    # --- orders from the system's actors ---
+    # --- requests of the system's actors ---
 
     def invite(self, address: str, _: dict[str, Any]) -> None:
-        """Join with the system at `host:port`; it says itself what it can do."""
+        """Join the system at `host:port`; it sends its own capabilities."""
         self._order(Seek, address, "registered")
 
     def dismiss(self, address: Any) -> None:
-        """Drop the system at an address, or that of an administrator."""
+        """Leave the system at an address, or of an administrator."""
         if isinstance(address, ActorRef):
             self._admin.tell(Dismiss(address))
         else:
             self._order(Dismiss, str(address), "deregistered")
 
-    def _order(self, order: Callable[[Endpoint], object], address: str, done: str) -> None:
-        """Give the administrator an order about the system at `host:port`."""
+    def _order(self, order: Callable[[Endpoint], object], address: str, label: str) -> None:
+        """Send the administrator a request about the system at `host:port`."""
         try:
             self._admin.tell(order(endpoint_of(address)))
         except InvalidAddress as error:
-            _log.warning("a remote system is not %s: %s", done, error)
+            _log.warning("a remote system cannot be %s: %s", label, error)
 
     def capabilities_changed(self) -> None:
-        """Let the others know what this system can do."""
+        """Send this system's capabilities to the other systems."""
         self._admin.tell(CapabilitiesChanged())
 
     @after_fork.nothing_in_copies
     def close(self) -> None:
-        """Leave, and close the node."""
+        """Leave the convention, and close the node."""
         self._node.close()
 
 
-#: Hosts that stand for every address of this machine.
+#: Host names for all addresses of this machine.
 _ANYWHERE: Final = frozenset({"localhost", "0.0.0.0", "::"})  # noqa: S104  # compared, not bound
 
 
 def _awaited(future: Future[Any]) -> Any:
-    """Wait on any thread: a handler that blocks holds up its own actor only."""
+    """Wait on any thread: a blocking handler delays only its own actor."""
     done = threading.Event()
     future.add_done_callback(lambda _: done.set())
     done.wait(CREATE_TIMEOUT + 1.0)
@@ -457,15 +458,15 @@ def listing(modules: Collection[str], surely: Collection[type]) -> PlainRegistry
 
 
 def imported_class(module: str, qualified: str) -> type | None:
-    """Return a class of a module that is imported already; nothing is imported for a peer."""
-    found: object = sys.modules.get(module)
+    """Return a class of an imported module; a peer can never trigger an import."""
+    member: object = sys.modules.get(module)
     for name in qualified.split("."):
-        if found is None:
+        if member is None:
             return None
-        found = vars(found).get(name) if hasattr(found, "__dict__") else None
-    if not isinstance(found, type) or found.__module__ != module:
+        member = vars(member).get(name) if hasattr(member, "__dict__") else None
+    if not isinstance(member, type) or member.__module__ != module:
         return None
-    return found if found.__qualname__ == qualified else None
+    return member if member.__qualname__ == qualified else None
 
 
 #: The port of Thespian's own TCP base.
@@ -475,7 +476,7 @@ LOCAL: Final = "127.0.0.1"
 
 
 def convention_endpoints(value: Any) -> list[Endpoint]:
-    """Read the capability: `host:port`, `(host, port)`, or a list of such.
+    """Parse the capability: `host:port`, `(host, port)`, or a list of these.
 
     Raises:
         InvalidAddress: it has another form.
@@ -484,10 +485,10 @@ def convention_endpoints(value: Any) -> list[Endpoint]:
 
 
 def endpoint_of(text: str) -> Endpoint:
-    """Read `host:port`; without a host it is this machine.
+    """Parse `host:port`; the default host is this machine.
 
     Raises:
-        InvalidAddress: the port is no number.
+        InvalidAddress: the port is not a number.
     """
     host, _, port = text.rpartition(":") if ":" in text else (text, "", "")
     try:
@@ -498,20 +499,20 @@ def endpoint_of(text: str) -> Endpoint:
 
 
 def _read(value: Any) -> Iterator[Endpoint]:
-    """Yield the endpoints of a value, however it is nested."""
+    """Yield the endpoints in a value of any nesting."""
     match value:
         case str():
             yield endpoint_of(value)
         case [str() as host, int() as port] if type(port) is int:
             yield _host(host), port
         case list() | tuple():
-            for each in value:
-                yield from _read(each)
+            for item in value:
+                yield from _read(item)
         case _:
-            msg = f"'Convention Address.IPv4' is {value!r}; give 'host:port', a pair or a list"
+            msg = f"'Convention Address.IPv4' is {value!r}; use 'host:port', a pair or a list"
             raise InvalidAddress(msg)
 
 
 def _host(name: str) -> str:
-    """Return the host of a name; none stands for this machine."""
+    """Return a host name; the empty one is this machine."""
     return LOCAL if name in {"", "localhost"} else name

@@ -1,4 +1,4 @@
-"""What the administrators of a convention's systems tell each other."""
+"""Messages between the administrators of a convention's systems."""
 
 from dataclasses import field
 from typing import Any
@@ -8,9 +8,9 @@ from callboard.kernel.actors import ActorRef, frozen_message
 
 @frozen_message("callboard.convention.Join")
 class Join:
-    """A system comes into the convention, or says what it can do since then.
+    """A system joins the convention, or its capabilities have changed.
 
-    Sent as an ask it is answered by the `Join` of the other side.
+    As an ask it is answered with the `Join` of the receiver.
     """
 
     admin: ActorRef[Any]
@@ -19,14 +19,14 @@ class Join:
 
 @frozen_message("callboard.convention.Introduce")
 class Introduce:
-    """Systems that the sender is joined with."""
+    """Systems that the sender has joined."""
 
     systems: list[Join] = field(default_factory=list)
 
 
 @frozen_message("callboard.convention.Leave")
 class Leave:
-    """A system wants to have nothing to do with the receiver any more."""
+    """The sender leaves the receiver's convention."""
 
     admin: ActorRef[Any]
 
@@ -36,11 +36,11 @@ class Create:
     """Create an actor here; answered by its ref, or None if its class refuses this system.
 
     Attributes:
-        actor_class: `module.Class`; the module has to be imported already.
+        actor_class: `module.Class`; the module must be imported already.
         requirements: for the class's check and its `__init__`.
-        source_hash: always refused: sources are for the system that loaded them.
-        global_name: the name to hold; its holder, if there is one.
-        parent: who created it; when its node is lost, the actor is asked to exit.
+        source_hash: always refused: sources belong to the system that loaded them.
+        global_name: the global name to hold; if it is held already, the reply is its holder.
+        parent: the creator; when its node is lost, the actor is asked to exit.
     """
 
     actor_class: str

@@ -1,1 +1,1 @@
-"""Topics: filters, what peers are told, statuses and errors."""
+"""Topics: filters, subscriptions, the overlay's hub, statuses and errors."""

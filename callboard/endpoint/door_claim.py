@@ -1,20 +1,20 @@
-"""One door for each foreign peer in the whole overlay.
+"""Ensures a single door to each foreign peer in the whole overlay.
 
-Two doors to the same Zeek would let each message circle: what one brings in, the other would
-carry out again. So a node that wants to open a door to a peer claims it first, in two groups of
-the directories: those that claim, and the one that has it.
+With two doors to the same Zeek, messages would circle: one door brings a message in, and the
+other one carries it out again. So a node claims a door before it opens it. Claims use two
+groups in the directories: the claimers, and the holder.
 
-- Who claims waits a moment for what the directories of other nodes say. If somebody has the
-  door, it stands by; of two that claim at once the smaller node id goes first.
-- Where a partition made two, both see each other when it ends: the smaller node id keeps the
-  door, the other one closes its own.
-- Who stands by claims again when nobody has the door any more: a node that dies is replaced.
-- Who has the door and has not reached the peer for a while gives it up, if another node that
-  stands by reaches it: those are in a third group. They stay there while they claim: the node
-  that gave the door up may have the smallest id, and must not claim it against them.
+- A claimer waits a moment for the directories of other nodes. If the door has a holder, the
+  claimer stands by. Of two simultaneous claimers, the one with the smaller node id wins.
+- A partition can lead to two holders. When it ends, the smaller node id keeps the door and the
+  other one closes its door.
+- A standby claims again when the door has lost its holder, so a node that dies is replaced.
+- A holder that has not reached the peer for a while gives the door up if a standby reaches the
+  peer. Such standbys are in a third group. They stay in it while they claim: otherwise the
+  former holder, whose id may be the smallest, would claim the door again and win.
 
-Leaves are not asked, as nobody is led to them by names: they must not have doors to a peer
-that a member has.
+Leaves do not take part, because the directories do not lead to them. They must not open a door
+to a peer to which a member has one.
 """
 
 import hashlib
@@ -29,15 +29,15 @@ from callboard.kernel.context import CallBack
 from callboard.model.errors import DoorTaken
 from callboard.node import Node
 
-#: Seconds that directories have to tell of other claims.
+#: Seconds to wait for the directories to report other claims.
 GRACE: Final = 0.5
 
-#: Seconds between looks at the claims of others.
+#: Seconds between checks of other claims.
 LOOK_INTERVAL: Final = 0.1
 
 
 class DoorState(Enum):
-    """What a node's claim has come to."""
+    """State of a node's claim."""
 
     CLAIMING = "claiming"
     HELD = "held"
@@ -54,16 +54,15 @@ def next_state(
     has_waited: bool,
     is_outdone: bool = False,
 ) -> DoorState:
-    """Return what becomes of a claim; pure.
+    """Return the next state of a claim; a pure function.
 
     Args:
-        state: what it is.
-        own: the node id of the claim.
-        claimers: the nodes that claim the door, as far as is known here.
-        holders: the nodes that have it.
-        has_waited: whether directories had time to tell of others.
-        is_outdone: whether the peer is out of reach, and another node reaches it that stands by
-            or claims.
+        state: the present state.
+        own: node id of the claim.
+        claimers: the known nodes that claim the door.
+        holders: the known nodes that hold it.
+        has_waited: whether the directories had time to report other claims.
+        is_outdone: whether this node does not reach the peer, but a standby or claimer does.
     """
     others = {*holders} - {own}
     if state is DoorState.HELD:
@@ -83,10 +82,10 @@ class DoorClaim:
     """A node's claim to be the door to one foreign peer.
 
     Attributes:
-        peer_key: what tells the peer from others: its address as it was configured.
-        state: what the claim has come to.
-        topic: begins the topics by which others hand the holder what it is to carry out.
-        holder: the node that has the door, where it is another one and known.
+        peer_key: identity of the peer: its address as configured.
+        state: state of the claim.
+        topic: prefix of the topics on which other nodes send the holder messages for the peer.
+        holder: the node that holds the door, if it is a known other node.
     """
 
     def __init__(
@@ -98,16 +97,15 @@ class DoorClaim:
         lost: Callable[[bytes], object],
         reaches: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Claim a door; from any thread.
+        """Claim a door; may be called from any thread. Callbacks run on the node's thread.
 
         Args:
-            hub: of the node.
-            peer_key: what tells the peer from others; at most one claim of it on a node.
-            kept: called when the door is this node's; on the node's thread.
-            lost: called with the node that has it, when it is another's: at once, after `kept`
-                where a partition had made two, or after another had it; empty while that one
-                is to be found; on the node's thread.
-            reaches: returns whether the peer is in reach from here; on the node's thread.
+            hub: hub of the node.
+            peer_key: identity of the peer; a node can have one claim for each.
+            kept: called when this node becomes the holder.
+            lost: called with the id of the holder when that is another node, which may happen
+                after `kept` at the end of a partition; empty while the holder is unknown.
+            reaches: returns whether this node reaches the peer.
 
         Raises:
             DoorTaken: this node has a claim to the peer already.
@@ -126,14 +124,14 @@ class DoorClaim:
         self._kept, self._lost, self._reaches = kept, lost, reaches
         node: Node = hub.node
         self._claimers, self._holders = node.group(name), node.group(f"{name}.held")
-        #: Those that stand by, or claim, and reach the peer.
+        #: Standbys and claimers that reach the peer.
         self._ready = node.group(f"{name}.ready")
         self._is_ready = False
         self._since = hub.runtime.now()
         hub.call_soon(self._begin)
 
     def release(self) -> None:
-        """Give the claim, and the door, up; from any thread. Idempotent."""
+        """Give up the claim and the door; may be called from any thread. Idempotent."""
         if self.state is not DoorState.RELEASED:
             self.state = DoorState.RELEASED
             with self._hub.lock:
@@ -142,19 +140,19 @@ class DoorClaim:
                 self._hub.call_soon(self._leave)
 
     def _begin(self) -> None:
-        """Tell the others of the claim, and look at theirs from here on."""
+        """Publish the claim, and start to check other claims."""
         if self.state is DoorState.CLAIMING:
             self._claimers.join(self._hub.me)
-        self._look()
+        self._check()
 
     def _leave(self) -> None:
-        """Tell the others that there is no claim any more."""
+        """Withdraw the claim from all groups."""
         self._is_ready = False
         for group in (self._claimers, self._holders, self._ready):
             group.leave(self._hub.me)
 
-    def _look(self) -> None:
-        """Look at the claims of others, and do what follows."""
+    def _check(self) -> None:
+        """Check other claims, and change the state if needed."""
         if self.state is DoorState.RELEASED:
             return
         hub, own = self._hub, self._hub.runtime.node_id
@@ -178,10 +176,10 @@ class DoorClaim:
         if (state is not DoorState.HELD and reaches) is not self._is_ready:
             self._is_ready = not self._is_ready
             (self._ready.join if self._is_ready else self._ready.leave)(hub.me)
-        hub.after(LOOK_INTERVAL, CallBack(self._look))
+        hub.after(LOOK_INTERVAL, CallBack(self._check))
 
     def _enter(self, state: DoorState, holders: list[bytes]) -> None:
-        """Change to another state, tell the directories, and the door."""
+        """Change the state, update the groups, and notify the door."""
         self.state, me = state, self._hub.me
         if state is DoorState.HELD:
             self.holder = None
@@ -198,7 +196,7 @@ class DoorClaim:
 
 
 def _other(holders: list[bytes], own: bytes) -> bytes | None:
-    """Return which of the others has the door: of two, the one that keeps it."""
+    """Return the other node that holds the door; of two, the one that will keep it."""
     return min(set(holders) - {own}, default=None)
 
 

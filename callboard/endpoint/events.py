@@ -1,4 +1,4 @@
-"""What endpoints tell by `node.events()`: messages that were lost."""
+"""Events of endpoints in `node.events()`: lost messages."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from callboard.support.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NotRecorded:
-    """Event: messages are missing in a log, because its disk is too slow or refuses them.
+    """Event: messages are missing in a log, because its disk is too slow or failed.
 
     Attributes:
         folder: the directory of the log.
-        count: messages.
+        count: number of messages.
     """
 
     folder: str
@@ -21,12 +21,12 @@ class NotRecorded:
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """Event: messages of topics were dropped, because a peer does not read.
+    """Event: messages of topics were dropped, because a peer does not read them.
 
     Attributes:
-        peer: the neighbor's node id.
-        count: messages.
-        policy: what decided.
+        peer: node id of the neighbor.
+        count: number of messages.
+        policy: name of the policy that dropped them.
     """
 
     peer: bytes
@@ -36,12 +36,12 @@ class Undelivered:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionOverflow:
-    """Event: messages were dropped, as an actor is slower than its topics.
+    """Event: messages were dropped, because an actor is slower than its topics.
 
     Attributes:
         ref: the actor.
-        topics: what it is subscribed to.
-        count: messages since the last such event about this subscription.
+        topics: filters of its subscription.
+        count: number of messages since the last such event of this subscription.
     """
 
     ref: ActorRef[Any]

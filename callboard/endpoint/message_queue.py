@@ -1,9 +1,8 @@
-"""A queue between a node and a thread or task of the user: what subscribers read from.
+"""The queue of a subscriber, between a node and a thread or task of the user.
 
-The node appends runs and never waits. A thread that reads sleeps until the node wakes it; in
-event loops and simulations a reader waits by future. A reader that has ended or forgotten
-its queue must not eat the machine's memory: beyond a limit the oldest messages are dropped, and
-counted.
+The node appends runs of messages and never waits. A reading thread sleeps until the node wakes
+it; in event loops and simulations, a reader waits for a future. A queue that is no longer read
+must not exhaust the memory: above a limit, the oldest messages are dropped and counted.
 """
 
 import math
@@ -23,12 +22,12 @@ from callboard.support import after_fork
 
 T = TypeVar("T")
 
-#: Messages that wait for one reader; of small ones some 100 MB.
+#: Messages in one queue: some 100 MB of small ones.
 QUEUE_LIMIT: Final = 262_144
 
 
 class _Sleeper:
-    """A thread that waits: what a future is to others, at a fraction of the price."""
+    """A waiting thread; has the interface of a future, and is much cheaper."""
 
     __slots__ = ("_woken",)
 
@@ -41,7 +40,7 @@ class _Sleeper:
         self._woken.release()
 
     def sleep(self, timeout: float) -> bool:
-        """Wait to be woken; False when the time is over."""
+        """Wait until woken; return False after the timeout."""
         return self._woken.acquire(timeout=min(timeout, threading.TIMEOUT_MAX))
 
 
@@ -49,25 +48,25 @@ _Waiter = Future[None] | _Sleeper
 
 
 class MessageQueue(Generic[T]):
-    """Messages in the order in which they came. One side appends, any number may read."""
+    """Messages in the order of their arrival, with one writer and any number of readers."""
 
     def __init__(
         self, limit: int = QUEUE_LIMIT, on_drop: Callable[[int], object] | None = None
     ) -> None:
-        """Make an empty queue.
+        """Create an empty queue.
 
         Args:
-            limit: messages that may wait; older ones are dropped beyond it.
-            on_drop: called with the number of messages that were dropped just then.
+            limit: maximum number of messages; above it the oldest are dropped.
+            on_drop: called with the number of messages that were just dropped.
         """
         self.limit = limit
-        #: Messages that were dropped because nobody read them.
+        #: Number of messages dropped because they were not read in time.
         self.dropped = 0
         self._on_drop = on_drop
         self._items: deque[T] = deque()
         self._lock = locks.lock("message queue", 440)
         self._waiters: deque[_Waiter] = deque()
-        #: The ends of a pipe that is readable while messages wait; made by `fd`.
+        #: The ends of a pipe that is readable while the queue has messages; created by `fd`.
         self._pipe: tuple[int, int] | None = None
         self._is_marked = False
         self._closed = False
@@ -82,13 +81,13 @@ class MessageQueue(Generic[T]):
         if len(queue) > self.limit:
             self._drop_oldest()
         if self._waiters or self._pipe is not None:
-            self._tell_readers()
+            self._wake_readers()
 
     def put_back(self, items: list[T]) -> None:
-        """Put messages back that a reader took and did not get, before those that wait."""
+        """Return messages that a reader has taken but not processed to the front."""
         self._items.extendleft(reversed(items))
         if items:
-            self._tell_readers()
+            self._wake_readers()
 
     def _drop_oldest(self) -> None:
         dropped = 0
@@ -99,7 +98,7 @@ class MessageQueue(Generic[T]):
         if self._on_drop is not None:
             self._on_drop(dropped)
 
-    def _tell_readers(self) -> None:
+    def _wake_readers(self) -> None:
         with self._lock:
             self._mark()
             waiters, self._waiters = self._waiters, deque()
@@ -109,23 +108,23 @@ class MessageQueue(Generic[T]):
     # --- the reader's side ---
 
     def available(self) -> int:
-        """Return how many messages wait."""
+        """Return the number of messages in the queue."""
         return len(self._items)
 
     def poll(self) -> list[T]:
-        """Return all messages that wait, without waiting for more."""
-        found: list[T] = []
+        """Return all messages in the queue without waiting."""
+        messages: list[T] = []
         items = self._items
         while items:
-            found.append(items.popleft())
+            messages.append(items.popleft())
         self._unmark()
-        return found
+        return messages
 
     def pop(self) -> T:
         """Return the next message.
 
         Raises:
-            IndexError: nothing is there.
+            IndexError: the queue is empty.
         """
         item = self._items.popleft()
         if self._is_marked:
@@ -133,12 +132,12 @@ class MessageQueue(Generic[T]):
         return item
 
     def get(self, timeout: float | None = None) -> T | None:
-        """Return the next message; None when none came within `timeout` seconds.
+        """Return the next message; None if none arrives within `timeout` seconds.
 
         Raises:
-            InvalidSeconds: the timeout is not a time.
+            InvalidSeconds: the timeout is invalid.
             WouldBlock: called on the thread of a running event loop.
-            WouldDeadlock: called in a handler, whose node would stand still.
+            WouldDeadlock: called in a handler, which would block its node.
             EOFError: the queue was closed and is empty.
         """
         timeout = limit(timeout)
@@ -149,12 +148,12 @@ class MessageQueue(Generic[T]):
                 return self.pop()
             except IndexError:
                 pass
-            # Another reader may have been quicker: then this one has waited for nothing.
+            # After a wake-up, another reader may take the message first; then this one retries.
             if not (self._wait_by_future(timeout) if is_simulated else self._sleep(deadline)):
                 return None
 
     def _sleep(self, deadline: float) -> bool:
-        """Let this thread wait until something is there; False when its time is over."""
+        """Block the thread until a message arrives; return False after the deadline."""
         refuse_endless_wait()
         sleeper = _Sleeper()
         if not self._enter(sleeper):
@@ -176,7 +175,7 @@ class MessageQueue(Generic[T]):
         return True
 
     async def aget(self) -> T:
-        """Return the next message when there is one; to be awaited on any event loop.
+        """Return the next message, waiting for it on any event loop.
 
         Raises:
             EOFError: the queue was closed and is empty.
@@ -195,7 +194,7 @@ class MessageQueue(Generic[T]):
                     raise
 
     def fd(self) -> int:
-        """Return a file descriptor that is readable while messages wait, for `select`."""
+        """Return a file descriptor for `select` that is readable while there are messages."""
         with self._lock:
             if self._pipe is None:
                 self._pipe = os.pipe()
@@ -205,7 +204,7 @@ class MessageQueue(Generic[T]):
             return self._pipe[0]
 
     def close(self) -> None:
-        """Wake all readers; the messages that are there can still be read."""
+        """Close the queue and wake all readers; remaining messages can still be read."""
         with self._lock:
             self._closed = True
             waiters, self._waiters = self._waiters, deque()
@@ -216,12 +215,12 @@ class MessageQueue(Generic[T]):
             os.close(end)
 
     def _leave_process(self) -> None:
-        """Refuse to wait in a forked process, where nothing arrives."""
+        """Clear the copy in a forked process, where messages do not arrive."""
         after_fork.drop(*(self._pipe or ()))
         self._items.clear()
 
     def _enter(self, waiter: _Waiter) -> bool:
-        """Let a waiter be woken by what comes next; False if something is there already.
+        """Register a waiter for the next message; return False if one is available.
 
         Raises:
             NodeClosed: this is a copy in a forked process.
@@ -239,12 +238,12 @@ class MessageQueue(Generic[T]):
             return True
 
     def _leave(self, waiter: _Waiter) -> None:
-        """Forget a waiter that gave up."""
+        """Remove a waiter that gave up."""
         with self._lock, suppress(ValueError):
             self._waiters.remove(waiter)
 
     def _mark(self) -> None:
-        """Make the descriptor readable; with the lock held."""
+        """Make the descriptor readable; the caller holds the lock."""
         if self._pipe is not None and self._items and not self._is_marked:
             os.write(self._pipe[1], b"x")
             self._is_marked = True

@@ -1,4 +1,4 @@
-"""What a hub shows: metrics (Broker's under its names, and some of ours), status, pages."""
+"""Metrics and status of a hub, and their pages; Broker's metrics keep Broker's names."""
 
 import logging
 import uuid
@@ -22,23 +22,23 @@ _LOG: Final = logging.getLogger("callboard.broker")
 
 METRICS_PATH: Final = "/metrics"
 
-#: Broker's path.
+#: Path of the status page, as in Broker.
 STATUS_PATH: Final = "/v1/status/json"
 
-#: Message types as Broker's metrics call them.
+#: Names of message types in Broker's metrics.
 _TYPES: Final = {kind: kind.name.lower().replace("_", "-") for kind in PackedType}
 
 _NO_TOPICS: Final = Page(HTTPStatus.NOT_FOUND, PLAIN, "this node has no topics\n")
 
 
 def _by_type(read: Callable[[Hub], dict[str, int]]) -> Callable[[Hub], figures.Samples]:
-    """Return what reads figures by the type of messages."""
+    """Return a reader of figures by message type."""
     return lambda hub: figures.by_label("type", read(hub))
 
 
 def _connected(hub: Hub) -> dict[str, int]:
-    """Return how many peers there are."""
-    foreign = Counter(each.wire for each in hub.overlay.foreign.peers() if each.is_linked)
+    """Return the number of linked peers by wire."""
+    foreign = Counter(peer.wire for peer in hub.overlay.foreign.peers() if peer.is_linked)
     return {"native": len(hub.core.peers()), **foreign}
 
 
@@ -92,24 +92,24 @@ _FIGURES: Final = (
 
 
 def topic_metrics(hub: Hub) -> list[figures.Metric]:
-    """Return the metrics of a hub, and of the stores on it; from any thread."""
-    others = [metric for meter in list(hub.meters) for metric in meter()]
-    return [*figures.metrics_of(_FIGURES, hub, (("endpoint", hub.name),)), *others]
+    """Return the metrics of a hub and its stores; may be called from any thread."""
+    metered = [metric for meter in list(hub.meters) for metric in meter()]
+    return [*figures.metrics_of(_FIGURES, hub, (("endpoint", hub.name),)), *metered]
 
 
 def all_metrics(hub: Hub) -> list[figures.Metric]:
-    """Return the metrics of a hub and those that others told it; each name once."""
-    found: dict[str, figures.Metric] = {}
+    """Return the metrics of a hub and of its other sources, merged by name."""
+    merged: dict[str, figures.Metric] = {}
     imported = [metric for source in tuple(hub.metric_sources) for metric in source()]
     for metric in (*topic_metrics(hub), *imported):
-        known = found.setdefault(metric.name, replace(metric, samples=[]))
-        if known.kind == metric.kind:
-            known.samples.extend(metric.samples)
-    return list(found.values())
+        target = merged.setdefault(metric.name, replace(metric, samples=[]))
+        if target.kind == metric.kind:
+            target.samples.extend(metric.samples)
+    return list(merged.values())
 
 
 def status_of(hub: Hub) -> dict[str, Any]:
-    """Return the status: Broker's keys (`/v1/status/json`), plain values; from any thread.
+    """Return the status with Broker's keys (`/v1/status/json`); from any thread.
 
     | key | meaning |
     |---|---|
@@ -117,10 +117,10 @@ def status_of(hub: Hub) -> dict[str, Any]:
     | `cluster-node` | its name |
     | `time` | now, ISO 8601 in UTC |
     | `peerings` | one entry for each peer |
-    | `native-connections` | how many of these are endpoints of nodes |
-    | `local-subscribers`, `local-publishers` | how many are open |
-    | `published-via-async-msg` | data messages that were published here |
-    | `message-metrics` | by type: messages that wait, and that went through |
+    | `native-connections` | number of peers that are endpoints of nodes |
+    | `local-subscribers`, `local-publishers` | number of open ones |
+    | `published-via-async-msg` | number of data messages published here |
+    | `message-metrics` | by type: numbers of waiting and of processed messages |
     """
     peers = hub.core.peers()
     waiting = {link.peer: link.waiting for link in hub.overlay.links()}
@@ -141,15 +141,15 @@ def status_of(hub: Hub) -> dict[str, Any]:
         + [
             {
                 "id": str(
-                    uuid.UUID(bytes=each.endpoint or foreign_id(each.wire, each.address))
+                    uuid.UUID(bytes=peer.endpoint or foreign_id(peer.wire, peer.address))
                 ),
-                "wire": each.wire,
-                "name": each.name,
-                "address": f"{each.address[0]}:{each.address[1]}",
-                "status": "peered" if each.is_linked else "connecting",
-                "waiting-bytes": each.waiting,
+                "wire": peer.wire,
+                "name": peer.name,
+                "address": f"{peer.address[0]}:{peer.address[1]}",
+                "status": "peered" if peer.is_linked else "connecting",
+                "waiting-bytes": peer.waiting,
             }
-            for each in hub.overlay.foreign.peers()
+            for peer in hub.overlay.foreign.peers()
         ],
         "native-connections": len(peers),
         "local-subscribers": len(hub.subscribers),
@@ -168,13 +168,13 @@ def status_json(hub: Hub) -> str:
 
 
 def status_page(node: Node) -> Page:
-    """Return the status of a node's topics; 404 where it has none, or is closed."""
+    """Return the status of a node's topics; 404 if it does not use topics or is closed."""
     hub = Hub.found(node)
     return _NO_TOPICS if hub is None else Page(HTTPStatus.OK, JSON, status_json(hub))
 
 
 def metrics_page(node: Node) -> Page:
-    """Return the metrics of a node's topics; 404 where it has none, or is closed."""
+    """Return the metrics of a node's topics; 404 if it does not use topics or is closed."""
     hub = Hub.found(node)
     if hub is None:
         return _NO_TOPICS
@@ -186,7 +186,7 @@ def serve_topics(
 ) -> PageServer | None:
     """Serve `/metrics` and `/v1/status/json` of a node's topics.
 
-    A port that cannot be opened is logged: the node does its work without.
+    If the port cannot be opened, that is logged and the node works without these pages.
     """
     pages = {METRICS_PATH: partial(metrics_page, node), STATUS_PATH: partial(status_page, node)}
     try:

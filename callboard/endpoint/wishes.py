@@ -1,4 +1,4 @@
-"""What doors are told to bring in from outside, whenever that changes."""
+"""Notifies doors which topics to subscribe to outside, on every change."""
 
 from collections.abc import Callable
 from dataclasses import field
@@ -10,51 +10,51 @@ from callboard.support.dataclass import dataclass
 #: Seconds in which changes are collected: filters change in bursts.
 WISHES_PAUSE: Final = 0.02
 
-#: Takes the shortest prefixes of what is wanted, sorted.
+#: Called with the shortest prefixes of all wanted topics, sorted.
 WishListener = Callable[[tuple[str, ...]], object]
 
 
 @dataclass(eq=False, slots=True)
 class _Watch:
-    """A door, what it is told by, and what it was told last."""
+    """A door, its listener, and the prefixes that the listener got last."""
 
     bringer: object
-    told: WishListener
+    on_change: WishListener
     last: tuple[str, ...] | None = None
 
 
 @dataclass(eq=False, repr=False)
 class Wishes:
-    """The doors of one hub that follow what is wanted; on the node's thread."""
+    """The doors of a hub that follow the wanted topics; used on the node's thread."""
 
     _core: Core
-    #: Calls a function in a turn of the hub, after so many seconds.
+    #: Schedules a function in a turn of the hub, after so many seconds.
     _later: Callable[[float, Callable[[], object]], Any]
     _watches: list[_Watch] = field(default_factory=list)
     _is_due: bool = False
 
-    def begin(self, bringer: object, told: WishListener) -> None:
-        """Tell a door now, and from here on."""
+    def begin(self, bringer: object, on_change: WishListener) -> None:
+        """Notify a door now and on every change."""
         self._core.tells_wishes = True
-        self._watches.append(_Watch(bringer, told))
-        self._tell()
+        self._watches.append(_Watch(bringer, on_change))
+        self._notify()
 
     def end(self, bringer: object) -> None:
-        """Tell a door nothing any more."""
-        self._watches = [each for each in self._watches if each.bringer is not bringer]
+        """Stop notifying a door."""
+        self._watches = [watch for watch in self._watches if watch.bringer is not bringer]
         self._core.tells_wishes = bool(self._watches)
 
     def changed(self) -> None:
-        """Look soon whether somebody is to be told."""
+        """Schedule a check of all doors."""
         if not self._is_due:
             self._is_due = True
-            self._later(WISHES_PAUSE, self._tell)
+            self._later(WISHES_PAUSE, self._notify)
 
-    def _tell(self) -> None:
-        """Tell the doors whose wishes differ from those they were told last."""
+    def _notify(self) -> None:
+        """Notify the doors whose wanted topics have changed."""
         self._is_due = False
         for watch in list(self._watches):
             wishes = self._core.wishes(watch.bringer)
             if wishes != watch.last:
                 watch.last = wishes
-                watch.told(wishes)
+                watch.on_change(wishes)

@@ -1,8 +1,8 @@
-"""The flow broker: many clients, one handler for each flow, one port.
+"""The flow broker: one address for many clients, with a handler for each flow.
 
-Its actor runs the table of `callboard.flow.protocol.association`. The actor's mailbox is what
-the originals have a thread for: one message at a time, in the order of each sender. Routing ids
-are random numbers of 32 bits, given to each port that wants or answers a flow.
+Its actor runs the table of `callboard.flow.protocol.association`. The actor's mailbox replaces
+the thread of the original implementations: it handles one message at a time, in the order of
+each sender. Every port that opens or answers a flow gets a random 32-bit number as routing id.
 """
 
 import re
@@ -30,10 +30,10 @@ from callboard.node import Node
 #: The name under which a flow broker is registered unless it is given another.
 BROKER_NAME: Final = "flow"
 
-#: Seconds between looks for flows whose handler does not answer.
+#: Seconds between checks for flows whose handler does not answer.
 TICK: Final = 1.0
 
-#: What the other sides are told when a broker is closed.
+#: Reason sent to the peers when a broker is closed.
 CLOSED: Final = "the flow broker is closed"
 
 P = TypeVar("P")
@@ -44,9 +44,9 @@ _ADDRESS: Final = re.compile(
 
 
 class FlowSwitch(Generic[P]):
-    """Carries out what the table of associations decides, whatever its peers' ports are."""
+    """Executes the effects of the association table, for any kind of port."""
 
-    #: Where handlers reach the broker: an actor, or an address.
+    #: How handlers reach the broker: by its actor, or by an address.
     broker: ActorRef[Any] | None = None
     address = ""
 
@@ -57,12 +57,12 @@ class FlowSwitch(Generic[P]):
         draw: Callable[[int], int],
         now: Callable[[], float],
     ) -> None:
-        """Begin without flows.
+        """Start without flows.
 
         Args:
             factory: finds a handler for each BOT.
-            most_credit: BOTs that ask for more are refused.
-            draw: returns so many random bits.
+            most_credit: limit of credit; BOTs that request more are refused.
+            draw: returns a number of so many random bits.
             now: returns the time in seconds.
         """
         self.table = AssociationTable(lambda: f"{draw(128):032x}", most_credit=most_credit)
@@ -73,7 +73,7 @@ class FlowSwitch(Generic[P]):
         self._ports: dict[int, P] = {}
 
     def rid_of(self, peer: P) -> int:
-        """Return the routing id of a peer: at first a random one that is free."""
+        """Return the routing id of a peer; draw an unused one for a new peer."""
         rid = self._rids.get(peer, 0)
         if not rid:
             while not rid or rid in self._ports:
@@ -83,13 +83,13 @@ class FlowSwitch(Generic[P]):
         return rid
 
     def pass_on(self, rid: int, data: bytes) -> None:
-        """Take a message; a peer that has no flow behind it is forgotten."""
+        """Handle a message, then forget the peer if it does not have a flow."""
         self.carry_out(self.table.receive(rid, data, self._now()))
         if rid not in self.table:
             self.forget(rid)
 
     def carry_out(self, effects: list[Effect]) -> None:
-        """Do what the table has decided, in order."""
+        """Execute effects of the table, in order."""
         for effect in effects:
             if isinstance(effect, Send):
                 self.send_to(effect.rid, effect.data)
@@ -102,7 +102,7 @@ class FlowSwitch(Generic[P]):
                 self.forget(effect.rid)
 
     def refuse(self, cid: int, reason: str) -> None:
-        """Tell a client that waits."""
+        """Refuse the flow of a waiting client."""
         self.carry_out(self.table.refuse(cid, reason))
 
     def forget(self, rid: int) -> None:
@@ -112,16 +112,16 @@ class FlowSwitch(Generic[P]):
             del self._rids[peer]
 
     def send_to(self, rid: int, data: bytes) -> None:
-        """Send to a peer; one that takes nothing loses its flow."""
+        """Send to a peer; if its link is full, its flow ends."""
         raise NotImplementedError
 
     def refuse_later(self, cid: int, reason: str) -> None:
-        """Tell a client that waits; from any thread."""
+        """Refuse the flow of a waiting client; may be called from any thread."""
         raise NotImplementedError
 
 
 class FlowBrokerActor(FlowSwitch[ActorRef[Any]], SystemActor):
-    """Runs the table of associations on a node."""
+    """The actor that runs the association table on a node."""
 
     def __init__(self, factory: Factory, most_credit: int) -> None:
         random = self.runtime.random.getrandbits
@@ -129,12 +129,12 @@ class FlowBrokerActor(FlowSwitch[ActorRef[Any]], SystemActor):
         self.broker = self.me
         self._monitors: dict[int, Any] = {}
         self._is_ticking = False
-        #: While a run is handled: what it lets go to each port.
+        #: Output for each port while a run of messages is handled; None otherwise.
         self._outputs: dict[ActorRef[Any], list[bytes]] | None = None
 
     @handler
     def receive(self, data: bytes) -> None:
-        """Pass a message on, or begin a flow; peers that have one are watched."""
+        """Forward a message, or open a flow; monitor peers with a flow."""
         sender = self.sender
         if sender is None:
             self.table.counters.unknown += 1
@@ -149,7 +149,7 @@ class FlowBrokerActor(FlowSwitch[ActorRef[Any]], SystemActor):
 
     @handler
     def receive_run(self, run: tuple[bytes, ...]) -> None:
-        """Pass several messages of one peer on; what goes to one other goes as a run."""
+        """Forward several messages of a peer; send one run to each destination."""
         self._outputs = {}
         try:
             for data in run:
@@ -157,88 +157,88 @@ class FlowBrokerActor(FlowSwitch[ActorRef[Any]], SystemActor):
                     self.receive(data)
         finally:
             outputs, self._outputs = self._outputs, None
-            for ref, sent in outputs.items():
-                self._post(ref, sent[0] if len(sent) == 1 else tuple(sent))
+            for ref, output in outputs.items():
+                self._post(ref, output[0] if len(output) == 1 else tuple(output))
 
     def send_to(self, rid: int, data: bytes) -> None:
-        """Send to a peer, in a run with what else goes there."""
+        """Send to a peer; collect messages for the same port in a run."""
         if self._outputs is None:
             self._post(self._ports[rid], data)
         else:
             self._outputs.setdefault(self._ports[rid], []).append(data)
 
-    def _post(self, ref: ActorRef[Any], sent: bytes | tuple[bytes, ...]) -> None:
-        """Send to a peer; one that takes nothing loses its flow."""
+    def _post(self, ref: ActorRef[Any], output: bytes | tuple[bytes, ...]) -> None:
+        """Send to a peer; if its link is full, its flow ends."""
         try:
-            ref.target.post(sent, self.context)
-        except CallboardError as error:  # its link is full, say: only that flow ends
+            ref.target.post(output, self.context)
+        except CallboardError as error:  # for example a full link: only this flow ends
             self._lose(ref, str(error))
 
     def _lose(self, ref: ActorRef[Any], reason: str) -> None:
-        """End the flow of a peer that is lost."""
+        """End the flow of a lost peer."""
         rid = self._rids.get(ref)
         if rid is not None:
             self.carry_out(self.table.down(rid, reason))
 
     def forget(self, rid: int) -> None:
-        """Free a routing id, and watch its peer no more."""
+        """Free a routing id, and stop monitoring its peer."""
         super().forget(rid)
         monitor = self._monitors.pop(rid, None)
         if monitor is not None:
             monitor.cancel()
 
     def refuse_later(self, cid: int, reason: str) -> None:
-        """Tell a client that waits; from any thread."""
+        """Refuse the flow of a waiting client; may be called from any thread."""
         self.call_soon(self.refuse, cid, reason)
 
     @handler
     def port_down(self, down: Down) -> None:
-        """A client or handler ended, or no path leads to it."""
+        """Handle the end of a client or handler, or the loss of all paths to it."""
         if not self.is_told:
             self._lose(down.ref, down.detail or str(down.reason))
 
     def expire_flows(self) -> None:
-        """Refuse flows that waited too long for their handlers."""
+        """Refuse flows that have waited too long for their handlers."""
         self.carry_out(self.table.expire(self._now()))
         self._is_ticking = self.table.is_waiting
         if self._is_ticking:
             self.after(TICK, CallBack(self.expire_flows))
 
     def close_flows(self) -> None:
-        """End all flows, then this actor."""
+        """End all flows, then stop the actor."""
         self.carry_out(self.table.close(CLOSED))
         self.stop_self(ExitReason.NORMAL)
 
 
 class BrokerView(Closing):
-    """What users see of a flow broker, whatever carries its messages."""
+    """The public interface of a flow broker, for any transport."""
 
     table: AssociationTable
     _ended: threading.Event
 
     @property
     def counters(self) -> FlowCounters:
-        """What happened so far."""
+        """Counters of flows and messages."""
         return self.table.counters
 
     def __len__(self) -> int:
-        """Return the number of flows in its table."""
+        """Return the number of flows."""
         return len(self.table)
 
     def __bool__(self) -> bool:
-        """Be true also without flows."""
+        """Return True, even without flows."""
         return True
 
     def run(self, timeout: float | None = None) -> bool:
-        """Wait until the broker is closed, or for `timeout` seconds: then return False."""
+        """Wait until the broker is closed; return False after `timeout` seconds."""
         return self._ended.wait(limit(timeout))
 
 
 class FlowBroker(BrokerView):
-    """Takes clients at an address and lets a factory find a handler for each.
+    """Accepts clients at an address; a factory finds a handler for each of them.
 
-    `FlowBroker.bind` opens a port; `FlowBroker(node, factory=…)` puts one on an existing node.
-    It works from then on, on its node's thread; `run` only waits for the end.
+    `FlowBroker.bind` opens a port; `FlowBroker(node, factory=…)` uses an existing node. The
+    broker works on the thread of its node; `run` only waits for its end.
     """
 
     def __init__(
@@ -253,10 +253,10 @@ class FlowBroker(BrokerView):
 
         Args:
             node: an existing node.
-            factory: finds a handler for each BOT, and returns promptly; see `callboard.flow.
-                factories` for ready ones.
-            name: for `basp://HOST:PORT/NAME`.
-            most_credit: clients that ask for more are refused.
+            factory: finds a handler for each BOT, without blocking; ready-made ones are in
+                `callboard.flow.factories`.
+            name: the NAME in `basp://HOST:PORT/NAME`.
+            most_credit: limit of credit; clients that request more are refused.
         """
         self.node = node
         self._owns_node = False
@@ -278,31 +278,35 @@ class FlowBroker(BrokerView):
         most_credit: int = CREDIT_LIMIT,
         **options: Any,
     ) -> Self:
-        """Start a flow broker at an address; returns it.
+        """Start a flow broker at an address and return it.
 
         Args:
             address: `basp://HOST:PORT`, or `basp://HOST:PORT/NAME`; port 0 picks a free one.
-                `tcp://HOST:PORT` binds a ZeroMQ socket (extra `zmq`), which nothing guards: a
-                public one needs `insecure`; that broker has no `node` and `ref`.
-            factory: finds a handler for each BOT, and returns promptly.
-            node: listen on this one (not with ZeroMQ); otherwise the broker has one of its own.
-            most_credit: clients that ask for more are refused.
+                `tcp://HOST:PORT` binds a ZeroMQ socket (extra `zmq`), which is unprotected: a
+                public one needs `insecure`. Such a broker lacks `node` and `ref`.
+            factory: finds a handler for each BOT, without blocking.
+            node: the node to listen on (not with ZeroMQ); by default a new one.
+            most_credit: limit of credit; clients that request more are refused.
             options: `secret`, `tls`, `insecure` as for `Node.listen`.
 
         Raises:
-            InvalidAddress: the address has another form.
+            InvalidAddress: the address is malformed.
             PublicAddress: other machines could reach it; see `Node.listen`.
-            OSError: the address is not ours or the port is taken.
+            OSError: the address is not local, or the port is in use.
         """
-        require(callable(factory), "factory= is a function of a BOT", factory)
-        require(isinstance(address, str), "an address is a text, 'basp://HOST:PORT'", address)
+        require(callable(factory), "factory= must be a function of a BOT", factory)
+        require(
+            isinstance(address, str), "an address must be a str, 'basp://HOST:PORT'", address
+        )
         if is_zeromq(address):
             make, insecure = zeromq().ZmqFlowBroker, options.get("insecure", False)
-            made: Self = make(address, factory, most_credit=most_credit, insecure=insecure)
-            return made
+            zmq_broker: Self = make(
+                address, factory, most_credit=most_credit, insecure=insecure
+            )
+            return zmq_broker
         match = _ADDRESS.fullmatch(address)
         if match is None or int(match["port"]) > 65535:
-            msg = f"{address!r} is no address; write basp://HOST:PORT or basp://HOST:PORT/NAME"
+            msg = f"{address!r} is not an address; write basp://HOST:PORT or basp://HOST:PORT/NAME"
             raise InvalidAddress(msg)
         own = Node("flow broker") if node is None else node
         try:
@@ -320,11 +324,11 @@ class FlowBroker(BrokerView):
 
     @property
     def address(self) -> str:
-        """Where clients reach it: `basp://HOST:PORT/NAME`."""
+        """Address for clients: `basp://HOST:PORT/NAME`."""
         return f"{self.node.address}/{self._name}"
 
     def close(self) -> None:
-        """End all flows with EOT, the broker, and its node if it has its own. Idempotent."""
+        """End all flows with EOT, then close the broker and a node of its own. Idempotent."""
         if not self._ended.is_set():
             self._actor.call_soon(self._actor.close_flows)
         if self._owns_node:

@@ -2,16 +2,16 @@
 
 CallboardError
 └── FlowError
-    ├── MalformedMessage          no ZIO message, or none of flows                  (ValueError)
+    ├── MalformedMessage          not a ZIO message, or not one of flows         (ValueError)
     ├── LocalFlowError            this side broke a rule of the protocol         (RuntimeError)
-    ├── RemoteFlowError           the other side did; the flow is over
-    ├── FlowRefused               no handler takes the flow; the reason is the text
-    ├── FlowEnded                 EOT: nothing more comes or may be sent         (EOFError)
+    ├── RemoteFlowError           the other side broke one; the flow has ended
+    ├── FlowRefused               the flow was not accepted; the text is the reason
+    ├── FlowEnded                 EOT: the flow has ended                        (EOFError)
     ├── FlowAborted               the other side ended with a reason, or was lost
-    ├── FlowTimeout               nothing came in the time that was given        (TimeoutError)
+    ├── FlowTimeout               the other side did not respond in time         (TimeoutError)
     ├── FactoryDeadlock           a factory waits for its own broker             (WouldDeadlock)
-    ├── InvalidRule               a rule cannot be read, or names a path outside (ValueError)
-    └── RecordError               a file of records is damaged or not writable   (OSError)
+    ├── InvalidRule               a rule is malformed, or names a path outside   (ValueError)
+    └── RecordError               a record file is damaged or not writable       (OSError)
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class MalformedMessage(FlowError, ValueError):
 
 
 class LocalFlowError(FlowError, RuntimeError):
-    """This side may not do that in the state that its flow is in; nothing was sent."""
+    """The call is not allowed in the present state of the flow; nothing was sent."""
 
 
 class RemoteFlowError(FlowError):
@@ -37,14 +37,14 @@ class RemoteFlowError(FlowError):
 
 
 class FlowRefused(FlowError):
-    """The flow broker, its factory or the handler does not take the flow.
+    """The flow broker, its factory or the handler did not accept the flow.
 
-    A factory raises it to say why; a client gets it with that text.
+    A factory raises it with the reason; the client's error has the same text.
     """
 
 
 class FlowEnded(FlowError, EOFError):
-    """The flow has ended with EOT; `attributes` is what the EOT carried."""
+    """The flow has ended with EOT; `attributes` holds its attributes."""
 
     def __init__(self, message: str, attributes: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -56,16 +56,16 @@ class FlowAborted(FlowError):
 
 
 class FlowTimeout(FlowError, TimeoutError):
-    """The other side did not pay, send or answer in time."""
+    """The other side did not grant credit, send or answer in time."""
 
 
 class FactoryDeadlock(FlowError, WouldDeadlock):
-    """A factory may not open or answer flows: its broker could not serve them meanwhile."""
+    """A factory must not open or answer flows, because its broker waits for it."""
 
 
 class InvalidRule(FlowError, ValueError):
-    """A rule cannot be read, or would name a file outside of its folder."""
+    """A rule is malformed, or would name a file outside of its folder."""
 
 
 class RecordError(FlowError, OSError):
-    """A file of records cannot be read or written."""
+    """A record file cannot be read or written."""

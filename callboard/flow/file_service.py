@@ -1,8 +1,8 @@
-"""One owner of files for many handlers.
+"""The single owner of record files that many handlers use.
 
-Handlers run beside each other; the service's mailbox puts their writes in order, so records are
-whole and those of one handler stay in its order. It has a thread of its own, on which it may
-block for the disk.
+Handlers run concurrently. The mailbox of the service serializes their writes, so that records
+are complete and those of one handler keep their order. The service has its own thread, which
+may block on the disk.
 """
 
 from collections import OrderedDict
@@ -16,19 +16,19 @@ from callboard.flow.protocol.rules import path_inside
 from callboard.flow.record_file import Hdf5File, RecordFile
 from callboard.kernel.actors import Actor, frozen_message, handler
 
-#: Files that are kept open; beyond that the one used longest ago is closed.
+#: Limit of open files; above it the least recently used one is closed.
 OPEN_LIMIT: Final = 64
 
-#: The formats of files.
+#: File formats.
 RecordFormat = RecordFile | Hdf5File
 
-#: Records of one answer at most.
+#: Maximum number of records in one reply.
 BATCH: Final = 64
 
 
 @frozen_message("callboard.flow.Append")
 class Append:
-    """To a file service: append encoded messages; answered by how many the file has."""
+    """Asks a file service to append encoded messages; the reply is the file's record count."""
 
     name: str
     messages: tuple[bytes, ...]
@@ -36,7 +36,7 @@ class Append:
 
 @frozen_message("callboard.flow.Fetch")
 class FetchRecords:
-    """To a file service: read from an offset on, 0 at first; answered by `Fetched`."""
+    """Asks a file service for records from an offset on (first 0); the reply is `Fetched`."""
 
     name: str
     offset: int = 0
@@ -44,7 +44,7 @@ class FetchRecords:
 
 @frozen_message("callboard.flow.Fetched")
 class Fetched:
-    """Encoded messages, none at the end, and the offset behind them."""
+    """Encoded messages, none at the end of the file, and the offset after them."""
 
     messages: tuple[bytes, ...]
     offset: int
@@ -54,7 +54,7 @@ def open_format(name: str) -> type[RecordFormat]:
     """Return the class of a file format: `records` or `hdf5`.
 
     Raises:
-        RecordError: it is not known, or h5py is not installed.
+        RecordError: the name is unknown, or h5py is not installed.
     """
     if name == "records":
         return RecordFile
@@ -63,21 +63,21 @@ def open_format(name: str) -> type[RecordFormat]:
             msg = "the format hdf5 needs h5py; pip install 'callboard[hdf5]'"
             raise RecordError(msg)
         return Hdf5File
-    msg = f"format {name!r} is not known; choose records or hdf5"
+    msg = f"unknown format {name!r}; choose records or hdf5"
     raise RecordError(msg)
 
 
 class FileService(Actor):
-    """Owns the files of one folder: no other writer may use them."""
+    """Owns the files of a folder; they must not have other writers."""
 
     detached = True
     remote_methods = frozenset()
 
     def __init__(self, root: str, file_format: str = "records") -> None:
-        """Own a folder.
+        """Use a folder.
 
         Args:
-            root: the folder; names in messages are relative to it and stay inside.
+            root: the folder; names in messages are relative to it and must stay inside.
             file_format: `records`, or `hdf5` (extra `hdf5`).
         """
         self._root = Path(root)
@@ -86,7 +86,7 @@ class FileService(Actor):
 
     @handler
     def append(self, order: Append) -> int | None:
-        """Append to a file, which is made if it is not there."""
+        """Append to a file; create it if it does not exist."""
         try:
             messages = [Message.decode(data) for data in order.messages]
             return self._file(order.name, is_new_allowed=True).append(messages)
@@ -103,10 +103,10 @@ class FileService(Actor):
         except (OSError, InvalidRule) as error:
             self._refuse(order.name, error)
             return None
-        return Fetched(tuple(each.encode() for each in messages), offset)
+        return Fetched(tuple(message.encode() for message in messages), offset)
 
     def _file(self, name: str, *, is_new_allowed: bool) -> RecordFormat:
-        """Return an open file by its name; the one used longest ago is closed."""
+        """Open a file by its name; close the least recently used one if there are too many."""
         path = path_inside(name, self._root)
         if (file := self._files.get(path)) is None:
             if not is_new_allowed and not path.is_file():
@@ -119,6 +119,6 @@ class FileService(Actor):
         return file
 
     def _refuse(self, name: str, error: Exception) -> None:
-        """Let the ask fail; the service and everybody's files live on."""
+        """Fail the ask without ending the service, which all handlers share."""
         text = getattr(error, "strerror", None) or str(error)
         self.promise().set_exception(RecordError(f"file {name[:100]!r}: {text}"))

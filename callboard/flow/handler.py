@@ -1,4 +1,4 @@
-"""Handlers of flows: actors that talk with one client each, or with many at once."""
+"""Handlers of flows: actors that serve one client each, or many at once."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -14,32 +14,31 @@ from callboard.support.text import said
 
 
 class FlowHandler(Actor):
-    """An actor that serves flows: write `serve`.
+    """An actor that serves flows; subclasses define `serve`.
 
-    It is an ordinary actor: it can publish, be monitored, be supervised, and run on another
-    node. An exception in `serve` ends it, all its flows with it (their clients get EOT with a
-    reason), and its supervisor decides what follows; errors of the flow itself end that flow
-    only.
+    It is an ordinary actor: it can publish, be monitored and supervised, and run on another
+    node. An exception in `serve` ends the actor and all its flows, whose clients get EOT with a
+    reason; its supervisor decides about a restart. A `FlowError` ends only the flow concerned.
     """
 
-    #: The most credit that it grants; None grants what the client asks for.
+    #: Limit of the credit of a flow; None grants what the client requests.
     credit: ClassVar[int | None] = None
-    #: Seconds that waits of its flows may take; None for no limit.
+    #: Seconds that its flows wait for the client; None for no limit.
     flow_timeout: ClassVar[float | None] = DEFAULT_TIMEOUT
 
     async def serve(self, flow: Flow, bot: Bot) -> None:
-        """Give or take the DATs of one flow; EOT is sent, or echoed, when it returns."""
+        """Send or receive the DATs of one flow; EOT is sent or echoed when this returns."""
         msg = (
-            f"{type(self).__name__} serves no flows: define async def serve(self, flow, bot), "
-            "which gives with flow.aput(…) or takes with async for"
+            f"{type(self).__name__} cannot serve flows: define async def serve(self, flow,"
+            " bot), which sends with flow.aput(…) or receives with async for"
         )
         raise NotImplementedError(msg)
 
     def opening(self, bot: Bot) -> Mapping[str, Any]:
-        """Return what the client is told in the BOT: by default its own attributes.
+        """Return the attributes of the answer to a BOT; by default the BOT's own.
 
         Raises:
-            FlowRefused: the client gets EOT with this text as the reason.
+            FlowRefused: refuse the flow; the client gets EOT with this text as the reason.
         """
         return bot.attributes
 
@@ -55,14 +54,16 @@ class FlowHandler(Actor):
                 self.stop_self()
 
     async def _open(self, order: Serve, bot: Bot) -> Flow | None:
-        """Answer the BOT; None when the flow did not come about."""
+        """Answer the BOT; return None if the flow was refused or the client gave up."""
         own = {"cid": bot.cid, "cid_key": bot.object.get("cid_key")}
         try:
-            about, reason = self.opening(bot), ""
+            attributes, reason = self.opening(bot), ""
         except FlowRefused as error:
-            about, reason = {}, said(error, REASON_LIMIT)
+            attributes, reason = {}, said(error, REASON_LIMIT)
         credit = bot.credit if self.credit is None else min(bot.credit, self.credit)
-        flow = Flow(FlowMachine(bot.direction, credit, {**about, **own}), self.flow_timeout)
+        flow = Flow(
+            FlowMachine(bot.direction, credit, {**attributes, **own}), self.flow_timeout
+        )
         address = order.address if order.broker is None else order.broker
         flow.use(FlowAddress(address, self.node).link(flow))
         if reason:
@@ -76,7 +77,7 @@ class FlowHandler(Actor):
         return flow
 
     async def _serve(self, flow: Flow, bot: Bot) -> None:
-        """Serve an open flow; its own errors end only itself."""
+        """Serve an open flow; a `FlowError` ends only this flow."""
         try:
             async with flow:
                 await self.serve(flow, bot)
@@ -84,4 +85,4 @@ class FlowHandler(Actor):
             self.flow_failed(bot, error)
 
     def flow_failed(self, bot: Bot, error: FlowError) -> None:
-        """Take note of a flow that did not end well; by default nothing is done."""
+        """Called with the error of a failed flow; does nothing by default."""

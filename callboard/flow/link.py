@@ -1,4 +1,4 @@
-"""The link of a flow with its broker, over actors on any nodes."""
+"""The link between a flow and its broker, over actors on any nodes."""
 
 from collections import deque
 from dataclasses import KW_ONLY, InitVar, dataclass
@@ -12,41 +12,41 @@ from callboard.kernel.reply import Future
 from callboard.node import Node
 from callboard.support import reentry
 
-#: The name of the node that a flow makes for itself.
+#: Name of a node that is created for one flow.
 NAME: Final = "callboard flow"
 
 
 class FlowTaker(Protocol):
-    """Who takes what arrives: a flow. Called on the link's thread, must be quick."""
+    """The receiver of a link, which is a flow. Called on the link's thread; must not block."""
 
     def received(self, data: bytes) -> None:
-        """Take one message."""
+        """Handle a message."""
 
     def lost(self, error: Exception) -> None:
-        """Nothing will come any more."""
+        """Handle the loss of the link."""
 
 
 class FlowLink(Protocol):
-    """A way to a flow broker and back."""
+    """A bidirectional link to a flow broker."""
 
     def send(self, data: bytes) -> None:
-        """Send a message; from any thread, never blocks."""
+        """Send a message; may be called from any thread, and does not block."""
 
     def now(self) -> float:
         """Return monotonic time in seconds."""
 
     def set_deadline(self, future: Future[Any], seconds: float) -> None:
-        """Let a future fail with `AskTimeout` unless it is done by then."""
+        """Fail a future with `AskTimeout` after so many seconds, unless it is done."""
 
     def close(self) -> None:
-        """End the link; what was sent goes out before."""
+        """Close the link after all sent messages have gone out."""
 
     async def aclose(self) -> None:
         """Awaitable twin of `close`."""
 
 
 class FlowPort(SystemActor):
-    """The routing id of one side of one flow: what its broker sends arrives here."""
+    """The endpoint of one side of a flow, which receives the messages of its broker."""
 
     def __init__(self, broker: ActorRef[Any], taker: FlowTaker) -> None:
         self._broker = broker
@@ -55,20 +55,20 @@ class FlowPort(SystemActor):
 
     @handler
     def receive(self, data: bytes) -> None:
-        """Take a message of the broker; others have nothing to say here."""
+        """Receive a message of the broker; ignore other senders."""
         if self.sender == self._broker:
             self._taker.received(data)
 
     @handler
     def receive_run(self, run: tuple[bytes, ...]) -> None:
-        """Take several messages of the broker."""
+        """Receive several messages of the broker; ignore other senders."""
         if self.sender == self._broker:
             for data in run:
                 self._taker.received(data)
 
     @handler
     def broker_down(self, down: Down) -> None:
-        """The broker ended, or no path leads to it."""
+        """Handle the end of the broker, or the loss of all paths to it."""
         if self.is_told:
             return
         text = down.detail or str(down.reason)
@@ -79,13 +79,13 @@ class FlowPort(SystemActor):
 class ActorLink:
     """A link over BASP, or inside one node.
 
-    Its port, opened in a handler, is a child of the handler's actor, and ends with it.
+    A port that is opened in a handler is a child of the handler's actor, and ends with it.
 
     Attributes:
-        node: where the port lives.
-        broker: the flow broker's actor.
-        taker: takes what arrives.
-        owns_node: close the node at the end.
+        node: the node of the port.
+        broker: actor of the flow broker.
+        taker: receiver of messages.
+        owns_node: whether `close` also closes the node.
     """
 
     node: Node
@@ -109,14 +109,15 @@ class ActorLink:
     def send(self, data: bytes) -> None:
         """Send a message, with the port as its sender.
 
-        What handlers send in one turn goes as one run: each run costs as much as a message.
-        What is sent inside another call of the link waits for that turn, too.
+        Messages that handlers send in one turn are sent as one run, which costs no more than a
+        single message. A message that is sent inside another call of the link waits for such a
+        turn, too.
         """
         is_later = self._waiting or self.node.context.is_runner_thread()
         if is_later or not reentry.take(self._lock):
             self._send_later(data)
             return
-        try:  # a run that is on its way is not overtaken
+        try:  # keeps the order: a later message must not overtake a run
             if self._waiting:
                 self._send_later(data)
             else:
@@ -125,22 +126,20 @@ class ActorLink:
             self._lock.release()
 
     def _send_later(self, data: bytes) -> None:
-        """Let a message wait for the node's thread."""
+        """Queue a message for the node's thread."""
         self._waiting.append(data)
-        if not self._is_posted:  # looked at behind the append: `flush` does it before it takes
+        if not self._is_posted:  # checked after the append: `flush` resets it before it takes
             self._post_flush()
 
     def _post_flush(self) -> None:
-        """Let the port send what waits."""
+        """Schedule a flush on the port."""
         self._is_posted = True
         self._sender.post(CallBack(self.flush), None)
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send the queued messages."""
         self._is_posted = False
-        if not reentry.take(
-            self._lock
-        ):  # it is held by a thread that has been interrupted, or this one
+        if not reentry.take(self._lock):  # held by this thread, or by one that is interrupted
             if self._waiting:
                 self._post_flush()
             return
@@ -158,11 +157,11 @@ class ActorLink:
         return self.node.context.now()
 
     def set_deadline(self, future: Future[Any], seconds: float) -> None:
-        """Let a future fail unless it is done by then."""
+        """Fail a future after so many seconds, unless it is done."""
         self.node.context.set_deadline(future, seconds)
 
     def close(self) -> None:
-        """Stop the port, and the node if it was made for this flow."""
+        """Stop the port, and the node if it was created for this flow."""
         self.flush()
         self.port.stop()
         if self.owns_node:

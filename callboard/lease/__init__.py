@@ -1,6 +1,6 @@
-"""Leases: who may do what, for how long, decided by a register with compare-and-set.
+"""Leases: rights that a process holds for a limited time, decided by compare-and-set.
 
-`register.py` is what a register does, `sqlite.py` and `postgresql.py` are registers in
-databases, `errors.py` is what can go wrong with them and with states. The folder `machine` says
-when a lease is valid and when it may be killed, `driver.py` holds one on a thread.
+`register.py` defines the register, `sqlite.py`, `postgresql.py` and `etcd.py` implement it, and
+`errors.py` has the errors of registers and states. The state machine in `machine` decides when
+a lease is valid and when it may be killed; `driver.py` runs it on a thread.
 """

@@ -1,7 +1,7 @@
-"""Raises and watches leases on a thread of its own, so that a busy node does not lose its own.
+"""Renews and watches leases on a dedicated thread, so that a busy node does not lose its own.
 
-What holds the interpreter for a whole TTL (a C extension that keeps the GIL) stops this thread
-as well: that is a pause like SIGSTOP, and `LeaseLost` names what ran meanwhile.
+A C extension that keeps the GIL for a whole TTL stops this thread as well. Like SIGSTOP, that
+loses the lease; `LeaseLost` then names the handler that was running.
 """
 
 import heapq
@@ -27,42 +27,43 @@ from callboard.lease.machine.lease_machine import (
 from callboard.lease.register import Leases
 from callboard.support import after_fork
 
-#: What the driver tells its node.
+#: Events that the driver reports to its node.
 LeaseNews = LeaseHeld | LeaseLost | LeaseKilled | HolderGone
 
-#: Goes on while the machine sleeps: a lease that slept is over.
+#: A clock that runs while the machine is suspended: the lease expires during that time.
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
-#: Seconds behind the moment at which another may be killed, for clocks that count in steps.
-_BEHIND: Final = 0.002
+#: Seconds to wait beyond the time at which a silent lease may be killed: a coarse clock could
+#: otherwise wake the driver just too early.
+_CLOCK_STEP: Final = 0.002
 
 
 def boot_time() -> float:
-    """Return the seconds since the machine started, its sleep included."""
+    """Return the seconds since the machine started, including time in suspension."""
     return time.clock_gettime(_CLOCK)
 
 
 class LeasePlace(Protocol):
-    """Where a driver runs: one thing after the other, beside what its node does."""
+    """The executor of a driver, which runs its callbacks one at a time."""
 
     def now(self) -> float:
-        """Return seconds that go on while the machine sleeps."""
+        """Return seconds of a clock that runs while the machine is suspended."""
 
     def submit(self, done: Callable[[Any], object], method: Any, /, *args: Any) -> None:
-        """Call a method of the register; `done` gets its answer or error, in the place."""
+        """Call a method of the register, then `done` with its result or error."""
 
     def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> object:
-        """Call back in the place after a time."""
+        """Schedule a callback after a delay."""
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
-        """Call back in the place soon; from any thread."""
+        """Schedule a callback; may be called from any thread."""
 
     def close(self) -> None:
-        """Do what was posted, and nothing more; from any thread, blocks."""
+        """Run the posted callbacks and stop; may be called from any thread, and blocks."""
 
 
 class LeaseThread:
-    """A place with a thread and a connection to the register of its own."""
+    """A place with its own thread and its own connection to the register."""
 
     def __init__(
         self, leases: Leases, name: str, clock: Callable[[], float] = boot_time
@@ -71,8 +72,8 @@ class LeaseThread:
 
         Args:
             leases: the register; closed with the place.
-            name: for the thread's name.
-            clock: seconds that go on while the machine sleeps.
+            name: part of the thread's name.
+            clock: returns seconds, including time in suspension.
         """
         self._leases, self.now = leases, clock
         self._posted: list[Callable[[], object]] = []
@@ -87,27 +88,27 @@ class LeaseThread:
         self._thread.start()
 
     def submit(self, done: Callable[[Any], object], method: Any, /, *args: Any) -> None:
-        """Call a method of the register; on the thread."""
+        """Call a method of the register; must be called on the thread."""
         try:
             answer = getattr(self._leases, method.__name__)(*args)
-        except Exception as error:  # noqa: BLE001 - the driver's
+        except Exception as error:  # noqa: BLE001 - passed to the driver
             answer = error
         done(answer)
 
     def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> None:
-        """Call back after a time; on the thread."""
-        at = self.now() + seconds
-        timer = at, next(self._numbers), partial(callback, *args)
+        """Schedule a callback after a delay; must be called on the thread."""
+        due = self.now() + seconds
+        timer = due, next(self._numbers), partial(callback, *args)
         heapq.heappush(self._timers, timer)
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
-        """Call back on the thread soon."""
+        """Schedule a callback on the thread."""
         with self._changed:
             self._posted.append(partial(callback, *args))
             self._changed.notify()
 
     def close(self) -> None:
-        """Do what was posted, end the thread, and close the register."""
+        """Run the posted callbacks, stop the thread, and close the register."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -115,7 +116,7 @@ class LeaseThread:
         self._leases.close()
 
     def _run(self) -> None:
-        """Do what is posted or due, until closed."""
+        """Run posted callbacks and due timers until closed."""
         while True:
             with self._changed:
                 wait = self._timers[0][0] - self.now() if self._timers else None
@@ -132,19 +133,19 @@ class LeaseThread:
 
 
 class LeaseLoop:
-    """A place on a node's own thread, for a register that does not block: a simulated one."""
+    """A place on a node's own thread, for a register that does not block, as in simulations."""
 
     def __init__(self, calls: Any, runtime: Any) -> None:
-        """Run where a node runs, and call with `calls.submit`."""
+        """Run on a node's runtime; `calls.submit` calls the register."""
         self.submit, self.call_later = calls.submit, runtime.call_later
         self.post, self.now = runtime.post, runtime.now
 
     def close(self) -> None:
-        """Do nothing: the node ends its timers."""
+        """Do nothing: the node stops its timers."""
 
 
 class LeaseDriver:
-    """Holds the lease of one life, and watches those of others, from `start` to `close`."""
+    """Holds the lease of one life and watches other lives, from `start` to `close`."""
 
     def __init__(
         self,
@@ -154,43 +155,44 @@ class LeaseDriver:
         *,
         running: Callable[[], str] = str,
     ) -> None:
-        """Make the driver of a life.
+        """Create the driver of a life.
 
         Args:
-            place: where it runs; closed with the driver.
-            machine: the life's.
-            tell: called in the place with `LeaseHeld`, `HolderGone`, `LeaseLost` when the lease
-                was not raised in time, and `LeaseKilled` when its term is over for good.
-            running: returns which handler runs now, for the text of `LeaseLost`.
+            place: executor of the driver; closed with it.
+            machine: state machine of the life.
+            tell: called in the place with `LeaseHeld`, `HolderGone`, `LeaseLost` if the lease
+                was not renewed in time, and `LeaseKilled` if its term has ended for good.
+            running: returns the name of the running handler, for the text of `LeaseLost`.
         """
         self._place, self._machine, self._tell = place, machine, tell
         self._running = running
         self._is_closed = False
-        #: When the next raise is due, and what tells the present timer from earlier ones.
+        #: Time of the next renewal, and the number of the current timer: earlier ones are void.
         self._due = float("-inf")
         self._timer = 0
-        #: When counters of others were last seen to rise; replaced, never changed.
+        #: Times at which the counters of other lives rose last. The mapping is replaced, never
+        #: modified, because other threads read it.
         self._risen: Mapping[str, float] = {}
 
     def start(self) -> None:
-        """Begin to raise the lease; `LeaseHeld` tells when it is valid."""
+        """Start to acquire and renew the lease; `LeaseHeld` reports that it is valid."""
         self._place.post(self._wake, self._timer)
 
     def is_valid(self) -> bool:
-        """Return whether the own lease is valid now; from any thread, reads the clock."""
+        """Return whether the own lease is valid now; may be called from any thread."""
         return self._machine.is_valid(self._place.now())
 
     def risen(self) -> set[str]:
-        """Return whose counters were seen to rise within a TTL; from any thread."""
+        """Return the writers whose counter rose within the last TTL; from any thread."""
         since = self._place.now() - self._machine.ttl
         return {writer for writer, rose_at in self._risen.items() if rose_at >= since}
 
     def watch(self, writers: set[str]) -> None:
-        """Watch these lives from now on, and no others; from any thread."""
+        """Watch exactly these lives from now on; may be called from any thread."""
         self._place.post(self._watch, writers)
 
     def begin_anew(self) -> None:
-        """Begin another term after `LeaseKilled`; from any thread."""
+        """Start another term after `LeaseKilled`; may be called from any thread."""
         self._place.post(self._begin_anew)
 
     def close(self) -> None:
@@ -216,7 +218,7 @@ class LeaseDriver:
             self._carry_out(self._machine.release())
 
     def _wake(self, timer: int) -> None:
-        """Raise the lease when that is due, and look at others when one may be killed."""
+        """Renew the lease if that is due, else check whether another life may be killed."""
         if timer != self._timer or self._is_closed:
             return
         machine, now = self._machine, self._place.now()
@@ -230,14 +232,14 @@ class LeaseDriver:
         self._plan()
 
     def _plan(self) -> None:
-        """Plan to wake when something is due."""
+        """Schedule the next wake-up."""
         self._timer += 1
         now = self._place.now()
-        at = min(self._due, self._machine.silent_at(now) + _BEHIND)
-        self._place.call_later(max(0.0, at - now), self._wake, self._timer)
+        due = min(self._due, self._machine.silent_at(now) + _CLOCK_STEP)
+        self._place.call_later(max(0.0, due - now), self._wake, self._timer)
 
     def _carry_out(self, effects: list[Effect]) -> None:
-        """Carry out effects in order."""
+        """Execute effects in order."""
         for effect in effects:
             match effect:
                 case ReadLease(name):
@@ -247,30 +249,30 @@ class LeaseDriver:
                     done = partial(self._write_done, name, self._place.now())
                     self._place.submit(done, Leases.write, name, value, expected)
                 case LeaseExpired(late):
-                    self._tell_lost(late)
+                    self._report_lost(late)
                 case _:
                     self._tell(effect)
 
-    def _tell_lost(self, late: float) -> None:
-        """Tell that the lease was not raised in time."""
+    def _report_lost(self, late: float) -> None:
+        """Report that the lease was not renewed in time."""
         handler = self._running()
-        during = f"; {handler} ran meanwhile" if handler else ""
+        during = f"; {handler} was running" if handler else ""
         message = (
-            f"the lease {self._machine.name} was over {late:.3f} s ago, before it could be"
-            f" raised{during}: the process or its database was stopped or busy for longer than"
+            f"the lease {self._machine.name} expired {late:.3f} s ago, before it could be"
+            f" renewed{during}: the process or its database was stopped or busy for longer than"
             " the TTL"
         )
         self._tell(LeaseLost(message, handler))
 
     def _read_done(self, name: str, sent_at: float, answer: Any) -> None:
-        """Take the answer to a read."""
-        found = None if isinstance(answer, BaseException) else answer
-        effects = self._machine.read_done(name, sent_at, self._place.now(), found)
+        """Handle the result of a read."""
+        versioned = None if isinstance(answer, BaseException) else answer
+        effects = self._machine.read_done(name, sent_at, self._place.now(), versioned)
         self._risen = self._machine.risen()
         self._carry_out(effects)
 
     def _write_done(self, name: str, sent_at: float, answer: Any) -> None:
-        """Take the answer to a write."""
+        """Handle the result of a write."""
         is_written = None if isinstance(answer, BaseException) else answer
         now = self._place.now()
         self._carry_out(self._machine.write_done(name, sent_at, now, is_written=is_written))

@@ -1,45 +1,46 @@
-"""What can go wrong with databases of leases and of entities' states.
+"""Errors of the databases of leases and of entities' states.
 
 ::
 
     CallboardError
     └── StorageError
-        ├── StateUnavailable      the database is away, nothing happened (ConnectionError)
-        │   ├── StateBusy         another process holds the lock for writing
-        │   └── StateFull         no room is left
-        ├── OutcomeUnknown        perhaps it happened, and the database cannot be asked
-        ├── StateCorrupt          what is stored cannot be right
-        ├── ValueRefused          the database takes no such value       (ValueError)
-        ├── StateVersion          a newer callboard, or a newer program, wrote it
-        ├── WrongState            another state than the one that was meant
-        ├── DatabaseReplaced      another server, or one that lost what it had acknowledged
+        ├── StateUnavailable      the database cannot be reached, nothing was changed
+        │   │                     (ConnectionError)
+        │   ├── StateBusy         another process holds the write lock
+        │   └── StateFull         the disk is full
+        ├── OutcomeUnknown        the reply was lost: the change may have been made or not
+        ├── StateCorrupt          the stored data is invalid
+        ├── ValueRefused          the database cannot store the value    (ValueError)
+        ├── StateVersion          a newer callboard, or a newer program, wrote the data
+        ├── WrongState            the state differs from that of the cluster
+        ├── DatabaseReplaced      another server, or one that lost acknowledged commits
         │   └── StateReplaced     a file of the database was removed or replaced
-        ├── UnsafeDatabase        it could lose or mix up what it acknowledges  (ValueError)
+        ├── UnsafeDatabase        the database could lose acknowledged commits  (ValueError)
         ├── Fenced                another owner has the slot
-        └── LeaseLost             this process did not raise its lease in time
+        └── LeaseLost             this process did not renew its lease in time
 """
 
 from callboard.kernel.errors import CallboardError
 
 
 class StorageError(CallboardError):
-    """Root of what databases of leases and states raise."""
+    """Root of the errors of databases of leases and states."""
 
 
 class StateUnavailable(StorageError, ConnectionError):
-    """The database could not be reached, or refused; nothing happened: repeat it."""
+    """The database could not be reached, or refused; nothing was changed, so retry."""
 
 
 class StateBusy(StateUnavailable):
-    """Another process holds the database's lock for writing; the text names it if it can."""
+    """Another process holds the write lock of the database; the text names it if possible."""
 
 
 class StateFull(StateUnavailable):
-    """The disk of the database is full; nothing that was acknowledged is lost."""
+    """The disk of the database is full; acknowledged commits are safe."""
 
 
 class OutcomeUnknown(StorageError):
-    """The answer was lost and the database cannot be asked: perhaps it happened."""
+    """The reply of the database was lost: the change may have been made or not."""
 
 
 class StateCorrupt(StorageError):
@@ -47,18 +48,18 @@ class StateCorrupt(StorageError):
 
 
 class ValueRefused(StorageError, ValueError):
-    """The database takes no such value, such as a text with NUL; it was not written."""
+    """The database cannot store the value, such as a text with NUL; nothing was written."""
 
 
 class StateVersion(StorageError):
     """A newer callboard wrote the tables, or a newer program the events and values."""
 
-    #: The name of the message type that this program lacks, if that is why.
+    #: Name of the message type that this program lacks, if that is the cause.
     missing: str = ""
 
 
 class WrongState(StorageError):
-    """The state is another one than that which the others of the cluster use."""
+    """The state is not the one that the other members of the cluster use."""
 
 
 class DatabaseReplaced(StorageError):
@@ -68,20 +69,20 @@ class DatabaseReplaced(StorageError):
 class StateReplaced(DatabaseReplaced):
     """A file of the database was removed or replaced under this process.
 
-    It does not use the database any more: start the node again.
+    The process no longer uses the database: start the node again.
     """
 
 
 class UnsafeDatabase(StorageError, ValueError):
-    """With its settings or its place the database could lose acknowledged commits."""
+    """The database could lose acknowledged commits, due to its settings or its location."""
 
 
 class Fenced(StorageError):
-    """Another owner claimed the slot: writes of this one are left out."""
+    """Another owner claimed the slot: writes of this owner are refused."""
 
 
 class LeaseLost(StorageError):
-    """This process did not renew its lease in time; `handler` names what ran meanwhile."""
+    """This process did not renew its lease in time; `handler` names the running handler."""
 
     def __init__(self, message: str, handler: str = "") -> None:
         super().__init__(message)

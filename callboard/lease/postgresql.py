@@ -1,9 +1,9 @@
-"""PostgreSQL through psycopg: connections that end in time, errors as ours, and leases.
+"""PostgreSQL through psycopg: connections with timeouts, error mapping, and leases.
 
-Everything holds for one transaction only (`set_config(…, true)`), so a pooler such as pgbouncer
-may stand between; statements are prepared only where none does. Every wait has an end:
-PostgreSQL's own defaults have none, and a client that was stopped inside a transaction would
-hold its locks for ever.
+All settings are local to a transaction (`set_config(…, true)`), so that a pooler such as
+pgbouncer may be used; statements are prepared only without one. Every wait has a limit.
+PostgreSQL sets none by default, and a client that was stopped inside a transaction would hold
+its locks forever.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,10 +31,10 @@ from callboard.support.redaction import redacted_error
 
 T = TypeVar("T")
 
-#: Milliseconds that the server waits: for a statement, a lock, a client inside a transaction.
+#: Milliseconds that the server waits for a statement, a lock, or a client in a transaction.
 SERVER_WAITS_MS: Final = 1000
 
-#: Run first in every transaction; what it sets ends with the transaction.
+#: First statement of every transaction; the settings end with the transaction.
 LIMITS: Final = (
     f"SELECT set_config('lock_timeout', '{SERVER_WAITS_MS}', true),"
     f" set_config('statement_timeout', '{SERVER_WAITS_MS}', true),"
@@ -42,9 +42,9 @@ LIMITS: Final = (
     " set_config('client_connection_check_interval', '500', true)"
 )
 
-#: Ends connections of ours that are inside a transaction for longer than any may be, while the
-#: server waits for their client. One that was stopped between two statements of a pipeline does
-#: not count as idle, so that no limit of the server's ends it before PostgreSQL 17.
+#: Terminates our connections that have been in a transaction for too long while the server
+#: waits for the client. A client stopped between two statements of a pipeline does not count as
+#: idle, so before PostgreSQL 17 the limits of the server do not apply to it.
 _END_STOPPED: Final = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
     " AND usename = current_user AND application_name = 'callboard'"
@@ -52,14 +52,14 @@ _END_STOPPED: Final = (
     " AND xact_start < clock_timestamp() - interval '1 s'"
 )
 
-#: Which server this is, and how often it or what it was copied from failed over.
+#: Identifies the server and its timeline, which changes with each failover.
 WHICH_SERVER: Final = (
     "SELECT system_identifier::text, left(pg_walfile_name(pg_current_wal_lsn()), 8)"
     " FROM pg_control_system()"
 )
 
-#: How often a statement is executed before it is prepared. To parse and plan those of a commit
-#: takes the server longer than to write thirty events.
+#: Executions of a statement before it is prepared. Parsing and planning the statements of a
+#: commit takes the server longer than writing thirty events.
 _PREPARED_FROM: Final = 3
 
 _CONNECT: Final[dict[str, Any]] = {
@@ -76,29 +76,29 @@ _LEASES: Final = """CREATE TABLE IF NOT EXISTS callboard_leases (
     name TEXT COLLATE "C" PRIMARY KEY, writer TEXT NOT NULL, number BIGINT NOT NULL,
     text TEXT NOT NULL, version BIGINT NOT NULL)"""
 
-#: Two processes that make the same tables at once would fail: the second waits for this lock.
+#: Serializes the creation of tables: it fails if two processes create one at the same time.
 SCHEMA_LOCK: Final = "SELECT pg_advisory_xact_lock(7236850772135469)"
 
 _SAFE: Final = {
-    "server_encoding": ("UTF8",),  # first: texts of others come as bytes
+    "server_encoding": ("UTF8",),  # first: with another encoding, texts arrive as bytes
     "fsync": ("on",),
     "full_page_writes": ("on",),
     "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
 }
 
 
-#: Of a value: too long, out of range, or a text or JSON that PostgreSQL does not take.
+#: SQLSTATEs of a value that is too long, out of range, or an invalid text or JSON.
 _REFUSED: Final = frozenset({"22001", "22003", "22021", "22032", "22P02", "22P05"})
 
 
 def check_safety(connection: "psycopg.Connection[Any]") -> None:
-    """Raise `UnsafeDatabase` unless the server keeps what it acknowledged.
+    """Check that the server does not lose acknowledged commits.
 
     Raises:
-        UnsafeDatabase: a setting loses acknowledged commits, or the server is a standby.
+        UnsafeDatabase: a setting could lose commits, or the server is a standby.
     """
     if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
-        message = "this PostgreSQL is a standby: give the address of the primary"
+        message = "this PostgreSQL is a standby: use the address of the primary"
         raise UnsafeDatabase(message)
     for name, allowed in _SAFE.items():
         row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
@@ -106,27 +106,29 @@ def check_safety(connection: "psycopg.Connection[Any]") -> None:
         value = value.decode() if isinstance(value, bytes) else value
         if value not in allowed:
             message = (
-                f"PostgreSQL's setting {name} is {value}, so it could lose or change what it"
-                f" acknowledged; set it to {allowed[0]}"
+                f"PostgreSQL's setting {name} is {value}, so acknowledged"
+                f" commits could be lost or changed; set it to {allowed[0]}"
             )
             if name == "server_encoding":
                 message = (
-                    f"this database has the encoding {value}, which cannot hold every text; it"
-                    " cannot be changed: make another one with CREATE DATABASE … ENCODING"
-                    " 'UTF8' TEMPLATE template0"
+                    f"this database has the encoding {value}, which cannot store every text and"
+                    " cannot be changed: create another database with CREATE DATABASE …"
+                    " ENCODING 'UTF8' TEMPLATE template0"
                 )
             raise UnsafeDatabase(message)
 
 
 def storage_error(error: "psycopg.Error", url: str) -> StorageError:
-    """Return an error of psycopg's as ours, without what is secret in the address."""
+    """Convert an error of psycopg, without the secrets in the address."""
     state = error.sqlstate or ""
     text = " ".join(redacted_error(error, url).split())
     if state in {"55P03", "57014", "40P01", "40001"}:
-        return StateBusy(f"PostgreSQL: {text}: another connection holds a lock or it is slow")
+        return StateBusy(
+            f"PostgreSQL: {text}: another connection holds a lock, or the server is slow"
+        )
     if state in {"53100", "53200", "54000"}:
-        return StateFull(f"PostgreSQL: {text}: free space on its disk and repeat")
-    # What the driver itself refuses has no state: a text with NUL, which no column takes.
+        return StateFull(f"PostgreSQL: {text}: free space on its disk and retry")
+    # The driver's own errors lack a state, such as the one for a text with NUL.
     if state in _REFUSED or (not state and isinstance(error, psycopg.DataError)):
         return ValueRefused(f"PostgreSQL: {text}")
     if state[:2] in {"22", "23", "XX"} or state == "58P01":
@@ -136,9 +138,9 @@ def storage_error(error: "psycopg.Error", url: str) -> StorageError:
 
 @contextmanager
 def pipelined(connection: "psycopg.Connection[Any]") -> Iterator[None]:
-    """Send what is executed inside without waiting for answers.
+    """Send the statements inside without waiting for each result.
 
-    As `connection.pipeline()`, which also logs the error that it raises.
+    Like `connection.pipeline()`, but without logging the error that it raises.
     """
     pipeline = connection.pipeline()
     pipeline.__enter__()
@@ -152,19 +154,20 @@ def pipelined(connection: "psycopg.Connection[Any]") -> Iterator[None]:
 
 
 def _is_direct(connection: "psycopg.Connection[Any]") -> bool:
-    """Return whether the server itself answers, so that what is prepared stays prepared.
+    """Return whether the connection leads to the server itself, not to a pooler.
 
-    A pooler cannot tell the process of a server, since it uses several: it makes a number up.
+    A pooler uses several server processes, so the process id that it reports is made up.
+    Statements prepared through a pooler could be missing in the next process.
     """
     row = connection.execute("SELECT pg_backend_pid()").fetchone()
     return row is not None and bool(row[0] == connection.info.backend_pid)
 
 
 class Connected:
-    """One connection that is made when it is needed, for one thread at a time."""
+    """A lazily opened connection, used by one thread at a time."""
 
     def __init__(self, url: str, greet: "Callable[[psycopg.Connection[Any]], None]") -> None:
-        """Keep the address; `greet` looks at each new connection before it is used."""
+        """Store the address; `greet` checks each new connection before it is used."""
         self.url = url
         self._greet = greet
         self._connection: psycopg.Connection[Any] | None = None
@@ -172,14 +175,14 @@ class Connected:
         after_fork.register(self, Connected._leave)
 
     def run(self, work: "Callable[[psycopg.Connection[Any]], T]") -> T:
-        """Call `work` with the connection, which is thrown away after an error.
+        """Call `work` with the connection, which is closed after an error.
 
         Raises:
-            StorageError: as `storage_error` has it; of a lost connection nobody knows what
-                happened before.
+            StorageError: see `storage_error`. If the connection was lost, earlier statements
+                may have taken effect or not.
         """
         if after_fork.is_copy(self):
-            remedy = "make a node of its own here"
+            remedy = "create another node here"
             raise StateUnavailable(after_fork.refusal("this connection", remedy))
         with self._lock:
             try:
@@ -190,32 +193,32 @@ class Connected:
                 was_connected = self._connection is not None
                 self._drop()
                 if isinstance(error, psycopg.Error):
-                    told = storage_error(error, self.url)
-                    if isinstance(told, StateBusy):
+                    converted = storage_error(error, self.url)
+                    if isinstance(converted, StateBusy):
                         self._end_stopped()
-                    if not was_connected:  # its own text may hold a password
-                        raise told from None
-                    raise told from error
+                    if not was_connected:  # psycopg's text may contain a password
+                        raise converted from None
+                    raise converted from error
                 if isinstance(error, UnicodeEncodeError):  # lone surrogates
                     message = f"PostgreSQL: {error}"
                     raise ValueRefused(message) from error
                 raise
 
     def _leave(self) -> None:
-        """Drop the connection in a forked process: to close it would end that of the parent."""
+        """Drop the connection in a forked process; closing it would end the parent's."""
         connection, self._connection = self._connection, None
         if connection is not None and not connection.closed:
             after_fork.keep_for_ever(connection)
             after_fork.drop(connection)
 
     def _end_stopped(self) -> None:
-        """End connections of clients that were stopped inside a transaction."""
+        """Terminate connections of clients that were stopped inside a transaction."""
         with suppress(psycopg.Error, StorageError):
             self._connection = self._connect()
             self._connection.execute(_END_STOPPED)
 
     def _connect(self) -> "psycopg.Connection[Any]":
-        """Connect, and look at the server."""
+        """Connect, and check the server."""
         connection = psycopg.connect(
             self.url,
             autocommit=True,
@@ -233,7 +236,7 @@ class Connected:
         return connection
 
     def transaction(self, work: "Callable[[psycopg.Connection[Any]], T]") -> T:
-        """Call `work` inside a transaction of its own."""
+        """Call `work` inside a new transaction."""
 
         def run(connection: "psycopg.Connection[Any]") -> T:
             with connection.transaction():
@@ -243,7 +246,7 @@ class Connected:
         return self.run(run)
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of one statement, in a transaction of one round trip."""
+        """Return the rows of a statement, in a transaction that takes one round trip."""
 
         def run(connection: "psycopg.Connection[Any]") -> list[tuple[Any, ...]]:
             with pipelined(connection), connection.transaction():
@@ -254,10 +257,10 @@ class Connected:
         return self.run(run)
 
     def read(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of one statement that only reads.
+        """Return the rows of a read-only statement.
 
-        The server may have been started again since the connection was used: where it turns
-        out to be lost the statement is put once more, on another one.
+        The server may have restarted since the connection was last used. If the connection
+        turns out to be lost, the statement is repeated once on a new one.
         """
         is_fresh = self._connection is None
         try:
@@ -268,7 +271,7 @@ class Connected:
             return self.query(sql, parameters)
 
     def _drop(self) -> None:
-        """Throw the connection away."""
+        """Close the connection; the next call opens another one."""
         if self._connection is not None:
             with suppress(psycopg.Error):
                 self._connection.close()
@@ -281,13 +284,13 @@ class Connected:
 
 
 class PostgresqlLeases:
-    """A register in a database that several machines reach."""
+    """A register in a PostgreSQL database, for several machines."""
 
     def __init__(self, url: str) -> None:
-        """Connect, and make the table if there is none.
+        """Connect, and create the table if it is missing.
 
         Raises:
-            StorageError: the server cannot be reached, or must not be used.
+            StorageError: the server cannot be reached, or is unsafe.
         """
         self._url = url
         self._connected = Connected(url, check_safety)
@@ -307,12 +310,12 @@ class PostgresqlLeases:
         *value, version, is_same = rows[0]
         if not is_same:
             self._server = self._connected.query(WHICH_SERVER)[0]
-            message = f"PostgreSQL failed over (timeline {self._server[1]}): leases begin anew"
+            message = f"PostgreSQL failed over (timeline {self._server[1]}): leases start anew"
             raise DatabaseReplaced(message)
         return LeaseValue(*value), version
 
     def write(self, name: str, value: LeaseValue, expected_version: int) -> bool:
-        """Replace a value if its version is the expected one; return whether it was."""
+        """Replace a value if it has the expected version; return whether it was replaced."""
         if expected_version:
             sql = (
                 "UPDATE callboard_leases SET writer = %s, number = %s, text = %s,"
@@ -326,21 +329,21 @@ class PostgresqlLeases:
         return self._write(sql, (name, *value))
 
     def _write(self, sql: str, parameters: Sequence[object]) -> bool:
-        """Write a row; a connection that was lost leaves unknown what became of it."""
+        """Write a row; if the connection is lost, the outcome is unknown."""
         try:
             return bool(self._connected.query(sql, parameters))
         except (StateBusy, StateFull):
-            raise  # the server has said so
+            raise  # the server refused: nothing was written
         except StateUnavailable as error:
-            message = f"{error}; perhaps it was written"
+            message = f"{error}; the value may have been written"
             raise OutcomeUnknown(message) from error
 
     def is_gone(self, writer: str) -> bool:
-        """Return False: a database does not see whether a process of another machine lives."""
+        """Return False: a database cannot tell whether a process on another machine ended."""
         return False
 
     def again(self) -> "PostgresqlLeases":
-        """Return the register by a connection of its own."""
+        """Return the register with a new connection."""
         return PostgresqlLeases(self._url)
 
     def close(self) -> None:
@@ -349,6 +352,6 @@ class PostgresqlLeases:
 
 
 def _make_leases(connection: "psycopg.Connection[Any]") -> None:
-    """Make the table of leases."""
+    """Create the table of leases."""
     connection.execute(SCHEMA_LOCK)
     connection.execute(_LEASES)

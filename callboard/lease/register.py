@@ -1,7 +1,7 @@
-"""A register: named values that are replaced by compare-and-set.
+"""The register: a key-value store with compare-and-set.
 
-A value carries its writer and a number that the writer counts. After a reply was lost the
-writer reads the value again: if it is its own with that number, the write took place.
+A value carries its writer and a number that the writer increments. If a reply is lost, the
+writer reads the value again: if it has its own id and that number, the write succeeded.
 """
 
 from typing import NamedTuple, Protocol
@@ -10,56 +10,56 @@ from callboard import locks
 
 
 class LeaseValue(NamedTuple):
-    """What a register holds under a name."""
+    """The value of a name."""
 
-    #: Who wrote it: the id of a process' life (incarnation).
+    #: Id of the life (incarnation) of the process that wrote it.
     writer: str
-    #: Raised by the writer with each write of the name.
+    #: Incremented by the writer with each write of the name.
     number: int
-    #: The content: JSON, so that people can read it in the database.
+    #: The content, as JSON that people can read in the database.
     text: str = ""
 
 
-#: What `read` returns: a value and its version; None and 0 where there never was one.
+#: Result of `read`: a value and its version; None and 0 for a name without a value.
 Versioned = tuple[LeaseValue | None, int]
 
 
 class Leases(Protocol):
-    """A register. Every call blocks, may be made on any thread, and ends within seconds.
+    """A register. Calls block, but only for seconds, and may be made from any thread.
 
-    Each name is linearizable: a write that returned is seen by every read that begins later.
+    Each name is linearizable: once a write has returned, every later read sees it.
     """
 
     def read(self, name: str) -> Versioned:
-        """Return the value of a name and its version, which rises with each write.
+        """Return the value of a name and its version, which grows with each write.
 
         Raises:
             StateUnavailable: the register cannot be reached.
         """
 
     def write(self, name: str, value: LeaseValue, expected_version: int) -> bool:
-        """Replace a value if its version is still the expected one; return whether it was.
+        """Replace a value if it has the expected version; return whether it was replaced.
 
         Raises:
             StateUnavailable: nothing was written.
-            OutcomeUnknown: perhaps it was; read it again.
+            OutcomeUnknown: the value may have been written; read it again.
         """
 
     def is_gone(self, writer: str) -> bool:
         """Return whether a writer's process has ended for certain."""
 
     def again(self) -> "Leases":
-        """Return the register by a connection of its own, closed by itself and before this."""
+        """Return the register with a new connection, which must be closed before this one."""
 
     def close(self) -> None:
-        """Release what it holds; calls under way may fail."""
+        """Release all resources; running calls may fail."""
 
 
 class MemoryLeases:
     """A register in this process' memory."""
 
     def __init__(self) -> None:
-        """Make an empty register."""
+        """Start with an empty register."""
         self._values: dict[str, tuple[LeaseValue, int]] = {}
         self._lock = locks.lock("lease register in memory", 560)
 
@@ -68,7 +68,7 @@ class MemoryLeases:
         return self._values.get(name, (None, 0))
 
     def write(self, name: str, value: LeaseValue, expected_version: int) -> bool:
-        """Replace a value if its version is the expected one; return whether it was."""
+        """Replace a value if it has the expected version; return whether it was replaced."""
         with self._lock:
             if self._values.get(name, (None, 0))[1] != expected_version:
                 return False
@@ -76,12 +76,12 @@ class MemoryLeases:
             return True
 
     def is_gone(self, writer: str) -> bool:
-        """Return False: nothing proves a death in memory."""
+        """Return False: memory offers no proof that a process has ended."""
         return False
 
     def again(self) -> "MemoryLeases":
-        """Return the register: memory needs no connection."""
+        """Return the register itself, which does not use connections."""
         return self
 
     def close(self) -> None:
-        """Do nothing: memory needs no release."""
+        """Do nothing."""

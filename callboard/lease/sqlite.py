@@ -1,8 +1,8 @@
-"""SQLite files that several processes of one machine share: how they are opened, and leases.
+"""SQLite files shared by several processes of one machine, and leases in such a file.
 
-Leases lie in a file of their own beside the state's, so that raising them never waits for a
-commit. Each life of a process holds an exclusive `flock` on a file of its own: the system lets
-go of it when the process is gone, however it ended. Who gets the lock has proof of death.
+Leases have a separate file beside the state, so that renewing one never waits for a commit.
+Each life of a process holds an exclusive `flock` on its own file. The system releases the lock
+when the process ends, for whatever reason. A process that acquires the lock has proof of that.
 """
 
 import fcntl
@@ -34,16 +34,16 @@ from callboard.support.private_file import folder_mode, make_folder, make_privat
 
 T = TypeVar("T")
 
-#: Seconds that a call waits for another process' write lock.
+#: Seconds that a call waits for the write lock of another process.
 BUSY_TIMEOUT: Final = 2.0
 
-#: Seconds between looks whether that lock is free.
-_LOOK: Final = 0.0005
+#: Seconds between attempts to acquire that lock.
+_RETRY: Final = 0.0005
 
-#: Syncs the content of a file; `fdatasync` is not everywhere.
+#: Syncs the contents of a file; `fdatasync` does not exist on every system.
 _sync: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 
-#: File systems on which locks or memory maps of SQLite's do not hold between machines.
+#: File systems on which SQLite's locks or memory maps do not work between machines.
 _NETWORKED: Final = {
     "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2",
     "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs",
@@ -58,17 +58,17 @@ CREATE TABLE IF NOT EXISTS callboard_leases (
 
 
 def connect(path: Path, mode: int | None = None) -> sqlite3.Connection:
-    """Open a database in WAL mode that makes each commit durable; `mode` is that of a new one.
+    """Open a database in WAL mode, with durable commits; a new file gets `mode`.
 
     Raises:
-        UnsafeDatabase: it lies on a network file system.
-        StorageError: it cannot be opened.
+        UnsafeDatabase: the file is on a network file system.
+        StorageError: the database cannot be opened.
     """
     _refuse_inherited(path)
     kind = file_system_of(path)
     if kind in _NETWORKED:
         message = (
-            f"{path} lies on a network file system ({kind}), where SQLite's locks do not hold;"
+            f"{path} is on a network file system ({kind}), where SQLite's locks do not work;"
             " use a local disk, or PostgreSQL for several machines"
         )
         raise UnsafeDatabase(message)
@@ -85,14 +85,14 @@ def connect(path: Path, mode: int | None = None) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open a database of which nothing is changed; none is made.
+    """Open an existing database read-only.
 
     Raises:
-        StateUnavailable: there is no such file.
-        StorageError: it cannot be opened.
+        StateUnavailable: the file does not exist.
+        StorageError: the database cannot be opened.
     """
     if not path.is_file():
-        message = f"there is no file {path}; give the state that nodes host with"
+        message = f"there is no file {path}; pass the state that the nodes use"
         raise StateUnavailable(message)
     _refuse_inherited(path)
     try:
@@ -108,14 +108,14 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _refuse_inherited(path: Path) -> None:
-    """Raise `StateUnavailable` if the process that this one was forked from had a file open."""
+    """Raise `StateUnavailable` if the parent of this forked process had the file open."""
     if after_fork.inherited_database(path):
         remedy = "fork before it is opened"
         raise StateUnavailable(after_fork.refusal(f"the database {path}", remedy))
 
 
 def file_system_of(path: Path) -> str:
-    """Return the kind of file system a path lies on; empty where that cannot be told."""
+    """Return the type of file system of a path; empty if it is unknown."""
     best, kind = "", ""
     with suppress(OSError):
         place = str(path.resolve())
@@ -129,21 +129,23 @@ def file_system_of(path: Path) -> str:
 
 
 def storage_error(error: sqlite3.Error, path: Path) -> StorageError:
-    """Return an error of SQLite's as ours, with the file and the next step."""
+    """Convert an error of SQLite; the text names the file and a remedy."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if code is not None else None
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         holder = lock_holder(path) or "another process"
-        return StateBusy(f"{path} is locked for writing by {holder} for {BUSY_TIMEOUT:g} s")
+        return StateBusy(
+            f"{path} has been locked for writing by {holder} for {BUSY_TIMEOUT:g} s"
+        )
     if primary == sqlite3.SQLITE_FULL:
-        return StateFull(f"no room for {path}: free space on its disk and repeat ({error})")
+        return StateFull(f"the disk of {path} is full: free space and retry ({error})")
     if primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT}:
         return StateCorrupt(f"{path}: {error}")
     return StateUnavailable(f"{path}: {error}")
 
 
 def lock_holder(path: Path) -> str:
-    """Return which process holds locks on a database, as text; empty where nobody knows."""
+    """Describe the process that holds the lock of a database; empty if it is unknown."""
     with suppress(OSError):
         inode = str(Path(f"{path}-shm").stat().st_ino)
         for line in Path("/proc/locks").read_text().splitlines():
@@ -157,7 +159,7 @@ def lock_holder(path: Path) -> str:
 
 
 class SharedFile:
-    """One connection to a database, for one thread at a time."""
+    """A connection to a database file, used by one thread at a time."""
 
     def __init__(
         self, path: Path, opener: Callable[[Path], sqlite3.Connection] = connect
@@ -168,26 +170,27 @@ class SharedFile:
         self._lock = locks.lock("lease register in SQLite", 563)
         self._places = FilePlaces()
         self._places.add(path)
-        #: Whether a statement was executed.
+        #: Whether a statement has been executed.
         self._is_used = False
         after_fork.register(self, SharedFile._leave)
-        #: Whether SQLite itself waits for other processes.
+        #: Whether SQLite waits for locks of other processes, rather than `_begin`.
         self._waits = True
-        #: The log that commits are appended to, where `sync` makes them durable.
+        #: Descriptor of the write-ahead log, opened by the first `sync`; -1 before.
         self._log = -1
-        #: Whether a sync has failed: the system may take what was lost for written.
+        #: Whether a sync has failed: the system may have dropped data and yet report it as
+        #: written at the next sync.
         self._is_doubtful = False
 
     def sync_late(self) -> None:
-        """Let SQLite no longer sync each commit: who writes calls `sync` behind it.
+        """Stop SQLite from syncing each commit; writers call `sync` afterwards.
 
-        Before SQLite copies the log into the database it syncs both all the same, so the log
-        holds all that may be lost.
+        SQLite still syncs the log before it copies it into the database, and the database
+        before it reuses the log, so only commits in the log can be lost.
         """
         self.connection.execute("PRAGMA synchronous=NORMAL")
 
     def run(self, work: Callable[[sqlite3.Connection], T], *, is_write: bool = False) -> T:
-        """Call `work` with the connection; a write is one transaction that holds the lock.
+        """Call `work` with the connection; a write runs in one transaction with the lock.
 
         Raises:
             StateReplaced: the file, or its write-ahead log, was removed or replaced.
@@ -198,7 +201,7 @@ class SharedFile:
             try:
                 self._check_places()
                 if not is_write:
-                    self._let_wait(waits=True)
+                    self._set_waiting(waits=True)
                     answer = work(connection)
                 else:
                     self._begin()
@@ -207,10 +210,8 @@ class SharedFile:
                     connection.execute("COMMIT")
                 if not self._is_used:
                     self._is_used = True
-                    for ending in (
-                        "-wal",
-                        "-shm",
-                    ):  # only a statement makes them, or finds them
+                    # these files are created or opened by the first statement
+                    for ending in ("-wal", "-shm"):
                         self._places.add(f"{self.path}{ending}")
             except BaseException as error:
                 with suppress(sqlite3.Error):
@@ -227,32 +228,32 @@ class SharedFile:
     def _check_places(self) -> None:
         """Raise `StateReplaced` if a file of the database is no longer at its path.
 
-        SQLite removes the log and its index with the last connection only, and this one is
-        open.
+        SQLite removes the log and its index only with the last connection, and this one is
+        open, so something else removed a missing one.
         """
         if path := self._places.misplaced():
             remedy = "put it back, and start the node again"
             raise StateReplaced(replaced(path, remedy))
 
     def _leave(self) -> None:
-        """Refuse what this copy is asked in a forked process."""
+        """Replace the connection of the copy in a forked process by one that refuses calls."""
         connection, log = self.connection, self._log
-        gone: Any = after_fork.Refusing(
-            StateUnavailable, f"the database {self.path}", "make a Node with another one here"
+        refusing: Any = after_fork.Refusing(
+            StateUnavailable, f"the database {self.path}", "create a Node with another one here"
         )
-        self.connection, self._log = gone, -1
+        self.connection, self._log = refusing, -1
         after_fork.drop(log)
         after_fork.leave_database(connection, self._place)
 
     def sync(self) -> None:
-        """Make durable what any process has committed until now.
+        """Make durable all commits of any process so far.
 
-        The sync of `synchronous=FULL` takes most of the time of a commit, and the lock is held
-        meanwhile. Behind the commit it keeps nobody from writing, and the syncs of several
-        processes take place together.
+        With `synchronous=FULL`, syncing takes most of the time of a commit, while the write
+        lock is held. A sync after the commit does not block other writers, and the
+        syncs of several processes run at the same time.
 
         Raises:
-            OutcomeUnknown: perhaps it is not durable.
+            OutcomeUnknown: the commits may be durable or not.
         """
         try:
             if self._log < 0:
@@ -267,10 +268,10 @@ class SharedFile:
             raise OutcomeUnknown(message) from error
 
     def _open_log(self) -> int:
-        """Return the log's descriptor, -1 where there is none; its name is durable then."""
+        """Open the log and make its name durable; return -1 if it does not exist."""
         try:
             log = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # all was copied into the database, and synced
+        except FileNotFoundError:  # all commits were copied into the database and synced
             return -1
         folder = os.open(self.path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -282,11 +283,12 @@ class SharedFile:
     def _empty_log(self) -> None:
         """Copy the whole log into the database, which SQLite syncs.
 
-        A sync that succeeds behind one that failed says nothing of what that one was to write,
-        and behind a gap in the log nothing is found again. In memory the log is whole.
+        After a failed sync, a successful one does not mean that the earlier data was written,
+        and recovery ends at the first gap in the log. The system's cache still has the whole
+        log, so copying it saves all commits.
 
         Raises:
-            OSError: it could not be copied.
+            OSError: the log could not be copied.
         """
         with self._lock:
             try:
@@ -295,32 +297,32 @@ class SharedFile:
             except sqlite3.Error as error:
                 raise OSError(str(error)) from error
         if busy or size != copied:
-            message = "an earlier sync failed, and the log cannot be copied just now"
+            message = "an earlier sync failed, and the log cannot be copied at the moment"
             raise OSError(message)
         self._is_doubtful = False
 
     def _begin(self) -> None:
-        """Begin to write, soon after no other process does.
+        """Start a write transaction as soon as the lock is free.
 
-        SQLite itself looks for the lock after 1, 2, 5, 10 and up to 100 ms. Processes that
-        write one transaction after the other would take it all that time, and all that waits
-        for the commits of this one would wait with it.
+        SQLite retries after 1, 2, 5, 10 and up to 100 ms. Between two attempts, processes that
+        write without pause would take the lock again and again, and everything that waits for
+        a commit of this process would be delayed. Therefore this retries every `_RETRY`.
         """
-        execute, last = self.connection.execute, time.monotonic() + BUSY_TIMEOUT
-        self._let_wait(waits=False)
+        execute, deadline = self.connection.execute, time.monotonic() + BUSY_TIMEOUT
+        self._set_waiting(waits=False)
         while True:
             try:
                 execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
                 is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-                if not is_busy or time.monotonic() >= last:
+                if not is_busy or time.monotonic() >= deadline:
                     raise
-                time.sleep(_LOOK)
+                time.sleep(_RETRY)
             else:
                 return
 
-    def _let_wait(self, *, waits: bool) -> None:
-        """Let SQLite wait, or not; who only writes, or only reads, says so once."""
+    def _set_waiting(self, *, waits: bool) -> None:
+        """Set whether SQLite waits for locks; free of cost if that does not change."""
         if waits is not self._waits:
             seconds = BUSY_TIMEOUT if waits else 0
             self.connection.execute(f"PRAGMA busy_timeout = {round(1000 * seconds)}")
@@ -338,10 +340,13 @@ class SharedFile:
 
 
 class Lives:
-    """The lives of the processes at a database: a folder with a locked file for each."""
+    """The lives of all processes that use a database: a folder with a locked file for each."""
 
     def __init__(self, folder: Path, writer: str, mode: int | None = None) -> None:
-        """Begin a life: its file is locked before it has its name; `mode` is of the folder."""
+        """Start a life; a new folder gets `mode`.
+
+        The file is locked before it gets its name, so the life never looks dead.
+        """
         make_folder(folder, mode)
         self._folder = folder
         self._own = folder / writer
@@ -358,16 +363,16 @@ class Lives:
         return self._descriptor
 
     def check(self) -> None:
-        """Raise if the file is gone: the others would take this process for dead.
+        """Check that the file is in place; else other processes would take this one for dead.
 
         Raises:
-            StateReplaced: it was removed or replaced.
+            StateReplaced: the file was removed or replaced.
         """
         if path := self._places.misplaced():
             raise StateReplaced(replaced(path, "start the node again"))
 
     def is_gone(self, writer: str) -> bool:
-        """Return whether a life has ended for certain."""
+        """Return whether a life has certainly ended."""
         path = self._folder / writer
         if path == self._own:
             return False
@@ -401,9 +406,9 @@ class SqliteLeases:
     def __init__(
         self, path: Path, writer: str, life: Lives | None = None, mode: int | None = None
     ) -> None:
-        """Open the register, and begin the life of a writer unless that was begun.
+        """Open the register; start the life of the writer unless `life` is given.
 
-        `mode` is that of a new file; those who may use it may also find lives.
+        A new file gets `mode`; processes that may use it can also read the folder of lives.
         """
         self._file = SharedFile(path, partial(connect, mode=mode))
         self._file.run(lambda connection: connection.execute(_LEASES), is_write=True)
@@ -419,7 +424,7 @@ class SqliteLeases:
         return (LeaseValue(*row[:3]), row[3]) if row else (None, 0)
 
     def write(self, name: str, value: LeaseValue, expected_version: int) -> bool:
-        """Replace a value if its version is the expected one; return whether it was."""
+        """Replace a value if it has the expected version; return whether it was replaced."""
         self._lives.check()
 
         def work(connection: sqlite3.Connection) -> bool:
@@ -438,15 +443,15 @@ class SqliteLeases:
         return self._file.run(work, is_write=True)
 
     def is_gone(self, writer: str) -> bool:
-        """Return whether a writer's process has ended for certain."""
+        """Return whether a writer's process has certainly ended."""
         return self._lives.is_gone(writer)
 
     def again(self) -> "SqliteLeases":
-        """Return the register by a connection of its own, in the same life."""
+        """Return the register with a new connection, for the same life."""
         return SqliteLeases(self._file.path, self._writer, self._lives)
 
     def close(self) -> None:
-        """Close the file, and end the life of the writer if it began here."""
+        """Close the file, and end the life of the writer if this object started it."""
         if self._is_first:
             self._lives.close()
         self._file.close()

@@ -1,1 +1,1 @@
-"""Logs that a node serves to other machines over BASP, and how these read them."""
+"""Serves logs of a node to other machines over BASP, for reading and appending."""

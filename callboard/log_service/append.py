@@ -1,9 +1,10 @@
-"""What is asked of a node to append to one of its logs, and what it answers.
+"""Messages that append records to a log of another node, and their replies.
 
-A record travels as it is stored: bytes as they are, other values as CBOR. An answer is the
-offset, durable, or `Refusal` as a tuple: its kind, and a text for people. What several
-producers of one node append travels in groups, as one message, where the node of the log says
-that it takes them: it answers the opening of a producer so when it is asked.
+A record is sent in its stored form: bytes unchanged, other values as CBOR. The reply is the
+offset of the durable record, or a refusal: a tuple of an error kind and a text for people.
+Appends of several producers of one node can share one message, a group. A producer asks for
+this with `OpenLogProducer.has_groups`; a node that supports groups replies with their size
+limit.
 """
 
 from typing import Any, Final, NamedTuple
@@ -29,12 +30,12 @@ from callboard.commitlog.record import decode_value
 from callboard.kernel.actors import Query, frozen_message
 from callboard.kernel.codec import CborReader, RemoteProtocolError, head
 
-#: Bytes of the appends of a group: what is larger travels alone, in pieces if need be.
+#: Limit of a group, in bytes. A larger append is a message for itself, fragmented if needed.
 GROUP_BYTES: Final = 256 << 10
 
 
 class AppendedRow(NamedTuple):
-    """A record on its way to a log; `is_bytes` is false where `data` is CBOR."""
+    """A record as it is sent to a log; `is_bytes` is False if `data` is CBOR."""
 
     topic: str
     data: bytes
@@ -47,11 +48,11 @@ class AppendedRow(NamedTuple):
 
 @frozen_message("callboard.OpenLogProducer")
 class OpenLogProducer(Query[tuple[int, int, bool]]):
-    """To a log intake: open a producer, or go on with the epoch that it has (not 0).
+    """Asks a log intake to open a producer, or to resume its epoch if that is not 0.
 
-    Answered by its epoch, its last number (-1 if the log does not know it), and whether the log
-    has forgotten any; or refused. Who knows groups says so, and is answered behind these by
-    how many bytes a group may have, if the node takes them.
+    The reply is a refusal, or the producer's epoch, its last number (-1 if the log does not
+    know the producer), and whether the log has forgotten any producer. If `has_groups` is set
+    and the node supports groups, their limit in bytes is a fourth item.
     """
 
     log: str
@@ -62,17 +63,17 @@ class OpenLogProducer(Query[tuple[int, int, bool]]):
 
 @frozen_message("callboard.AppendToLog")
 class AppendToLog(Query[int]):
-    """To a log intake: append records, of which the first has a number.
+    """Asks a log intake to append records with consecutive numbers.
 
-    Answered by the offset of the first one when all are durable, or refused.
+    The reply is a refusal, or the offset of the first record, sent when all are durable.
 
     Attributes:
-        log: its name.
-        producer: that of the producer.
-        epoch: of its opening.
-        number: of the first record.
-        rows: the records, each as `AppendedRow` is.
-        is_published: whether they are published there as well, when they are durable.
+        log: name of the log.
+        producer: name of the producer.
+        epoch: the epoch that opening the producer returned.
+        number: number of the first record.
+        rows: the records, each with the fields of `AppendedRow`.
+        is_published: whether the node also publishes the records once they are durable.
     """
 
     log: str
@@ -85,13 +86,14 @@ class AppendToLog(Query[int]):
 
 @frozen_message("callboard.AppendGroup")
 class AppendGroup(Query[list[Any]]):
-    """To a log intake: append what some producers of a node have for one log.
+    """Asks a log intake to append records of several producers of one node.
 
-    Answered when all is durable by a list of what each `AppendToLog` would be answered by.
+    The reply, sent when all records are durable, lists a reply as to `AppendToLog` for each
+    append.
 
     Attributes:
-        log: its name.
-        appends: an array in CBOR, each of its items what `pack_append` makes.
+        log: name of the log.
+        appends: a CBOR array; each item is the result of `pack_append`.
     """
 
     log: str
@@ -99,7 +101,7 @@ class AppendGroup(Query[list[Any]]):
 
 
 class ProducerAppend(NamedTuple):
-    """What one producer appends at once: see `AppendToLog`."""
+    """One append of one producer; see `AppendToLog` for the fields."""
 
     producer: str
     epoch: int
@@ -108,15 +110,16 @@ class ProducerAppend(NamedTuple):
     is_published: bool = False
 
 
-#: Arrays in arrays, and the headers of a record: no tags.
+#: A group nests five levels at most: group, append, rows, row, headers.
 _GROUPS: Final = CborReader("groups of appends", max_depth=5)
 _PLAIN: Final = AppendedRow("", b"")[2:]
 
 
 def pack_append(append: ProducerAppend) -> bytes | None:
-    """Return an append as it stands in a group; None if it has to travel alone.
+    """Return an append encoded for a group; None if it must be sent alone.
 
-    A group is read whole or refused, so that nothing may be in it that is no record.
+    The intake refuses a group as a whole if any part of it is malformed. An invalid record of
+    one producer must therefore not share a group with the appends of others.
     """
     producer, epoch, number, rows, is_published = append
     if not all(map(_is_plain, rows)):
@@ -129,7 +132,7 @@ def pack_append(append: ProducerAppend) -> bytes | None:
 
 
 def _is_plain(row: AppendedRow) -> bool:
-    """Return whether a record has the types of one."""
+    """Return whether the fields of a record have the declared types."""
     topic, data, is_bytes, key, headers, sender, time = tuple[Any, ...](row)
     return (
         type(topic) is str
@@ -146,15 +149,15 @@ def _is_plain(row: AppendedRow) -> bool:
 
 
 def group_of(log: str, packed: list[bytes]) -> AppendGroup:
-    """Return what was packed as one question."""
+    """Return one message with the packed appends."""
     return AppendGroup(log, head(0x80, len(packed)) + b"".join(packed))
 
 
 def appends_of(question: AppendToLog | AppendGroup) -> list[ProducerAppend]:
-    """Return what a question wants appended.
+    """Return the appends of a message, with their form checked.
 
     Raises:
-        InvalidOption: it is nothing that a producer asks.
+        InvalidOption: the message is malformed.
     """
     if isinstance(question, AppendToLog):
         numbers = question.producer, question.epoch, question.number
@@ -162,43 +165,43 @@ def appends_of(question: AppendToLog | AppendGroup) -> list[ProducerAppend]:
     else:
         data: object = question.appends
         if type(data) is not bytes or len(data) > GROUP_BYTES:
-            what = f"a group of appends has up to {GROUP_BYTES:,} bytes"
-            raise InvalidOption(what)
+            msg = f"a group of appends must be bytes, at most {GROUP_BYTES:,} of them"
+            raise InvalidOption(msg)
         try:
-            found = _GROUPS.read(data)
-            appends = [ProducerAppend(*each) for each in found]
+            items = _GROUPS.read(data)
+            appends = [ProducerAppend(*item) for item in items]
         except (RemoteProtocolError, TypeError) as error:
-            what = f"this is no group of appends: {error}"
-            raise InvalidOption(what) from None
-        if type(found) is not list or not found:
-            what = "a group of appends is a list of some"
-            raise InvalidOption(what)
+            msg = f"malformed group of appends: {error}"
+            raise InvalidOption(msg) from None
+        if type(items) is not list or not items:
+            msg = "a group of appends must be a list with at least one append"
+            raise InvalidOption(msg)
     for producer, epoch, number, rows, _ in appends:
         check_producer(producer)
         if type(rows) is not list or not 1 <= len(rows) <= MAX_BATCH_RECORDS:
-            what = f"rows are a list of 1 to {MAX_BATCH_RECORDS:,} records"
-            raise InvalidOption(what)
+            msg = f"rows must be a list of 1 to {MAX_BATCH_RECORDS:,} records"
+            raise InvalidOption(msg)
         _check_numbers(epoch, number)
     return appends
 
 
 def check_opening(question: OpenLogProducer) -> None:
-    """Refuse what is no opening of a producer.
+    """Check the form of a request to open a producer.
 
     Raises:
-        InvalidOption: it is none.
+        InvalidOption: a field is malformed.
     """
     check_producer(question.producer)
     _check_numbers(question.epoch)
 
 
 def _check_numbers(*numbers: object) -> None:
-    if not all(type(each) is int and 0 <= each <= LAST_OFFSET for each in numbers):
-        what = "epoch and number are numbers from 0 on"
-        raise InvalidOption(what)
+    if not all(type(number) is int and 0 <= number <= LAST_OFFSET for number in numbers):
+        msg = "epoch and number must be integers from 0 on"
+        raise InvalidOption(msg)
 
 
-#: What answers call errors of a log; those without a name are of the first kind.
+#: Names of log errors in replies; any other `LogError` is sent as the first kind.
 _KINDS: Final[dict[str, type[LogError]]] = {
     "failed": LogFailed,
     "unknown": ReceiptUnknown,
@@ -211,13 +214,13 @@ _KINDS: Final[dict[str, type[LogError]]] = {
 
 
 def refusal_of(error: LogError) -> tuple[str, str]:
-    """Return the answer that stands for an error."""
-    kinds = (kind for kind, of in _KINDS.items() if isinstance(error, of))
+    """Return the reply that represents an error."""
+    kinds = (kind for kind, error_type in _KINDS.items() if isinstance(error, error_type))
     return next(kinds, "failed"), str(error)
 
 
 def error_of(answer: object) -> LogError | None:
-    """Return the error that an answer stands for; None for another answer."""
+    """Return the error that a reply represents; None if the reply is not a refusal."""
     match answer:
         case (str() as kind, str() as text):
             return _KINDS.get(kind, LogFailed)(text)
@@ -225,40 +228,40 @@ def error_of(answer: object) -> LogError | None:
 
 
 def columns_of(rows: list[Any]) -> Columns:
-    """Return records that another node sent as what is appended, checked.
+    """Return records from another node as columns, after checking them.
 
     Raises:
-        InvalidRecord: one of them is none.
+        InvalidRecord: a record is malformed, or all together are too large.
     """
     try:
         checked = [_checked(row) for row in rows]
     except (TypeError, ValueError, RecursionError) as error:
-        what = f"this is no record: {error}"
-        raise InvalidRecord(what) from None
+        msg = f"malformed record: {error}"
+        raise InvalidRecord(msg) from None
     if (size := sum(len(row.data) for row in checked)) > MAX_RECORD:
-        what = f"payloads of {size:,} bytes exceed the limit of {MAX_RECORD:,}; split them"
-        raise InvalidRecord(what)
+        msg = f"payloads of {size:,} bytes exceed the limit of {MAX_RECORD:,}; split them"
+        raise InvalidRecord(msg)
     if len(checked) == 1:
         topic, data, is_bytes, key, headers, sender, time = checked[0]
         return record_of(topic, data if is_bytes else Cbor(data), key, headers, sender, time)
     payloads = [row.data if row.is_bytes else Cbor(row.data) for row in checked]
     times = [row.time for row in checked if row.time is not None]
     if times and len(times) < len(checked):
-        what = "all records of a run have a time, or none"
-        raise InvalidRecord(what)
+        msg = "either all records of a batch have a time, or none"
+        raise InvalidRecord(msg)
     topics, _, _, keys, headers_of, senders, _ = zip(*checked, strict=True)
     return many_records(payloads, topics, keys, headers_of, senders, times or None)
 
 
 def _checked(row: Any) -> AppendedRow:
-    """Return a record whose payload can be decoded; the log looks at the rest."""
-    given = AppendedRow(*row)
-    if type(given.data) is not bytes or type(given.is_bytes) is not bool:
-        what = "a payload is bytes, plain or CBOR"
-        raise TypeError(what)
-    if not given.is_bytes:
+    """Return a record whose payload can be decoded; the log checks the other fields."""
+    record = AppendedRow(*row)
+    if type(record.data) is not bytes or type(record.is_bytes) is not bool:
+        msg = "a payload must be bytes, plain or CBOR"
+        raise TypeError(msg)
+    if not record.is_bytes:
         try:
-            decode_value(given.data)
+            decode_value(record.data)
         except CBORDecodeError as error:
             raise ValueError(error) from None
-    return given
+    return record

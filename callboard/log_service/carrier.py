@@ -1,12 +1,13 @@
-"""Carrying what the writers of one node append to a log of another: in groups.
+"""Batches the appends of all writers of one node to one log of another node.
 
     writers ──packed──> outbox ──group, ask──> the node's intake ──receipts──> all their writers
 
-A single writer's append is sent at once. Of many writers, `UNDER_WAY` groups are on their way:
-while one is synced, the writers of the other are woken and append again. Who has just got a
-receipt is likely to append again at once, so the next group waits until its share of writers
-has, or for half as long as the last one took. So each message, each turn of the intake and each
-sync serves many appends, and none of them waits for a slow writer.
+The append of a single writer is sent immediately. With several writers, up to `UNDER_WAY`
+groups are in flight: while the intake syncs one group, the writers of the other receive their
+receipts and append again. A writer that has just got a receipt is likely to append again soon,
+so the next group waits until its share of the writers have appended, but at most half as long
+as the last group took. Thus each message, each turn of the intake and each sync serves many
+appends, and a slow writer delays the others only by that bounded wait.
 """
 
 from collections import deque
@@ -27,29 +28,32 @@ from callboard.log_service.append import (
     pack_append,
 )
 
-#: Groups that are sent before the first of them is answered.
+#: Groups that may be in flight at the same time.
 UNDER_WAY: Final = 2
-#: Appends of one group.
+#: Appends in one group.
 MEMBERS: Final = 256
-#: Seconds by which the deadlines of a group's appends may differ.
+#: Seconds by which the deadlines of the appends in one group may differ: the group is one ask
+#: with one timeout.
 _APART: Final = 1.0
-#: Of the time that a group took, what the next one is waited for, and seconds at most.
+#: Wait for the next group to fill: this fraction of the last group's round trip, and at most
+#: `_LONGEST` seconds.
 _GATHERED: Final = 0.5
 _LONGEST: Final = 0.002
-#: Seconds until a link that was full is tried again.
+#: Seconds before sending again over a link that was full.
 _PAUSE: Final = 0.02
-#: Bytes of the head of a group.
+#: Bytes of the CBOR head of a group: an array of up to 65,535 items.
 _HEAD: Final = 3
 
 
 class WaitingAppend(Future[int]):
-    """Records of one append that have no receipt yet, and the future of their offset.
+    """An append that waits for its receipt; resolves to the offset of its first record.
 
     Attributes:
-        number: of the first one; None while it is to get the next one.
-        attempt: the link over which it was sent last; 0 for none.
-        era: what was known of numbers then: a failure of an earlier era sets none back.
-        is_over: whether it was given up; it fails as soon as no lock is held.
+        number: number of the first record; None until one is assigned.
+        attempt: the writer's link attempt on which it was sent last; 0 if never sent.
+        era: the writer's numbering era when it was sent. A refusal returns its number only in
+            the same era, else it would reset numbers that were assigned since.
+        is_over: whether its time has expired; it fails as soon as no lock is held.
     """
 
     __slots__ = (
@@ -64,7 +68,7 @@ class WaitingAppend(Future[int]):
         *,
         is_published: bool,
     ) -> None:
-        """Wait for records until a time."""
+        """Hold records until a deadline on the node's clock."""
         super().__init__()
         self.rows = rows
         self.is_published = is_published
@@ -76,23 +80,23 @@ class WaitingAppend(Future[int]):
 
 
 class Appender(Protocol):
-    """A writer whose appends are carried."""
+    """A writer whose appends are batched."""
 
     def is_current(self, attempt: int) -> bool:
-        """Return whether what was sent with this attempt was not given up since."""
+        """Return whether appends of this link attempt are still to be sent."""
 
-    def take(self, parcel: "Parcel", error: BaseException | None, told: Any) -> bool:
-        """Take an answer; return whether it is the receipt that the append waits for."""
+    def take(self, parcel: "Parcel", error: BaseException | None, reply: Any) -> bool:
+        """Handle a reply; return whether it is the receipt of the append."""
 
     def forget(self, waiting: WaitingAppend) -> None:
-        """Forget an append that has its receipt."""
+        """Remove an append that has its receipt from the queue."""
 
     def unsent(self, waiting: WaitingAppend, error: CallboardError) -> None:
-        """Let an append fail that cannot be sent."""
+        """Fail an append that cannot be sent."""
 
 
 class Parcel(NamedTuple):
-    """An append on its way; `packed` is None where it travels alone."""
+    """An append waiting to be sent; `packed` is None if it must not be in a group."""
 
     appender: Appender
     waiting: WaitingAppend
@@ -102,45 +106,54 @@ class Parcel(NamedTuple):
 
 
 class AppendCarrier:
-    """Sends appends to one log of a node in their order; any thread may hand them over."""
+    """Sends appends to one log of another node, in order; may be used from any thread."""
 
     def __init__(
         self, node: Node, ref: ActorRef[Any], log: str, timeout: float, largest: int
     ) -> None:
-        """Carry appends to an intake; in groups of up to so many bytes, 0 for none."""
+        """Send appends to an intake.
+
+        Args:
+            node: the node of the writers.
+            ref: the intake.
+            log: name of the log.
+            timeout: seconds to wait for a reply whose append has already expired.
+            largest: limit of a group in bytes; 0 if the intake does not support groups.
+        """
         self._runtime = node.context
         self._now = node.context.now
         self._ref, self._log, self._timeout = ref, log, timeout
         self._largest = largest
         self._outbox: deque[Parcel] = deque()
-        #: Held while a group is taken and sent, so that groups keep the order.
+        #: Held while a group is formed and sent: two threads that did this at the same time
+        #: could send groups in the wrong order.
         self._sending = locks.Turn()
         self._lock = locks.lock("appends to be sent", 465)
-        #: Groups that are under way, and appends in them.
+        #: Groups in flight, and the appends in them.
         self._groups = self._members = 0
-        #: Appends that the next group waits for, and until when.
+        #: The next group is sent once it has this many appends, or at this time.
         self._share, self._until = 0, 0.0
 
     def put(
         self, appender: Appender, waiting: WaitingAppend, attempt: int, append: ProducerAppend
     ) -> None:
-        """Take an append; `ship` sends it."""
+        """Queue an append; `ship` sends it."""
         packed = pack_append(append) if self._largest else None
         if packed is not None and len(packed) > self._largest - _HEAD:
             packed = None
         self._outbox.append(Parcel(appender, waiting, attempt, append, packed))
 
     def ship(self) -> None:
-        """Send what waits, if it is time; the caller holds no lock of a writer."""
+        """Send queued appends that are due. The caller must not hold a writer's lock."""
         while self._is_due() and self._sending.take():
-            try:  # a thread that finds it taken leaves this to the one that has it
+            try:  # a thread that does not get the turn relies on the thread that holds it
                 if (parcels := self._group()) and not self._send(parcels):
                     return
             finally:
                 self._sending.end()
 
     def _is_due(self) -> bool:
-        """Return whether what waits is to be sent now."""
+        """Return whether the next group should be sent now."""
         waiting = len(self._outbox)
         if not waiting or not self._largest:
             return waiting > 0
@@ -149,7 +162,7 @@ class AppendCarrier:
         return waiting >= self._share or self._now() >= self._until
 
     def _group(self) -> list[Parcel]:
-        """Take the next parcels that travel together, without those that are sent anew."""
+        """Pop the parcels of the next group; drop parcels that were queued anew."""
         outbox, parcels, room = self._outbox, list[Parcel](), self._largest - _HEAD
         while outbox and len(parcels) < MEMBERS:
             parcel = outbox[0]
@@ -165,31 +178,34 @@ class AppendCarrier:
         return parcels
 
     def _send(self, parcels: list[Parcel]) -> bool:
-        """Ask the intake; return whether the link has room."""
+        """Send parcels as one ask; return False if the link is full."""
         question: Any
         if len(parcels) == 1:
             producer, epoch, number, rows, is_published = parcels[0].append
             plain = [tuple(row) for row in rows]
             question = AppendToLog(self._log, producer, epoch, number, plain, is_published)
         else:
-            question = group_of(self._log, [each.packed or b"" for each in parcels])
+            question = group_of(self._log, [parcel.packed or b"" for parcel in parcels])
         left = parcels[0].waiting.until - self._now()
-        left = left if left > 0 else self._timeout  # it was given up, and keeps its number
+        left = (
+            left if left > 0 else self._timeout
+        )  # expired, but its number must not be skipped
         self._count(1, len(parcels))
         try:
             answer = self._ref.ask(question, left)
-        except LinkFull as error:  # told only where the thread must not wait: the runner's
+        except LinkFull as error:  # only on the runner's thread, which must not block
             self._count(-1, -len(parcels))
-            late = [each for each in parcels if each.waiting.until <= self._now()]
-            self._outbox.extendleft(each for each in parcels[::-1] if each not in late)
-            for each in late:
-                each.appender.unsent(each.waiting, error)
+            late = [parcel for parcel in parcels if parcel.waiting.until <= self._now()]
+            self._outbox.extendleft(parcel for parcel in parcels[::-1] if parcel not in late)
+            for parcel in late:
+                parcel.appender.unsent(parcel.waiting, error)
             self._runtime.call_later(_PAUSE, self.ship)
             return False
-        except CallboardError as error:  # larger than a message, or its node is closed
+        except CallboardError as error:  # larger than the message limit, or the node is closed
             self._count(-1, -len(parcels))
             if len(parcels) > 1:
-                self._outbox.extendleft(each._replace(packed=None) for each in parcels[::-1])
+                alone = (parcel._replace(packed=None) for parcel in parcels[::-1])
+                self._outbox.extendleft(alone)
             else:
                 parcels[0].appender.unsent(parcels[0].waiting, error)
             return True
@@ -202,7 +218,7 @@ class AppendCarrier:
             self._members += members
 
     def _gather(self, answered: int, took: float) -> None:
-        """Let the next group wait for its share of those who append, if they are several."""
+        """Set how many appends the next group waits for, if several writers append."""
         appending = answered + self._members + len(self._outbox)
         self._share = 0
         if self._largest and appending > 1:
@@ -210,30 +226,31 @@ class AppendCarrier:
             self._share, self._until = -(-appending // UNDER_WAY), self._now() + pause
             self._runtime.call_later(pause, self.ship)
 
-    def _answered(self, parcels: list[Parcel], sent: float, answer: Future[Any]) -> None:
-        """Take an answer, and send what waited for it."""
+    def _answered(self, parcels: list[Parcel], sent_at: float, answer: Future[Any]) -> None:
+        """Handle the reply to a group, and send the next one."""
         self._count(-1, -len(parcels))
-        self._gather(len(parcels), self._now() - sent)
+        self._gather(len(parcels), self._now() - sent_at)
         error = answer.exception()
-        told: Any = None if error is not None else answer.result()
+        replies: Any = None if error is not None else answer.result()
         if len(parcels) == 1:
-            told = [told]
-        elif type(told) is not list or len(told) != len(parcels):
-            told = [None] * len(parcels)
-        self._tell(parcels, error, told)
+            replies = [replies]
+        elif type(replies) is not list or len(replies) != len(parcels):
+            replies = [None] * len(parcels)
+        self._notify(parcels, error, replies)
         self.ship()
 
-    def _tell(
-        self, parcels: list[Parcel], error: BaseException | None, told: list[Any]
+    def _notify(
+        self, parcels: list[Parcel], error: BaseException | None, replies: list[Any]
     ) -> None:
-        """Hand outcomes to writers.
+        """Pass each reply to its writer.
 
-        All are noted before the first thread is woken: it wants the lock of its writer next.
+        All replies are recorded before the first future is resolved. A thread woken by its
+        future appends again and needs the lock of its writer, which `take` holds.
         """
         receipts = [
-            (parcel, each)
-            for parcel, each in zip(parcels, told, strict=True)
-            if parcel.appender.take(parcel, error, each)
+            (parcel, reply)
+            for parcel, reply in zip(parcels, replies, strict=True)
+            if parcel.appender.take(parcel, error, reply)
         ]
         for parcel, offset in receipts:
             parcel.waiting.set_result(offset)
@@ -250,7 +267,7 @@ _CARRIERS: Final[
 def carrier_of(
     node: Node, peer: bytes, log: str, timeout: float, largest: int, ref: ActorRef[Any]
 ) -> AppendCarrier:
-    """Return what carries the appends of a node to a log of another."""
+    """Return the carrier from a node to a log of another node, shared by its writers."""
     key = peer, log, timeout, largest
     with _LOCK:
         carriers = _CARRIERS.setdefault(node, WeakValueDictionary())

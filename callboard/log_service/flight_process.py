@@ -1,9 +1,10 @@
-"""The process that serves a node's logs by Arrow Flight, and the node's hold on it.
+"""Runs the Arrow Flight server of a node's logs in a child process.
 
-Flight has threads of its own, which would take the interpreter from the node's runner, so it
-runs in a child. What it may show to whom stands in one line on its standard input; when that
-ends, because the node closed it or was killed, the child ends too. A child that ends by itself
-is started again on the same port. It reads the certificate itself, again when that is renewed.
+The threads of Flight would compete with the node's runner for the interpreter lock. The child
+receives its configuration as one JSON line on its standard input: folders, access rights and
+paths of certificates. It exits when that input is closed, which happens also when the node is
+killed. If the child exits unexpectedly, the node restarts it on the same port. The child reads
+the certificate files itself, and again after a renewal.
 """
 
 import contextlib
@@ -26,17 +27,17 @@ from callboard.kernel.errors import PortUnavailable, PublicAddress, WrongValue
 from callboard.kernel.tls import Tls, is_loopback
 from callboard.support import after_fork
 
-#: Seconds within which a child has to listen, and to end.
+#: Seconds for a child to start listening, and to exit.
 _STARTED_WITHIN: Final = 60.0
 _ENDED_WITHIN: Final = 3.0
-#: Seconds between two starts of a child that ends, at least and at most.
+#: Seconds before restarting a child that exited, at first and at most.
 _PAUSES: Final = (0.1, 5.0)
 
 _log = logging.getLogger("callboard.serving")
 
 
 class FlightProcess:
-    """A child that serves logs, from its making until `close`.
+    """A child process that serves logs; it runs from construction until `close`.
 
     Attributes:
         address: `grpc://HOST:PORT`, or `grpc+tls://HOST:PORT`.
@@ -45,19 +46,19 @@ class FlightProcess:
     def __init__(
         self, logs: Mapping[str, str], listen: str, access: LinkAccess, tls: Tls | None
     ) -> None:
-        """Start it and wait until it listens.
+        """Start the child and wait until it listens.
 
         Args:
             logs: folders by name.
             listen: `HOST:PORT`; port 0 picks a free one.
-            access: the node's secrets, which are the tokens, and what each may read.
-            tls: whose certificate it shows; None speaks plainly.
+            access: the node's secrets, which serve as tokens, and the logs each may read.
+            tls: the certificate of the server; None serves without TLS.
 
         Raises:
             ExtraMissing: pyarrow is not installed.
-            PublicAddress: other machines reach it, and no secret or TLS guards it.
-            PortUnavailable: nothing can be served there.
-            WrongValue: the address has another form.
+            PublicAddress: other machines can reach the address, but TLS or a secret is missing.
+            PortUnavailable: the child could not listen there.
+            WrongValue: the address is not `HOST:PORT`.
         """
         load_flight()
         try:
@@ -77,42 +78,43 @@ class FlightProcess:
         threading.Thread(target=self._attend, name="callboard-logs", daemon=True).start()
 
     def _start(self, port: int) -> int:
-        """Start a child; returns its port."""
+        """Start a child and return its port."""
         location = f"{self._scheme}://{self._host}:{port}"
         child = subprocess.Popen(
             [sys.executable, "-m", "callboard.log_service.flight_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is the node's to take
+            start_new_session=True,  # Ctrl-C is for the node only
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         assert child.stdin is not None
         assert child.stdout is not None
-        told = ""
-        with contextlib.suppress(OSError):  # it ended at once
+        reply = ""
+        with contextlib.suppress(OSError):  # it exited immediately
             child.stdin.write(json.dumps({**self._order, "location": location}) + "\n")
             child.stdin.flush()
             if select.select([child.stdout], [], [], _STARTED_WITHIN)[0]:
-                told = child.stdout.readline().strip()
-        if not told.isdecimal():
+                reply = child.stdout.readline().strip()
+        if not reply.isdecimal():
             child.kill()
             child.communicate()
-            msg = f"no logs can be served at {location}: {told or 'the process ended at once'}"
+            reason = reply or "the process exited immediately"
+            msg = f"logs cannot be served at {location}: {reason}"
             raise PortUnavailable(msg)
         self._child = child
         after_fork.own_pipes(child)
-        return int(told)
+        return int(reply)
 
     def _attend(self) -> None:
-        """Start the child again whenever it ends."""
+        """Restart the child whenever it exits."""
         port, pause = int(self.address.rpartition(":")[2]), _PAUSES[0]
         while (child := self._child) is not None:
             code = child.wait()
             if self._is_ended.wait(pause):
                 return
             _log.warning(
-                "the server of logs at %s ended (%s) and is started again", self.address, code
+                "the log server at %s exited with code %s; restarting it", self.address, code
             )
             try:
                 self._start(port)
@@ -124,14 +126,14 @@ class FlightProcess:
             self._end()
 
     def close(self) -> None:
-        """End it."""
+        """Stop the child."""
         if after_fork.is_copy(self):
             return
         self._is_ended.set()
         self._end()
 
     def _end(self) -> None:
-        """End the child that runs."""
+        """Stop the current child, by force if it does not exit in time."""
         child = self._child
         if child is None or child.stdin is None:
             return
@@ -145,35 +147,35 @@ class FlightProcess:
 
 
 def _keys_of(access: LinkAccess) -> list[tuple[str, Sequence[str]]] | None:
-    """Return tokens with the logs that each may read; None where everybody may read all."""
+    """Return each token with its log patterns; None if all clients may read all logs."""
     if not access.keys:
         return None if access.permissions is None else []
-    told: list[tuple[str, Sequence[str]]] = []
+    keys: list[tuple[str, Sequence[str]]] = []
     for name, key in access.keys:
         patterns: Sequence[str] = ("*",)
         if access.permissions is not None:
             standing = access.permissions.admit(name, ())
             patterns = () if standing is None else tuple(standing.rights.logs)
-        told.append((key.hex(), patterns))
-    return told
+        keys.append((key.hex(), patterns))
+    return keys
 
 
 def _papers_of(tls: Tls | None) -> dict[str, str | None]:
-    """Return where chain and key are: the child reads them, also when they are renewed.
+    """Return the paths of chain and key; the child reads the files itself.
 
     Raises:
-        TlsError: they are of no use.
+        TlsError: the files are missing or unusable.
     """
     if tls is None:
         return {}
-    tls.for_listening()  # tells what is wrong with the files
+    tls.for_listening()  # raises if the files are unusable
     assert tls.certificate is not None
     key = None if tls.key is None else str(Path(tls.key).absolute())
     return {"chain": str(Path(tls.certificate).absolute()), "key": key}
 
 
 def _serve(order: Mapping[str, Any]) -> None:
-    """Serve what an order says until the standard input ends or the parent is another."""
+    """Serve logs as configured until standard input is closed or the parent has died."""
     from callboard.log_service.log_door import LogDoor
 
     keys = order["keys"]
@@ -181,15 +183,19 @@ def _serve(order: Mapping[str, Any]) -> None:
     def readers(token: str | None) -> Sequence[str] | None:
         if keys is None:
             return ("*",)
-        shown = (token or "").encode()
-        found = [may for key, may in keys if hmac.compare_digest(bytes.fromhex(key), shown)]
-        return found[0] if found else None
+        secret = (token or "").encode()
+        matches = [
+            patterns
+            for key, patterns in keys
+            if hmac.compare_digest(bytes.fromhex(key), secret)
+        ]
+        return matches[0] if matches else None
 
     parent = os.getppid()
     papers = Tls(order["chain"], order["key"], mutual=False) if "chain" in order else None
     try:
         door = LogDoor(order["logs"], order["location"], readers, papers)
-    except Exception as error:  # noqa: BLE001  # of Arrow; the node tells it
+    except Exception as error:  # noqa: BLE001  # from Arrow; the node reports it
         print(str(error).partition(". gRPC")[0].replace("\n", " "), flush=True)  # noqa: T201
         return
     print(door.port, flush=True)  # noqa: T201
@@ -197,7 +203,7 @@ def _serve(order: Mapping[str, Any]) -> None:
         if select.select([sys.stdin], [], [], 1.0)[0] and not sys.stdin.read(1):
             break
         door.look()
-    os._exit(0)  # at once: who reads comes again where there is a server
+    os._exit(0)  # without waiting for readers, which reconnect to the next server
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""The actor that appends to a node's logs what other nodes send, on a thread of its own.
+"""The actor that appends records from other nodes to a node's logs, on its own thread.
 
-What waits in its mailbox is written, then synced at once and answered; what comes meanwhile
-shares the next sync: so many producers cost few syncs. Before the next sync of a slow disk is a
-pause, so that producers that were answered just now take part in it again.
+It writes all appends in its mailbox, syncs them together and replies. Appends that arrive
+during a sync share the next one, which keeps syncs few with many producers. If the disk is
+slow, the actor pauses briefly before the next sync, so that the producers that just got their
+receipts can take part in it.
 """
 
 import logging
@@ -36,23 +37,24 @@ from callboard.log_service.append import (
 from callboard.log_service.log_service import Served
 
 _log = logging.getLogger("callboard.serving")
-#: What topics of callboard itself hold, which leaves do not publish.
+#: Part of callboard's own topics, to which nodes with limited rights must not publish.
 _RESERVED: Final = "<$>"
-#: Of the time that a sync took, what the next one waits for, and seconds at most.
+#: Pause before a sync: this fraction of the last sync's duration, and at most `_LONGEST`
+#: seconds.
 _GATHERED: Final = 0.25
 _LONGEST: Final = 0.002
-#: Seconds of a sync that is not worth waiting for others.
+#: A sync shorter than this, in seconds, is not worth a pause to gather appends.
 _QUICK: Final = 0.001
 
 
 class Written(NamedTuple):
-    """Appends of one question that are durable after the next sync.
+    """Appends of one request that the next sync makes durable.
 
     Attributes:
-        promise: the answer.
-        told: of each append its offset, or why it is refused.
-        is_group: whether the answer is a list of them.
-        published: records to publish then.
+        promise: the reply to the request.
+        told: for each append, its offset or its refusal.
+        is_group: whether the reply is the whole list, else its only item.
+        published: records to publish after the sync.
     """
 
     promise: Promise
@@ -62,30 +64,30 @@ class Written(NamedTuple):
 
 
 class LogIntake(SystemActor):
-    """Appends to logs. What it is asked came from another node, and is checked."""
+    """Appends records to logs. Requests come from other nodes, so all fields are checked."""
 
     detached: ClassVar[bool] = True
 
     def __init__(
         self, logs: Mapping[str, Served], overlay: Overlay, largest: int = GROUP_BYTES
     ) -> None:
-        """Take appends for logs, in messages of up to so many bytes."""
+        """Accept appends to logs; `largest` is the message limit in bytes."""
         self._served = dict(logs)
         self._overlay = overlay
         self._group_bytes = min(GROUP_BYTES, largest // 2)
-        #: Logs that this actor opened, since nobody here had; closed with it.
+        #: Logs that this actor opened because this process had not; closed with the actor.
         self._own: dict[str, CommitLog] = {}
-        #: Logs that are written in this process, by this actor or others.
+        #: Cache of open logs of this process, whether this actor opened them or not.
         self._known: dict[str, CommitLog] = {}
-        #: By log, what was written since the last sync: who waits, and for which offset.
+        #: By log name, the appends written since the last sync.
         self._written: dict[str, tuple[CommitLog, list[Written]]] = {}
         self._is_syncing = False
-        #: Seconds of the last sync.
+        #: Seconds that the last sync took.
         self._slowness = 0.0
 
     @handler
     def open_producer(self, question: OpenLogProducer) -> Any:
-        """Open a producer; all that is told of it is durable."""
+        """Open a producer; reply when its state is durable."""
         try:
             check_opening(question)
             self._permit(question.log)
@@ -98,21 +100,21 @@ class LogIntake(SystemActor):
             log.flush()
         except LogError as error:
             return refusal_of(error)
-        told = (epoch, -1 if last is None else last.number, has_forgotten)
-        return (*told, self._group_bytes) if question.has_groups is True else told
+        reply = (epoch, -1 if last is None else last.number, has_forgotten)
+        return (*reply, self._group_bytes) if question.has_groups is True else reply
 
     @handler
     def append(self, question: AppendToLog) -> None:
-        """Append records; answered after the next sync."""
+        """Append records; the reply follows the next sync."""
         self._append(question)
 
     @handler
     def append_group(self, question: AppendGroup) -> None:
-        """Append records of several producers; answered after the next sync."""
+        """Append records of several producers; the reply follows the next sync."""
         self._append(question)
 
     def _append(self, question: AppendToLog | AppendGroup) -> None:
-        """Append what a question holds, if its asker may."""
+        """Append the records of a request, if the asker has the right."""
         promise = self.promise()
         try:
             appends = appends_of(question)
@@ -120,9 +122,9 @@ class LogIntake(SystemActor):
         except (InvalidOption, CallboardError) as error:
             _refuse(promise, error)
             return
-        told, published, log = self._take(question.log, appends)
-        written = Written(promise, told, type(question) is AppendGroup, published)
-        if log is None or not any(type(each) is int for each in told):
+        outcomes, published, log = self._take(question.log, appends)
+        written = Written(promise, outcomes, type(question) is AppendGroup, published)
+        if log is None or not any(type(outcome) is int for outcome in outcomes):
             self._answer(written)
             return
         if not self._is_syncing:
@@ -133,65 +135,70 @@ class LogIntake(SystemActor):
     def _take(
         self, name: str, appends: list[ProducerAppend]
     ) -> tuple[list[Any], list[Any], CommitLog | None]:
-        """Append records; return what is told of each, what is to be published, and the log."""
-        told: list[Any] = [None] * len(appends)
+        """Append records; return an outcome per append, rows to publish, and the log.
+
+        An outcome is an offset or a refusal. The log is None if it cannot be opened.
+        """
+        outcomes: list[Any] = [None] * len(appends)
         claimed, places = [], []
-        for at, append in enumerate(appends):
+        for index, append in enumerate(appends):
             producer, epoch, number, rows, is_published = append
             try:
                 columns = columns_of(rows)
                 if is_published is True:
                     self._check_published(rows)
             except LogError as error:
-                told[at] = refusal_of(error)
+                outcomes[index] = refusal_of(error)
             else:
                 claim = Claim(producer, epoch, number, len(rows), checksum_of(columns))
                 claimed.append((claim, columns))
-                places.append(at)
+                places.append(index)
         try:
             log = self._log(name)
         except LogError as error:
-            return [each or refusal_of(error) for each in told], [], None
+            return [outcome or refusal_of(error) for outcome in outcomes], [], None
         end, published = log.end, list[Any]()
-        for at, each in zip(places, log.take_all(claimed), strict=True):
-            told[at] = each if isinstance(each, int) else refusal_of(each)
-            if appends[at].is_published is True and isinstance(each, int) and each >= end:
-                published += appends[at].rows
-        return told, published, log
+        for index, result in zip(places, log.take_all(claimed), strict=True):
+            outcomes[index] = result if isinstance(result, int) else refusal_of(result)
+            # an offset below `end` is of a repeated append, which was published before
+            is_new = isinstance(result, int) and result >= end
+            if appends[index].is_published is True and is_new:
+                published += appends[index].rows
+        return outcomes, published, log
 
     def _answer(self, written: Written) -> None:
-        told = written.told
-        written.promise.set_result(told if written.is_group else told[0])
+        outcomes = written.told
+        written.promise.set_result(outcomes if written.is_group else outcomes[0])
 
     def _check_published(self, rows: list[Any]) -> None:
-        """Look whether records can be published here.
+        """Check that the peer may publish records, and that this node can.
 
         Raises:
-            LogFailed: there is no endpoint, or the peer has no right to publish that.
+            LogFailed: this node lacks an endpoint, or the peer lacks the right.
         """
         peer = self.context.sender_node
         rights = self._overlay.rights(peer)
         if self.node.context.contexts.get(CORE_ACTOR) is None:
-            what = f"{self.node.name} has no endpoint: nothing can be published there"
-            raise LogFailed(what)
+            msg = f"{self.node.name} cannot publish records without an endpoint"
+            raise LogFailed(msg)
         for topic in {row[0] for row in rows}:
             if rights and (_RESERVED in topic or not rights.permit_topic("publish", topic)):
                 self._overlay.refused(peer, "publish", topic)
-                what = f"no right 'publish' for {topic!r:.200}"
-                raise LogFailed(what)
+                msg = f"no right 'publish' for {topic!r:.200}"
+                raise LogFailed(msg)
 
     def publish(self, rows: list[Any]) -> None:
-        """Publish records that are durable."""
+        """Publish durable records."""
         core = self.node.context.contexts.get(CORE_ACTOR) if rows else None
         if core is not None:
             for topic, data, is_bytes, *_ in rows:
                 try:
                     core.actor.publish(topic, data if is_bytes else loads(data))
-                except CallboardError as error:  # the log holds what topics do not
+                except CallboardError as error:  # e.g. a topic that is valid only in a log
                     _log.warning("a record is not published on %r: %s", topic, error)
 
     def _sync_later(self) -> None:
-        """Sync behind what waits in the mailbox, after a pause where the disk is slow."""
+        """Schedule a sync after the messages in the mailbox; pause first on a slow disk."""
         order = CallBack(self._sync)
         if self._slowness > _QUICK:
             self.after(min(self._slowness * _GATHERED, _LONGEST), order)
@@ -199,29 +206,31 @@ class LogIntake(SystemActor):
             self.context.post(order)
 
     def _sync(self) -> None:
-        """Make durable what was written, and answer; a log that fails is opened anew."""
+        """Sync all logs with new appends and reply; drop a failed log, to open it anew."""
         written, self._written = self._written, {}
-        self._is_syncing, began = False, self.now()
+        self._is_syncing, started = False, self.now()
         for name, (log, waiting) in written.items():
             try:
                 log.flush()
             except LogError as error:
                 unknown = ("unknown", str(error))
-                for each in waiting:
-                    told = [unknown if type(one) is int else one for one in each.told]
-                    self._answer(each._replace(told=told))
+                for request in waiting:
+                    outcomes = [
+                        unknown if type(outcome) is int else outcome for outcome in request.told
+                    ]
+                    self._answer(request._replace(told=outcomes))
                 self._drop(name)
             else:
-                for each in waiting:
-                    self._answer(each)
-                    self.publish(each.published)
-        self._slowness = self.now() - began
+                for request in waiting:
+                    self._answer(request)
+                    self.publish(request.published)
+        self._slowness = self.now() - started
 
     def _log(self, name: str) -> CommitLog:
-        """Return a log that can be appended to.
+        """Return a log that is open for appending.
 
         Raises:
-            LogError: it is served to be read only, or another process writes it.
+            LogError: the log is served read-only, or another process writes it.
         """
         served = self._served[name]
         if isinstance(served, CommitLog):
@@ -229,12 +238,12 @@ class LogIntake(SystemActor):
         if isinstance(served, LogReader):
             served = served.folder
             if not served:
-                what = f"{name} is served to be read; serve its CommitLog, or its folder"
-                raise LogFailed(what)
-        known = self._known.get(name)  # to look for it costs more than to append
-        is_own = known is not None and known is self._own.get(name)
-        if known is not None and not known.may_reopen and (is_own or known.holds_lock):
-            return known
+                msg = f"{name} is served read-only; serve its CommitLog or its folder"
+                raise LogFailed(msg)
+        log_ = self._known.get(name)  # a search costs more than an append
+        is_own = log_ is not None and log_ is self._own.get(name)
+        if log_ is not None and not log_.may_reopen and (is_own or log_.holds_lock):
+            return log_
         log = written_here(served)
         if log is None or log is self._own.get(name):
             self._drop(name)
@@ -243,35 +252,37 @@ class LogIntake(SystemActor):
         return log
 
     def _drop(self, name: str) -> None:
-        """Close a log that this actor opened; one that was replaced goes on refusing."""
-        known = self._own.get(name)
-        if known is not None and (known.may_reopen or not known.has_failed):
-            with suppress(LogError):  # it failed, which was told
+        """Close a log that this actor opened.
+
+        A log whose folder was replaced stays open and refuses appends: records that it has
+        acknowledged may be missing in the log that is there now.
+        """
+        log = self._own.get(name)
+        if log is not None and (log.may_reopen or not log.has_failed):
+            with suppress(LogError):  # its failure was reported already
                 self._own.pop(name).close()
 
     def _permit(self, name: object) -> None:
-        """Look whether a log is served to the asker.
+        """Check that a log exists here and that the asker may append to it.
 
         Raises:
-            CallboardError: it is not.
+            CallboardError: it does not exist, or the asker lacks the right.
         """
         peer = self.context.sender_node
         rights = self._overlay.rights(peer)
         if type(name) is not str or not SERVED_NAME.fullmatch(name):
-            what = "a log's name has letters, digits and -_.+@="
-            raise WrongArgument(what)
+            msg = "a log name must consist of letters, digits and -_.+@="
+            raise WrongArgument(msg)
         if rights is not None and not rights.permit("append", name):
             self._overlay.refused(peer, "append", name)
-            what = f"no right 'append' for {name!r:.200}"
-            raise NotPermitted(what)
+            msg = f"no right 'append' for {name!r:.200}"
+            raise NotPermitted(msg)
         if name not in self._served:
-            names = [
-                each for each in self._served if not rights or rights.permit("append", each)
-            ]
-            here = ", ".join(sorted(names)) or "none"
+            names = [log for log in self._served if not rights or rights.permit("append", log)]
+            available = ", ".join(sorted(names)) or "none"
             text = f"no log is served as {name!r:.200} by {self.node.name}"
-            what = f"{text}; those that may be appended to are: {here}"
-            raise NotRegistered(what)
+            msg = f"{text}; the logs that you may append to are: {available}"
+            raise NotRegistered(msg)
 
     def on_end(self, reason: ExitReason, detail: str) -> None:
         """Close the logs that this actor opened."""
@@ -281,6 +292,6 @@ class LogIntake(SystemActor):
 
 
 def _refuse(promise: Promise, error: Exception) -> None:
-    """Answer what is no question, or not permitted."""
+    """Reply with an error to a request that is malformed or not permitted."""
     is_wrong = isinstance(error, InvalidOption)
     promise.set_exception(WrongArgument(str(error)) if is_wrong else error)

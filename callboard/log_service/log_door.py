@@ -1,9 +1,9 @@
-"""A Flight server of logs whose certificate is renewed while it runs.
+"""A Flight server of logs whose certificate can be renewed while it runs.
 
-Flight takes a certificate when it begins to listen, and no other one later. So when the files
-have changed and are of use, the listener ends and another one begins on the same port. What is
-being read is cut off, and readers go on where they were, as behind any cut connection; for a
-fraction of a second nobody listens, for which their clients wait.
+Flight reads its certificate only when it starts to listen. So when valid new files appear, the
+server is shut down and another one starts on the same port. Readers lose their connection and
+resume from their last position, as after any disconnect. Clients wait for the fraction of a
+second in which no server listens.
 """
 
 import itertools
@@ -18,9 +18,9 @@ from callboard.commitlog.remote.server import LogServer, Readers
 from callboard.kernel.events import CertificatesReplaced
 from callboard.kernel.tls import Certificates, Tls, read_file
 
-#: Seconds between two tries to listen again.
+#: Seconds between two attempts to listen again.
 _PAUSE: Final = 0.1
-#: Tries with a renewed certificate before the one of before has its turn.
+#: Attempts with the renewed certificate before the previous one is tried.
 _TRIES: Final = 20
 
 _log = logging.getLogger("callboard.commitlog")
@@ -29,10 +29,10 @@ _Papers = tuple[bytes, bytes]
 
 
 class LogDoor:
-    """Serves logs from its making until `shutdown`.
+    """A server of logs that runs from construction until `shutdown`.
 
     Attributes:
-        port: Where it listens.
+        port: The port on which it listens.
     """
 
     def __init__(
@@ -42,9 +42,10 @@ class LogDoor:
 
         Args:
             logs: Folders by the names under which they are served.
-            location: As Flight takes it: `grpc://HOST:PORT` or `grpc+tls://HOST:PORT`.
-            readers: Who may read what.
-            tls: Where its certificate is; None speaks plainly.
+            location: Flight's form of the address: `grpc://HOST:PORT` or
+                `grpc+tls://HOST:PORT`.
+            readers: Returns the log patterns that a token may read.
+            tls: Paths of the certificate; None serves without TLS.
 
         Raises:
             TlsError: a file is missing or unusable.
@@ -53,7 +54,7 @@ class LogDoor:
         self._logs, self._readers, self._tls = logs, readers, tls
         self._certificates = None if tls is None else Certificates(tls, self._note)
         if self._certificates is not None:
-            self._certificates.listening()  # or say what is wrong: Flight says no reason
+            self._certificates.listening()  # raises with a reason; Flight gives none
         self._is_renewed = False
         self._papers = self._read()
         self._server = self._listen(location, self._papers)
@@ -61,15 +62,15 @@ class LogDoor:
         self._location = f"{location.rpartition(':')[0]}:{self.port}"
 
     def look(self) -> None:
-        """Take up a certificate that was renewed; to be called about once a second."""
+        """Use a renewed certificate; call this about once a second."""
         if self._certificates is None:
             return
         self._certificates.look()
         if not self._is_renewed:
             return
         self._is_renewed = False
-        before, self._papers = self._papers, self._read()
-        if self._papers == before:
+        previous, self._papers = self._papers, self._read()
+        if self._papers == previous:
             return
         self._server.shutdown()
         for tries in itertools.count(1):
@@ -77,14 +78,16 @@ class LogDoor:
                 self._server = self._listen(self._location, self._papers)
                 break
             except (OSError, load_pyarrow().ArrowException) as error:
-                _log.warning("%s cannot be served again so far: %s", self._location, error)
+                _log.warning(
+                    "%s cannot be served again yet, retrying: %s", self._location, error
+                )
                 if tries % _TRIES == 0:
-                    before, self._papers = self._papers, before
+                    previous, self._papers = self._papers, previous
                 time.sleep(_PAUSE)
-        _log.info("%s has its new certificate", self._location)
+        _log.info("%s uses its new certificate", self._location)
 
     def shutdown(self) -> None:
-        """End at once: who reads is cut off, and comes again where there is a server."""
+        """Stop at once. Readers lose their connection and reconnect to the next server."""
         self._server.shutdown()
 
     def _listen(self, location: str, papers: _Papers | None) -> LogServer:
@@ -99,5 +102,5 @@ class LogDoor:
         return read_file(Path(chain), "certificate"), read_file(Path(key), "key")
 
     def _note(self, event: Any) -> None:
-        """Take note of files that were read again; `Certificates` tells of those of no use."""
+        """Record that the files were replaced; `Certificates` reports unusable ones."""
         self._is_renewed |= isinstance(event, CertificatesReplaced)

@@ -1,4 +1,4 @@
-"""The actor that serves a node's logs: it reads their files on a thread of its own."""
+"""The actor that serves the files of a node's logs, on its own thread."""
 
 import errno
 from collections.abc import Mapping
@@ -45,22 +45,23 @@ from callboard.log_service.messages import (
     objection,
 )
 
-#: Seconds between looks at a log that others wait for: its writer may be another process.
+#: Seconds between checks for growth of a log: its writer may be another process, which does
+#: not notify this one.
 LOOK_SECONDS: Final = 0.02
-#: Seconds until a link is looked at again that takes nothing.
+#: Seconds before checking again a link that was full.
 _RETRY: Final = 0.01
-#: Bytes of a message beside those of the file.
+#: Bytes of a message besides the bytes of the file.
 _AROUND: Final = 1_024
 
-#: Why nobody is told of growth any more.
+#: Reason for refusing to wait for growth while the node drains.
 _DRAINING: Final = "it is draining"
 
-#: What is served under a name: the folder of a log, which may be made later, or a log.
+#: A served log: its folder, which may be created later, or a log object.
 Served = str | Path | CommitLog | LogReader
 
 
 class LogShelf(NamedTuple):
-    """Where a served log is, and what tells of what is appended in this process."""
+    """The folder of a served log, and the notifier of appends in this process."""
 
     folder: Folder
     growth: Growth
@@ -70,10 +71,10 @@ class ServedLog(NamedTuple):
     """A log that a node serves, for figures.
 
     Attributes:
-        name: under which it is served.
-        size: bytes of its segments.
-        readers: how many have asked within the last minute.
-        lag: bytes that the one furthest behind has not read.
+        name: the name under which it is served.
+        size: bytes in its segments.
+        readers: number of readers with a request in the last minute.
+        lag: bytes that the slowest of them has not read yet.
     """
 
     name: str
@@ -83,7 +84,7 @@ class ServedLog(NamedTuple):
 
 
 def shelf_of(log: Served) -> LogShelf:
-    """Return where what is served is."""
+    """Return the folder and the notifier of a served log."""
     if isinstance(log, LogReader):
         return LogShelf(log.place, log.growth)
     folder = open_folder(log)
@@ -91,11 +92,11 @@ def shelf_of(log: Served) -> LogShelf:
 
 
 def checked_logs(logs: Mapping[str, Served] | None) -> dict[str, Served]:
-    """Return what a node is to serve.
+    """Check the `serve_logs` of a node and return a copy.
 
     Raises:
-        WrongArgument: it is no map of names to folders or logs.
-        WrongValue: a name could not stand in an address.
+        WrongArgument: `logs` does not map names to folders or logs.
+        WrongValue: a name cannot be part of an address, or a folder is the address of a log.
     """
     needed = 'serve_logs takes folders or logs by their names: {"cpu": "/var/lib/shop/cpu"}'
     require(isinstance(logs, Mapping | None), needed, logs)
@@ -104,7 +105,7 @@ def checked_logs(logs: Mapping[str, Served] | None) -> dict[str, Served]:
         is_so = isinstance(kinds[0], str) and isinstance(kinds[1], str | Path | LogReader)
         require(is_so, needed, kinds)
         if not SERVED_NAME.fullmatch(name):
-            msg = f"{name!r:.80} is no name for a log: letters, digits and -_.+@= are"
+            msg = f"{name!r:.80} is not a log name; use letters, digits and -_.+@="
             raise WrongValue(msg)
         if isinstance(log, str) and "://" in log:
             msg = f"{log!r:.200} is served elsewhere; a node serves folders of its machine"
@@ -113,10 +114,10 @@ def checked_logs(logs: Mapping[str, Served] | None) -> dict[str, Served]:
 
 
 def real_folders(logs: Mapping[str, Served]) -> dict[str, str]:
-    """Return the folders of logs, for another process of this machine.
+    """Return the folders of logs, to be read by another process on this machine.
 
     Raises:
-        WrongValue: there are none, or one is not on the machine's disk.
+        WrongValue: `logs` is empty, or a log is not on the machine's disk.
     """
     if not logs:
         msg = 'there are no logs to serve; make the node with serve_logs={"cpu": folder}'
@@ -129,27 +130,27 @@ def real_folders(logs: Mapping[str, Served]) -> dict[str, str]:
 
 
 class LogService(SystemActor):
-    """Answers readers of logs. What it is asked came from another node, and is checked."""
+    """Serves readers of logs. Requests come from other nodes, so all fields are checked."""
 
     detached: ClassVar[bool] = True
 
     def __init__(self, logs: Mapping[str, Served], overlay: Overlay, payload: int) -> None:
         self._overlay = overlay
-        #: Bytes of one answer: a message holds no more.
+        #: File bytes in one reply; a message must not exceed the payload limit.
         self._piece = min(PIECE, payload - _AROUND)
         self._shelves = {name: shelf_of(log) for name, log in logs.items()}
-        #: What growth of a log in this process calls; others are looked at.
+        #: Callbacks for growth in this process. Logs of other processes are polled.
         self._wakes = {
-            name: partial(self.call_soon, self._look_at, name) for name in self._shelves
+            name: partial(self.call_soon, self._check_log, name) for name in self._shelves
         }
         self._desk = LogDesk()
-        self._is_serving = self._is_looking = False
+        self._is_serving = self._is_polling = False
 
     def served(self) -> list["ServedLog"]:
-        """Return who reads what, for figures; from any thread."""
+        """Return figures of all logs and their readers; may be called from any thread."""
         readers = list(self._desk.readers(self.now()))
         return [
-            self._figures(name, [each for _, each in readers if each.log == name])
+            self._figures(name, [reader for _, reader in readers if reader.log == name])
             for name in sorted(self._shelves)
         ]
 
@@ -158,13 +159,13 @@ class LogService(SystemActor):
         folder = self._shelves[name].folder
         sizes = {}
         with suppress(OSError):
-            for each in folder.disk.listdir(folder.path):
-                if each.endswith(SEGMENT):
-                    sizes[each] = folder.disk.size(folder.file(each))
+            for file in folder.disk.listdir(folder.path):
+                if file.endswith(SEGMENT):
+                    sizes[file] = folder.disk.size(folder.file(file))
         lags = [
-            sum(size for file, size in sizes.items() if file >= each.file)
-            - min(each.at, sizes.get(each.file, 0))
-            for each in readers
+            sum(size for file, size in sizes.items() if file >= reader.file)
+            - min(reader.at, sizes.get(reader.file, 0))
+            for reader in readers
         ]
         return ServedLog(name, sum(sizes.values()), len(readers), max(lags, default=0))
 
@@ -172,18 +173,18 @@ class LogService(SystemActor):
 
     @handler
     def list_logs(self, _: ListLogs) -> tuple[str, ...]:
-        """Tell which logs the asker may read."""
+        """Return the names of the logs that the asker may read."""
         rights = self._overlay.rights(self._peer())
         names = sorted(self._shelves)
-        return tuple(each for each in names if rights is None or rights.permit("logs", each))
+        return tuple(name for name in names if rights is None or rights.permit("logs", name))
 
     @handler
     def list_files(self, question: ListLogFiles) -> Any:
-        """Tell which files a log has; only those that readers need."""
+        """Return the names of the files of a log that readers need."""
         if self._refuses(question):
             return None
         if self._load(self._peer()) >= TAKEN_WITHIN:
-            self._carry_out(Refuse(self.promise(), "this node takes nothing"))
+            self._carry_out(Refuse(self.promise(), "the link to the reader is full"))
             return None
         folder = self._shelves[question.log].folder
         try:
@@ -196,20 +197,20 @@ class LogService(SystemActor):
 
     @handler
     def read_file(self, question: ReadLogFile) -> Any:
-        """Read bytes of a file, when it is the asker's turn."""
+        """Queue a read of a file; the reply follows when it is the asker's turn."""
         if self._refuses(question):
             return
         promise = self.promise()
-        refused = self._desk.take_read(self._peer(), question, promise, self.now())
-        if refused is not None:
-            self._carry_out(refused)
+        refusal = self._desk.take_read(self._peer(), question, promise, self.now())
+        if refusal is not None:
+            self._carry_out(refusal)
         elif not self._is_serving:
             self._is_serving = True
             self.call_soon(self._serve)
 
     @handler
     def await_growth(self, question: AwaitLogGrowth) -> Any:
-        """Tell where a log ends, when that changes."""
+        """Reply with the end of a log once it differs from the one that the asker knows."""
         if self._refuses(question):
             return
         if self.node.is_draining:
@@ -220,37 +221,37 @@ class LogService(SystemActor):
         answer = self._desk.take_wait(self._peer(), question, self.promise(), place, now)
         if answer is not None:
             self._carry_out(answer)
-        elif not self._is_looking:
-            self._look()
+        elif not self._is_polling:
+            self._poll()
 
     def _peer(self) -> bytes:
-        """Return the node of who asks."""
+        """Return the node of the asker."""
         return self.context.sender_node
 
     def _refuses(self, question: LogQuestion) -> bool:
-        """Return whether a question is not served; then it is answered."""
-        wrong, rights = objection(question), self._overlay.rights(self._peer())
+        """Return whether a request is refused; if so, the refusal is sent."""
+        problem, rights = objection(question), self._overlay.rights(self._peer())
         error: CallboardError
-        if wrong:
-            error = WrongArgument(wrong)
+        if problem:
+            error = WrongArgument(problem)
         elif rights is not None and not rights.permit("logs", question.log):
             error = NotPermitted(f"no right 'logs' for {question.log!r:.200}")
         elif question.log not in self._shelves:
-            here = ", ".join(self.list_logs(ListLogs())) or "none"
+            available = ", ".join(self.list_logs(ListLogs())) or "none"
             text = f"no log is served as {question.log!r:.200} by {self.node.name}"
-            error = NotRegistered(f"{text}; those that may be read are: {here}")
+            error = NotRegistered(f"{text}; the logs that you may read are: {available}")
         else:
             return False
         self.promise().set_exception(error)
         return True
 
-    def _refuse(self, why: str) -> None:
-        self.promise().set_exception(NotRegistered(why))
+    def _refuse(self, reason: str) -> None:
+        self.promise().set_exception(NotRegistered(reason))
 
     # --- answers ---
 
     def _serve(self) -> None:
-        """Fetch one read of each peer, then others have a turn."""
+        """Serve one read of each peer, then yield to other messages."""
         effects = self._desk.serve(self._load, self.now())
         for effect in effects:
             self._carry_out(effect)
@@ -261,12 +262,12 @@ class LogService(SystemActor):
             self.after(_RETRY, CallBack(self._serve))
 
     def _load(self, peer: bytes) -> int:
-        """Return how many bytes wait on the way to a peer."""
+        """Return the number of bytes queued on the link towards a peer."""
         link = self._overlay.link_towards(peer)
         return 0 if link is None else link.waiting
 
     def _carry_out(self, effect: Fetch | Refuse | Tell) -> None:
-        """Answer who put a question."""
+        """Send the reply that an effect of the desk asks for."""
         promise: Promise = effect.ticket
         if isinstance(effect, Fetch):
             promise.set_result(self._read(effect.question).pack())
@@ -276,7 +277,7 @@ class LogService(SystemActor):
             promise.set_exception(MailboxFull(f"{self.node.name}: {effect.why}"))
 
     def _read(self, question: ReadLogFile) -> FileBytes:
-        """Read bytes of a file."""
+        """Return bytes of a file, or the error number of the disk."""
         folder = self._shelves[question.log].folder
         try:
             with closing(folder.disk.open(folder.file(question.file))) as file:
@@ -287,32 +288,31 @@ class LogService(SystemActor):
             return FileBytes(-(error.errno or errno.EIO))
 
     def _end_of(self, log: str) -> LogPlace:
-        """Return where a log ends; a log that is not there has no such place."""
+        """Return the end of a log; a default `LogPlace` if the log does not exist."""
         folder = self._shelves[log].folder
         try:
             names = folder.disk.listdir(folder.path)
-            newest = max(each for each in names if each.endswith(SEGMENT))
+            newest = max(name for name in names if name.endswith(SEGMENT))
             return LogPlace(newest, folder.disk.size(folder.file(newest)))
         except (OSError, ValueError):
             return LogPlace()
 
-    def _look_at(self, log: str) -> None:
-        """Answer who waits for the growth of a log that has grown."""
-        self._shelves[log].growth.add(
-            self._wakes[log]
-        )  # before the look, so that none is missed
+    def _check_log(self, log: str) -> None:
+        """Answer the waits for growth of a log that has grown."""
+        # registered before the check: growth between both would go unnoticed otherwise
+        self._shelves[log].growth.add(self._wakes[log])
         for answer in self._desk.look(log, self._end_of(log), self.now()):
             self._carry_out(answer)
         if log not in self._desk.awaited:
             self._shelves[log].growth.discard(self._wakes[log])
 
-    def _look(self) -> None:
-        """Look at the logs whose growth is awaited, again and again while they are."""
-        if self.node.is_draining:  # which waits for what it owes
+    def _poll(self) -> None:
+        """Check all logs with pending waits, and schedule the next check if any remain."""
+        if self.node.is_draining:  # a draining node waits until all replies are sent
             for refusal in self._desk.refuse_waits(_DRAINING):
                 self._carry_out(refusal)
         for log in self._desk.awaited:
-            self._look_at(log)
-        self._is_looking = bool(self._desk.awaited)
-        if self._is_looking:
-            self.after(LOOK_SECONDS, CallBack(self._look))
+            self._check_log(log)
+        self._is_polling = bool(self._desk.awaited)
+        if self._is_polling:
+            self.after(LOOK_SECONDS, CallBack(self._poll))

@@ -1,12 +1,12 @@
-"""Appending to a log of another node, with receipts.
+"""Appends to a log of another node, with receipts.
 
     append() ──rows──> queue ──ask──> the node's intake ──offset, durable──> append() returns
 
-Records are sent as they come, up to `WINDOW` of them before the first is answered, together
-with those of other writers on this node (`callboard.log_service.carrier`). They stay in the
-queue until then, in the order of their numbers. When the link is lost, an actor of the node
-that asks links again, tells the log the producer's epoch, and sends what is in the queue once
-more: the log knows by number what it has taken.
+Up to `WINDOW` appends may be in flight. They are batched with the appends of other writers on
+this node (`callboard.log_service.carrier`). An append stays in the queue, in the order of
+numbers, until its receipt arrives. When the link is lost, an actor of the sending node links
+again, resumes the producer's epoch, and sends the queue once more. The log recognizes the
+records that it has already by their numbers.
 """
 
 import asyncio
@@ -60,38 +60,38 @@ from callboard.log_service.node_disk import LogCaller
 from callboard.support import after_fork
 from callboard.support.seconds import checked_seconds
 
-#: Appends that may wait for their receipts before further ones wait to be sent.
+#: Appends that may wait for receipts; the next append blocks until one has its receipt.
 WINDOW: Final = 64
-#: Seconds until an append gives up.
+#: Seconds after which an append fails without a receipt.
 TIMEOUT: Final = 30.0
 #: Seconds between attempts to reach the log, at first and at most.
 _PAUSES: Final = (0.05, 1.0)
-#: What is certain not to change when it is asked again.
+#: Errors that would only recur if the request were repeated.
 _FINAL: Final = (NotPermitted, NotRegistered, WrongArgument, LinkError)
 
 
 class _Intake(LogCaller):
-    """Finds the intake of the node that has a log."""
+    """A client for the intake of the node that has a log."""
 
     def begin(self, question: Any, timeout: float = 10.0) -> Future[Any] | None:
-        """Put a question to the intake of the node that was linked last."""
+        """Send a request to the intake of the node linked last; None if no node is linked."""
         if self._peer is None:
             return None
         return self.intake(self._peer).ask(question, timeout)
 
     @property
     def node(self) -> Node:
-        """The node that asks."""
+        """The node that sends the requests."""
         return self._node
 
     @property
     def address(self) -> str:
-        """Where the node is that has the log."""
+        """Address of the node that has the log."""
         return self._address
 
     @property
     def peer(self) -> bytes:
-        """The node that has the log."""
+        """Id of the node that has the log."""
         assert self._peer is not None
         return self._peer
 
@@ -105,11 +105,11 @@ class _Intake(LogCaller):
 
 
 class LogWriter:
-    """Appends to a log of another node, and returns offsets when the records are durable there.
+    """Appends to a log of another node; returns offsets when the records are durable there.
 
-    Records have the numbers of a producer, as those of `CommitLog.producer`: one that is tried
-    again is no double. Methods may be called from any thread; what several threads append is
-    sent without waiting for receipts, in order.
+    Records carry the numbers of a producer, as with `CommitLog.producer`, so a repeated append
+    is not a duplicate. Methods may be called from any thread. Appends of several threads are
+    sent in order, without waiting for each other's receipts.
     """
 
     def __init__(
@@ -124,22 +124,22 @@ class LogWriter:
         timeout: float = TIMEOUT,
         window: int = WINDOW,
     ) -> None:
-        """Open a producer of a log; an earlier instance of it may append no more.
+        """Open a producer of a log. Earlier writers with this producer name are fenced off.
 
         Args:
             address: `basp://HOST:PORT/NAME` of a node with `serve_logs`.
-            producer: Its name.
-            begin: The number of the first record of a producer that the log does not know.
+            producer: Name of the producer.
+            begin: Number of the first record, if the log does not know the producer.
             token: The secret to prove; the environment's CALLBOARD_SECRET by default.
             tls: Folder with `authority.pem`, as for `LogReader`; CALLBOARD_TLS by default.
-            node: The `Node` of this program that asks, with its secret and TLS; one in the
-                background by default.
-            timeout: Seconds after which an append gives up: then it is unknown.
-            window: Appends that may wait for receipts; further ones wait for room.
+            node: The `Node` of this program to send with, using its secret and TLS; by
+                default one in the background.
+            timeout: Seconds after which an append fails; it may have been appended or not.
+            window: Appends that may wait for receipts; the next one blocks.
 
         Raises:
             LogFailed: no node answers, or the node refuses.
-            InvalidOption: an argument makes no sense.
+            InvalidOption: an argument is invalid.
         """
         checked_seconds(timeout, "timeout")
         self._timeout = timeout
@@ -154,8 +154,8 @@ class LogWriter:
         self._attempt, self._era = 1, 0
         self._is_in_doubt = self._is_linking = False
         self._end: LogError | None = None
-        self._why = ""
-        largest = self._take_opening(self._caller.ask(self._question(0)))
+        self._last_error = ""
+        largest = self._apply_opening(self._caller.ask(self._question(0)))
         self._carrier = self._carrier_to(self._caller.peer, largest)
         self._linker = self._node.context.start_actor(_Linker, (self,))
         closed = LogClosed(f"{self._node.name} was closed, and with it this writer")
@@ -169,7 +169,7 @@ class LogWriter:
 
     @property
     def last(self) -> int | None:
-        """The number of the last record that the log is known to have; None for none."""
+        """The number of the last record with a receipt; None before the first."""
         return self._numbering.last
 
     # --- appending ---
@@ -185,26 +185,26 @@ class LogWriter:
         time: int | None = None,
         number: int | None = None,
     ) -> int:
-        """Append one record; returns its offset when it is durable at the other node.
+        """Append one record; return its offset when it is durable at the other node.
 
         Args:
-            topic: What it is about.
+            topic: Topic of the record.
             payload: As for `CommitLog.append`.
             key: Text or bytes.
-            headers: Texts.
-            sender: Who sent it.
-            time: Nanoseconds since 1970; when it is appended by default.
-            number: That of the record: the next one by default. Of a record that was taken
-                before, the offset is returned and nothing is appended.
+            headers: Names and values, both texts.
+            sender: Name of the sender.
+            time: Nanoseconds since 1970; by default the time of the append.
+            number: Number of the record; by default the next one. If a record with this number
+                was appended before, its offset is returned and nothing is appended.
 
         Raises:
-            ReceiptUnknown: no answer in time. Append it again with the `number` of the error.
-            WrongNumber: another record has this number, or it leaves a gap.
+            ReceiptUnknown: no reply in time. Append again with the `number` of the error.
+            WrongNumber: another record has this number, or the number leaves a gap.
             ProducerFenced: the producer was opened again.
-            ProducerForgotten: whether it was taken can no longer be known.
-            InvalidRecord: it cannot be stored.
-            LogFailed: the disk there refuses, or the node; it was not appended.
-            LogClosed: this, or its node, was closed.
+            ProducerForgotten: the log cannot tell any more whether it has the record.
+            InvalidRecord: the record cannot be stored.
+            LogFailed: the remote disk or node refused; the record was not appended.
+            LogClosed: this writer, or its node, was closed.
         """
         return self._caller.wait(
             self.append_soon(
@@ -235,7 +235,7 @@ class LogWriter:
             room = loop.run_in_executor(None, self._room.acquire)
             try:
                 await asyncio.shield(room)
-            except asyncio.CancelledError:  # the thread still waits, and takes it
+            except asyncio.CancelledError:  # the thread still waits, and will acquire
                 room.add_done_callback(lambda _: self._room.release())
                 raise
         row = partial(_row, topic, payload, key, headers, sender, time)
@@ -252,9 +252,9 @@ class LogWriter:
         time: int | None = None,
         number: int | None = None,
     ) -> Future[int]:
-        """Append one record and return a future of its offset; waits only for room.
+        """Append one record; return a future of its offset. Blocks only if the window is full.
 
-        When one is refused, those behind it in the queue are refused as well.
+        If a record is refused, the records queued after it are refused as well.
         """
         self._room.acquire()
         row = partial(_row, topic, payload, key, headers, sender, time)
@@ -269,13 +269,14 @@ class LogWriter:
         headers: Headers = None,
         number: int | None = None,
     ) -> int:
-        """Append a record, and have it published by the node of the log when it is durable.
+        """Append a record; the node of the log publishes it once it is durable.
 
-        Returns its offset. Subscribers get it at most once, as everything that is published;
-        the log has it. What is tried again is published only when it is appended then.
+        Returns the offset. Subscribers receive the record at most once, as any publication;
+        the log has it in any case. A repeated append publishes the record only if the log did
+        not have it before.
 
         Raises:
-            LogFailed: that node has no endpoint, or this one no right to publish that.
+            LogFailed: that node has no endpoint, or this node lacks the right to publish.
             LogError: as for `append`.
         """
         self._room.acquire()
@@ -293,10 +294,10 @@ class LogWriter:
         time: Sequence[int] | None = None,
         number: int | None = None,
     ) -> range:
-        """Append a run of records, of which all are taken or none; returns their offsets.
+        """Append records with consecutive offsets, either all or none; return the offsets.
 
         Raises:
-            InvalidRecord: one cannot be stored, or they are more than a message holds.
+            InvalidRecord: a record cannot be stored, or the batch exceeds the message limit.
             LogError: as for `append`.
         """
         self._room.acquire()
@@ -313,7 +314,7 @@ class LogWriter:
         *,
         is_published: bool = False,
     ) -> Future[int]:
-        """Queue records and send them; room for them was taken."""
+        """Queue records and send them; the caller has acquired room in the window."""
         try:
             rows = encode()
             with self._lock:
@@ -342,7 +343,7 @@ class LogWriter:
         self._room.release()
 
     def _send(self, waiting: WaitingAppend, carrier: AppendCarrier) -> None:
-        """Hand records over to be sent; those without a number get the next one."""
+        """Pass an append to the carrier, after assigning the next number if it lacks one."""
         numbering = self._numbering
         if waiting.number is None:
             waiting.number = numbering.next
@@ -354,30 +355,30 @@ class LogWriter:
         carrier.put(self, waiting, self._attempt, append)
 
     def is_current(self, attempt: int) -> bool:
-        """Return whether what is to be sent with this attempt still is."""
+        """Return whether appends of this link attempt are still to be sent."""
         return attempt == self._attempt and self._end is None
 
     def unsent(self, waiting: WaitingAppend, error: CallboardError) -> None:
-        """Let an append fail that is larger than a message, or whose node is closed."""
+        """Fail an append that exceeds the message limit, or whose node is closed."""
         with self._lock:
             self._refuse(waiting, LogFailed(f"{self._caller.text}: {error}"))
 
     # --- answers ---
 
-    def take(self, parcel: Parcel, error: BaseException | None, told: Any) -> bool:
-        """Take the answer to what was sent, unless it was sent again meanwhile."""
+    def take(self, parcel: Parcel, error: BaseException | None, reply: Any) -> bool:
+        """Handle the reply to an append, unless it has been sent again since."""
         waiting = parcel.waiting
         with self._lock:
             if waiting.attempt != parcel.attempt:
                 return False
-            if error is None and type(told) is int:
+            if error is None and type(reply) is int:
                 assert waiting.number is not None
                 self._numbering.took(waiting.number, len(waiting.rows))
                 return True
             if error is None:
-                self._refused(waiting, told)
+                self._handle_refusal(waiting, reply)
             elif isinstance(error, AskTimeout):
-                self._late(waiting, str(error))
+                self._handle_timeout(waiting, str(error))
             elif isinstance(error, NodeClosed):
                 self._end_with(LogClosed(f"{self._caller.text}: {error}"))
             elif isinstance(error, RemoteError):
@@ -389,83 +390,94 @@ class LogWriter:
         return False
 
     def forget(self, waiting: WaitingAppend) -> None:
-        """Take an append off the queue."""
+        """Remove an append from the queue."""
         with self._lock:
             if self._queue and self._queue[0] is waiting:
                 self._queue.popleft()
             elif waiting in self._queue:
                 self._queue.remove(waiting)
 
-    def _late(self, waiting: WaitingAppend, why: str) -> None:
-        """Give an append up whose time is over; others of its group are sent again."""
+    def _handle_timeout(self, waiting: WaitingAppend, reason: str) -> None:
+        """Give up an append that has expired, and link again for the others of its group."""
         if self._node.context.now() >= waiting.until:
             self._give_up(waiting)
-        self._lose(why)
+        self._lose(reason)
 
-    def _refused(self, waiting: WaitingAppend, told: Any) -> None:
-        """Take what the intake told instead of an offset."""
-        error = error_of(told)
+    def _handle_refusal(self, waiting: WaitingAppend, reply: Any) -> None:
+        """Handle a reply that is not an offset."""
+        error = error_of(reply)
         if isinstance(error, ReceiptUnknown):
             self._lose(str(error))
         elif isinstance(error, ProducerFenced):
             self._end_with(error)
         else:
-            self._refuse(waiting, error or LogFailed(f"{self._caller.text}: an odd answer"))
+            self._refuse(waiting, error or LogFailed(f"{self._caller.text}: malformed reply"))
 
     def _refuse(self, waiting: WaitingAppend, error: LogError) -> None:
-        """Let an append fail that was not taken; its number is free again."""
+        """Fail an append that the log refused; its number can be used again.
+
+        Later numbers were refused too, as each would leave a gap. Only the first refusal of an
+        era resets the next number; the others would reset it past appends made since.
+        """
         if not waiting.is_given and waiting.number is not None:
             if isinstance(error, WrongNumber):
-                what = f"{self._caller.text}: not appended, as a record before it was refused"
-                error = LogFailed(what)
+                msg = (
+                    f"{self._caller.text}: not appended, because an earlier record was refused"
+                )
+                error = LogFailed(msg)
             if waiting.era == self._era:
                 self._era += 1
                 self._numbering.next = waiting.number
         self._settle(waiting, error)
 
     def _settle(self, waiting: WaitingAppend, outcome: LogError) -> None:
-        """Let an append fail, unless its time is over, and forget it."""
+        """Fail an append, unless it failed already, and remove it from the queue."""
         self.forget(waiting)
         self._lock.after(waiting.set_exception, outcome)
 
-    def _unknown(self, waiting: WaitingAppend, why: str = "") -> LogError:
-        """Return the error of an append that may have been taken, if it was sent."""
+    def _unknown(self, waiting: WaitingAppend, reason: str = "") -> LogError:
+        """Return the error of an append without a reply; if sent, it may be in the log."""
         if waiting.number is None:
-            what = f"{self._caller.text}: not appended, nobody answers for {self._timeout:g} s"
-            return LogFailed(f"{what}{why and f' ({why})'}")
-        what = (
-            f"{self._caller.text}: whether number {waiting.number} of {self.producer} was taken"
-            f" is unknown after {self._timeout:g} s{why and f' ({why})'}; append it again with"
-            f" number={waiting.number}"
+            msg = f"{self._caller.text}: not appended, no answer for {self._timeout:g} s"
+            return LogFailed(f"{msg}{reason and f' ({reason})'}")
+        msg = (
+            f"{self._caller.text}: no receipt for number {waiting.number} of {self.producer}"
+            f" after {self._timeout:g} s{reason and f' ({reason})'}; it may have been appended:"
+            f" append it again with number={waiting.number}"
         )
-        return ReceiptUnknown(what, waiting.number)
+        return ReceiptUnknown(msg, waiting.number)
 
     def _give_up(self, waiting: WaitingAppend) -> None:
-        """Let an append fail whose time is over; it stays in the queue while others wait."""
+        """Fail an expired append. It stays in the queue while others wait.
+
+        The log refuses later numbers as long as this one is missing, so a new link must send it
+        again.
+        """
         waiting.is_over = True
-        self._lock.after(waiting.set_exception, self._unknown(waiting, self._why))
-        if all(each.is_done or each.is_over for each in self._queue):
-            self._is_in_doubt = self._is_in_doubt or any(each.attempt for each in self._queue)
+        self._lock.after(waiting.set_exception, self._unknown(waiting, self._last_error))
+        if all(append.is_done or append.is_over for append in self._queue):
+            was_sent = any(append.attempt for append in self._queue)
+            self._is_in_doubt = self._is_in_doubt or was_sent
             self._queue.clear()
             self._carrier = None
 
     def _end_with(self, error: LogError) -> None:
-        """Let everything fail, now and later."""
+        """Fail all appends in the queue, and all later ones."""
         self._end, self._carrier = error, None
         while self._queue:
             self._settle(self._queue[0], error)
 
     # --- the link ---
 
-    def _lose(self, why: str) -> None:
-        """Link again; what was sent is sent once more then."""
-        self._carrier, self._why = None, why or self._why
+    def _lose(self, reason: str) -> None:
+        """Link again, which then sends the whole queue once more."""
+        self._carrier, self._last_error = None, reason or self._last_error
         self._attempt += 1
         if self._queue:
             self._link()
 
     def _link(self) -> None:
-        """Wake the actor that links again."""
+        """Start the actor that links again, unless it is at work already."""
         if not self._is_linking:
             self._is_linking = True
             self._linker.tell(Relink())
@@ -478,41 +490,41 @@ class LogWriter:
         ref = caller.intake(peer)
         return carrier_of(self._node, peer, caller.log, self._timeout, largest, ref)
 
-    def _take_opening(self, told: Any) -> int:
-        """Take what the log knows of the producer; return how large groups may be.
+    def _apply_opening(self, reply: Any) -> int:
+        """Apply the reply to opening the producer; return the limit of groups in bytes.
 
         Raises:
-            LogError: it refuses.
+            LogError: the log refused.
         """
-        if (error := error_of(told)) is not None:
+        if (error := error_of(reply)) is not None:
             raise error
         try:
-            epoch, last, has_forgotten, *groups = told
-            largest = int(groups[0]) if groups else 0  # an older node takes none
+            epoch, last, has_forgotten, *groups = reply
+            largest = int(groups[0]) if groups else 0  # older nodes do not support groups
             entry = ProducerEntry(self.producer, epoch, int(last), 1, 0, -1, 0, 0)
         except (TypeError, ValueError):
-            what = f"{self._caller.text}: an odd answer"
-            raise LogFailed(what) from None
+            msg = f"{self._caller.text}: malformed reply"
+            raise LogFailed(msg) from None
         numbering, issued = self._numbering, self._numbering.next
         numbering.opened(
             ProducerOpening(epoch, entry if last >= 0 else None, bool(has_forgotten))
         )
-        if any(each.number is not None for each in self._queue):
+        if any(append.number is not None for append in self._queue):
             numbering.next = max(numbering.next, issued)
         self._is_in_doubt = False
         return largest
 
     async def relink(self, actor: "_Linker") -> None:
-        """Link again and send what waits, or let it fail in time; called by the actor."""
+        """Link again and send the queue; fail appends that expire. Called by the actor."""
         pause, longest = _PAUSES
-        while self._go_on():
+        while self._has_pending():
             try:
                 peer = await self._node.aconnect(self._caller.address, 2.0)
                 epoch = 0 if self._is_in_doubt else self._numbering.epoch
                 ref = self._caller.intake(peer)
-                told = await ref.ask(self._question(epoch), 5.0)
+                reply = await ref.ask(self._question(epoch), 5.0)
                 with self._lock:
-                    carrier = self._carrier_to(peer, self._take_opening(told))
+                    carrier = self._carrier_to(peer, self._apply_opening(reply))
                     self._resend(carrier)
                 carrier.ship()
                 return
@@ -523,17 +535,17 @@ class LogWriter:
             except (NotPermitted, NotRegistered, WrongArgument) as error:
                 self._fail(LogFailed(f"{self._caller.text}: {error}"))
             except (CallboardError, LogError) as error:
-                self._why = str(error)
+                self._last_error = str(error)
                 await actor.sleep(pause)
                 pause = min(2 * pause, longest)
 
-    def _go_on(self) -> bool:
-        """Return whether anything waits to be sent; what waited for too long fails."""
+    def _has_pending(self) -> bool:
+        """Give up expired appends; return whether the queue still has any to send."""
         with self._lock:
             now = self._node.context.now()
-            for each in list(self._queue):
-                if not (each.is_done or each.is_over) and now >= each.until:
-                    self._give_up(each)
+            for append in list(self._queue):
+                if not (append.is_done or append.is_over) and now >= append.until:
+                    self._give_up(append)
             self._is_linking = bool(self._queue)
             return self._is_linking
 
@@ -542,7 +554,7 @@ class LogWriter:
             self._end_with(error)
 
     def _resend(self, carrier: AppendCarrier) -> None:
-        """Send all that waits, in order."""
+        """Send the whole queue, in order."""
         self._carrier, self._is_linking = carrier, False
         for waiting in self._queue:
             self._send(waiting, carrier)
@@ -550,16 +562,16 @@ class LogWriter:
     # --- the end ---
 
     def flush(self) -> None:
-        """Wait until each append so far has an outcome."""
+        """Wait until every append made so far has succeeded or failed."""
         with self._lock:
-            waiting = [each for each in self._queue if not each.is_done]
+            waiting = [append for append in self._queue if not append.is_done]
         for future in waiting:
-            with suppress(LogError):  # told to who appended it
+            with suppress(LogError):  # raised where the record was appended
                 self._caller.wait(future)
 
     @after_fork.nothing_in_copies
     def close(self) -> None:
-        """Wait for outcomes, and append no more; a second call does nothing."""
+        """Wait for outstanding receipts and close the writer; a second call does nothing."""
         if self._end is None:
             self.flush()
             self._fail(LogClosed(f"this writer of {self._caller.text} was closed"))
@@ -576,18 +588,18 @@ class LogWriter:
 
 
 class Relink:
-    """To a linker: link again."""
+    """Asks a linker to link again."""
 
 
 class _Linker(SystemActor):
-    """Links a writer with its log again; on the node that asks."""
+    """Links a writer with its log again; runs on the sending node."""
 
     def __init__(self, writer: LogWriter) -> None:
         self._writer = writer
 
     @handler
     async def relink(self, _: Relink) -> None:
-        """Link again, and send what waits."""
+        """Link again and send the queue."""
         await self._writer.relink(self)
 
 
@@ -599,7 +611,7 @@ def _row(
     sender: str = "",
     time: int | None = None,
 ) -> list[AppendedRow]:
-    """Return a record as it travels; what cannot be stored the other side refuses.
+    """Return one record in the form that is sent; the log checks all but the payload.
 
     Raises:
         InvalidRecord: the payload cannot be stored.
@@ -618,24 +630,24 @@ def _rows(
     sender: str | Sequence[str] = "",
     time: Sequence[int] | None = None,
 ) -> list[AppendedRow]:
-    """Return records as they travel.
+    """Return records in the form that is sent.
 
     Raises:
-        InvalidRecord: one cannot be stored.
+        InvalidRecord: a record cannot be stored, or the number of records is out of range.
     """
     count = len(payloads)
     if not 1 <= count <= MAX_BATCH_RECORDS:
-        what = f"{count:,} records of a producer at once; give 1 to {MAX_BATCH_RECORDS:,}"
-        raise InvalidRecord(what)
+        msg = f"a batch of {count:,} records; append 1 to {MAX_BATCH_RECORDS:,} at once"
+        raise InvalidRecord(msg)
     data, all_bytes, kinds = encode_payloads(payloads)
     is_bytes = map(bool, kinds) if kinds else repeat(all_bytes)
-    named = (rows_of(column, count) for column in (topic, key, headers, sender))
+    columns = (rows_of(column, count) for column in (topic, key, headers, sender))
     topics, keys, maps, senders = (
-        repeat(column[0]) if len(column) == 1 else column for column in named
+        repeat(column[0]) if len(column) == 1 else column for column in columns
     )
     times: Iterable[int | None] = repeat(None) if time is None else check_times(time, count)
     rows = zip(data, is_bytes, topics, keys, maps, senders, times, strict=False)
     return [
-        AppendedRow(name, bytes(value), plain, each, dict(texts) if texts else None, who, when)
-        for value, plain, name, each, texts, who, when in rows
+        AppendedRow(name, bytes(value), plain, mark, dict(texts) if texts else None, source, t)
+        for value, plain, name, mark, texts, source, t in rows
     ]

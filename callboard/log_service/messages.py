@@ -1,8 +1,7 @@
-"""What readers of a served log ask of the node that has it.
+"""Requests of remote readers to the node that serves a log.
 
-The bytes of files travel as they are on the disk; who reads checks and decodes them. So every
-answer stands for itself: nothing of a reader is kept at the node, and one that was cut off asks
-on from where it was.
+A reply holds the bytes of a file as they are on disk; the reader checks and decodes them. The
+node keeps no state of readers, so a reader that lost its link continues from its position.
 """
 
 import struct
@@ -11,38 +10,38 @@ from typing import Final, NamedTuple
 from callboard.commitlog.folder import LAST_OFFSET, SERVED, SERVED_NAME
 from callboard.kernel.actors import Query, frozen_message
 
-#: Bytes of one answer: a frame delays what is behind it on its link.
+#: Bytes of one reply: a larger frame would delay the frames queued after it on the link.
 PIECE: Final = 256 << 10
 
-#: Before the bytes of an answer: the size of the file then, or an error number below zero.
+#: Head of a reply: the size of the file at that moment, or a negative error number.
 _SIZE: Final = struct.Struct(">q")
 
 
 @frozen_message("callboard.ListLogs")
 class ListLogs(Query[tuple[str, ...]]):
-    """To a log service: which logs are there, that the asker may read? Answered by names."""
+    """Asks a log service for the names of the logs that the asker may read."""
 
 
 @frozen_message("callboard.ListLogFiles")
 class ListLogFiles(Query[tuple[str, ...]]):
-    """To a log service: which files has a log? Answered by their names."""
+    """Asks a log service for the names of the files of a log."""
 
     log: str
 
 
 @frozen_message("callboard.ReadLogFile")
 class ReadLogFile(Query[bytes]):
-    """To a log service: bytes of a file; answered as `FileBytes` are packed.
+    """Asks a log service for bytes of a file; the reply is a packed `FileBytes`.
 
-    There are fewer than asked at the end of the file, and where `PIECE` or what a message may
-    hold is less.
+    It holds fewer bytes than requested at the end of the file, and if `PIECE` or the message
+    limit is smaller.
 
     Attributes:
-        log: its name.
-        file: that of the file.
-        at: the first byte.
-        size: how many; with 0 only the size of the file is told.
-        reader: tells the readers of one node apart, for figures.
+        log: name of the log.
+        file: name of the file.
+        at: offset of the first byte.
+        size: number of bytes; with 0 the reply holds only the size of the file.
+        reader: number of the reader within its node, for figures.
     """
 
     log: str
@@ -54,9 +53,10 @@ class ReadLogFile(Query[bytes]):
 
 @frozen_message("callboard.AwaitLogGrowth")
 class AwaitLogGrowth(Query["tuple[str, int]"]):
-    """To a log service: tell when a log's newest segment is another, or has another size.
+    """Asks a log service to reply when the newest segment of a log changes its name or size.
 
-    Answered by both at once where that is so already, and after some seconds in any case.
+    The reply is the new name and size. It is sent immediately if they differ already, and after
+    some seconds in any case.
     """
 
     log: str
@@ -64,46 +64,46 @@ class AwaitLogGrowth(Query["tuple[str, int]"]):
     size: int = -1
 
 
-#: Questions about one log, whose name is `log`.
+#: Requests about the log named by their field `log`.
 LogQuestion = ListLogFiles | ReadLogFile | AwaitLogGrowth
 
 
 def objection(question: LogQuestion) -> str:
-    """Return why a question is none that a reader asks; empty if it is one."""
+    """Return why a request is malformed; empty if it is well formed."""
     log: object = question.log
     if type(log) is not str or not SERVED_NAME.fullmatch(log):
-        return "a log's name has letters, digits and -_.+@="
+        return "a log name must consist of letters, digits and -_.+@="
     if isinstance(question, ListLogFiles):
         return ""
     file: object = question.file
     if type(file) is not str or not (SERVED.fullmatch(file) or file == ""):
-        return "this is no file of a log"
+        return "this is not the name of a log file"
     if isinstance(question, AwaitLogGrowth):
         is_size = type(question.size) is int and -1 <= question.size <= LAST_OFFSET
-        return "" if is_size else "a size is a number from -1 on"
+        return "" if is_size else "size must be an integer from -1 on"
     numbers = (question.at, question.size, question.reader)
-    are_so = all(type(each) is int and 0 <= each <= LAST_OFFSET for each in numbers)
-    return "" if are_so and file else "at, size and reader are numbers from 0 on"
+    are_so = all(type(number) is int and 0 <= number <= LAST_OFFSET for number in numbers)
+    return "" if are_so and file else "at, size and reader must be integers from 0 on"
 
 
 class FileBytes(NamedTuple):
-    """Bytes of a file, and its size; an error number below zero where it cannot be read."""
+    """The size of a file and some of its bytes; `size` is a negative errno on failure."""
 
     size: int
     data: bytes = b""
 
     def pack(self) -> bytes:
-        """Return the answer: one byte string, which is read at once however long it is."""
+        """Return the reply as one byte string, which decodes in constant time."""
         return _SIZE.pack(self.size) + self.data
 
 
 def unpack_file_bytes(answer: object) -> FileBytes:
-    """Read an answer.
+    """Decode a reply.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the reply is malformed.
     """
     if type(answer) is not bytes or len(answer) < _SIZE.size:
-        what = "the answer holds no bytes of a file"
-        raise ValueError(what)
+        msg = "the reply does not hold bytes of a file"
+        raise ValueError(msg)
     return FileBytes(_SIZE.unpack_from(answer)[0], answer[_SIZE.size :])

@@ -1,9 +1,9 @@
-"""A log that a node serves, as a disk that can only be read; and the node that reads it.
+"""A read-only `Disk` with the files of a log that a node serves.
 
-A reader outside any node makes one of its own, a tool in the background, which its process's
-readers of one address share and which ends with the last of them. A call that finds no node is
-made again for some seconds, since links are cut and nodes are started anew: each question
-stands for itself, so reading goes on where it was.
+A reader that is not given a node uses a tool node in the background. All readers of one address
+in a process share that node, which closes after the last of them. A request that finds no node
+is repeated for some seconds, because links break and nodes restart. Requests are independent of
+each other, so a reader continues from its position.
 """
 
 import asyncio
@@ -50,17 +50,17 @@ from callboard.log_service.messages import (
     unpack_file_bytes,
 )
 
-#: Environment variable with the folder of certificates, as for commands.
+#: Environment variable with the folder of certificates, as for the command line.
 TLS_VARIABLE: Final = "CALLBOARD_TLS"
-#: Seconds that a node may be away, and between two calls.
+#: Seconds for which a node may be unreachable, and seconds between two attempts.
 PATIENCE: Final = 10.0
 _PAUSE: Final = 0.05
-#: Answers that may be under way to one who reads on: 2 MiB.
+#: Requests in flight for a sequential reader: together 2 MiB.
 AHEAD: Final = 8
 
 
 class _ReaderNode:
-    """The node of readers that have none; it closes when the last one is gone."""
+    """The shared node of readers that were given none; closes after the last of them."""
 
     def __init__(self, secret: str | None, tls: Tls | None) -> None:
         self.node = Node("callboard log", secret=secret, tls=tls, is_tool=True)
@@ -68,7 +68,7 @@ class _ReaderNode:
 
 
 def _close(node: Node) -> None:
-    """Close a node on a thread that may wait: this one may be the node's own."""
+    """Close a node on a new thread; the caller may be the node's own, which must not block."""
     threading.Thread(target=node.close, name="callboard-close", daemon=True).start()
 
 
@@ -80,7 +80,7 @@ _READERS: Final = itertools.count(1)
 
 
 def _own(address: str, token: str | None, tls: str | Path | None) -> _ReaderNode:
-    """Return the node of this process's readers of one address."""
+    """Return the shared node of this process for readers of one address."""
     secret = token or os.environ.get(TOKEN_VARIABLE) or None
     folder = str(tls or os.environ.get(TLS_VARIABLE, ""))
     key = os.getpid(), address, secret, folder
@@ -96,21 +96,21 @@ def _own(address: str, token: str | None, tls: str | Path | None) -> _ReaderNode
 
 
 class LogCaller:
-    """Asks a node about one of its logs; from any thread."""
+    """A client for one log of a node; may be used from any thread."""
 
     def __init__(
         self, text: str, token: str | None, tls: str | Path | None, node: Node | None
     ) -> None:
-        """Name a log; nothing is asked yet.
+        """Parse the address of a log; no request is sent yet.
 
         Args:
             text: `basp://HOST:PORT/NAME`, or `basp+unix:/PATH:/NAME`.
-            token: the secret to prove, where `node` is None.
-            tls: the folder of certificates; the same.
-            node: the node that asks; one of its own by default.
+            token: the secret to prove, if `node` is None.
+            tls: the folder of certificates, if `node` is None.
+            node: the node that sends the requests; by default one in the background.
 
         Raises:
-            InvalidOption: the text has another form.
+            InvalidOption: `text` is not the address of a log.
         """
         address, _, self.log = text.rpartition("/")
         try:
@@ -118,31 +118,31 @@ class LogCaller:
         except CallboardError:
             address = ""
         if not address or not SERVED_NAME.fullmatch(self.log):
-            what = f"{text!r} names no log; write basp://HOST:PORT/NAME"
-            raise InvalidOption(what)
+            msg = f"{text!r} does not name a log; write basp://HOST:PORT/NAME"
+            raise InvalidOption(msg)
         self.text, self._address = text, address
-        #: Kept, so that its node lives as long as this.
+        #: Referenced, because the shared node closes with its last reference.
         self._own = _own(address, token, tls) if node is None else None
         self._node: Node = node if self._own is None else self._own.node  # type: ignore[assignment]
         self.number = next(_READERS)
         self._peer: bytes | None = None
 
     def begin(self, question: Any, timeout: float = PATIENCE) -> Future[Any] | None:
-        """Put a question to the node that was linked last; None where none was."""
+        """Send a request to the node linked last; return None if no node is linked."""
         if self._peer is None:
             return None
         return self._node.context.ref_of(self._peer, LOG_SERVICE).ask(question, timeout)
 
     def ask(self, question: Any) -> Any:
-        """Return the answer; a question that finds nobody is put again.
+        """Return the reply to a request, repeating it while the node is unreachable.
 
         Raises:
-            LogFailed: nobody answers for some seconds, or the answer is no.
+            LogFailed: no reply within `PATIENCE` seconds, or the node refuses.
         """
         return self.finish(None, question)
 
     def finish(self, future: Future[Any] | None, question: Any) -> Any:
-        """Return the answer to a question that was begun, or begin it."""
+        """Return the reply to a request from `begin`; send it if `future` is None."""
         now = self._node.context.now
         deadline = now() + PATIENCE
         while True:
@@ -157,24 +157,24 @@ class LogCaller:
             except (NodeUnreachable, AskTimeout, ActorDown, MailboxFull) as error:
                 self._judge(error, now() >= deadline)
             except CallboardError as error:
-                what = f"{self.text}: {error}"
-                raise LogFailed(what) from None
+                msg = f"{self.text}: {error}"
+                raise LogFailed(msg) from None
             future = None
             self._pause()
 
     def _judge(self, error: CallboardError, is_late: bool) -> None:  # noqa: FBT001
-        """Raise what an error means for who reads, unless the question is put again."""
+        """Raise the error for the reader, unless the request should be repeated."""
         if isinstance(error, ActorDown) and error.reason == "not_found":
-            what = f"{self.text}: that node serves no logs; see Node(serve_logs=…)"
-            raise LogFailed(what) from None
+            msg = f"{self.text}: that node does not serve logs; see Node(serve_logs=…)"
+            raise LogFailed(msg) from None
         if not isinstance(error, MailboxFull):
             self._peer = None
         if is_late or isinstance(error, LinkError):
-            what = f"{self.text}: nobody answers; is that node running? {error}"
-            raise LogFailed(what) from None
+            msg = f"{self.text}: no answer; is that node running? {error}"
+            raise LogFailed(msg) from None
 
     def _connect(self, timeout: float) -> bytes:
-        """Return the node at the address, linked."""
+        """Link to the node at the address and return its id."""
         node = self._node
         if self._own is None:
             return node.connect(self._address, timeout)
@@ -183,22 +183,25 @@ class LogCaller:
         return asyncio.run_coroutine_threadsafe(linking, node.context.loop).result()
 
     def _wait(self, future: Future[Any]) -> Any:
-        """Wait for an answer: as for a disk, but in actors of the node that asks."""
+        """Wait for a reply. With the background node this may block, as a disk does.
+
+        With a node of the program, other actors of that node run in the meantime.
+        """
         return future.result() if self._own is None else future.as_concurrent().result()
 
     def _pause(self) -> None:
-        """Let some time pass, that of the node."""
+        """Wait until the next attempt, by the clock of the node."""
         over: Future[None] = Future()
         self._node.context.call_later(_PAUSE, over.set_result, None)
         self._wait(over)
 
 
 def names_at(text: str, token: str | None = None, tls: str | Path | None = None) -> list[str]:
-    """Return the logs of a node, `basp://HOST:PORT`, that who asks may read.
+    """Return the names of the logs that the caller may read at a node.
 
     Raises:
-        InvalidOption: the text has another form.
-        LogFailed: nobody answers for some seconds, or the answer is no.
+        InvalidOption: `text` is not of the form `basp://HOST:PORT`.
+        LogFailed: no reply within `PATIENCE` seconds, or the node refuses.
     """
     try:
         parse_node_address(text)
@@ -210,46 +213,46 @@ def names_at(text: str, token: str | None = None, tls: str | Path | None = None)
 
 
 class ToldGrowth(Growth):
-    """Growth of a log that a node serves: the node is asked to tell while somebody waits."""
+    """Notifier of growth of a remote log; asks its node for news while callbacks wait."""
 
     __slots__ = ("_asking", "_caller", "_known")
 
     def __init__(self, caller: LogCaller) -> None:
-        """Ask nothing yet."""
+        """Send no request until the first `add`."""
         super().__init__()
         self._caller = caller
         self._known: tuple[str, int] = ("", -1)
         self._asking: Future[Any] | None = None
 
     def add(self, wake: Callable[[], object]) -> None:
-        """Call `wake` at the next growth; look once more then."""
+        """Call `wake` once at the next growth; check the log again after this call."""
         super().add(wake)
         if self._asking is None or self._asking.is_done:
             question = AwaitLogGrowth(self._caller.log, *self._known)
             self._asking = self._caller.begin(question, 2 * WAIT_SECONDS)
             if self._asking is not None:
-                self._asking.on_done(partial(_told, WeakMethod(self._note)))
+                self._asking.on_done(partial(_deliver, WeakMethod(self._handle_reply)))
 
-    def _note(self, answer: Future[Any]) -> None:
-        """Wake who waits; where the node does not tell, they look now and then."""
-        told = None if answer.exception() else answer.result()
-        if type(told) is tuple and len(told) == 2:
-            self._known = (str(told[0]), told[1] if type(told[1]) is int else -1)
+    def _handle_reply(self, answer: Future[Any]) -> None:
+        """Call the callbacks at growth; after a failure, readers poll instead."""
+        end = None if answer.exception() else answer.result()
+        if type(end) is tuple and len(end) == 2:
+            self._known = (str(end[0]), end[1] if type(end[1]) is int else -1)
             self.tell()
 
 
-def _told(note: "WeakMethod[Callable[[Future[Any]], None]]", answer: Future[Any]) -> None:
-    """Hand an answer to a growth that is still there."""
-    found = note()
-    if found is not None:
-        found(answer)
+def _deliver(method: "WeakMethod[Callable[[Future[Any]], None]]", answer: Future[Any]) -> None:
+    """Pass a reply to a `ToldGrowth`, unless it has been freed."""
+    handle_reply = method()
+    if handle_reply is not None:
+        handle_reply(answer)
 
 
 class NodeDisk:
     """A `Disk` with the files of one log that a node serves.
 
     Attributes:
-        growth: tells of what is appended there.
+        growth: notifies of appends to the log.
     """
 
     def __init__(
@@ -259,7 +262,7 @@ class NodeDisk:
         tls: str | Path | None = None,
         node: Node | None = None,
     ) -> None:
-        """Name a log; see `LogCaller`."""
+        """Parse the address of a log; see `LogCaller`."""
         self._caller = LogCaller(text, token, tls, node)
         self.growth = ToldGrowth(self._caller)
         self.mkdir = self.rename = self.unlink = self.sync_folder = partial(
@@ -267,20 +270,20 @@ class NodeDisk:
         )
 
     def open(self, path: str, *, append: bool = False) -> "NodeFile":
-        """Open a file to read it."""
+        """Open a file for reading."""
         if append:
             read_only(path)
         name = path.rpartition("/")[2]
         return NodeFile(self._caller, name, self.size(path))
 
     def listdir(self, path: str) -> list[str]:
-        """Return the names of the log's files, sorted; its folders are not served."""
+        """Return the sorted names of the log's files; folders below it are not served."""
         if path != self._caller.text:
             raise FileNotFoundError(errno.ENOENT, "it is not served", path)
         names = self._caller.ask(ListLogFiles(self._caller.log))
-        if type(names) is not tuple or not all(type(each) is str for each in names):
-            what = f"{self._caller.text}: the answer holds no names of files"
-            raise LogFailed(what)
+        if type(names) is not tuple or not all(type(name) is str for name in names):
+            msg = f"{self._caller.text}: the reply is not a list of file names"
+            raise LogFailed(msg)
         return sorted(names)
 
     def size(self, path: str) -> int:
@@ -291,100 +294,99 @@ class NodeDisk:
 
 
 class NodeFile:
-    """A `DiskFile` of a log that a node serves. Who reads on gets ever more ahead."""
+    """A `DiskFile` of a remote log; prefetches more with each sequential read."""
 
     def __init__(self, caller: LogCaller, name: str, size: int) -> None:
-        """Name a file of a size."""
+        """Represent a file of a known size; nothing is read yet."""
         self._caller, self._name, self._size = caller, name, size
-        self._at, self._kept = 0, b""
-        #: Questions that are under way, each behind the one before.
+        self._offset, self._buffer = 0, b""
+        #: Requests in flight, for consecutive pieces of the file.
         self._ahead: deque[tuple[ReadLogFile, Future[Any] | None]] = deque()
         self._depth = 1
         self.write = self.truncate = self.fsync = partial(read_only, name)
 
     def is_in_place(self) -> bool:
-        """Return True: what is read elsewhere is checked by its reader."""
+        """Return True: a reader of a remote log checks the data itself."""
         return True
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Return up to `size` bytes from an offset; fewer only at the end of the file."""
-        start = offset - self._at
-        if not 0 <= start <= len(self._kept):
-            self._at, self._kept, self._depth = offset, b"", 1
+        """Return `size` bytes from an offset; fewer only at the end of the file."""
+        start = offset - self._offset
+        if not 0 <= start <= len(self._buffer):
+            self._offset, self._buffer, self._depth = offset, b"", 1
             self._ahead.clear()
-        elif len(self._kept) - start < size:
-            self._kept = self._kept[start:]
-            self._at = offset
-        pieces = [self._kept]
-        have = len(self._kept) - (offset - self._at)
+        elif len(self._buffer) - start < size:
+            self._buffer = self._buffer[start:]
+            self._offset = offset
+        pieces = [self._buffer]
+        have = len(self._buffer) - (offset - self._offset)
         while have < size and (
-            piece := self._next(self._at + sum(map(len, pieces)), size - have)
+            piece := self._next(self._offset + sum(map(len, pieces)), size - have)
         ):
             pieces.append(piece)
             have += len(piece)
         if len(pieces) > 1:
-            self._kept = b"".join(pieces)
-        start = offset - self._at
-        return self._kept[start : start + size]
+            self._buffer = b"".join(pieces)
+        start = offset - self._offset
+        return self._buffer[start : start + size]
 
-    def _next(self, at: int, wanted: int) -> bytes:
-        """Return what stands at a place, and ask for what stands behind it."""
+    def _next(self, offset: int, size: int) -> bytes:
+        """Return the piece at an offset, and request the pieces that follow it."""
         ahead = self._ahead
-        if ahead and ahead[0][0].at != at:
+        if ahead and ahead[0][0].at != offset:
             ahead.clear()
         if not ahead:
-            self._ask(
-                at, PIECE if wanted >= PIECE or self._depth > 1 else max(wanted, 64 << 10)
-            )
+            is_whole = size >= PIECE or self._depth > 1
+            self._ask(offset, PIECE if is_whole else max(size, 64 << 10))
         question, future = ahead.popleft()
         try:
-            found = _checked(self._caller, self._caller.finish(future, question), self._name)
+            piece = _checked(self._caller, self._caller.finish(future, question), self._name)
         except FileNotFoundError:  # retention removed it
             return b""
-        self._size = found.size
-        behind = at + len(found.data)
-        if len(found.data) < question.size:
+        self._size = piece.size
+        end = offset + len(piece.data)
+        if len(piece.data) < question.size:
             ahead.clear()
         self._depth = min(2 * self._depth, AHEAD)
         last = ahead[-1][0] if ahead else None
-        following = behind if last is None else last.at + last.size
+        following = end if last is None else last.at + last.size
         while len(ahead) < self._depth - 1 and following < self._size:
             self._ask(following, PIECE)
             following += PIECE
-        return found.data
+        return piece.data
 
-    def _ask(self, at: int, size: int) -> None:
-        """Ask for a piece."""
+    def _ask(self, offset: int, size: int) -> None:
+        """Request a piece."""
         caller = self._caller
-        question = ReadLogFile(caller.log, self._name, at, size, caller.number)
+        question = ReadLogFile(caller.log, self._name, offset, size, caller.number)
         self._ahead.append((question, caller.begin(question)))
 
     def size(self) -> int:
-        """Return the size in bytes, now."""
+        """Return the current size in bytes."""
         caller = self._caller
         question = ReadLogFile(caller.log, self._name, reader=caller.number)
-        found = unpack_file_bytes(caller.ask(question))
-        self._size = max(found.size, self._size if found.size < 0 else 0)
+        reply = unpack_file_bytes(caller.ask(question))
+        self._size = max(reply.size, self._size if reply.size < 0 else 0)
         return self._size
 
     def close(self) -> None:
-        """Keep nothing."""
-        self._kept = b""
+        """Drop the buffer and the requests in flight."""
+        self._buffer = b""
         self._ahead.clear()
 
 
 def _checked(caller: LogCaller, answer: object, name: str) -> FileBytes:
-    """Return bytes of a file.
+    """Decode a reply with bytes of a file.
 
     Raises:
-        LogFailed: the answer is of another form.
-        OSError: the disk there refuses; `FileNotFoundError` where the file is gone.
+        LogFailed: the reply is malformed.
+        OSError: the remote disk failed; `FileNotFoundError` if the file was removed.
     """
     try:
-        found = unpack_file_bytes(answer)
+        piece = unpack_file_bytes(answer)
     except ValueError as error:
-        what = f"{caller.text}: {error}"
-        raise LogFailed(what) from None
-    if found.size < 0:
-        raise OSError(-found.size, os.strerror(-found.size), name)
-    return found
+        msg = f"{caller.text}: {error}"
+        raise LogFailed(msg) from None
+    if piece.size < 0:
+        raise OSError(-piece.size, os.strerror(-piece.size), name)
+    return piece

@@ -1,8 +1,8 @@
 """Addresses, subnets and ports.
 
-Every address takes 16 bytes; an IPv4 address is the last four of a mapped IPv6 address
-(`::ffff:a.b.c.d`), and whatever has that form *is* an IPv4 address. They are ordered by these
-bytes, subnets by network and then length, ports by number and then protocol.
+Every address has 16 bytes. An IPv4 address is stored as a mapped IPv6 address
+(`::ffff:a.b.c.d`), and any address of that form *is* an IPv4 address. Addresses are ordered by
+these bytes, subnets by network and then length, ports by number and then protocol.
 """
 
 import ipaddress
@@ -21,7 +21,7 @@ _MAPPED: Final = bytes(10) + b"\xff\xff"
 _ADDRESS_BITS: Final = 128
 _MAPPED_BITS: Final = 96
 _V4, _V6 = 4, 6
-#: The longest text of an address or subnet; the zone of a scoped address is refused.
+#: Characters in the longest text of an address or subnet; zones are refused.
 _TEXT_LIMIT: Final = 64
 
 
@@ -36,7 +36,7 @@ class Address(Scalar):
     _key: bytes
 
     class ByteOrder(IntEnum):
-        """The order of bytes; ours is always that of the network."""
+        """Byte orders; addresses here are always in network byte order."""
 
         Host = 0
         Network = 1
@@ -48,32 +48,34 @@ class Address(Scalar):
         IPv6 = 1
 
     def __init__(self, packed: bytes = bytes(16), family: int = _V6) -> None:
-        wanted = {_V4: 4, _V6: 16}.get(family)
-        if wanted is None or len(packed) != wanted:
-            of = f"family {family} (4 or 16 bytes, 4 or 6)"
-            msg = f"{len(packed)} bytes are no address of {of}"
+        size = {_V4: 4, _V6: 16}.get(family)
+        if size is None or len(packed) != size:
+            msg = (
+                f"{len(packed)} bytes are not an address of family {family}; pass 4 bytes for"
+                " family 4, or 16 bytes for family 6"
+            )
             raise InvalidData(msg)
         self._key = bytes(packed) if family == _V6 else _MAPPED + packed
 
     @classmethod
     def from_ip(cls, ip: IPAddress) -> Self:
-        """Return the address of Python's `ipaddress` module as one of ours."""
+        """Convert an address of Python's `ipaddress` module."""
         if getattr(ip, "scope_id", None) is not None:
-            msg = f"{ip} has a zone, which means nothing on another machine"
+            msg = f"{ip} has a zone, which is only valid on one machine"
             raise InvalidData(msg)
         return cls(ip.packed, ip.version)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `1.2.3.4` or `2001:db8::1`.
+        """Parse `1.2.3.4` or `2001:db8::1`.
 
         Raises:
-            InvalidData: anything else.
+            InvalidData: the text has another form.
         """
         try:
             return cls.from_ip(ipaddress.ip_address(_bounded(text)))
         except ValueError as cause:
-            msg = f"{text[:_TEXT_LIMIT]!r} is no IP address"
+            msg = f"{text[:_TEXT_LIMIT]!r} is not an IP address"
             raise InvalidData(msg) from cause
 
     def is_v4(self) -> bool:
@@ -81,7 +83,7 @@ class Address(Scalar):
         return self._key.startswith(_MAPPED)
 
     def is_v6(self) -> bool:
-        """Return whether this is an IPv6 address, and not a mapped IPv4 address."""
+        """Return whether this is an IPv6 address; a mapped IPv4 address is not."""
         return not self.is_v4()
 
     def bytes(self) -> bytes:
@@ -90,11 +92,11 @@ class Address(Scalar):
 
     def masked(self, top_bits: int) -> "Address":
         """Return the address with all but its first `top_bits` of 128 bits cleared."""
-        kept = (1 << _ADDRESS_BITS) - (1 << (_ADDRESS_BITS - top_bits))
-        return Address((int.from_bytes(self._key, "big") & kept).to_bytes(16, "big"))
+        mask = (1 << _ADDRESS_BITS) - (1 << (_ADDRESS_BITS - top_bits))
+        return Address((int.from_bytes(self._key, "big") & mask).to_bytes(16, "big"))
 
     def to_ip(self) -> IPAddress:
-        """Return the address as Python's `ipaddress` module has it."""
+        """Convert to an address of Python's `ipaddress` module."""
         if self.is_v4():
             return ipaddress.IPv4Address(self._key[12:])
         return ipaddress.IPv6Address(self._key)
@@ -104,10 +106,10 @@ class Address(Scalar):
 
 
 class Subnet(Scalar):
-    """All addresses that start as `network` does, in `length` bits.
+    """All addresses whose first `length` bits equal those of `network`.
 
-    The length counts from the start of an IPv4 or IPv6 address (0 to 32, 0 to 128); the bits
-    of `network` behind it are cleared. `Subnet()` is `::/0`.
+    The length counts from the start of an IPv4 or IPv6 address (0 to 32, 0 to 128). The other
+    bits of `network` are cleared. `Subnet()` is `::/0`.
 
     Raises:
         DataOverflow: the length does not fit the family.
@@ -126,19 +128,19 @@ class Subnet(Scalar):
 
     @classmethod
     def from_ip(cls, ip: IPNetwork) -> Self:
-        """Return the network of Python's `ipaddress` module as one of ours."""
+        """Convert a network of Python's `ipaddress` module."""
         return cls(Address.from_ip(ip.network_address), ip.prefixlen)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `10.0.0.0/8`.
+        """Parse `10.0.0.0/8`.
 
         Raises:
-            InvalidData: anything else.
+            InvalidData: the text has another form.
         """
         address, slash, length = _bounded(text).partition("/")
         if not slash or not re.fullmatch(r"[0-9]{1,3}", length):
-            msg = f"{text[:_TEXT_LIMIT]!r} is no subnet, as 10.0.0.0/8 is one"
+            msg = f"{text[:_TEXT_LIMIT]!r} is not a subnet like 10.0.0.0/8"
             raise InvalidData(msg)
         try:
             return cls(Address.parse(address), int(length))
@@ -150,20 +152,20 @@ class Subnet(Scalar):
         return self._key[0]
 
     def length(self) -> int:
-        """Return the number of fixed bits, counted in the family of the address."""
+        """Return the prefix length: up to 32 for IPv4, up to 128 for IPv6."""
         return self._key[1]
 
     @also_named(addr="address")
     def contains(self, address: Address) -> bool:
-        """Return whether `address` is one of these."""
+        """Return whether `address` is in the subnet."""
         network, length = self._key
         ahead = _MAPPED_BITS if network.is_v4() else 0
         return address.masked(ahead + length) == network
 
     def to_ip(self) -> IPNetwork:
-        """Return the subnet as Python's `ipaddress` module has it.
+        """Convert to a network of Python's `ipaddress` module.
 
-        A `/0` of IPv4 stays one: the address keeps its mapped prefix.
+        `0.0.0.0/0` stays an IPv4 network, because the address keeps its mapped prefix.
         """
         network, length = self._key
         return ipaddress.ip_network((network.to_ip(), length))
@@ -184,7 +186,7 @@ class PortProtocol(IntEnum):
         return f"Protocol.{self.name}"
 
 
-#: By their numbers.
+#: Names of protocols, indexed by number.
 _PROTOCOL_NAMES: Final = ("?", "tcp", "udp", "icmp")
 _PORT_MAX: Final = 65_535
 
@@ -194,8 +196,8 @@ class Port(Scalar):
 
     Raises:
         DataOverflow: the number is outside 0 to 65,535.
-        InvalidData: there is no such protocol.
-        UnsupportedData: the number is no integer.
+        InvalidData: the protocol is unknown.
+        UnsupportedData: the number is not an integer.
     """
 
     __slots__ = ()
@@ -215,19 +217,19 @@ class Port(Scalar):
         try:
             self._key = (number, PortProtocol(protocol))
         except ValueError as cause:
-            msg = f"{protocol!r} is no protocol of ports: Port.TCP, UDP, ICMP or Unknown"
+            msg = f"{protocol!r} is not a protocol; use Port.TCP, UDP, ICMP or Unknown"
             raise InvalidData(msg) from cause
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `80/tcp`, `53/udp`, `8/icmp` or `80/?`.
+        """Parse `80/tcp`, `53/udp`, `8/icmp` or `80/?`.
 
         Raises:
-            InvalidData: anything else.
+            InvalidData: the text has another form.
         """
         number, _, name = _bounded(text).partition("/")
         if name not in _PROTOCOL_NAMES or not re.fullmatch(r"[0-9]{1,5}", number):
-            msg = f"{text[:_TEXT_LIMIT]!r} is no port, as 80/tcp is one"
+            msg = f"{text[:_TEXT_LIMIT]!r} is not a port like 80/tcp"
             raise InvalidData(msg)
         try:
             return cls(int(number), _PROTOCOL_NAMES.index(name))
@@ -247,7 +249,7 @@ class Port(Scalar):
 
 
 def _bounded(text: str) -> str:
-    """Return a text that is short enough to be parsed."""
+    """Return the text; raise `InvalidData` if it is too long to be valid."""
     if len(text) > _TEXT_LIMIT:
         msg = f"{len(text):,} characters are too long for an address or port ({_TEXT_LIMIT})"
         raise InvalidData(msg)

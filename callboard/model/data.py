@@ -1,4 +1,4 @@
-"""One value of the data model: fifteen types, a total order, a text form.
+"""Values of the data model: fifteen types, a total order, a text form.
 
 | number | type | Python to data | data to Python |
 |---|---|---|---|
@@ -7,7 +7,7 @@
 | 2 | count | `Count` | `Count` |
 | 3 | integer | int | int |
 | 4 | real | float | float |
-| 5 | string | str, bytes | str, or bytes where it is not UTF-8 |
+| 5 | string | str, bytes | str, or bytes if not UTF-8 |
 | 6 | address | `IPv4Address`, `IPv6Address`, `Address` | `IPv4Address`, `IPv6Address` |
 | 7 | subnet | `IPv4Network`, `IPv6Network`, `Subnet` | `IPv4Network`, `IPv6Network` |
 | 8 | port | `Port` | `Port` |
@@ -18,14 +18,13 @@
 | 13 | table | dict and other mappings | dict |
 | 14 | vector | list, tuple | tuple |
 
-Values are ordered by type number, then by value. Reals need a rule that C++ leaves out: NaN
-equals NaN and is the largest real, or a set that holds one would have no order.
+Values are ordered by type number, then by value. C++ lacks an order of all reals; here NaN
+equals NaN and is the largest real, so that a set with a NaN has an order.
 
-Vectors, sets and tables hold data, are immutable and hashable, and keep the model's own order.
-Those of Zeek's C++ bindings can be changed; ours are shared between subscribers and used as
-keys.
+Vectors, sets and tables hold data, are immutable and hashable, and use the order of the model.
+Zeek's C++ bindings have mutable ones; ours are shared between subscribers and used as keys.
 
-The names are those of Zeek Broker's Python package, version 1.4.
+The names match the Python package of Zeek Broker, version 1.4.
 """
 
 import datetime
@@ -46,13 +45,13 @@ from callboard.model.timespan import Timespan, Timestamp
 
 T = TypeVar("T")
 
-#: Containers in containers; a list that holds itself would have no end.
+#: Levels of nested containers; without a limit, a list that contains itself would never end.
 DEPTH_LIMIT: Final = 100
 _INTEGERS: Final = range(-(2**63), 2**63)
 
 
 class DataType(IntEnum):
-    """The types, with their numbers on every wire; they are also the order of the types."""
+    """The types; their numbers are used on every wire, and define the order of the types."""
 
     Nil = 0
     Boolean = 1
@@ -78,7 +77,7 @@ class DataType(IntEnum):
 
 
 def order_key(item: "Data") -> tuple[Any, ...]:
-    """Return the place of a value in the total order."""
+    """Return the sort key of a value in the total order."""
     return item.order_key
 
 
@@ -103,7 +102,7 @@ class _Values:
 
 
 class Vector(_Values):
-    """A run of values; duplicates count, order counts."""
+    """A sequence of values."""
 
     __slots__ = ()
 
@@ -132,10 +131,10 @@ class Vector(_Values):
 
 
 class Set(_Values, AbstractSet["Data"]):
-    """Values without order or duplicates; iteration goes from the smallest to the largest.
+    """A set of values; iteration goes from the smallest to the largest.
 
-    Members are found by search in their order, not by hash: a peer cannot choose members
-    that make a set slow.
+    Members are found by bisection, not by hash, so a peer cannot choose members that make a set
+    slow.
     """
 
     __slots__ = ()
@@ -143,7 +142,7 @@ class Set(_Values, AbstractSet["Data"]):
     def __init__(self, items: "Iterable[Data]" = ()) -> None:
         ordered = sorted(items, key=order_key)
         self._items = tuple(
-            item for at, item in enumerate(ordered) if at == 0 or item != ordered[at - 1]
+            item for i, item in enumerate(ordered) if i == 0 or item != ordered[i - 1]
         )
 
     def __contains__(self, item: object) -> bool:
@@ -159,7 +158,7 @@ class Set(_Values, AbstractSet["Data"]):
 class Table(Mapping["Data", "Data"]):
     """Values by key; iteration goes from the smallest key to the largest.
 
-    Of entries with equal keys the last one counts. Keys are found by search in their order.
+    If keys are equal, the last entry wins. Keys are found by bisection.
     """
 
     __slots__ = ("_keys", "_values")
@@ -167,17 +166,17 @@ class Table(Mapping["Data", "Data"]):
     def __init__(self, entries: "Iterable[tuple[Data, Data]]" = ()) -> None:
         ordered = sorted(entries, key=lambda entry: entry[0].order_key)
         last = len(ordered) - 1
-        kept = [
+        unique = [
             entry
-            for at, entry in enumerate(ordered)
-            if at == last or entry[0] != ordered[at + 1][0]
+            for i, entry in enumerate(ordered)
+            if i == last or entry[0] != ordered[i + 1][0]
         ]
-        self._keys = tuple(key for key, _ in kept)
-        self._values = tuple(value for _, value in kept)
+        self._keys = tuple(key for key, _ in unique)
+        self._values = tuple(value for _, value in unique)
 
     @property
     def pairs(self) -> "Iterator[tuple[Data, Data]]":
-        """The entries, in the order of their keys; faster than `items()`."""
+        """The entries in key order; faster than `items()`."""
         return zip(self._keys, self._values, strict=True)
 
     def __len__(self) -> int:
@@ -208,7 +207,7 @@ class Table(Mapping["Data", "Data"]):
 
 
 def _place(ordered: "tuple[Data, ...]", item: object) -> int | None:
-    """Return where a value stands among ordered ones."""
+    """Return the index of a value among ordered ones; None if it is missing."""
     key = getattr(item, "order_key", None)
     if key is None:
         return None
@@ -217,9 +216,9 @@ def _place(ordered: "tuple[Data, ...]", item: object) -> int | None:
 
 
 class FrozenTable(Mapping[Any, Any]):
-    """A table of Python values that may itself be a member of a set or a key.
+    """A hashable table of Python values, usable as a key or a member of a set.
 
-    Equal to a dict with the same entries.
+    It equals a dict with the same entries.
     """
 
     __slots__ = ("_entries",)
@@ -245,10 +244,10 @@ class FrozenTable(Mapping[Any, Any]):
 
 @runtime_checkable
 class AsData(Protocol):
-    """An object that knows its own form as data, as an event does."""
+    """An object that can convert itself to data, such as an event."""
 
     def as_data(self) -> "Data":
-        """Return that form."""
+        """Return the object as data."""
         ...
 
 
@@ -262,9 +261,10 @@ class Data:
     True
 
     Raises:
-        UnsupportedData: the model has no type for the value.
-        DataOverflow: a number outside the range of its type.
-        InvalidData: containers nested deeper than `DEPTH_LIMIT`, or text without UTF-8 form.
+        UnsupportedData: the model cannot represent the value.
+        DataOverflow: a number is outside the range of its type.
+        InvalidData: containers are nested deeper than `DEPTH_LIMIT`, or a text cannot be
+            encoded as UTF-8.
     """
 
     __slots__ = ("_key", "_type", "_value")
@@ -277,26 +277,26 @@ class Data:
 
     @classmethod
     def of(cls, kind: DataType, value: Any) -> "Data":
-        """Make data of a value that is known to be right: for decoders, nothing is checked.
+        """Create data without any check, for decoders.
 
-        `value` is what the attribute `value` shows for that type.
+        `value` must have the class that the attribute `value` has for this type.
         """
-        made = Data.__new__(Data)
-        made._type, made._value, made._key = kind, value, None  # noqa: SLF001
-        return made
+        data = Data.__new__(Data)
+        data._type, data._value, data._key = kind, value, None  # noqa: SLF001
+        return data
 
     @staticmethod
     def from_py(value: Any) -> "Data":
-        """Return a Python value as data; the same as `Data(value)`."""
+        """Convert a Python value; the same as `Data(value)`."""
         return Data(value)
 
     @staticmethod
     def to_py(data: "Data") -> Any:
-        """Return data as a Python value, as the table above says.
+        """Convert data to a Python value, as in the table above.
 
         Members of sets and keys of tables are made hashable: sets among them become frozen
-        sets, tables `FrozenTable`. Python merges members that it calls equal (`1`, `1.0` and
-        `True`), which data keeps apart.
+        sets, tables `FrozenTable`. Python merges equal members (`1`, `1.0` and `True`) that
+        are different data.
         """
         return python_value(data, hashed=False)
 
@@ -307,7 +307,7 @@ class Data:
 
     @property
     def order_key(self) -> tuple[Any, ...]:
-        """Where the value stands in the total order, as something that Python can compare."""
+        """The sort key of the value in the total order."""
         if self._key is None:
             self._key = (int(self._type), *_ORDER[self._type](self._value))
         return self._key
@@ -317,7 +317,7 @@ class Data:
         return self._type
 
     def _as(self, kind: DataType, _form: type[T]) -> T:
-        """Return the value, of this form, if it has a type."""
+        """Return the value; raise `UnsupportedData` if the data is of another type."""
         if self._type is not kind:
             msg = f"this is data of type {self._type.name}, not {kind.name}: {str(self)[:80]}"
             raise UnsupportedData(msg)
@@ -391,8 +391,8 @@ class Data:
         return self.order_key < other.order_key if isinstance(other, Data) else NotImplemented
 
     def __hash__(self) -> int:
-        # Python's hash of a tuple of numbers can be chosen by who chooses the numbers, that of
-        # a text cannot: a sender of data must not be able to slow a dict down.
+        # A peer that chooses the numbers in a tuple can choose its hash, and slow a dict down
+        # with collisions. The hash of a text is salted.
         key = self.order_key
         return hash(repr(key) if self._type >= DataType.Set else key)
 
@@ -422,12 +422,12 @@ class ImmutableData(Data):
 
 
 def python_value(data: "Data", *, hashed: bool, frozen: bool = False) -> Any:
-    """Return data as Python values; sets and tables in it can be changed.
+    """Convert data to Python values.
 
     Args:
-        data: what to convert.
-        hashed: the value becomes a key or a member of a set: a table is a `FrozenTable`.
-        frozen: nothing can be changed: a table is a `MappingProxyType`.
+        data: the data.
+        hashed: the result must be hashable, as a key or member: tables become `FrozenTable`.
+        frozen: the result must be immutable: tables become `MappingProxyType`.
     """
     value = data.value
     match value:
@@ -448,7 +448,7 @@ def python_value(data: "Data", *, hashed: bool, frozen: bool = False) -> Any:
 
 
 def _checked(keys: list[Any]) -> list[Any]:
-    """Refuse keys that were chosen to have the same hash, before they cost time."""
+    """Return the keys; refuse keys with colliding hashes, which would make a dict slow."""
     try:
         check_hashes(keys)
     except CollidingKeys as cause:
@@ -457,7 +457,7 @@ def _checked(keys: list[Any]) -> list[Any]:
 
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
-#: What is not a container, of all that values have.
+#: Python types of values that are not containers.
 _FLAT: Final = _SCALARS | {
     Count, Enum, Port, ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network,
     ipaddress.IPv6Network, datetime.datetime, datetime.timedelta,
@@ -465,9 +465,9 @@ _FLAT: Final = _SCALARS | {
 
 
 def thawed(value: Any) -> Any:
-    """Return an immutable Python value with sets and tables that can be changed.
+    """Return an immutable Python value with its sets and tables made mutable.
 
-    Members of sets and keys of tables stay as they are: they have to be hashable.
+    Members of sets and keys of tables stay immutable, because they must be hashable.
     """
     kind = type(value)
     if kind in _SCALARS:
@@ -508,29 +508,29 @@ _Converter = Callable[[Any, int], _Typed]
 
 
 def _integer(value: int, _depth: int) -> _Typed:
-    """Return an int as an integer; what does not fit 64 signed bits is refused."""
+    """Convert an int; refuse one that does not fit 64 signed bits."""
     if value not in _INTEGERS:
-        shown = value if value.bit_length() <= 64 else f"of {value.bit_length():,} bits"
-        more = f"; Count({value}) has room for it" if 0 < value < 2**64 else ""
-        msg = f"the integer {shown} does not fit 64 signed bits{more}"
+        number = value if value.bit_length() <= 64 else f"of {value.bit_length():,} bits"
+        hint = f"; use Count({value})" if 0 < value < 2**64 else ""
+        msg = f"the integer {number} does not fit 64 signed bits{hint}"
         raise DataOverflow(msg)
     return DataType.Integer, value
 
 
 def _string(value: str, _depth: int) -> _Typed:
-    """Return a text as the bytes of a string."""
+    """Convert a text to the bytes of a string."""
     try:
         return DataType.String, value.encode()
     except UnicodeEncodeError as cause:
-        msg = f"a string has no UTF-8 form: {cause}"
+        msg = f"a string cannot be encoded as UTF-8: {cause}"
         raise InvalidData(msg) from cause
 
 
 def refuse_depth(depth: int) -> None:
-    """Refuse members of a container that lies as deep as `DEPTH_LIMIT` allows.
+    """Check that a container at this depth may have members.
 
     Raises:
-        InvalidData: it does.
+        InvalidData: it is nested as deep as `DEPTH_LIMIT`.
     """
     if depth >= DEPTH_LIMIT:
         msg = f"data is nested deeper than {DEPTH_LIMIT} containers"
@@ -538,31 +538,31 @@ def refuse_depth(depth: int) -> None:
 
 
 def _nested(value: Any, depth: int) -> Data:
-    """Return a member of a container as data, within `DEPTH_LIMIT`."""
+    """Convert a member of a container at a depth to data."""
     refuse_depth(depth)
     kind, inner = _typed(value, depth + 1)
     return Data.of(kind, inner)
 
 
 def _vector(value: Any, depth: int) -> _Typed:
-    """Return a sequence as a vector."""
+    """Convert a sequence to a vector."""
     return DataType.Vector, Vector([_nested(item, depth) for item in value])
 
 
 def _set(value: Any, depth: int) -> _Typed:
-    """Return the members of a Python set as a set."""
+    """Convert a Python set to a set."""
     return DataType.Set, Set([_nested(item, depth) for item in value])
 
 
 def _table(value: Mapping[Any, Any], depth: int) -> _Typed:
-    """Return a mapping as a table."""
+    """Convert a mapping to a table."""
     return DataType.Table, Table(
         [(_nested(key, depth), _nested(item, depth)) for key, item in value.items()]
     )
 
 
 def _plain(kind: DataType, convert: Callable[[Any], Any] | None = None) -> _Converter:
-    """Return a conversion that keeps the value as it is, or only gives it another form."""
+    """Return a converter that keeps the value, or applies `convert` to it."""
     if convert is None:
         return lambda value, _depth: (kind, value)
     return lambda value, _depth: (kind, convert(value))
@@ -571,7 +571,7 @@ def _plain(kind: DataType, convert: Callable[[Any], Any] | None = None) -> _Conv
 _ip_address: Final = _plain(DataType.Address, Address.from_ip)
 _ip_network: Final = _plain(DataType.Subnet, Subnet.from_ip)
 
-#: Ordered: a subclass goes with the first of its bases that stands here (bool before int).
+#: Ordered: an instance of a subclass uses the first entry that is a base (bool before int).
 _FROM_PYTHON: Final[dict[type, _Converter]] = {
     type(None): _plain(DataType.Nil),
     bool: _plain(DataType.Boolean),
@@ -606,15 +606,15 @@ _FROM_PYTHON: Final[dict[type, _Converter]] = {
 
 
 def _typed(value: Any, depth: int) -> _Typed:
-    """Return the type of a Python value, and its form as data."""
+    """Return the data type of a Python value, and the converted value."""
     convert = _FROM_PYTHON.get(type(value))
     if convert is not None:
         return convert(value, depth)
     if isinstance(value, Data):
         return value.get_type(), value.value
     if isinstance(value, AsData):
-        made = value.as_data()
-        return made.get_type(), made.value
+        data = value.as_data()
+        return data.get_type(), data.value
     for kind, converter in _FROM_PYTHON.items():
         if isinstance(value, kind):
             return converter(_bare(value), depth)
@@ -623,7 +623,7 @@ def _typed(value: Any, depth: int) -> _Typed:
 
 
 def _bare(value: Any) -> Any:
-    """Strip a user's subclass (as an IntEnum) off a scalar, so that nothing of it stays."""
+    """Convert a scalar of a user's subclass, such as an IntEnum, to its base type."""
     if isinstance(value, bool):
         return value
     kind = next((kind for kind in (int, float, bytes) if isinstance(value, kind)), None)
@@ -634,8 +634,9 @@ def _bare(value: Any) -> Any:
 
 
 def _real_key(value: float) -> tuple[bool, float]:
-    """Order reals: NaN is the largest."""
-    # Both zeros are one in their text too, which hashes are made of.
+    """Return the sort key of a real; NaN is the largest."""
+    # Adding 0.0 turns -0.0 into 0.0: the zeros are equal, so their texts, which are hashed,
+    # must be the same.
     return (True, 0.0) if value != value else (False, value + 0.0)
 
 

@@ -1,7 +1,7 @@
-"""The CBOR of the data model, as values travel between our own nodes: one item each.
+"""CBOR encoding of the data model, used between our own nodes; a value is one item.
 
-What CBOR has stays plain: null, booleans, integers of 64 signed bits, floats, text, byte
-strings (for strings that are not UTF-8), arrays (for vectors). The rest has tags of our own:
+Types that CBOR has are plain: null, booleans, integers of 64 signed bits, floats, text, byte
+strings (for strings that are not UTF-8), arrays (for vectors). The others have our own tags:
 
 | tag | content | type |
 |---|---|---|
@@ -15,12 +15,12 @@ strings (for strings that are not UTF-8), arrays (for vectors). The rest has tag
 | 48927 | array | set |
 | 48928 | [key, value, key, value …] | table |
 
-Sets and tables travel as arrays, so that reading one never hashes what a peer chose.
+Sets and tables are encoded as arrays, so that decoding does not hash values chosen by a peer.
 
-Messages take a short way: publishers hand over Python values, and subscribers get Python
-values. Going by way of `Data` makes an object for each value, twice; most values are plain
-and need none. The functions on Python values give the same bytes as those on data, and the
-values of `Data.to_py`; tests hold both equal.
+Messages take a shortcut: publishers pass Python values, and subscribers receive Python values.
+A conversion through `Data` would create two objects for each value, which most values do not
+need. The functions on Python values return the same bytes as the functions on data, and the
+same values as `Data.to_py`; tests compare both.
 """
 
 import datetime
@@ -58,46 +58,46 @@ from callboard.model.timespan import Timespan, Timestamp
 
 T = TypeVar("T")
 
-#: Containers and tags that a value, or all of one run, may hold, or eight times as many
-#: scalars. What is in a set or a table counts as a container: it is hashed and put in order.
+#: Limit of containers and tags in a value or in a run of values; scalars weigh an eighth. Items
+#: of a set or table weigh as much as containers, because they are hashed and sorted.
 MAX_ITEMS: Final = 500_000
 
 _FAMILIES: Final = {4: 4, 16: 6}
 _PAIR: Final = 2
-#: A table in a table is an array in a tag; and one for the array around the whole.
+#: Each level of a table takes two of CBOR (a tag and an array); and one for the outer array.
 _CBOR_DEPTH: Final = 2 * DEPTH_LIMIT + 3
 
 
 def data_to_cbor(data: Data) -> bytes:
-    """Return the CBOR of one value.
+    """Encode a value.
 
     Raises:
-        InvalidData: nested deeper than `DEPTH_LIMIT`.
+        InvalidData: the value is nested deeper than `DEPTH_LIMIT`.
     """
     return cbor2.dumps(item_of_data(data, 0))
 
 
 def data_from_cbor(payload: bytes) -> Data:
-    """Return the value that fills the bytes.
+    """Decode a value, which must use all bytes.
 
     Raises:
-        InvalidData: they are no such value.
+        InvalidData: the bytes are malformed.
     """
     return read_item(payload, data_of_item)
 
 
 def refuse_heavy(payload: bytes, spent: int = 0) -> int:
-    """Refuse CBOR that costs too much time to read.
+    """Refuse CBOR that would take too long to decode.
 
     Args:
         payload: the bytes.
-        spent: what was read before, together with which they count.
+        spent: weight of the earlier values in the same run.
 
     Returns:
-        What both weigh.
+        The weight of all values.
 
     Raises:
-        InvalidData: more than `MAX_ITEMS` containers do, or the bytes are no CBOR.
+        InvalidData: the weight exceeds `MAX_ITEMS` containers, or the bytes are not CBOR.
     """
     most = CONTAINER * MAX_ITEMS
     if not spent and len(payload) <= MAX_ITEMS:
@@ -115,14 +115,14 @@ def refuse_heavy(payload: bytes, spent: int = 0) -> int:
 
 
 def read_item(payload: bytes, convert: Callable[[Any, int], T]) -> T:
-    """Return what `convert` makes of the one CBOR item that fills the bytes.
+    """Decode the CBOR item that uses all bytes, and convert it.
 
     Args:
         payload: the bytes.
-        convert: gets the item, and 0 as its depth.
+        convert: called with the item and the depth 0.
 
     Raises:
-        InvalidData: there is no such item, or the data model has no such value.
+        InvalidData: the bytes are malformed, or the data model lacks the value.
     """
     try:
         return convert(_READER.read(payload), 0)
@@ -136,7 +136,7 @@ def read_item(payload: bytes, convert: Callable[[Any, int], T]) -> T:
 
 
 def item_of_data(data: Data, depth: int) -> Any:
-    """Return data at some depth as an item that cbor2 can write."""
+    """Convert data at a depth to an item that cbor2 can encode."""
     kind, value = data.get_type(), data.value
     if kind in _PLAIN_KINDS:
         return value
@@ -152,7 +152,7 @@ def item_of_data(data: Data, depth: int) -> Any:
 
 
 def _text(value: bytes) -> str | bytes:
-    """Return the bytes of a string as text, where they are UTF-8."""
+    """Return the bytes of a string as text if they are UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -165,14 +165,14 @@ def _packed(address: Address) -> bytes:
 
 
 _PLAIN_KINDS: Final = {DataType.Nil, DataType.Boolean, DataType.Integer, DataType.Real}
-#: What stands for a value, in the tag of its type if that has one.
+#: Functions that convert a value to the content of its tag, or to a plain item.
 _CONTENTS: Final[dict[DataType, Callable[[Any], Any]]] = {
     DataType.String: _text,
     DataType.Count: int,
     DataType.Address: _packed,
     DataType.Subnet: lambda subnet: [_packed(subnet.network()), subnet.length()],
     DataType.Port: lambda port: [port.number(), int(port.get_type())],
-    DataType.Timestamp: lambda at: at.time_since_epoch().count(),
+    DataType.Timestamp: lambda moment: moment.time_since_epoch().count(),
     DataType.Timespan: lambda span: span.count(),
     DataType.EnumValue: lambda value: value.name,
 }
@@ -181,39 +181,39 @@ _CONTENTS: Final[dict[DataType, Callable[[Any], Any]]] = {
 
 
 def data_of_item(node: Any, depth: int) -> Data:
-    """Return an item that cbor2 has read, at some depth, as data."""
+    """Convert a decoded item at a depth to data."""
     kind = type(node)
-    if kind is list or kind is tuple:  # an array in a tag comes as a tuple
+    if kind is list or kind is tuple:  # cbor2 decodes an array in a tag as a tuple
         return Data.of(DataType.Vector, Vector(_items(node, depth)))
     if kind is cbor2.CBORTag:
-        wanted, known, make = _FROM_TAG[node.tag]
-        if type(node.value) is not wanted:
-            msg = f"data of type {known.name} does not hold a {type(node.value).__name__}"
+        content_type, data_type, make = _FROM_TAG[node.tag]
+        if type(node.value) is not content_type:
+            msg = f"data of type {data_type.name} does not hold a {type(node.value).__name__}"
             raise InvalidData(msg)
-        return Data.of(known, make(node.value, depth))
+        return Data.of(data_type, make(node.value, depth))
     if kind not in _PLAIN:
-        msg = f"data holds no {kind.__name__}"
+        msg = f"data cannot hold a {kind.__name__}"
         raise InvalidData(msg)
     return Data(node)
 
 
 def _items(nodes: Sequence[Any], depth: int) -> list[Data]:
-    """Return items of a container as data."""
+    """Convert the decoded items of a container to data."""
     refuse_depth(depth)
     return [data_of_item(node, depth + 1) for node in nodes]
 
 
 def _table(nodes: Sequence[Any], depth: int) -> Table:
-    """Return keys and values in turns as a table."""
+    """Convert alternating keys and values to a table."""
     parts = _items(nodes, depth)
     if len(parts) % _PAIR:
-        msg = f"a table of {len(parts)} keys and values is not even"
+        msg = f"a table needs pairs of key and value, not {len(parts)} items"
         raise InvalidData(msg)
     return Table(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _address(packed: object, _depth: int = 0) -> Address:
-    """Return 4 or 16 bytes as an address."""
+    """Convert 4 or 16 bytes to an address."""
     if not isinstance(packed, bytes) or len(packed) not in _FAMILIES:
         msg = "an address has 4 or 16 bytes"
         raise InvalidData(msg)
@@ -223,13 +223,13 @@ def _address(packed: object, _depth: int = 0) -> Address:
 def _numbers(content: Sequence[Any], first: type) -> tuple[Any, int]:
     """Return the two fields of a subnet or port."""
     if len(content) != _PAIR or type(content[0]) is not first or type(content[1]) is not int:
-        msg = f"[{first.__name__}, int] is wanted, not an array of {len(content)}"
+        msg = f"expected [{first.__name__}, int], not an array of {len(content)}"
         raise InvalidData(msg)
     return content[0], content[1]
 
 
 def _subnet(content: Sequence[Any], _depth: int) -> Subnet:
-    """Return an address and a length as a subnet."""
+    """Convert an address and a length to a subnet."""
     packed, length = _numbers(content, bytes)
     return Subnet(_address(packed), length)
 
@@ -253,7 +253,7 @@ _TAGS: Final = {kind: tag for tag, (_, kind, _) in _FROM_TAG.items()}
 _HASHED: Final = frozenset({_TAGS[DataType.Set], _TAGS[DataType.Table]})
 _READER: Final = CborReader("data", max_depth=_CBOR_DEPTH, kept=_FROM_TAG)
 
-# ------------------------------------------------------- the short way: Python values
+# ------------------------------------------------------- the shortcut: Python values
 
 _LOWEST: Final = -(2**63)
 _HIGHEST: Final = 2**63 - 1
@@ -270,7 +270,7 @@ def python_to_cbor(value: Any) -> bytes:
     kind = type(value)
     try:
         if kind is list or kind is tuple:
-            for item in value:  # a few texts and numbers, mostly: found out without a call
+            for item in value:  # mostly a few texts and numbers: checked inline
                 inner = type(item)
                 if inner in _SAME or (inner is int and _LOWEST <= item <= _HIGHEST):
                     continue
@@ -279,7 +279,7 @@ def python_to_cbor(value: Any) -> bytes:
                 return cbor2.dumps(value)
         return cbor2.dumps(value if _is_plain(value, 0) else _item(value, 0))
     except UnicodeEncodeError as cause:
-        msg = f"a string has no UTF-8 form: {cause}"
+        msg = f"a string cannot be encoded as UTF-8: {cause}"
         raise InvalidData(msg) from cause
 
 
@@ -287,37 +287,37 @@ def python_from_cbor(payload: bytes) -> Any:
     """Return the value of `Data.to_py(data_from_cbor(payload))`.
 
     Raises:
-        InvalidData: the bytes are no such value.
+        InvalidData: the bytes are malformed.
     """
     return read_item(payload, _python)
 
 
 def immutable_of_item(node: Any, depth: int) -> Any:
-    """Return an item that cbor2 has read, at some depth, as Python values that never change."""
+    """Convert a decoded item at a depth to immutable Python values."""
     kind = type(node)
     if kind in _SAME or kind is bytes:
         return node
     if kind is int and _LOWEST <= node <= _HIGHEST:
         return node
     if (kind is list or kind is tuple) and depth < DEPTH_LIMIT:
-        return tuple([immutable_of_item(each, depth + 1) for each in node])
+        return tuple([immutable_of_item(item, depth + 1) for item in node])
     return ImmutableData.to_py(data_of_item(node, depth))
 
 
 def immutable_from_cbor(payload: bytes) -> Any:
-    """Return the item that fills the bytes as Python values that never change, in one pass.
+    """Decode an item, which must use all bytes, to immutable Python values in one pass.
 
-    What is no value, or deeper than nearly all are, is for `immutable_of_item`. Numbers without
-    a tag may be too large, and CBOR's odd values may be there: `decode_run` looks for them.
+    This fails for malformed or deeply nested items; `immutable_of_item` handles these. Integers
+    may be too large, and CBOR's special values may occur: `decode_run` checks for both.
 
     Raises:
-        RemoteProtocolError: it cannot be read so.
+        RemoteProtocolError: the item cannot be decoded in this way.
     """
     return _IMMUTABLE_READER.read(payload)
 
 
 def _frozen(kind: DataType, make: Callable[[Any], Any]) -> Callable[[Any, object], Any]:
-    """Return what makes a value of the content of a tag, by way of `Data`."""
+    """Return a function that converts the content of a tag through `Data`."""
 
     def read(content: Any, _is_key: object) -> Any:
         if type(content) is not tuple:
@@ -328,15 +328,15 @@ def _frozen(kind: DataType, make: Callable[[Any], Any]) -> Callable[[Any, object
 
 
 def _table_of(parts: Sequence[Any]) -> Table:
-    """Return keys and values in turns, as Python has them, as a table."""
+    """Convert alternating keys and values, which are Python values, to a table."""
     if not {*map(type, parts[::2])} <= _KEYS or len(parts) % _PAIR:
-        raise bad_content(parts, "table")  # keys of less than a microsecond are lost in Python
+        raise bad_content(parts, "table")  # keys that differ by nanoseconds would merge
     data = [Data(part) for part in parts]
     return Table(zip(data[::2], data[1::2], strict=True))
 
 
 def _read_count(number: Any, _is_key: object) -> Count:
-    """Make a count; the smallest ones are there."""
+    """Return a count; small ones are cached."""
     if type(number) is not int:
         raise bad_content(number, "count")
     return _SMALL[number] if 0 <= number < len(_SMALL) else Count(number)
@@ -344,7 +344,7 @@ def _read_count(number: Any, _is_key: object) -> Count:
 
 @lru_cache(4096)
 def _read_address(packed: Any, _is_key: object) -> Any:
-    """Make an address; events name the same ones again and again."""
+    """Return an address; cached, because events repeat the same ones."""
     return _address(packed).to_ip()
 
 
@@ -372,7 +372,7 @@ _IMMUTABLE_READER: Final = CborReader(
 
 
 def _is_plain(value: object, depth: int) -> bool:
-    """Return whether CBOR itself has all types in a value: then nothing is converted."""
+    """Return whether CBOR has all types in a value, so that no conversion is needed."""
     kind = type(value)
     if kind in _SAME:
         return True
@@ -380,7 +380,7 @@ def _is_plain(value: object, depth: int) -> bool:
         return _LOWEST <= value <= _HIGHEST
     if (type(value) is list or type(value) is tuple) and depth < _PLAIN_DEPTH:
         for item in value:
-            # The same tests as above: a call for each element would double the time.
+            # The same tests as above, inline: a call for each element would double the time.
             inner = type(item)
             if inner in _SAME or (inner is int and _LOWEST <= item <= _HIGHEST):
                 continue
@@ -391,7 +391,7 @@ def _is_plain(value: object, depth: int) -> bool:
 
 
 def _item(value: Any, depth: int) -> Any:
-    """Return a Python value as an item that cbor2 can write."""
+    """Convert a Python value to an item that cbor2 can encode."""
     kind = type(value)
     if kind in _SAME:
         return value
@@ -399,14 +399,14 @@ def _item(value: Any, depth: int) -> Any:
         return value
     if kind is list or kind is tuple:
         refuse_depth(depth)
-        return [_item(each, depth + 1) for each in value]
+        return [_item(item, depth + 1) for item in value]
     if kind is Octets:
         return bytes(value)
     tagged = _ITEMS.get(kind)
     return item_of_data(Data(value), depth) if tagged is None else tagged(value)
 
 
-#: Tagged scalars that most events hold; the others go by way of `Data`.
+#: Tagged scalars that are frequent in events; other types are converted through `Data`.
 _ITEMS: Final[dict[type, Callable[[Any], cbor2.CBORTag]]] = {
     Count: lambda count: cbor2.CBORTag(48920, count.value),
     ipaddress.IPv4Address: lambda address: cbor2.CBORTag(48921, address.packed),
@@ -422,12 +422,12 @@ _ITEMS: Final[dict[type, Callable[[Any], cbor2.CBORTag]]] = {
 
 
 def _python(node: Any, depth: int) -> Any:
-    """Return an item that cbor2 has read as Python values that can be changed."""
+    """Convert a decoded item to mutable Python values."""
     kind = type(node)
     if kind in _SAME:
         return node
     if kind is int and _LOWEST <= node <= _HIGHEST:
         return node
     if kind is list and depth < DEPTH_LIMIT:
-        return tuple([_python(each, depth + 1) for each in node])
+        return tuple([_python(item, depth + 1) for item in node])
     return Data.to_py(data_of_item(node, depth))

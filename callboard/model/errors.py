@@ -1,4 +1,4 @@
-"""What can go wrong with topics and their data.
+"""Errors of topics and their data.
 
 ::
 
@@ -6,10 +6,10 @@
     └── EndpointError
         ├── DoorTaken                 a second door of one node to a foreign peer
         ├── UnsupportedData           (TypeError) a Python value outside the data model
-        ├── InvalidOption             (TypeError, ValueError) an option that means nothing
-        ├── MalformedMessage          (ValueError) bytes of another endpoint that are no message
-        ├── InvalidData               (ValueError) a value or text against the rules of its type
-        │   └── InvalidTopic          a topic or filter that is no plain text, or too long
+        ├── InvalidOption             (TypeError, ValueError) an option with an invalid value
+        ├── MalformedMessage          (ValueError) malformed bytes from another endpoint
+        ├── InvalidData               (ValueError) a value or text breaks a rule of its type
+        │   └── InvalidTopic          a topic or filter that is not plain text, or too long
         └── DataOverflow              (OverflowError) a number outside the range of its type
 """
 
@@ -17,15 +17,15 @@ from callboard.kernel.errors import CallboardError
 
 
 class EndpointError(CallboardError):
-    """Root of what topics, data and endpoints raise."""
+    """Root of the errors of topics, data and endpoints."""
 
 
 class DoorTaken(EndpointError):
-    """This node has a door to that foreign peer; a message would come back through another."""
+    """This node has a door to that peer; a second one would return messages of the first."""
 
 
 class UnsupportedData(EndpointError, TypeError):
-    """The data model has no type for this Python value."""
+    """The data model cannot represent this Python value."""
 
 
 class InvalidData(EndpointError, ValueError):
@@ -33,11 +33,11 @@ class InvalidData(EndpointError, ValueError):
 
 
 class InvalidTopic(InvalidData):
-    """The text cannot be a topic."""
+    """The text is not a valid topic or filter."""
 
 
 class DataOverflow(EndpointError, OverflowError):
-    """A number does not fit its type; nothing was cut off or wrapped around."""
+    """A number does not fit its type; it was not truncated or wrapped around."""
 
 
 class InvalidOption(EndpointError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Count and enum values, which Python has no type for, and the base of all scalars."""
+"""Count and enum values, types that Python lacks, and the base class of all scalars."""
 
 from functools import total_ordering
 from typing import Any, Final
@@ -12,7 +12,7 @@ def whole_number(value: object, what: str) -> int:
     """Return `value` as a plain int.
 
     Raises:
-        UnsupportedData: it is a bool, or no int; the message starts with `what`.
+        UnsupportedData: it is a bool or not an int; the message starts with `what`.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         msg = f"{what} is an int, not {type(value).__name__}"
@@ -22,7 +22,7 @@ def whole_number(value: object, what: str) -> int:
 
 @total_ordering
 class Scalar:
-    """The base of scalars: immutable, equal and ordered by a key within their own class."""
+    """Base class of scalars: immutable; equality and order follow a key within each class."""
 
     __slots__ = ("_key",)
     _key: Any
@@ -51,7 +51,7 @@ class Count(Scalar):
 
     Raises:
         DataOverflow: below 0 or over 2**64 - 1.
-        UnsupportedData: no integer.
+        UnsupportedData: not an integer.
     """
 
     __slots__ = ()
@@ -83,13 +83,13 @@ class Count(Scalar):
 
 
 class Octets(bytes):
-    """Bytes that arrive as bytes: others that are UTF-8 arrive as text."""
+    """Bytes that arrive as bytes. Plain bytes that are valid UTF-8 arrive as text."""
 
     __slots__ = ()
 
 
 class Enum(Scalar):
-    """The name of an enum value, as `Notice::LOG`. The type of the enum does not travel."""
+    """The name of an enum value, such as `Notice::LOG`. The enum's type is not sent."""
 
     __slots__ = ()
     _key: str
@@ -98,7 +98,7 @@ class Enum(Scalar):
         try:
             name.encode()
         except UnicodeEncodeError as cause:
-            msg = f"the name of an enum value has no UTF-8 form: {cause}"
+            msg = f"the name of an enum value cannot be encoded as UTF-8: {cause}"
             raise InvalidData(msg) from cause
         self._key = name
 

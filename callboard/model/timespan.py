@@ -1,4 +1,4 @@
-"""Spans and points of time, in whole nanoseconds of 64 bits (about 292 years either way)."""
+"""Timespans and timestamps in nanoseconds, as 64-bit integers (±292 years)."""
 
 import datetime
 import re
@@ -46,8 +46,8 @@ class Timespan(Scalar):
     1500000001ns
 
     Raises:
-        DataOverflow: it does not fit 64 bits.
-        UnsupportedData: no number.
+        DataOverflow: the value does not fit 64 bits.
+        UnsupportedData: the value is not a number.
     """
 
     __slots__ = ()
@@ -56,7 +56,7 @@ class Timespan(Scalar):
     def __init__(self, value: float = 0) -> None:
         if isinstance(value, float):
             if not isfinite(value * _SECOND):
-                msg = f"{value} seconds are no timespan"
+                msg = f"{value} seconds is not a timespan"
                 raise DataOverflow(msg)
             value = int(value * _SECOND)
         ns = whole_number(value, "a timespan in ns")
@@ -67,23 +67,23 @@ class Timespan(Scalar):
 
     @classmethod
     def from_timedelta(cls, span: datetime.timedelta) -> Self:
-        """Return Python's span of time as ours; exact."""
+        """Convert a timedelta, exactly."""
         return cls(span // _MICROSECOND * 1000)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a number and its unit: `5ns`, `1.5ms`; also us, s, min, h and d.
+        """Parse a number with a unit: `5ns`, `1.5ms`; also us, s, min, h and d.
 
-        What is smaller than a nanosecond is cut off.
+        Fractions of a nanosecond are cut off.
 
         Raises:
-            InvalidData: anything else.
+            InvalidData: the text has another form.
         """
-        found = _SPAN.fullmatch(text)
-        if found is None:
-            msg = f"{text[:_TEXT_SHOWN]!r} is no timespan, as 1.5ms is one (ns us ms s min h d)"
+        match = _SPAN.fullmatch(text)
+        if match is None:
+            msg = f"{text[:_TEXT_SHOWN]!r} is not a timespan like 1.5ms (ns us ms s min h d)"
             raise InvalidData(msg)
-        sign, whole, fraction, unit = found.groups()
+        sign, whole, fraction, unit = match.groups()
         fraction = fraction or ""
         ns = int(whole + fraction) * _UNITS[unit] // 10 ** len(fraction)
         try:
@@ -92,15 +92,15 @@ class Timespan(Scalar):
             raise InvalidData(str(cause)) from cause
 
     def count(self) -> int:
-        """Return the nanoseconds."""
+        """Return the number of nanoseconds."""
         return self._key
 
     def to_timedelta(self) -> datetime.timedelta:
-        """Return the span as Python's, rounded to microseconds (half to even)."""
+        """Return a timedelta, rounded to microseconds (half to even)."""
         return datetime.timedelta(microseconds=_microseconds(self._key))
 
     def total_seconds(self) -> float:
-        """Return the seconds; a float has no room for all nanoseconds."""
+        """Return the seconds; a float cannot represent every nanosecond."""
         return self._key / _SECOND
 
     def __add__(self, other: object) -> "Timespan":
@@ -155,29 +155,29 @@ class Timestamp(Scalar):
 
     @classmethod
     def from_datetime(cls, moment: datetime.datetime) -> Self:
-        """Return Python's point of time as ours; exact. Without a zone it is local time."""
+        """Convert a datetime, exactly. Without a time zone it is local time."""
         if moment.tzinfo is None:
             moment = moment.astimezone()
         return cls(Timespan((moment - _EPOCH) // _MICROSECOND * 1000))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `2026-01-31T12:30:00.123456789`; no zone means UTC.
+        """Parse `2026-01-31T12:30:00.123456789`; without a zone it is UTC.
 
         Raises:
-            InvalidData: anything else.
+            InvalidData: the text has another form.
         """
-        found = _POINT.fullmatch(text)
-        if found is None:
-            msg = f"{text[:_TEXT_SHOWN]!r} is no timestamp, as 2026-01-31T12:30:00.123 is one"
+        match = _POINT.fullmatch(text)
+        if match is None:
+            msg = f"{text[:_TEXT_SHOWN]!r} is not a timestamp like 2026-01-31T12:30:00.123"
             raise InvalidData(msg)
-        day, clock, fraction, zone = found.groups()
+        day, clock, fraction, zone = match.groups()
         try:
             moment = datetime.datetime.fromisoformat(f"{day}T{clock}{zone or 'Z'}")
             ns = (moment - _EPOCH) // _MICROSECOND * 1000 + int((fraction or "0").ljust(9, "0"))
             return cls(Timespan(ns))
         except (DataOverflow, ValueError) as cause:
-            msg = f"{text[:_TEXT_SHOWN]!r} is no timestamp: {cause}"
+            msg = f"{text[:_TEXT_SHOWN]!r} is not a timestamp: {cause}"
             raise InvalidData(msg) from cause
 
     def time_since_epoch(self) -> Timespan:
@@ -185,11 +185,11 @@ class Timestamp(Scalar):
         return Timespan(self._key)
 
     def to_datetime(self) -> datetime.datetime:
-        """Return the moment in UTC as Python's, rounded to microseconds (half to even)."""
+        """Return a datetime in UTC, rounded to microseconds (half to even)."""
         return _EPOCH + datetime.timedelta(microseconds=_microseconds(self._key))
 
     def isoformat(self) -> str:
-        """Return the text that `parse` reads: milliseconds, or as many digits as it needs."""
+        """Return the text that `parse` reads, with three to nine decimal digits."""
         seconds, fraction = divmod(self._key, _SECOND)
         moment = _EPOCH + datetime.timedelta(seconds=seconds)
         digits = f"{fraction:09}".rstrip("0").ljust(3, "0")
@@ -218,6 +218,6 @@ class Timestamp(Scalar):
 def _microseconds(ns: int) -> int:
     """Round to microseconds, half to even, as Python's own conversions do.
 
-    The very first and last ones are not rounded out of range: they must find back.
+    The extreme values are clamped, so that the result can be converted back to a timestamp.
     """
     return max(-_MICROSECONDS_MAX, min(round(ns, -3) // 1000, _MICROSECONDS_MAX))

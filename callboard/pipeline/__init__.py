@@ -35,7 +35,7 @@ __all__ = [
     "table",
 ]
 
-#: What Spark's workers do not need is imported when it is used.
+#: Names that Spark's workers do not need; they are imported at their first use.
 _HOMES: Final = {
     "Bridge": "bridge",
     "pipeline": "function",
@@ -48,6 +48,6 @@ _HOMES: Final = {
 def __getattr__(name: str) -> object:
     """Import a public name (PEP 562)."""
     if name not in _HOMES:
-        what = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(what)
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

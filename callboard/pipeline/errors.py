@@ -2,13 +2,13 @@
 
     PipelineError
     ├── SparkMissing    (ImportError) Spark or Java cannot be found
-    ├── InvalidSetting   (ValueError) an option of the source or sink makes no sense
-    ├── DataLost        records that a query has to read are gone
+    ├── InvalidSetting   (ValueError) an option of the source or sink is invalid
+    ├── DataLost        records that a query must read are gone
     ├── Undecodable     (ValueError) a payload does not fit the schema
     └── PublishFailed   (OSError) results could not be published
 
-Spark's workers import these for each task, so they are no `CallboardError`: that root would
-load the actors.
+Spark's workers import this module for each task. So these are not `CallboardError`s: that
+module would load the actors.
 """
 
 
@@ -17,19 +17,19 @@ class PipelineError(Exception):
 
 
 class SparkMissing(PipelineError, ImportError):
-    """Spark, or a Java that runs it, is not installed."""
+    """Spark, or a Java that can run it, is not installed."""
 
 
 class InvalidSetting(PipelineError, ValueError):
-    """An option of the source, of the sink or of a command makes no sense."""
+    """An option of the source, of the sink or of a command is invalid."""
 
 
 class DataLost(PipelineError):
-    """Records that a query has to read are no longer, or not, in the log."""
+    """Records that a query must read are no longer, or not yet, in the log."""
 
 
 class Undecodable(PipelineError, ValueError):
-    """A payload does not fit the schema that was asked for."""
+    """A payload does not fit the requested schema."""
 
 
 class PublishFailed(PipelineError, OSError):

@@ -1,4 +1,4 @@
-"""Functions in files of users as queries: `FILE.py:FUNCTION`.
+"""User functions as queries: `FILE.py:FUNCTION`.
 
     from callboard.pipeline import pipeline
 
@@ -6,9 +6,9 @@
     def delayed(rows):
         return rows.where("delay > 60").selectExpr("concat('/delayed/', origin) AS topic", "*")
 
-It takes rows with all columns of records and those of its schema, and returns rows for the
-log of results. A second parameter takes the `Settings` of the command line. Without a schema
-there is a column `value`, the number in the payload's field of `--field`.
+A function receives rows with all columns of records and of its schema, and returns rows for
+the log of results. An optional second parameter receives the `Settings` of the command line.
+Without a schema there is a column `value`: the number in the payload's field `--field`.
 """
 
 import functools
@@ -35,12 +35,12 @@ _STATED: Final = "callboard_pipeline"
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What a function says that it reads; options of the command go before it.
+    """The inputs that a function declares; options of the command take precedence.
 
     Attributes:
         schema: Fields of payloads with their types, as Spark's DDL.
-        time: The field that holds the event time; "" is the time of the record.
-        topics: Beginnings of topics; none is all.
+        time: The field with the event time; "" for the time of the record.
+        topics: Prefixes of topics; empty for all.
     """
 
     schema: str = ""
@@ -51,61 +51,64 @@ class Stated:
 def pipeline(
     schema: str = "", *, time: str = "", topics: Sequence[str] = ()
 ) -> Callable[[Function], Function]:
-    """Return a decorator that says what a function of `callboard pipeline run` reads.
+    """Return a decorator that declares the inputs of a `callboard pipeline run` function.
 
     Args:
         schema: Fields of payloads with their types, like `origin string, delay double`.
-        time: The field that holds the event time; the time of the record by default.
-        topics: Beginnings of topics; all by default.
+        time: The field with the event time; by default the time of the record.
+        topics: Prefixes of topics; by default all.
     """
     if callable(schema):
-        what = "write @pipeline(schema=…) with brackets; what it states stands in them"
-        raise InvalidSetting(what)
-    named = (topics,) if isinstance(topics, str) else tuple(topics)
+        msg = "@pipeline needs brackets: write @pipeline(schema=…)"
+        raise InvalidSetting(msg)
+    prefixes = (topics,) if isinstance(topics, str) else tuple(topics)
 
     def state(function: Function) -> Function:
-        setattr(function, _STATED, Stated(schema, time, named))
+        setattr(function, _STATED, Stated(schema, time, prefixes))
         return function
 
     return state
 
 
 def stated_by(query: Query) -> Stated | None:
-    """Return what the function of a query says that it reads; None if it is a ready query."""
+    """Return the declared inputs of a query's function; None for a built-in query."""
     return stated_of(query.build)
 
 
 def stated_of(function: Callable[..., Any]) -> Stated | None:
-    """Return what a function says that it reads; None if it says nothing."""
+    """Return the declared inputs of a function, or None."""
     return getattr(function, _STATED, None)
 
 
 def load_function(name: str) -> Query:
-    """Return the function of a file, `FILE.py:FUNCTION`, as a query.
+    """Load a function, `FILE.py:FUNCTION`, as a query.
 
     Raises:
-        InvalidSetting: there is none, or the file does not load.
+        InvalidSetting: the file or the function is missing, or the file fails to load.
     """
-    path, _, called = name.rpartition(":")
+    path, _, function_name = name.rpartition(":")
     if not Path(path).is_file():
-        what = f"there is no file {path}; give FILE.py:FUNCTION"
-        raise InvalidSetting(what)
+        msg = f"there is no file {path}; pass FILE.py:FUNCTION"
+        raise InvalidSetting(msg)
     folder = str(Path(path).absolute().parent)
-    if folder not in sys.path:  # as `python FILE.py` has it
+    if folder not in sys.path:  # as with `python FILE.py`
         sys.path.insert(0, folder)
     try:
-        found = runpy.run_path(path)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a user's file does
-        what = f"{path} does not load: {_raised(error, path)}; mend it"
-        raise InvalidSetting(what) from None
-    function = found.get(called)
+        namespace = runpy.run_path(path)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # user code can raise anything
+        msg = f"{path} does not load: {_raised(error, path)}; correct it"
+        raise InvalidSetting(msg) from None
+    function = namespace.get(function_name)
     if not callable(function):
-        mine = [
-            key for key, each in found.items() if inspect.isfunction(each) and key[0] != "_"
+        function_names = [
+            key
+            for key, value in namespace.items()
+            if inspect.isfunction(value) and key[0] != "_"
         ]
-        has = f"it has {', '.join(mine)}" if mine else "it takes rows and settings"
-        what = f"{path} has no function {called!r}; {has}"
-        raise InvalidSetting(what)
+        names = ", ".join(function_names)
+        hint = f"it has {names}" if names else "define one with the parameter rows"
+        msg = f"{path} has no function {function_name!r}; {hint}"
+        raise InvalidSetting(msg)
 
     @functools.wraps(function)
     def build(rows: "DataFrame", settings: Settings) -> "DataFrame":
@@ -120,39 +123,39 @@ def load_function(name: str) -> Query:
 def _called(
     name: str, function: Callable[..., Any], rows: "DataFrame", settings: Settings
 ) -> "DataFrame":
-    """Return the results of a function, checked."""
+    """Call the function, and check its results."""
     from pyspark.sql import DataFrame
 
     try:
-        takes = inspect.signature(function)
+        signature = inspect.signature(function)
         try:
-            takes.bind(rows, settings)
-            given: tuple[Any, ...] = rows, settings
+            signature.bind(rows, settings)
+            arguments: tuple[Any, ...] = rows, settings
         except TypeError:
-            given = (rows,)
-        results = function(*given)
-    except Exception as error:  # noqa: BLE001  # whatever a user's function does
-        what = f"{name} failed: {_raised(error, name.rpartition(':')[0])}; mend it"
-        raise InvalidSetting(what) from None
+            arguments = (rows,)
+        results = function(*arguments)
+    except Exception as error:  # noqa: BLE001  # user code can raise anything
+        msg = f"{name} failed: {_raised(error, name.rpartition(':')[0])}; correct it"
+        raise InvalidSetting(msg) from None
     if not isinstance(results, DataFrame):
-        what = (
-            f"{name} returned {type(results).__name__}; let it return rows for the log of"
-            " results, a DataFrame"
+        msg = (
+            f"{name} returned {type(results).__name__}; it must return a DataFrame with the"
+            " rows for the log of results"
         )
-        raise InvalidSetting(what)
+        raise InvalidSetting(msg)
     if "topic" not in results.columns:
-        what = (
+        msg = (
             f"{name} returned rows without a topic; add the column, for instance"
             ' .withColumn("topic", lit("/results"))'
         )
-        raise InvalidSetting(what)
+        raise InvalidSetting(msg)
     return results
 
 
 def _raised(error: BaseException, path: str) -> str:
-    """Return an error of a user's file and the line of the file that it came from."""
+    """Return an error of user code with the line of the file that raised it."""
     own = Path(path).absolute()
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [each.lineno for each in frames if Path(each.filename).absolute() == own]
+    lines = [frame.lineno for frame in frames if Path(frame.filename).absolute() == own]
     line = lines[-1] if lines else getattr(error, "lineno", None)
     return reason_of(error).replace(";", ",") + (f" (line {line})" if line else "")

@@ -1,4 +1,4 @@
-"""What a query reads of a log: the columns, and the rows as it takes them."""
+"""Input of a query: the columns to read, and the rows in the form that the query expects."""
 
 import json
 from difflib import get_close_matches
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-#: What Spark counts in the progress of a batch: records that were left out.
+#: Names of Spark's counter for skipped records in the progress of a batch.
 OBSERVED: Final = "callboard"
 LEFT_OUT: Final = "undecodable"
 
@@ -37,16 +37,16 @@ def read_rows(
     options: dict[str, str],
     observed: "str | Observation" = OBSERVED,
 ) -> "DataFrame":
-    """Return what a query takes: rows of a log, as a table or stream.
+    """Return the input rows of a query, as a table or a stream.
 
     Args:
-        reader: Spark's, for one of these.
-        log: Where the log is.
-        query: Who reads.
-        settings: What it is told.
-        options: Of the source.
-        observed: Takes how many records did not decode and were left out; of a join it takes
-            nothing, since Spark counts no rows twice.
+        reader: Spark's reader, for a table or a stream.
+        log: Address of the log.
+        query: The query.
+        settings: Its settings.
+        options: Options of the source.
+        observed: Receives the number of records that did not decode and were skipped. It is not
+            used for a join, because Spark would count its rows twice.
 
     Raises:
         InvalidSetting: settings contradict each other.
@@ -57,25 +57,25 @@ def read_rows(
     declared, is_whole = parse_schema(settings.schema), stated_by(query) is not None
     buries = "deadLetters" in options
     needs_field = "field" in query.uses and not (is_whole and declared)
-    text = schema_of(settings, needs_field=needs_field, tells_errors=not buries)
-    columns = StructType.fromDDL(text)
+    ddl = schema_of(settings, needs_field=needs_field, tells_errors=not buries)
+    columns = StructType.fromDDL(ddl)
     if declared is not None:
         _check_declared(settings, declared, needs_field=needs_field)
-        for each in declared:
-            is_taken = each.name in RECORD_NAMES and each.name != "error"
-            columns.add(f"payload.{each.name}" if is_taken else each.name, each.dataType)
+        for field in declared:
+            is_reserved = field.name in RECORD_NAMES and field.name != "error"
+            columns.add(f"payload.{field.name}" if is_reserved else field.name, field.dataType)
         if not buries and not is_whole and "error" not in columns.names:
             columns.add("error", "string")
     elif buries and not set(columns.names) - RECORD_NAMES:
-        what = (
-            "this query reads no payloads, so none becomes a dead letter; give --schema, --time"
-            " or --by, or leave --dead-letters out"
+        msg = (
+            "this query reads no payloads, so there are no dead letters; add --schema, --time"
+            " or --by, or omit --dead-letters"
         )
-        raise InvalidSetting(what)
+        raise InvalidSetting(msg)
     options = {**options_of(settings), **options}
     if is_whole:
-        asks = declared is None or "error" in declared.names
-        return _whole_rows(reader, log, settings, options, columns, tells_errors=asks)
+        tells_errors = declared is None or "error" in declared.names
+        return _whole_rows(reader, log, settings, options, columns, tells_errors=tells_errors)
     rows = reader.format("callboard").schema(columns).options(**options).load(log)
     if "error" in columns.names and "left" not in query.uses:
         rows = rows.observe(observed, functions.count("error").alias(LEFT_OUT))
@@ -91,9 +91,9 @@ def _whole_rows(
     *,
     tells_errors: bool,
 ) -> "DataFrame":
-    """Return records with all their columns, and with fields of their payloads behind them.
+    """Return records with all their columns, followed by the fields of their payloads.
 
-    Without a schema, records that have no value are rows as others.
+    Without a schema, records without a value are kept as rows.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
@@ -101,8 +101,8 @@ def _whole_rows(
     from callboard.pipeline.spark.range_reader import RECORD_SCHEMA
 
     own = from_arrow_schema(RECORD_SCHEMA)
-    taken = {*own.names, *(() if tells_errors else ("error",))}
-    fields = [each for each in columns if each.name not in taken]
+    excluded = {*own.names, *(() if tells_errors else ("error",))}
+    fields = [field for field in columns if field.name not in excluded]
     load = reader.format("callboard").schema(StructType([*own.fields, *fields]))
     rows: DataFrame = load.options(**options).load(log)
     if settings.time:
@@ -117,10 +117,10 @@ def _whole_rows(
 
 
 def parse_schema(text: str) -> "StructType | None":
-    """Return the fields of a schema, Spark's DDL or JSON; None if it is empty.
+    """Return the fields of a schema in Spark's DDL or JSON; None if it is empty.
 
     Raises:
-        InvalidSetting: it cannot be read.
+        InvalidSetting: the schema cannot be read.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
@@ -129,45 +129,45 @@ def parse_schema(text: str) -> "StructType | None":
         return None
     try:
         if text.lstrip().startswith("{"):
-            found = StructType.fromJson(json.loads(text))
+            fields = StructType.fromJson(json.loads(text))
         else:
-            found = StructType.fromDDL(text)
+            fields = StructType.fromDDL(text)
     except (PySparkException, ValueError, KeyError, TypeError, AttributeError) as error:
-        what = (
-            f"the schema {text.strip()[:_SHOWN]!r} cannot be read: {reason_of(error)}; give a"
+        msg = (
+            f"the schema {text.strip()[:_SHOWN]!r} cannot be read: {reason_of(error)}; pass a"
             " file, or fields with types like 'origin string, delay double, at timestamp'"
         )
-        raise InvalidSetting(what) from None
-    names = [each.name.lower() for each in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if not names or twice is not None:
-        what = (
-            f"the schema has {'the field ' + repr(twice) + ' twice' if names else 'no fields'}"
-        )
-        raise InvalidSetting(what)
-    return found
+        raise InvalidSetting(msg) from None
+    names = [field.name.lower() for field in fields]
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if not names or duplicate is not None:
+        msg = f"the schema has {f'the field {duplicate!r} twice' if names else 'no fields'}"
+        raise InvalidSetting(msg)
+    return fields
 
 
 def _check_declared(settings: Settings, declared: "StructType", *, needs_field: bool) -> None:
-    """Raise `InvalidSetting` unless fields that are named are in the schema."""
+    """Raise `InvalidSetting` if a named field is not in the schema."""
     by = "" if settings.by in RECORD_KEYS else settings.by
-    wanted = {"--field": settings.field if needs_field else "", "--time": settings.time}
-    for option, name in (wanted | {"--by": by}).items():
+    required = {"--field": settings.field if needs_field else "", "--time": settings.time}
+    for option, name in (required | {"--by": by}).items():
         inner = name.removeprefix("payload.")
         if not name or inner in declared.names or inner.partition(".")[0] in declared.names:
             continue
-        near = get_close_matches(inner, declared.names, 1)
-        meant = f"did you mean {near[0]}?" if near else f"it has {', '.join(declared.names)}"
-        what = f"{option} {name!r} is not in the schema; {meant}"
-        raise InvalidSetting(what)
-    field = next((each for each in declared if each.name == settings.field), None)
+        matches = get_close_matches(inner, declared.names, 1)
+        hint = (
+            f"did you mean {matches[0]}?" if matches else f"it has {', '.join(declared.names)}"
+        )
+        msg = f"{option} {name!r} is not in the schema; {hint}"
+        raise InvalidSetting(msg)
+    field = next((column for column in declared if column.name == settings.field), None)
     if needs_field and field is not None and field.dataType.typeName() in _NO_NUMBERS:
         kind = field.dataType.simpleString()
-        what = f"--field {settings.field!r} is {kind} in the schema; name a field with numbers"
-        raise InvalidSetting(what)
+        msg = f"--field {settings.field!r} is {kind} in the schema; name a field with numbers"
+        raise InvalidSetting(msg)
 
 
-#: Characters of a schema that an error shows.
+#: Characters of a schema that are quoted in an error.
 _SHOWN: Final = 60
 
 _NO_NUMBERS: Final = frozenset(

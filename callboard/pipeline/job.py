@@ -1,4 +1,4 @@
-"""A query with all it needs: which log it reads, what it asks, where its results go."""
+"""A query with its settings: the log that it reads, and where its results go."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,26 +17,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is run.
+    """A query to run.
 
     Attributes:
         query: The name of a query, or `FILE.py:FUNCTION`.
         log: The directory of the log that is read.
-        to: The directory of the log that takes the results.
-        settings: What the query is told.
-        topics: Beginnings of topics that it reads, with commas.
-        start: Where it begins: earliest, latest, an offset or a time.
+        to: The directory of the log for the results.
+        settings: Settings of the query.
+        topics: Prefixes of the topics to read, separated by commas.
+        start: Where it starts: earliest, latest, an offset or a time.
         end: Where it ends, if it is a batch.
-        max_rows: Records of a micro-batch at most.
-        ends: Whether it ends when all was read.
-        interval: Seconds between micro-batches; 0 is as soon as there is something.
-        name: What it is called, for its checkpoint and progress; by default as the query.
+        max_rows: Most records in a micro-batch.
+        ends: Whether it ends when all records are read.
+        interval: Seconds between micro-batches; 0 for as soon as there are records.
+        name: Name for its checkpoint and progress; by default that of the query.
         retain: How long results are kept, like `bytes=1000000000,seconds=86400`.
-        staging: Who has the folder of the results on a cluster: shared or driver.
-        dead_letters: The log that takes records which do not decode; "" leaves them out of what
-            is told by their payloads.
-        where: Conditions on topic, key, time and offset, by which less is read.
-        checkpoint_at: The directory of its checkpoint, where it is not with the results.
+        staging: Which hosts of a cluster have the folder of the results: shared or driver.
+        dead_letters: The log for records that do not decode; "" skips them.
+        where: Conditions on topic, key, time and offset that limit the records to read.
+        checkpoint_at: The directory of its checkpoint, if it is not beside the results.
     """
 
     query: str
@@ -58,53 +57,53 @@ class Job:
 
     @property
     def title(self) -> str:
-        """What it is called."""
+        """Name of the job."""
         return self.name or Path(self.query.partition(":")[0]).stem
 
     @property
     def folder(self) -> Path:
-        """Where its checkpoint and status are: here, if results go to a store."""
+        """Folder of its checkpoint and status; local if the results go to a store."""
         return Path("" if "://" in self.to else self.to) / FOLDER / self.title
 
     @property
     def checkpoint(self) -> str:
-        """The directory of its checkpoint."""
+        """Directory of its checkpoint."""
         return self.checkpoint_at or str(self.folder.absolute() / "checkpoint")
 
     def check(self) -> None:
-        """Find what is wrong with it as far as that needs no Spark.
+        """Check everything that can be checked without Spark.
 
         Raises:
-            InvalidSetting: there is no such query or no log, or a setting makes no sense.
+            InvalidSetting: the query or the log is missing, or a setting is invalid.
         """
         if self.where:
             from callboard.pipeline.spark.conditions import Conditions
 
-            Conditions.parse(self.where)  # or say what is wrong
+            Conditions.parse(self.where)  # raises if it is invalid
         self._check_places()
         query = find_query(self.query)
         if query is QUERIES["join"]:
             check_sides(self.settings)
         settings = self.settings
         if settings.time and settings.time == settings.field and "field" in query.uses:
-            what = f"--field and --time are both {settings.time!r}; a value is no time"
-            raise InvalidSetting(what)
+            msg = f"--field and --time are both {settings.time!r}; a value cannot be the time"
+            raise InvalidSetting(msg)
         if self.start != "latest" and "://" not in self.log and not Path(self.log).is_dir():
-            what = f"there is no log in {self.log}; record one with: callboard topic record"
-            raise InvalidSetting(what)
+            msg = f"there is no log in {self.log}; record one with: callboard topic record"
+            raise InvalidSetting(msg)
 
     def _check_places(self) -> None:
-        """Raise `InvalidSetting` where it could not read or write, before Java is started."""
+        """Raise `InvalidSetting` for invalid places, before Java is started."""
         from callboard.pipeline.spark.cluster import DRIVER, SHARED
         from callboard.pipeline.spark.options import SourceOptions
 
         if self.staging not in {"", SHARED, DRIVER}:
-            what = f"staging={self.staging!r}; give {SHARED} or {DRIVER}"
-            raise InvalidSetting(what)
-        given = {"path": self.log, "startingOffsets": self.start, "endingOffsets": self.end}
+            msg = f"staging={self.staging!r}; use {SHARED} or {DRIVER}"
+            raise InvalidSetting(msg)
+        options = {"path": self.log, "startingOffsets": self.start, "endingOffsets": self.end}
         if "://" in self.dead_letters:
-            given["deadLetters"] = self.dead_letters
-        SourceOptions.parse(given)
+            options["deadLetters"] = self.dead_letters
+        SourceOptions.parse(options)
 
     @property
     def _sink_options(self) -> dict[str, str]:
@@ -118,7 +117,7 @@ class Job:
         observed: "str | Observation" = OBSERVED,
         **options: str,
     ) -> "DataFrame":
-        """Return what the query makes of the log."""
+        """Return the results of the query."""
         query, settings, topics = find_query(self.query), self.settings, self.topics
         if stated := stated_by(query):
             schema, time = settings.schema or stated.schema, settings.time or stated.time
@@ -135,31 +134,31 @@ class Job:
             options["deadLetters"] = self.dead_letters
         rows = read_rows(reader, self.log, query, settings, options, observed)
         results = query.build(rows, settings)
-        twice = [name for name in results.columns if results.columns.count(name) > 1]
-        if twice:
-            what = f"results have two columns {twice[0]!r}; a payload has each field once"
-            raise InvalidSetting(what)
+        duplicates = [name for name in results.columns if results.columns.count(name) > 1]
+        if duplicates:
+            msg = f"results have two columns {duplicates[0]!r}; rename or drop one"
+            raise InvalidSetting(msg)
         return results
 
     def run_batch(self, spark: "SparkSession") -> int:
-        """Read what there is, and append the results; returns how many records were left out.
+        """Read all records and append the results; return the number of skipped records.
 
-        These are the records that do not decode, if there is no log for dead letters.
+        Records that do not decode are skipped if dead letters are off.
         """
         from pyspark.errors import PySparkAssertionError
         from pyspark.sql import Observation
 
-        left_out = Observation(OBSERVED)
-        results = self._results(spark, spark.read, left_out, endingOffsets=self.end)
+        skipped = Observation(OBSERVED)
+        results = self._results(spark, spark.read, skipped, endingOffsets=self.end)
         writer = results.write.format("callboard").options(**self._sink_options)
         writer.mode("append").save(self.to)
         try:
-            return int(left_out.get[LEFT_OUT])
-        except PySparkAssertionError:  # nothing was left out, or nobody counted it
+            return int(skipped.get[LEFT_OUT])
+        except PySparkAssertionError:  # no record was skipped, or the query does not count
             return 0
 
     def start_stream(self, spark: "SparkSession") -> "StreamingQuery":
-        """Begin to follow the log, where the checkpoint says if there is one."""
+        """Start to follow the log, from the checkpoint if there is one."""
         from callboard.pipeline.spark.checkpoint import local_path
 
         sync = "batch" if local_path(self.checkpoint) is None else "checkpoint"
@@ -177,15 +176,15 @@ class Job:
 
 
 def find_query(name: str) -> Query:
-    """Return a query by its name, or a function of a file: `FILE.py:FUNCTION`.
+    """Return a query by name, or the function in a file: `FILE.py:FUNCTION`.
 
     Raises:
-        InvalidSetting: there is none.
+        InvalidSetting: the query is unknown.
     """
     if name in QUERIES:
         return QUERIES[name]
     if ":" not in name:
-        known = ", ".join(QUERIES)
-        what = f"there is no query {name!r}; take one of {known}, or FILE.py:FUNCTION"
-        raise InvalidSetting(what)
+        names = ", ".join(QUERIES)
+        msg = f"there is no query {name!r}; use one of {names}, or FILE.py:FUNCTION"
+        raise InvalidSetting(msg)
     return load_function(name)

@@ -1,13 +1,14 @@
-"""Messages on their way to who takes them: waited for, handed on with back-pressure, counted.
+"""Publishing of results: wait for subscribers, apply back-pressure, count outcomes.
 
-In the first place all messages of a run have to be taken, as subscribers come one by one. Later
-it is enough that somebody takes some: who subscribes to a part does not stop the rest. Where
-nobody takes any more, it waits again. After that wait, what nobody takes is unheard.
+At the start, all messages of a run must have a subscriber, because subscribers arrive one by
+one. Later it is enough that some have one: a program that subscribes to a part must not stop
+the rest. If no message has a subscriber any longer, it waits again. After that wait, messages
+without a subscriber count as unheard.
 
-What was handed is under way until each node has confirmed it that takes it. A node confirms in
-the order in which it was sent, so a run is taken when every node has confirmed as much as had
-been sent to it when the run had gone. What a broken link has lost stays unconfirmed, as it may
-or may not have arrived.
+A handed message is under way until all nodes with a subscriber have confirmed it. A node
+confirms in the order of sending. So a run is complete when each node has confirmed as much as
+had been sent to it once the run was sent. What a broken link has lost stays unconfirmed,
+because it may or may not have arrived.
 """
 
 import threading
@@ -22,104 +23,107 @@ from callboard.endpoint.machine.run import encode_pair
 from callboard.kernel.errors import CallboardError
 from callboard.model.errors import EndpointError
 
-#: Seconds between looks whether somebody subscribes, or there is room.
+#: Seconds between checks for subscribers and for room.
 _LOOK: Final = 0.05
 
-#: Seconds that the hub has to say that all has gone.
+#: Timeout for the hub to report that all messages are sent, in seconds.
 _ANSWER: Final = 5.0
 
-#: Called with a topic and how many messages nobody takes, before each wait and, with a negative
-#: number, when it was in vain.
+#: Callback with a topic and the number of messages without a subscriber: before each wait and,
+#: with a negative number, after a wait that did not help.
 OnSilence = Callable[[str, int], None]
 
 
 @runtime_checkable
 class Offering(Protocol):
-    """What knows who takes messages; the hub of an endpoint is one."""
+    """A publisher that knows the subscribers, such as the hub of an endpoint."""
 
     def offer(self, messages: Sequence[tuple[str, Any]], *, whole: bool = False) -> list[int]:
-        """Publish what somebody takes, or all or nothing; returns the numbers of the rest."""
+        """Publish messages with a subscriber, or all or none; return the others' indices."""
 
     def has_room(self) -> bool:
-        """Return whether a message that is published goes on without waiting."""
+        """Return whether a message can be published without waiting."""
 
 
 @runtime_checkable
 class Confirmed(Protocol):
-    """What knows how much each node was sent and has confirmed; a hub is one."""
+    """A publisher that knows how much each node was sent and has confirmed: a hub."""
 
     node: Any
 
     def receivers_of(self, topic: str) -> Any:
-        """Return a future that is done behind all that was published."""
+        """Return a future that resolves after all published messages are sent."""
 
 
 class UnderWay:
-    """Runs of messages, until all nodes have confirmed them; for any thread."""
+    """Unconfirmed runs of messages; for any thread."""
 
     def __init__(self, hub: Confirmed) -> None:
-        """Begin with none."""
+        """Start without runs."""
         self._hub = hub
         self._lock = locks.lock("outlet of a pipeline", 281)
-        #: How many messages a run has, and what had been sent to each node with it.
+        #: For each run: number of messages, and the total sent to each node including it.
         self._runs: deque[tuple[int, dict[bytes, int]]] = deque()
-        self._fresh = 0  # offered, and perhaps not sent so far
-        #: Of what was sent to each node before the first of these runs, so much was lost.
-        self._lost = {node: each.lost for node, each in hub.node.accounts().items()}
+        self._fresh = 0  # messages of the last run, which may not be sent yet
+        #: Messages to each node that were lost before the first of these runs.
+        self._lost = {node: account.lost for node, account in hub.node.accounts().items()}
         self._broken = 0
 
     def add(self, count: int) -> None:
-        """Count a run that was offered; those before it have gone."""
+        """Add a run that was offered; earlier runs are sent."""
         with self._lock:
             self._settle()
             self._fresh = count
 
     def count(self) -> int:
-        """Return how many messages are not confirmed."""
-        has_gone = False
-        with suppress(CallboardError):  # else it is being closed
+        """Return the number of unconfirmed messages."""
+        is_sent = False
+        with suppress(CallboardError):  # the hub is being closed
             self._hub.receivers_of("").result(_ANSWER)
-            has_gone = True
+            is_sent = True
         with self._lock:
-            self._settle(has_gone=has_gone)
+            self._settle(is_sent=is_sent)
             return self._broken + self._fresh + sum(count for count, _ in self._runs)
 
-    def _settle(self, *, has_gone: bool = True) -> None:
-        """Look which runs are over; what was offered last is one where it has gone."""
+    def _settle(self, *, is_sent: bool = True) -> None:
+        """Remove confirmed runs; register the last run if it is sent."""
         accounts = self._hub.node.accounts()
-        if self._fresh and has_gone:
-            sent = {node: each.sent + each.waiting for node, each in accounts.items()}
+        if self._fresh and is_sent:
+            sent = {
+                node: account_of_node.sent + account_of_node.waiting
+                for node, account_of_node in accounts.items()
+            }
             self._runs.append((self._fresh, sent))
             self._fresh = 0
         while self._runs:
             count, sent = self._runs[0]
             missing = 0
-            for node, behind in sent.items():
-                # A node that is forgotten is one that is gone, with what it had not confirmed.
+            for node, total in sent.items():
+                # A node without an account has left, and its unconfirmed messages are lost.
                 account = accounts.get(node)
                 confirmed = 0 if account is None else account.confirmed
-                if account is not None and confirmed + account.lost < behind:
+                if account is not None and confirmed + account.lost < total:
                     return
-                lacks = max(0, behind - confirmed - self._lost.get(node, 0))
-                self._lost[node] = self._lost.get(node, 0) + lacks
-                missing += lacks
+                missing_at_node = max(0, total - confirmed - self._lost.get(node, 0))
+                self._lost[node] = self._lost.get(node, 0) + missing_at_node
+                missing += missing_at_node
             self._broken += count if missing else 0
             self._runs.popleft()
 
 
 class Publisher(Protocol):
-    """What takes messages; an `Endpoint` is one."""
+    """A publisher of messages, such as an `Endpoint`."""
 
     def publish_batch(self, *batch: tuple[str, Any]) -> None:
         """Publish pairs of topic and value."""
 
 
 class Outlet:
-    """Publishes runs of messages and counts what became of them.
+    """Publishes runs of messages and counts the outcomes.
 
     Attributes:
-        handed: Messages that somebody took.
-        unheard: Messages that nobody did.
+        handed: Messages that had a subscriber.
+        unheard: Messages without a subscriber.
     """
 
     def __init__(
@@ -129,12 +133,13 @@ class Outlet:
         wait: float = 0.0,
         on_silence: OnSilence = lambda _, __: None,
     ) -> None:
-        """Begin.
+        """Create an outlet.
 
         Args:
-            publisher: An `Endpoint`, its hub, or what knows of no subscribers; None takes all.
+            publisher: An `Endpoint`, its hub, or a publisher that does not know its
+                subscribers; None accepts everything.
             wait: Seconds to wait for subscribers.
-            on_silence: Told of it.
+            on_silence: Called while it waits for subscribers.
         """
         self.handed = self.unheard = 0
         self._publisher = publisher
@@ -148,23 +153,23 @@ class Outlet:
         self._leaves = threading.Event()
 
     def leave(self) -> None:
-        """Wait no more: what nobody takes, or has no room, is to stay; from any thread."""
+        """Stop waiting: messages without a subscriber or room stay; from any thread."""
         self._leaves.set()
 
     def leave_on(self, stop: threading.Event) -> None:
-        """Wait for an event, and then do that."""
+        """Wait for an event, and then `leave`."""
         stop.wait()
         self.leave()
 
     def hurry(self) -> None:
-        """Wait no more for room than publishing does by itself; from any thread."""
+        """Stop waiting for room, except as publishing itself does; from any thread."""
         self._hurries.set()
 
     def publish(self, messages: Sequence[tuple[str, Any]]) -> bool:
-        """Publish messages in this order; False if they are to stay, and none was published.
+        """Publish messages in order; return False if all of them must stay.
 
         Raises:
-            EndpointError: the data model has no such value; nothing was published.
+            EndpointError: a value is not valid in the data model; none was published.
         """
         rest = self._offer(messages) if messages else 0
         if rest is None:
@@ -176,11 +181,11 @@ class Outlet:
         return True
 
     def under_way(self) -> int:
-        """Return how many of those handed are not confirmed by all who take them."""
+        """Return the number of handed messages that are not yet confirmed."""
         return 0 if self._under_way is None else self._under_way.count()
 
     def await_taken(self, seconds: float, stop: threading.Event) -> bool:
-        """Wait until nothing is under way, for so long or until an event; return whether."""
+        """Wait until all are confirmed, the time is up or the event is set."""
         deadline = time.monotonic() + seconds
         while self.under_way():
             if time.monotonic() >= deadline or stop.wait(_LOOK):
@@ -188,7 +193,7 @@ class Outlet:
         return True
 
     def _offer(self, messages: Sequence[tuple[str, Any]]) -> int | None:
-        """Publish messages; returns how many nobody takes."""
+        """Publish messages; return the number without a subscriber, None to stay."""
         if self._hub is None:
             if self._publisher is not None:
                 self._publisher.publish_batch(*messages)
@@ -206,16 +211,16 @@ class Outlet:
             if not is_silent:
                 is_silent = True
                 self._on_silence(topic, len(rest))
-            begun = time.monotonic()
+            start = time.monotonic()
             if self._leaves.wait(min(_LOOK, self._left)):
                 break
-            self._left -= time.monotonic() - begun
+            self._left -= time.monotonic() - start
             if self._left <= 0:
                 self._on_silence(topic, -len(rest))
         return None
 
     def _has_room(self, hub: Offering) -> bool:
-        """Wait until slow subscribers have room; False if what is to go is to stay."""
+        """Wait until slow subscribers have room; return False if messages must stay."""
         while not hub.has_room() and not self._hurries.is_set():
             if self._leaves.wait(_LOOK):
                 return False
@@ -223,7 +228,7 @@ class Outlet:
 
 
 def is_publishable(message: tuple[str, Any]) -> bool:
-    """Return whether a topic and a value can be a message."""
+    """Return whether a topic and a value are valid as a message."""
     try:
         encode_pair(*message)
     except EndpointError:

@@ -1,7 +1,7 @@
-"""The pace of event time: when records of a log are due that are played again.
+"""The pace of a replay: when each record is due, by its event time.
 
-Pure: times come in and go out. Everything counts from the first record, in whole nanoseconds of
-event time, so that no error adds up however many records there are.
+This module has no clock: the caller passes times and gets delays. Delays are computed from the
+first record in whole nanoseconds of event time, so rounding errors do not add up.
 """
 
 import math
@@ -16,18 +16,18 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 class EventPace:
-    """Says when each record is due.
+    """Computes when each record is due.
 
     Attributes:
-        behind: Records whose time was before that of one before them: due at once.
+        behind: Records whose time is before that of an earlier record; they are due at once.
     """
 
     def __init__(self, speed: float, longest_pause: float = math.inf) -> None:
-        """Begin.
+        """Start before the first record.
 
         Args:
-            speed: So many times as fast as recorded; 0 or infinity is as fast as possible.
-            longest_pause: Seconds between two records at most, as they are waited for.
+            speed: Factor relative to the recorded pace; 0 or infinity for as fast as possible.
+            longest_pause: Longest pause between two records, in seconds of the replay.
         """
         self.behind = 0
         self._speed = speed or math.inf
@@ -37,10 +37,10 @@ class EventPace:
         self._passed = 0
 
     def due(self, at: int) -> float:
-        """Return in how many seconds from the first record on one is due.
+        """Return when a record is due, in seconds after the first record.
 
         Args:
-            at: Its time, in nanoseconds; one of before the latest is due at once.
+            at: Time of the record in nanoseconds; one before the latest is due at once.
         """
         if self._latest is None:
             self._latest = at
@@ -57,22 +57,22 @@ def parse_speed(text: str) -> float:
     """Return a speed: a number, or `max` for as fast as possible.
 
     Raises:
-        InvalidSetting: it is something else.
+        InvalidSetting: the text is neither.
     """
     try:
         speed = 0.0 if text.strip().lower() == "max" else float(text)
     except ValueError:
         speed = math.nan
     if not 0 <= speed < math.inf:
-        what = f"{text!r} is no speed; give a number like 60, or max"
-        raise InvalidSetting(what)
+        msg = f"{text!r} is not a speed; use a number like 60, or max"
+        raise InvalidSetting(msg)
     return speed
 
 
 def event_time(payload: Any, field: str) -> int | None:
-    """Return the time in a field of a payload, in nanoseconds since 1970; None if it has none.
+    """Return the time in a payload's field in nanoseconds since 1970, or None.
 
-    A number is seconds since 1970; a text is ISO 8601, UTC unless it says otherwise.
+    A number is seconds since 1970. A text is ISO 8601, in UTC if it names no zone.
     """
     value = payload.get(field) if isinstance(payload, dict) else None
     with suppress(ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""How far queries are: for people, for programs, and for monitoring."""
+"""Progress of queries, for people, programs and monitoring."""
 
 import json
 import os
@@ -17,37 +17,37 @@ from callboard.figures import Figure, Metric, Samples, by_label, figures_of, met
 from callboard.pipeline.errors import InvalidSetting
 from callboard.support.private_file import make_folder
 
-#: The folder of a log of results that holds what its queries need.
+#: Folder for files of the queries, inside a log of results.
 QUERIES: Final = "queries"
 
 STATUS: Final = "status.json"
 
-#: A run on another machine that was not seen for so long may have died.
+#: Age of a status after which a run on another machine counts as silent.
 _SILENCE: Final = timedelta(minutes=1)
 
-#: How the topics of progress and status begin.
+#: Prefix of the topics for progress and status.
 TOPICS: Final = "$spark/"
 
-#: What damaged files raise; missing ones are looked for first.
+#: Errors of reading a damaged status file.
 _UNREADABLE: Final = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One micro-batch of a query that is done.
+    """A completed micro-batch of a query.
 
     Attributes:
-        query: Its name.
-        batch: The number of the batch.
+        query: Name of the query.
+        batch: Number of the batch.
         rows: Records that it read.
-        rate: Records a second.
-        seconds: How long it took.
-        offset: The place in the log behind it.
+        rate: Records per second.
+        seconds: Duration.
+        offset: The offset after it in the log.
         end: The end of the log at that time.
-        watermark: The event time before which nothing is waited for, or "".
-        at: When it was done, by the clock of the driver.
-        dropped: Records that came too late for its windows.
-        undecodable: Those that did not decode, and were left out.
+        watermark: Event time before which later records are dropped, or "".
+        at: Time of completion, by the driver's clock.
+        dropped: Records that were too late for their windows.
+        undecodable: Records that did not decode and were skipped.
     """
 
     query: str
@@ -64,64 +64,64 @@ class Progress:
 
     @property
     def lag(self) -> int:
-        """Records that wait in the log."""
+        """Unread records in the log."""
         return max(0, self.end - self.offset)
 
     @classmethod
-    def parse(cls, name: str, told: dict[str, Any]) -> "Progress":
-        """Read what Spark tells of a batch, as JSON."""
-        sources = told.get("sources") or [{}]
-        place = _offset(sources[0].get("endOffset"))
+    def parse(cls, name: str, report: dict[str, Any]) -> "Progress":
+        """Parse Spark's progress report of a batch."""
+        sources = report.get("sources") or [{}]
+        offset = _offset(sources[0].get("endOffset"))
         return cls(
             query=name,
-            batch=told["batchId"],
-            rows=told.get("numInputRows", 0),
-            rate=round(told.get("processedRowsPerSecond") or 0.0, 1),
-            seconds=(told.get("durationMs") or {}).get("triggerExecution", 0) / 1000,
-            offset=place,
-            end=max(place, _offset(sources[0].get("latestOffset"))),
-            watermark=(told.get("eventTime") or {}).get("watermark", ""),
-            at=told.get("timestamp", ""),
+            batch=report["batchId"],
+            rows=report.get("numInputRows", 0),
+            rate=round(report.get("processedRowsPerSecond") or 0.0, 1),
+            seconds=(report.get("durationMs") or {}).get("triggerExecution", 0) / 1000,
+            offset=offset,
+            end=max(offset, _offset(sources[0].get("latestOffset"))),
+            watermark=(report.get("eventTime") or {}).get("watermark", ""),
+            at=report.get("timestamp", ""),
             dropped=sum(
-                each.get("numRowsDroppedByWatermark", 0)
-                for each in told.get("stateOperators") or ()
+                operator.get("numRowsDroppedByWatermark", 0)
+                for operator in report.get("stateOperators") or ()
             ),
-            undecodable=_counted(told),
+            undecodable=_counted(report),
         )
 
     def as_message(self) -> dict[str, Any]:
-        """Return what is published and printed."""
+        """Return the values to publish and print."""
         return {**asdict(self), "lag": self.lag}
 
     @property
     def topic(self) -> str:
-        """The topic that it is published on."""
+        """The topic for publishing it."""
         return f"{TOPICS}{self.query}/progress"
 
 
-def _counted(told: dict[str, Any]) -> int:
-    """Return how many records were left out, which `inputs` lets Spark count."""
-    counts = (told.get("observedMetrics") or {}).get("callboard") or {}
+def _counted(report: dict[str, Any]) -> int:
+    """Return the number of skipped records, from the counter of `inputs`."""
+    counts = (report.get("observedMetrics") or {}).get("callboard") or {}
     return int(counts.get("undecodable") or 0)
 
 
-def _offset(told: Any) -> int:
-    """Return the offset in what Spark tells of a place; 0 where there is none."""
-    if isinstance(told, str):
-        told = json.loads(told)
-    return int(told["offset"]) if isinstance(told, dict) and "offset" in told else 0
+def _offset(position: Any) -> int:
+    """Return the offset in one of Spark's positions; 0 if there is none."""
+    if isinstance(position, str):
+        position = json.loads(position)
+    return int(position["offset"]) if isinstance(position, dict) and "offset" in position else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """How far a query is behind its log.
+    """Distance of a query from the end of its log.
 
     Attributes:
         end: The end of the log.
-        seconds: From the record that is next to the newest one, by their times; 0 if it has
-            read all, None if that is not known.
-        event_seconds: From the watermark to the newest record, in event time; None where
-            nothing is waited for.
+        seconds: Time between the next record and the newest one; 0 if all are read, None if it
+            is not known.
+        event_seconds: Event time from the watermark to the newest record; None without a
+            watermark.
     """
 
     end: int
@@ -130,43 +130,43 @@ class Delay:
 
     @classmethod
     def measure(cls, log: LogReader, offset: int, watermark: str = "") -> "Delay":
-        """Look at a log.
+        """Measure the delay of a query.
 
         Args:
-            log: The log that is read.
-            offset: The next record of the query.
-            watermark: That of its last batch, or "".
+            log: The log that it reads.
+            offset: Its next record.
+            watermark: Watermark of its last batch, or "".
 
         Raises:
             LogError: the log cannot be read.
         """
         end = log.end
         newest = _time_at(log, end - 1)
-        following = _time_at(log, max(offset, log.start)) if offset < end else newest
-        seconds = max(0.0, newest - following)
+        next_time = _time_at(log, max(offset, log.start)) if offset < end else newest
+        seconds = max(0.0, newest - next_time)
         event = None
         with suppress(ValueError):
-            at = datetime.fromisoformat(watermark).timestamp()
-            event = max(0.0, newest - at) if at > 0 else None
+            watermark_time = datetime.fromisoformat(watermark).timestamp()
+            event = max(0.0, newest - watermark_time) if watermark_time > 0 else None
         return cls(end, round(seconds, 3), None if event is None else round(event, 3))
 
 
 def _time_at(log: LogReader, offset: int) -> float:
-    """Return the time of a record in seconds since 1970; 0 if it is not there."""
+    """Return the time of a record in seconds since 1970; 0 if it is missing."""
     records = log.readv(offset, 1).records if offset >= 0 else []
     return records[0].time / 1e9 if records else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What became of results that are messages, in one run.
+    """Delivery of results as messages, in one run.
 
     Attributes:
-        handed: Somebody took them.
-        unheard: Nobody did.
-        lost: Retention removed them before, or they are damaged.
-        waiting: They stand in the log of results behind the place of the bridge.
-        under_way: Of those handed, so many that not all who take them have confirmed.
+        handed: Results that had a subscriber.
+        unheard: Results without a subscriber.
+        lost: Results that retention removed first, or that are damaged.
+        waiting: Results in the log after the position of the bridge.
+        under_way: Of the handed ones, those that not all subscribers' nodes have confirmed.
     """
 
     handed: int = 0
@@ -177,12 +177,12 @@ class Handed:
 
     @property
     def results(self) -> int:
-        """All of them."""
+        """The sum of all results."""
         return self.handed + self.unheard + self.lost + self.waiting
 
     @property
     def text(self) -> str:
-        """All of them in words, which add up."""
+        """The numbers as a sentence; they add up."""
         return (
             f"{self.results:,} results = {self.handed:,} handed + {self.unheard:,} unheard"
             f" + {self.lost:,} lost + {self.waiting:,} waiting"
@@ -191,29 +191,29 @@ class Handed:
 
     @property
     def taken(self) -> int:
-        """Those that all nodes have confirmed that take them."""
+        """Results that all subscribers' nodes have confirmed."""
         return self.handed - self.under_way
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a log of results tells of one of its queries.
+    """The status of a query, as stored beside its results.
 
     Attributes:
-        query: Its name.
-        log: The directory it reads.
-        pid: The process that ran it last.
-        host: The machine of that.
-        started: When it was started.
-        ended: How it ended; "" while it runs, as far as it could tell.
-        rows: Records that this run has read.
-        dropped: Those of them that came too late for windows.
+        query: Name of the query.
+        log: The directory that it reads.
+        pid: Process id of the last run.
+        host: Host of the last run.
+        started: Time of its start.
+        ended: How it ended; "" while it runs, or if it could not record its end.
+        rows: Records read in this run.
+        dropped: Records too late for their windows.
         last: Its last batch.
-        undecodable: Those of them that became dead letters, or were left out without a log for
-            them; None if nobody counts.
-        delay: How far it was behind its log at the last look.
-        handed: What became of results that are messages; None if they are none.
-        updated: When it was looked at last.
+        undecodable: Records that became dead letters, or were skipped without a log for them;
+            None if they are not counted.
+        delay: How far it was behind its log at the last update.
+        handed: Delivery of results as messages; None if they are not published.
+        updated: Time of the last update.
     """
 
     query: str
@@ -231,46 +231,46 @@ class Status:
     updated: str = ""
 
     @classmethod
-    def parse(cls, told: dict[str, Any]) -> "Status":
-        """Read what a status file or a message tells."""
+    def parse(cls, fields: dict[str, Any]) -> "Status":
+        """Parse a status file or message."""
         kinds = (("last", Progress), ("delay", Delay), ("handed", Handed))
-        parts = {name: kind(**told[name]) for name, kind in kinds if told.get(name)}
-        return cls(**{**told, **parts})
+        parts = {name: kind(**fields[name]) for name, kind in kinds if fields.get(name)}
+        return cls(**{**fields, **parts})
 
     def as_message(self) -> dict[str, Any]:
-        """Return what is stored and published; what an older callboard had is always there."""
-        told = asdict(self)
+        """Return the values to store and publish; fields of older releases are always set."""
+        fields = asdict(self)
         for name in ("undecodable", "delay", "handed"):
-            if told[name] is None:
-                del told[name]
+            if fields[name] is None:
+                del fields[name]
         if self.handed and not self.handed.under_way:
-            del told["handed"]["under_way"]
+            del fields["handed"]["under_way"]
         if not self.updated:
-            del told["updated"]
+            del fields["updated"]
         if self.last and not self.last.undecodable:
-            del told["last"]["undecodable"]
-        return told
+            del fields["last"]["undecodable"]
+        return fields
 
     @property
     def topic(self) -> str:
-        """The topic that it is published on while the query runs."""
+        """The topic for publishing it while the query runs."""
         return f"{TOPICS}{self.query}/status"
 
     @property
     def offset(self) -> int:
-        """The place in the log behind the last batch."""
+        """The offset after the last batch."""
         return self.last.offset if self.last else 0
 
     @property
     def lag(self) -> int:
-        """Records that wait in the log."""
+        """Unread records in the log."""
         if self.delay is not None:
             return max(0, self.delay.end - self.offset)
         return self.last.lag if self.last else 0
 
     @property
     def state(self) -> str:
-        """Return how it is: runs, stopped, done, failed or died; silent on another machine."""
+        """Return the state: runs, stopped, done, failed, died, or silent on another machine."""
         if self.ended:
             return self.ended
         if self.host != socket.gethostname() and self.updated:
@@ -282,14 +282,14 @@ class Status:
 
 
 class StatusFile:
-    """Keeps the status of a query beside its checkpoint.
+    """The status file of a query, beside its checkpoint.
 
     Attributes:
-        status: As it was written.
+        status: The status as last written.
     """
 
     def __init__(self, folder: Path, query: str, log: str) -> None:
-        """Begin a run, of which the last batch is that of the run before."""
+        """Start a run; its last batch is that of the previous run."""
         self._lock = locks.lock("progress of a query", 280)
         self._path = folder / STATUS
         make_folder(folder)
@@ -300,14 +300,14 @@ class StatusFile:
         self._write()
 
     def add(self, progress: Progress) -> None:
-        """Take up a batch."""
+        """Record a batch."""
         with self._lock:
-            before = self.status
-            rows, dropped = before.rows + progress.rows, before.dropped + progress.dropped
-            self.status = replace(before, rows=rows, dropped=dropped, last=progress)
+            previous = self.status
+            rows, dropped = previous.rows + progress.rows, previous.dropped + progress.dropped
+            self.status = replace(previous, rows=rows, dropped=dropped, last=progress)
             if progress.undecodable:
-                bad = (before.undecodable or 0) + progress.undecodable
-                self.status = replace(self.status, undecodable=bad)
+                undecodable = (previous.undecodable or 0) + progress.undecodable
+                self.status = replace(self.status, undecodable=undecodable)
             self._write()
 
     def look(
@@ -316,35 +316,35 @@ class StatusFile:
         undecodable: int | None = None,
         handed: Handed | None = None,
     ) -> None:
-        """Take up what is seen beside batches."""
-        looked: dict[str, Any] = {"delay": delay, "handed": handed}
+        """Record measurements made between batches."""
+        changes: dict[str, Any] = {"delay": delay, "handed": handed}
         if undecodable is not None:
-            looked["undecodable"] = undecodable
+            changes["undecodable"] = undecodable
         with self._lock:
-            self.status = replace(self.status, **looked, updated=_now())
+            self.status = replace(self.status, **changes, updated=_now())
             self._write()
 
     def end(self, how: str) -> None:
-        """Say how it ended: stopped, done or failed."""
+        """Record how it ended: stopped, done or failed."""
         with self._lock:
             self.status = replace(self.status, ended=how)
             self._write()
 
     def _write(self) -> None:
-        """Replace the status file in one step."""
+        """Replace the status file atomically."""
         replace_plain(self._path, json.dumps(self.status.as_message()).encode())
 
 
 def _now() -> str:
-    """Return the time as it is written down."""
+    """Return the current time in the form of status files."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def read_status(results: Path) -> list[Status]:
-    """Return what a log of results tells of its queries, by their names.
+    """Return the status of all queries of a log of results, by name.
 
     Raises:
-        InvalidSetting: a file of theirs is damaged.
+        InvalidSetting: a status file is damaged.
     """
     return [_read(path) for path in sorted((results / QUERIES).glob(f"*/{STATUS}"))]
 
@@ -356,18 +356,18 @@ def _read(path: Path) -> Status:
     except FileNotFoundError:
         raise
     except _UNREADABLE as error:
-        what = f"{path} is no status of a query ({error}); remove it, its query writes another"
-        raise InvalidSetting(what) from None
+        msg = f"{path} is not a query's status ({error}); remove it, the query writes a new one"
+        raise InvalidSetting(msg) from None
 
 
 def query_metrics(status: Status) -> list[Metric]:
-    """Return the figures of a query for monitoring; what is not known is left out."""
-    found = metrics_of(FIGURES, status, (("query", status.query),))
-    return [metric for metric in found if metric.samples]
+    """Return the figures of a query; unknown values are omitted."""
+    metrics = metrics_of(FIGURES, status, (("query", status.query),))
+    return [metric for metric in metrics if metric.samples]
 
 
 def _part(part: str, name: str) -> Callable[[Status], Samples]:
-    """Return what reads a figure of a part of a status that may be missing."""
+    """Return a reader for a figure in an optional part of a status."""
 
     def read(status: Status) -> Samples:
         value = getattr(getattr(status, part), name, None)
@@ -377,45 +377,49 @@ def _part(part: str, name: str) -> Callable[[Status], Samples]:
 
 
 def _outcomes(status: Status) -> Samples:
-    """Return what became of results that are messages."""
-    told = asdict(status.handed) if status.handed else {}
+    """Return the results by outcome."""
+    outcomes = asdict(status.handed) if status.handed else {}
     for name in ("waiting", "under_way"):
-        told.pop(name, None)
-    return by_label("outcome", told)
+        outcomes.pop(name, None)
+    return by_label("outcome", outcomes)
 
 
 FIGURES: Final[tuple[Figure[Status], ...]] = figures_of(
     "callboard_pipeline_",
     (
         ("rows_total", "Records read.", "rows"),
-        ("late_total", "Too late for windows.", "dropped"),
+        ("late_total", "Records too late for windows.", "dropped"),
         ("undecodable_total", "Records that did not decode.", _part("undecodable", "real")),
-        ("lag_rows", "Records that wait in its log.", "lag"),
-        ("running", "1 while it runs.", lambda it: it.state == "runs"),
+        ("lag_rows", "Unread records in its log.", "lag"),
+        ("running", "1 while it runs.", lambda status: status.state == "runs"),
         ("batch", "Number of the last batch.", _part("last", "batch")),
-        ("rows_per_second", "Of that batch.", _part("last", "rate")),
-        ("batch_seconds", "Its length.", _part("last", "seconds")),
+        ("rows_per_second", "Records per second in the last batch.", _part("last", "rate")),
+        ("batch_seconds", "Duration of the last batch.", _part("last", "seconds")),
         ("delay_seconds", "From the next record to the newest.", _part("delay", "seconds")),
-        ("event_delay_seconds", "To the watermark.", _part("delay", "event_seconds")),
-        ("results_total", "Results that are messages, by what became of them.", _outcomes),
-        ("results_waiting", "Results that wait.", _part("handed", "waiting")),
-        ("results_under_way", "Handed and not confirmed.", _part("handed", "under_way")),
+        (
+            "event_delay_seconds",
+            "From the watermark to the newest record.",
+            _part("delay", "event_seconds"),
+        ),
+        ("results_total", "Results as messages, by outcome.", _outcomes),
+        ("results_waiting", "Results not yet published.", _part("handed", "waiting")),
+        ("results_under_way", "Handed, but not confirmed.", _part("handed", "under_way")),
     ),
 )
 
 
 def listener(name: str, tell: Callable[[Progress], None]) -> Any:
-    """Return what Spark calls for each batch of its queries; `tell` gets those of one name."""
+    """Return a listener for Spark that calls `tell` for each batch of one query."""
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     class ProgressListener(StreamingQueryListener):
-        """Hands on the progress of one query."""
+        """Reports the progress of one query."""
 
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802
             """Do nothing."""
 
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-            """Hand on what a batch did."""
+            """Report a batch."""
             if event.progress.name == name:
                 tell(Progress.parse(name, json.loads(event.progress.json)))
 
@@ -429,7 +433,7 @@ def listener(name: str, tell: Callable[[Progress], None]) -> Any:
 
 
 def _is_alive(pid: int) -> bool:
-    """Return whether a process of this machine runs."""
+    """Return whether a process exists on this machine."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

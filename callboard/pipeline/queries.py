@@ -1,9 +1,10 @@
-"""Queries that are ready to use: tables or streams of records in, results for a log out.
+"""Built-in queries: they turn records, as tables or streams, into results for a log.
 
-Each takes rows with the columns `offset`, `time`, `topic` and `value`, as `values` makes them,
-and returns rows for the sink. Results of a topic have that topic behind the name of the query:
-rates of `/cpu/1` are on `/rates/cpu/1`. With `by` a field of payloads, in a column `by`, stands
-in for the topic: rates of the origin JFK are on `/rates/JFK` and have it as field `origin`.
+Each query takes rows with the columns `offset`, `time`, `topic` and `value` from `values`, and
+returns rows for the sink. The topic of a result is the name of the query and the topic of the
+records: rates of `/cpu/1` are published on `/rates/cpu/1`. With `by`, a field of the payload
+replaces the topic, in a column `by`: rates of the origin JFK are published on `/rates/JFK` and
+have the field `origin`.
 """
 
 import re
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?) *(ms|s|m|h|d)")
 
-#: The columns of a record; the source has fields of payloads named so as `payload.NAME`.
+#: The columns of a record; a payload's field with such a name is `payload.NAME` in the source.
 RECORD_NAMES: Final = frozenset(
     ("offset", "time", "topic", "key", "headers", "sender", "payload", "is_bytes", "error")
 )
 
-#: Those of them that results can be told for.
+#: Columns that results can be grouped by.
 RECORD_KEYS: Final = frozenset(("key", "sender"))
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -32,20 +33,21 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the queries can be told; times are in seconds.
+    """Settings of the queries; times are in seconds.
 
     Attributes:
-        field: The field of payloads that holds the value.
+        field: The payload's field with the value.
         window: Length of a window, and the gap that ends a session.
-        delay: How late records may be: windows are final so long after their end.
+        delay: How late records may be; a window is final when this time has passed after its
+            end.
         detection: How anomalies are found.
-        left: Beginning of the topics of one side of a join.
-        right: The same for the other side.
-        within: How far apart the two sides of a join may be.
-        time: The field of payloads that holds the event time; "" is the time of the record.
-        by: The field of payloads that results are told for, or `key` or `sender` of the record;
-            "" is its topic. A join then joins what is equal there.
-        schema: Fields of payloads with their types, as Spark's DDL or JSON; "" is none.
+        left: Prefix of the topics of one side of a join.
+        right: Prefix of the topics of the other side.
+        within: Largest distance in time between the two sides of a join.
+        time: The payload's field with the event time; "" for the time of the record.
+        by: The payload's field to group results by, or `key` or `sender` of the record; "" for
+            the topic. A join then also requires equal values of it.
+        schema: Fields of payloads with their types, as Spark's DDL or JSON; "" for none.
     """
 
     field: str = "value"
@@ -61,13 +63,13 @@ class Settings:
 
 
 class Query(NamedTuple):
-    """A query by its name.
+    """A query.
 
     Attributes:
-        build: Makes results of rows.
-        needs_values: Whether records without the value's field are of no use.
-        help: What it tells, in one line.
-        uses: The settings that mean something to it, beside `time`, `by` and `schema`.
+        build: Computes the results from rows.
+        needs_values: Whether records without the value's field are dropped.
+        help: Description in one line.
+        uses: The settings that it uses, besides `time`, `by` and `schema`.
     """
 
     build: "Callable[[DataFrame, Settings], DataFrame]"
@@ -77,27 +79,27 @@ class Query(NamedTuple):
 
 
 def seconds_of(span: str) -> float:
-    """Return a span like `500ms`, `10s`, `5m`, `1h` or `1d` in seconds.
+    """Return a time span like `500ms`, `10s`, `5m`, `1h` or `1d` in seconds.
 
     Raises:
-        InvalidSetting: it is none.
+        InvalidSetting: the text is not a time span.
     """
-    found = _SPAN.fullmatch(span.strip())
-    if found is None or float(found[1]) == 0:
-        what = f"{span!r} is no span of time; give one like 500ms, 10s, 5m, 1h or 1d"
-        raise InvalidSetting(what)
-    return float(found[1]) * _UNITS[found[2]]
+    match = _SPAN.fullmatch(span.strip())
+    if match is None or float(match[1]) == 0:
+        msg = f"{span!r} is not a time span; use one like 500ms, 10s, 5m, 1h or 1d"
+        raise InvalidSetting(msg)
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def schema_of(
     settings: Settings, *, needs_field: bool = True, tells_errors: bool = True
 ) -> str:
-    """Return the schema to read a log with.
+    """Return the schema with which to read a log.
 
     Args:
-        settings: What the query is told; its own schema is not part of this.
+        settings: Settings of the query; their own schema is not included.
         needs_field: Whether the value's field is read.
-        tells_errors: Whether records that do not decode are rows with an `error`.
+        tells_errors: Whether records that do not decode become rows with an `error`.
     """
     columns = {"offset": "BIGINT", "time": "TIMESTAMP", "topic": "STRING"}
     fields: dict[str, str] = {settings.field: "DOUBLE"} if needs_field else {}
@@ -113,7 +115,7 @@ def schema_of(
 
 
 def options_of(settings: Settings) -> dict[str, str]:
-    """Return the options of the source to read a log with, beside the schema."""
+    """Return the options of the source that belong to the schema."""
     options = {}
     if settings.by and settings.by not in {*RECORD_KEYS, settings.field, settings.time}:
         options["textFields"] = column_of(settings.by, settings)
@@ -123,33 +125,33 @@ def options_of(settings: Settings) -> dict[str, str]:
 
 
 def values(rows: "DataFrame", settings: Settings, *, needs_values: bool = True) -> "DataFrame":
-    """Return what queries take, of rows that were read with `schema_of`.
+    """Return the input rows of queries, from rows read with `schema_of`.
 
-    Records whose payload has no number in the field count as records, not as values. With
-    `time`, `by` or `schema`, those that do not decode are left out.
+    A record without a number in the field counts as a record, but not as a value. With `time`,
+    `by` or `schema`, records that do not decode are skipped.
     """
     field, time = column_of(settings.field, settings), "time"
-    chosen = ["offset", "topic"]
+    expressions = ["offset", "topic"]
     if settings.time:
         time = quoted(column_of(settings.time, settings))
-    chosen.append(f"{time} AS time")
+    expressions.append(f"{time} AS time")
     if field in rows.columns:
-        chosen.append(f"nanvl({quoted(field)}, CAST(NULL AS DOUBLE)) AS value")
+        expressions.append(f"nanvl({quoted(field)}, CAST(NULL AS DOUBLE)) AS value")
     if settings.by:
         is_own = settings.by in RECORD_KEYS
         by = settings.by if is_own else quoted(column_of(settings.by, settings))
-        chosen.append(f"CAST({by} AS STRING) AS by")
+        expressions.append(f"CAST({by} AS STRING) AS by")
     is_strict = settings.time or settings.by or settings.schema
     if is_strict and "error" in rows.columns:
         rows = rows.where("error IS NULL")
-    named = rows.selectExpr(*chosen)
-    return named.where("value IS NOT NULL") if needs_values else named
+    selected = rows.selectExpr(*expressions)
+    return selected.where("value IS NOT NULL") if needs_values else selected
 
 
 def column_of(name: str, settings: Settings) -> str:
-    """Return the column of the source that holds a field of payloads.
+    """Return the source's column for a payload's field.
 
-    Beside a schema it is another one than that of the schema, which may have another type.
+    With a schema it differs from the schema's column, which may have another type.
     """
     inner = name.removeprefix("payload.")
     is_apart = settings.schema or inner != name or name in RECORD_NAMES
@@ -157,84 +159,88 @@ def column_of(name: str, settings: Settings) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL has it."""
+    """Return a name quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def check_sides(settings: Settings) -> None:
-    """Raise `InvalidSetting` unless a join knows what to join."""
+    """Raise `InvalidSetting` unless both sides of a join are set."""
     if not settings.left or not settings.right:
-        what = "a join needs two topics; give --left and --right"
-        raise InvalidSetting(what)
+        msg = "a join needs two topics; pass --left and --right"
+        raise InvalidSetting(msg)
 
 
 def rates(rows: "DataFrame", settings: Settings) -> "DataFrame":
-    """Count records and tell their rate for each window and topic."""
-    found = _grouped("window", rows, settings, _RECORDS)
+    """Compute the number and rate of records for each window and topic."""
+    groups = _grouped("window", rows, settings, _RECORDS)
     rate = f"records / {settings.window}D AS rate"
-    return found.selectExpr(*_of_window("/rates", settings), "records", rate)
+    return groups.selectExpr(*_of_window("/rates", settings), "records", rate)
 
 
 def quantiles(rows: "DataFrame", settings: Settings) -> "DataFrame":
-    """Tell least, median, 90 %, 99 %, greatest and mean for each window and topic."""
-    found = _grouped("window", rows, settings, *_MEASURES)
+    """Compute minimum, median, 90 %, 99 %, maximum and mean for each window and topic."""
+    groups = _grouped("window", rows, settings, *_MEASURES)
     levels = (f"{level} AS {name}" for name, level in _LEVELS.items())
-    return found.selectExpr(*_of_window("/quantiles", settings), "measured AS records", *levels)
+    return groups.selectExpr(
+        *_of_window("/quantiles", settings), "measured AS records", *levels
+    )
 
 
 def windows(rows: "DataFrame", settings: Settings) -> "DataFrame":
-    """Tell rates and quantiles, which both come from one pass over the records.
+    """Compute rates and quantiles in one pass over the records.
 
-    Each result has the columns of both, of which those of the other one are null.
+    Each result has the columns of both; the columns of the other query are null.
     """
-    found = _grouped("window", rows, settings, _RECORDS, *_MEASURES)
+    groups = _grouped("window", rows, settings, _RECORDS, *_MEASURES)
     results = {
         "/rates": {"records": "records", "rate": f"records / {settings.window}D"},
         "/quantiles": {"records": "measured", **_LEVELS},
     }
-    told = []
-    for topic, mine in results.items():
+    structs = []
+    for topic, columns in results.items():
         fields = [
-            f"{mine.get(name, 'CAST(NULL AS DOUBLE)')} AS {name}"
+            f"{columns.get(name, 'CAST(NULL AS DOUBLE)')} AS {name}"
             for name in ("records", "rate", *_LEVELS)
         ]
-        told.append(f"struct({', '.join((*_of_window(topic, settings), *fields))})")
-    return found.selectExpr(f"inline(array({', '.join(told)}))").where("records > 0")
+        structs.append(f"struct({', '.join((*_of_window(topic, settings), *fields))})")
+    return groups.selectExpr(f"inline(array({', '.join(structs)}))").where("records > 0")
 
 
 def sessions(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Find runs of records of a topic without a gap as long as the window."""
-    found = _grouped("session_window", rows, settings, _RECORDS, "max(time) AS last")
+    groups = _grouped("session_window", rows, settings, _RECORDS, "max(time) AS last")
     length = "CAST(last AS DOUBLE) - CAST(window.start AS DOUBLE) AS seconds"
-    return found.selectExpr(*_of_window("/sessions", settings), "records", length)
+    return groups.selectExpr(*_of_window("/sessions", settings), "records", length)
 
 
 def late(rows: "DataFrame", settings: Settings) -> "DataFrame":
-    """Count records that came later than the delay behind the latest one of their topic."""
+    """Count records that are later than the delay after the latest record of their topic."""
     from callboard.pipeline.spark.processors import LATE_SCHEMA, late_processor
 
     timed = _keyed(rows).selectExpr("offset", "topic", "CAST(time AS DOUBLE) AS seconds")
-    found = timed.groupBy("topic").transformWithState(
+    counts = timed.groupBy("topic").transformWithState(
         late_processor(settings.delay), LATE_SCHEMA, "Update", "None"
     )
-    return found.selectExpr(*_of_source("/late", settings), "records", "late", "worst")
+    return counts.selectExpr(*_of_source("/late", settings), "records", "late", "worst")
 
 
 def anomalies(rows: "DataFrame", settings: Settings) -> "DataFrame":
-    """Find values that are far from what is usual for their topic at that time."""
+    """Find values that differ much from the usual values of their topic at that time."""
     from callboard.pipeline.spark.processors import ANOMALY_SCHEMA, anomaly_processor
 
     timed = _keyed(rows).selectExpr("topic", "CAST(time AS DOUBLE) AS seconds", "value")
-    found = timed.groupBy("topic").transformWithState(
+    anomaly_rows = timed.groupBy("topic").transformWithState(
         anomaly_processor(settings.detection), ANOMALY_SCHEMA, "Update", "None"
     )
-    return found.selectExpr(*_of_source("/anomalies", settings), "value", "expected", "score")
+    return anomaly_rows.selectExpr(
+        *_of_source("/anomalies", settings), "value", "expected", "score"
+    )
 
 
 def join(rows: "DataFrame", settings: Settings) -> "DataFrame":
-    """Join each record of some topics with those of others that are near in time.
+    """Join records of some topics with records of others that are near in time.
 
-    With `by` they are also equal in that.
+    With `by`, its values must be equal, too.
     """
     from pyspark.sql import functions as f
 
@@ -243,16 +249,16 @@ def join(rows: "DataFrame", settings: Settings) -> "DataFrame":
     sides = (*_SIDE, "by") if settings.by else _SIDE
 
     def side(name: str, prefix: str, steps: tuple[int, ...]) -> "DataFrame":
-        mine = _marked(rows, settings).where(f.col("topic").startswith(prefix))
+        matching = _marked(rows, settings).where(f.col("topic").startswith(prefix))
         span = f"(unix_micros(time) - pmod(unix_micros(time), {width})) div {width}"
         spans = ", ".join(f"{span} + {step}" for step in steps)
-        return mine.selectExpr(
-            *(f"{each} AS {name}_{each}" for each in sides),
+        return matching.selectExpr(
+            *(f"{column} AS {name}_{column}" for column in sides),
             f"explode(array({spans})) AS {name}_span",
         )
 
-    # Streams are joined by something that is equal: what is near is in the same span of time as
-    # the record of the right side, or in one beside it.
+    # Spark joins streams by equality. So time is cut into spans, and each left record is put
+    # into its own span and both neighbors: a near right record is in one of these.
     left, right = side("left", settings.left, (-1, 0, 1)), side("right", settings.right, (0,))
     near = f.expr(
         "left_span = right_span"
@@ -295,12 +301,12 @@ QUERIES: Final = {
 
 
 def _marked(rows: "DataFrame", settings: Settings) -> "DataFrame":
-    """Return rows with the watermark that the settings ask for."""
+    """Return rows with the watermark of the settings."""
     return rows.withWatermark("time", f"{settings.delay} seconds")
 
 
 def _grouped(kind: str, rows: "DataFrame", settings: Settings, *measures: str) -> "DataFrame":
-    """Return what is measured, in SQL, for each topic and `window` or `session_window`."""
+    """Return measures, in SQL, per topic and `window` or `session_window`."""
     from pyspark.sql import functions as f
 
     window = f.expr(f"{kind}(time, '{settings.window} seconds') AS window")
@@ -308,7 +314,7 @@ def _grouped(kind: str, rows: "DataFrame", settings: Settings, *measures: str) -
 
 
 def _keyed(rows: "DataFrame") -> "DataFrame":
-    """Return rows with what their results are told for as the topic; "" if they have none."""
+    """Return rows with the value of `by`, if any, as the topic; "" for null."""
     from pyspark.sql import functions as f
 
     if "by" not in rows.columns:
@@ -317,7 +323,7 @@ def _keyed(rows: "DataFrame") -> "DataFrame":
 
 
 def _of_by(settings: Settings, topic: str) -> list[str]:
-    """Return the field of results that they are told for, in SQL, of what `_keyed` made."""
+    """Return the `by` field of results in SQL, from the topic that `_keyed` made."""
     if not settings.by:
         return []
     return [f"IF({topic} = '', NULL, substr({topic}, 2)) AS {quoted(settings.by)}"]
@@ -325,7 +331,7 @@ def _of_by(settings: Settings, topic: str) -> list[str]:
 
 _RECORDS: Final = "count(*) AS records"
 
-#: What is measured for quantiles.
+#: Measures for quantiles.
 _MEASURES: Final = (
     "count(value) AS measured",
     "min(value) AS least",
@@ -334,7 +340,7 @@ _MEASURES: Final = (
     "avg(value) AS mean",
 )
 
-#: The columns that are told of that.
+#: Columns of results, by measure.
 _LEVELS: Final = {
     "min": "least",
     "p50": "parts[0]",
@@ -356,7 +362,7 @@ def _of_window(name: str, settings: Settings) -> list[str]:
 
 
 def _of_source(name: str, settings: Settings) -> list[str]:
-    """Return topic and time of a result that stands for one record, in SQL."""
+    """Return topic and time of a result for a single record, in SQL."""
     return [
         f"concat('{name}', source) AS topic",
         "timestamp_micros(CAST(seconds * 1e6D AS BIGINT)) AS time",

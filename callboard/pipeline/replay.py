@@ -1,4 +1,4 @@
-"""A log played again into topics, at the pace of its records' times."""
+"""Replay of a log into topics, at the pace of its records' times."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +11,7 @@ from callboard.model.errors import EndpointError
 from callboard.pipeline.outlet import Outlet, is_publishable
 from callboard.pipeline.pace import EventPace, event_time
 
-#: Records that are published at once if they are due.
+#: Due records that are published together.
 _RUN: Final = 1000
 
 _Due = tuple[float, Record, Any]
@@ -19,21 +19,21 @@ _Due = tuple[float, Record, Any]
 
 @dataclass(slots=True)
 class Replay:
-    """Plays records again; one thread calls `run`, any other may set `stop`.
+    """Replays records; one thread calls `run`, any other thread may set `stop`.
 
     Attributes:
-        pace: When each is due.
-        outlet: Where they go; it counts them.
-        field: The field of payloads that has their time; "" takes that of the record.
-        stop: Ends it before the next records.
-        next: The offset of the next record.
-        played: Records that were published or found unheard.
-        unfit: Records that can be no message, with the damaged ones.
+        pace: Computes when each record is due.
+        outlet: Publishes and counts the messages.
+        field: The payload's field with the time; "" for the time of the record.
+        stop: Ends the replay before the next records.
+        next: Offset of the next record.
+        played: Records that were published or had no subscriber.
+        unfit: Records that cannot be a message, including damaged ones.
         damaged: Records whose payload cannot be read.
-        untimed: Records without a time in that field: due with the one before.
-        late: By how many seconds the latest was published too late.
+        untimed: Records without a time in that field; they are due with the previous one.
+        late: Longest delay of a publication, in seconds.
         clock: Returns seconds.
-        pause: Waits so many seconds, or until `stop`.
+        pause: Waits for a number of seconds, or until `stop`.
     """
 
     pace: EventPace
@@ -51,23 +51,23 @@ class Replay:
     _begun: float | None = None
 
     def run(self, records: Iterable[Record]) -> bool:
-        """Play records in their order; returns whether all were, none was stopped.
+        """Replay records in order; return False if it was stopped before the end.
 
-        The first one goes when it has a subscriber; the others count from there.
+        The first record waits for a subscriber; the times of the others are relative to it.
         """
         run: list[_Due] = []
-        for each in self._due(records):
-            if self._begun is not None and not self._wait(each[0], run):
+        for due_record in self._due(records):
+            if self._begun is not None and not self._wait(due_record[0], run):
                 return False
-            run.append(each)
+            run.append(due_record)
             if self._begun is None:
                 if self.stop.is_set() or not self._publish(run):
                     return False
-                self._begun = self.clock() - each[0]
+                self._begun = self.clock() - due_record[0]
         return not run or self._publish(run)
 
     def _wait(self, due: float, run: list[_Due]) -> bool:
-        """Wait until a record is due, publishing those before it; False to stop."""
+        """Wait until a record is due, and publish the earlier ones; return False to stop."""
         if run and (self._ahead(due) > 0 or len(run) >= _RUN) and not self._publish(run):
             return False
         ahead = self._ahead(due)
@@ -76,11 +76,11 @@ class Replay:
         return not self.stop.is_set()
 
     def _ahead(self, due: float) -> float:
-        """Return the seconds until something is due."""
+        """Return the seconds until a time of the replay."""
         return (self._begun or 0.0) + due - self.clock()
 
     def _due(self, records: Iterable[Record]) -> Iterator[_Due]:
-        """Iterate over what can be read: when it is due, the record, and its payload."""
+        """Yield each readable record with its due time and payload."""
         latest: int | None = None
         for record in records:
             try:
@@ -89,19 +89,19 @@ class Replay:
                 self.unfit += 1
                 self.damaged += 1
                 continue
-            at: int | None = record.time
+            timestamp: int | None = record.time
             if self.field:
-                at = event_time(payload, self.field)
-                self.untimed += at is None
-            at = latest if at is None else at
-            if at is None:  # none has a time so far
+                timestamp = event_time(payload, self.field)
+                self.untimed += timestamp is None
+            timestamp = latest if timestamp is None else timestamp
+            if timestamp is None:  # no record has had a time yet
                 yield 0.0, record, payload
                 continue
-            latest = at
-            yield self.pace.due(at), record, payload
+            latest = timestamp
+            yield self.pace.due(timestamp), record, payload
 
     def _publish(self, run: list[_Due]) -> bool:
-        """Publish records that are due, and forget them; False if they are to stay."""
+        """Publish due records and clear the list; return False if they must stay."""
         if self._begun is not None:
             self.late = max(self.late, -self._ahead(run[0][0]))
         messages = [(record.topic, payload) for _, record, payload in run]

@@ -1,18 +1,18 @@
-"""Dead letters go back: each record once into each log, whatever ends the command.
+"""Return dead letters to logs: each record once per log, also after a crash.
 
-What went where is written down in a log of its own, `requeued` in the folder of the letters:
+Progress is recorded in another log, `requeued` in the folder of the letters:
 
-    /begun   {"to": log, "end": its end before anything is appended}
-    /done    {"to": log, "from": log of the record, "offsets": […], "end": its end behind them}
+    /begun   {"to": log, "end": its end before the first append}
+    /done    {"to": log, "from": log of the record, "offsets": […], "end": its end after them}
     /ended   {"to": log}
 
-Each appended record has the header `requeued`, `OFFSET LOG` of the record that failed. If a run
-dies between an append and its note, the next one looks for these headers behind the end that
-was written down last, and goes on behind what it finds. While the log of notes is open nobody
-else can requeue these letters.
+Each appended record has the header `requeued` with `OFFSET LOG` of the failed record. If a run
+dies after an append and before its note, the next run searches the log for these headers from
+the last recorded end on, and continues after the records that it finds. While a run has the
+log of notes open, no other run can requeue these letters.
 
-The unit is the record, not the letter: a record that failed in two queries comes back once into
-their log, where both read it.
+The unit is the record, not the letter: a record that failed in two queries is appended once to
+the log that both read.
 """
 
 import socket
@@ -30,13 +30,13 @@ from callboard.pipeline.spark.dead_letters import DeadLetter, append_all
 from callboard.pipeline.spark.store_journal import NOTES as NOTED
 from callboard.pipeline.spark.store_journal import journal_at
 
-#: The header that tells which record was requeued.
+#: Header with the offset and the log of the requeued record.
 HEADER: Final = "requeued"
 
-#: The folder of the notes, in that of the letters.
+#: Folder of the notes, inside the letters' folder.
 NOTES: Final = "requeued"
 
-#: Letters that are appended, made durable and written down at once.
+#: Letters that are appended, synced and noted together.
 _RUN: Final = 1000
 
 _Place = tuple[str, int]
@@ -44,15 +44,15 @@ _Place = tuple[str, int]
 
 @dataclass(slots=True)
 class Requeued:
-    """What became of the letters for one log.
+    """The result for one log.
 
     Attributes:
         to: The log.
-        letters: Letters that were chosen.
-        records: Records that were appended for them, or would be.
+        letters: Selected letters.
+        records: Records appended for them; in a dry run, records that would be.
         before: Letters whose records an earlier run has appended.
-        first: The offset of the first record that was appended; None if none was.
-        end: The offset behind the last one.
+        first: Offset of the first appended record; None if there is none.
+        end: Offset after the last appended record.
     """
 
     to: str
@@ -64,7 +64,7 @@ class Requeued:
 
 
 class _Notes:
-    """What went where, in the folder of the letters or beside them on a store."""
+    """Progress notes, in the folder of the letters or beside them on a store."""
 
     def __init__(self, folder: str, storage_options: Mapping[str, Any] | None) -> None:
         self._own: dict[str, str] = {}
@@ -76,58 +76,58 @@ class _Notes:
             self._journal = journal_at(self._path, storage_options, kind=NOTED)
 
     def open(self) -> CommitLog:
-        """Open them to write, in a folder."""
+        """Open the notes in a folder for writing."""
         self._log = CommitLog(self._path, sync="none")
         return self._log
 
     @property
     def is_locked(self) -> bool:
-        """Whether nobody else writes them while they are open."""
+        """Whether open notes exclude other writers; on a store they do not."""
         return self._journal is None
 
     def write(self, topic: str, notes: list[dict[str, Any]]) -> None:
-        """Add some; durable on return."""
+        """Append notes; they are durable on return."""
         rows = [note | self._own for note in notes]
         if self._journal is not None:
-            self._journal.append(lambda made: made.append_batch(rows, topic=topic))
+            self._journal.append(lambda log: log.append_batch(rows, topic=topic))
         elif self._log is not None:
             self._log.append_batch(rows, topic=topic)
             self._log.flush()
 
     def of(self, target: "_Target") -> None:
-        """Take up what earlier runs have done for a log."""
+        """Apply the notes of earlier runs about a log."""
         log = self._journal.reader if self._journal else None
         if self._journal is None and _is_log(self._path):
             log = LogReader(self._path)
         for record in log or ():
-            told = record.payload
-            if told["to"] == target.told.to:
-                is_own = told.get("host") == self._own.get("host")
-                target.take_up(told, is_own=is_own)
+            note = record.payload
+            if note["to"] == target.result.to:
+                is_own = note.get("host") == self._own.get("host")
+                target.apply(note, is_own=is_own)
 
 
 @dataclass(slots=True)
 class _Target:
-    """A log that records go back into.
+    """A log that receives records.
 
     Attributes:
-        elsewhere: The first end that another host noted of a log under this path.
+        elsewhere: The first end that another host noted for a log with this path.
     """
 
-    told: Requeued
+    result: Requeued
     done: set[_Place] = field(default_factory=set)
     fresh: set[_Place] = field(default_factory=set)
     begun: int | None = None
     elsewhere: int | None = None
     log: CommitLog | None = None
 
-    def take_up(self, told: Mapping[str, Any], *, is_own: bool) -> None:
-        """Take up a note."""
+    def apply(self, note: Mapping[str, Any], *, is_own: bool) -> None:
+        """Apply a note."""
         if is_own:
-            self.begun = told.get("end")
-            self.done.update((told["from"], offset) for offset in told.get("offsets", ()))
+            self.begun = note.get("end")
+            self.done.update((note["from"], offset) for offset in note.get("offsets", ()))
         elif self.elsewhere is None:
-            self.elsewhere = told.get("end")
+            self.elsewhere = note.get("end")
 
 
 def requeue(
@@ -139,134 +139,133 @@ def requeue(
     on_damage: Callable[[LogCorrupt], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[Requeued]:
-    """Append the records of dead letters to the logs that they come from, or to another one.
+    """Append the records of dead letters to their own logs, or to another one.
 
-    Each record goes into a log once, also when this died in the middle and is called again.
+    Each record is appended to a log once, also if an earlier call was interrupted.
 
     Args:
         folder: The log of dead letters, a directory or `s3://…`.
-        to: The directory of the log that takes them, made if needed; by default that of each.
-        wanted: Which letters; all by default.
-        is_dry: Whether only to count.
-        on_damage: Told of letters that cannot be read.
-        storage_options: Of a store, what fsspec needs where the environment does not say.
+        to: Directory of the log to append to, created if necessary; by default the log that
+            each record comes from.
+        wanted: Selects letters; by default all.
+        is_dry: Whether to count only.
+        on_damage: Called for letters that cannot be read.
+        storage_options: Options for fsspec, where the environment does not suffice.
 
     Returns:
-        What became of them, for each log.
+        The result for each log.
 
     Raises:
-        InvalidSetting: a log that letters come from is not here, or they tell none.
-        LogLocked: somebody else writes that log, or requeues these letters.
-        LogFailed: there is no such log, or the disk or store refuses.
-        PublishFailed: a store refuses to take notes for a minute.
+        InvalidSetting: a log that letters come from is not local, or is not recorded.
+        LogLocked: another process writes to that log, or requeues these letters.
+        LogFailed: the log does not exist, or the disk or store fails.
+        PublishFailed: a store accepts no notes for a minute.
     """
     folder = str(folder)
     if "://" in to:
-        what = f"{to} is no directory; give that of a log, which this process can write"
-        raise InvalidSetting(what)
+        msg = f"{to} is not a directory; pass the directory of a log that can be written"
+        raise InvalidSetting(msg)
     with ExitStack() as stack:
-        letters = LogReader(
-            folder, storage_options=storage_options
-        )  # or say that there is none
+        letters = LogReader(folder, storage_options=storage_options)  # raises if there is none
         if to and "://" not in folder and Path(to).resolve() == Path(folder).resolve():
-            what = f"{to} is the log of these letters; name another one with --to"
-            raise InvalidSetting(what)
+            msg = f"{to} is the log of these letters; pass another one with --to"
+            raise InvalidSetting(msg)
         notes = _Notes(folder, storage_options)
         if not is_dry and notes.is_locked:
             stack.enter_context(notes.open())
         targets: dict[str, _Target] = {}
-        found = filter(
+        readable = filter(
             None, map(DeadLetter.read, letters.read(letters.start, on_damage=on_damage))
         )
-        chosen = filter(wanted, found)
-        while run := list(islice(chosen, _RUN)):
-            for place, part in _by_target(run, to, folder).items():
+        selected = filter(wanted, readable)
+        while batch := list(islice(selected, _RUN)):
+            for place, part in _by_target(batch, to, folder).items():
                 if place not in targets:
                     targets[place] = target = _Target(Requeued(place))
                     if not is_dry:
                         target.log = stack.enter_context(CommitLog(place, sync="none"))
                     notes.of(target)
                     _find_unwritten(target, notes)
-                _put_back(targets[place], part, notes)
+                _append_records(targets[place], part, notes)
         for target in targets.values():
             if target.log is not None:
-                notes.write("/ended", [{"to": target.told.to}])
-    return [each.told for each in targets.values()]
+                notes.write("/ended", [{"to": target.result.to}])
+    return [target.result for target in targets.values()]
 
 
 def _by_target(letters: Iterable[DeadLetter], to: str, own: str) -> dict[str, list[DeadLetter]]:
-    """Sort letters by the log that takes them; `own` is theirs, which never does."""
-    found: dict[str, list[DeadLetter]] = {}
+    """Group letters by the log that receives them; it is never `own`, the letters' log."""
+    groups: dict[str, list[DeadLetter]] = {}
     for letter in letters:
         place = str(Path(to).resolve()) if to else letter.origin.log
         if not to and (not _is_log(place) or Path(place).resolve() == Path(own).resolve()):
-            what = (
-                f"the log {place or 'of the record'} of letter {letter.offset} is not here;"
-                " name the one that takes it with --to FOLDER"
+            msg = (
+                f"the log {place or 'of the record'} of letter {letter.offset} is not on this"
+                " machine; pass a log with --to FOLDER"
             )
-            raise InvalidSetting(what)
-        found.setdefault(place, []).append(letter)
-    return found
+            raise InvalidSetting(msg)
+        groups.setdefault(place, []).append(letter)
+    return groups
 
 
 def _is_log(place: str) -> bool:
-    """Return whether there is a log that can be written here."""
-    with suppress(OSError, ValueError):  # a letter may tell what no path is
+    """Return whether a path is a log that can be written."""
+    with suppress(OSError, ValueError):  # the path in a letter may be invalid
         return bool(place) and Path(place).is_dir() and any(Path(place).glob("*.log"))
     return False
 
 
-def _put_back(target: _Target, letters: list[DeadLetter], notes: _Notes) -> None:
-    """Append the records of letters that are not there, and write down which these are."""
-    told = target.told
-    told.letters += len(letters)
+def _append_records(target: _Target, letters: list[DeadLetter], notes: _Notes) -> None:
+    """Append the records of letters that are new, and note them."""
+    result = target.result
+    result.letters += len(letters)
     fresh: dict[_Place, DeadLetter] = {}
     for letter in letters:
         if letter.place in target.done:
-            told.before += 1
+            result.before += 1
         elif letter.place not in target.fresh:
             fresh[letter.place] = letter
             target.fresh.add(letter.place)
-    told.records += len(fresh)
+    result.records += len(fresh)
     if target.log is None or not fresh:
         return
     if target.begun is None:
-        notes.write("/begun", [{"to": told.to, "end": target.log.end}])
+        notes.write("/begun", [{"to": result.to, "end": target.log.end}])
         target.begun = target.log.end
-    run = list(fresh.values())
-    headers = [{**e.headers, HEADER: f"{e.offset} {e.origin.log}"} for e in run]
-    offsets = append_all(target.log, run, headers=headers)
+    records = list(fresh.values())
+    headers = [{**e.headers, HEADER: f"{e.offset} {e.origin.log}"} for e in records]
+    offsets = append_all(target.log, records, headers=headers)
     target.log.flush()
-    told.first = offsets[0] if told.first is None else told.first
-    told.end = offsets[-1] + 1
-    _write_down(notes, target, fresh)
+    result.first = offsets[0] if result.first is None else result.first
+    result.end = offsets[-1] + 1
+    _note_done(notes, target, fresh)
 
 
-def _write_down(notes: _Notes, target: _Target, places: Iterable[_Place]) -> None:
+def _note_done(notes: _Notes, target: _Target, places: Iterable[_Place]) -> None:
     """Note which records were appended."""
     assert target.log is not None
     by_log: dict[str, list[int]] = {}
     for log, offset in places:
         by_log.setdefault(log, []).append(offset)
     rows = [
-        {"to": target.told.to, "from": log, "offsets": offsets, "end": target.log.end}
+        {"to": target.result.to, "from": log, "offsets": offsets, "end": target.log.end}
         for log, offsets in by_log.items()
     ]
     notes.write("/done", rows)
 
 
 def _find_unwritten(target: _Target, notes: _Notes) -> None:
-    """Find what the log has that is not written down: of a run that died, or another host."""
-    begins = [each for each in (target.begun, target.elsewhere) if each is not None]
-    if not begins or not _is_log(target.told.to):
+    """Find appended records without a note: of a run that died, or of another host."""
+    starts = [start for start in (target.begun, target.elsewhere) if start is not None]
+    if not starts or not _is_log(target.result.to):
         return
-    found: set[_Place] = set()
-    log = target.log or LogReader(target.told.to)
-    for record in log.read(min(begins), on_damage=lambda _: None):
+    places: set[_Place] = set()
+    log = target.log or LogReader(target.result.to)
+    for record in log.read(min(starts), on_damage=lambda _: None):
         text, _, source = record.headers.get(HEADER, "").partition(" ")
         if (offset := offset_in(text)) is not None:
-            found.add((source, offset))
-    if found := found - target.done:
+            places.add((source, offset))
+    if places := places - target.done:
         if target.log is not None:
-            _write_down(notes, target, found)
-        target.done |= found
+            _note_done(notes, target, places)
+        target.done |= places

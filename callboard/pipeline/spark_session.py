@@ -32,20 +32,20 @@ _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 _CHECKPOINTS: Final = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
 _CHECKPOINT_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
 
-#: What queries over logs go well with; each unless the user has set it, also by `spark-submit`
-#: or in `spark-defaults.conf`.
+#: Defaults for queries over logs. A setting of the user, also from `spark-submit` or
+#: `spark-defaults.conf`, takes precedence.
 _QUERIES: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    # transformWithState runs on no other store of states.
+    # transformWithState works with no other state store.
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
     "spark.sql.streaming.stopTimeout": "30s",
-    # A query asks its log for more as soon as it is done.
+    # A query asks its log for more records as soon as a batch is finished.
     "spark.sql.streaming.pollingDelay": "10ms",
 }
 
-#: What Spark has to know before it starts, where all of it is in this process.
+#: Settings before the start of a local Spark.
 _LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -54,14 +54,14 @@ _LOCAL: Final = {
 }
 
 _WAREHOUSE: Final = "spark.sql.warehouse.dir"
-#: A variable with options for the driver's Java; those of the settings go before them.
+#: Environment variable with options for the driver's Java; the settings take precedence.
 _JAVA: Final = "SPARK_SUBMIT_OPTS"
 _DAEMON: Final = "spark.python.daemon.module"
 _PYTHON: Final = "spark.pyspark.python"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _MASTERS: Final = ("local", "spark://", "yarn", "k8s://")
 
-#: Spark Connect, by name of its setting and of its variable.
+#: Setting and environment variable that select Spark Connect.
 _REMOTE: Final = ("spark.remote", "SPARK_REMOTE")
 
 
@@ -72,48 +72,48 @@ def session(
     conf: Mapping[str, str] | None = None,
     shortcuts: bool = False,
 ) -> "SparkSession":
-    """Return a Spark session that knows the format "callboard"; one for each process.
+    """Return a Spark session that knows the format "callboard"; there is one per process.
 
     Args:
-        master: `local[2]` is two threads in this process, `spark://HOST:7077`, `yarn` or
-            `k8s://…` a cluster. By default it is what `spark-submit` was told, else `local[*]`.
-        name: What Spark shows.
-        conf: Spark's settings; they go before those that are made here.
-        shortcuts: Whether a local master is quicker by what leans on Spark's insides: processes
-            that are forks of a prepared one, and checkpoints that are written with less ado.
+        master: `local[2]` for two threads in this process; `spark://HOST:7077`, `yarn` or
+            `k8s://…` for a cluster. By default the master of `spark-submit`, else `local[*]`.
+        name: Name of the application in Spark.
+        conf: Spark's settings; they take precedence over our own.
+        shortcuts: Whether to speed up a local master by relying on Spark's internals: processes
+            forked from a prepared one, and checkpoints with fewer file operations.
 
     Raises:
-        SparkMissing: pyspark, or a Java that runs it, is not installed.
-        InvalidSetting: Spark takes no such master.
-        PipelineError: Java ended before Spark was there, or executors lack callboard.
+        SparkMissing: pyspark, or a Java that can run it, is not installed.
+        InvalidSetting: Spark does not support the master.
+        PipelineError: Java ended during the start, or executors lack callboard.
     """
     try:
         from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
     except ImportError:
-        what = "the pipeline needs Spark; install it with: pip install 'callboard[spark]'"
-        raise SparkMissing(what) from None
+        msg = "the pipeline needs Spark; install it with: pip install 'callboard[spark]'"
+        raise SparkMissing(msg) from None
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has a Java
     _refuse_connect(master, conf or {})
     master = master or ("" if is_submitted else "local[*]")
     if master and not master.startswith(_MASTERS):
-        what = f"master {master!r} is unknown to Spark; give local[2] or spark://HOST:7077"
-        raise InvalidSetting(what)
-    here = bool(master) and is_local(master)
-    settings = {**(_LOCAL if here else {}), **(conf or {})}
-    if here:
+        msg = f"Spark does not support the master {master!r}; use local[2] or spark://HOST:7077"
+        raise InvalidSetting(msg)
+    is_here = bool(master) and is_local(master)
+    settings = {**(_LOCAL if is_here else {}), **(conf or {})}
+    if is_here:
         settings.setdefault(_WAREHOUSE, str(Path(tempfile.gettempdir(), "spark-warehouse")))
     settings.setdefault(_DAEMON, "callboard.pipeline.process.worker_daemon")
     builder = SparkSession.builder.appName(name)
     for key, value in (({"spark.master": master} if master else {}) | settings).items():
         builder = builder.config(key, value)
     java = None if is_submitted else find_java()
-    with starting(java, settings.get(_PYTHON, ""), here=here, shortcuts=shortcuts):
+    with starting(java, settings.get(_PYTHON, ""), here=is_here, shortcuts=shortcuts):
         try:
             spark = builder.getOrCreate()
         except PySparkRuntimeError:
-            what = f"the Java in {java} ended before Spark was there; see what it said"
-            raise PipelineError(what) from None
+            msg = f"the Java in {java} ended before Spark was ready; see its output"
+            raise PipelineError(msg) from None
     if not _is_registered(spark):
         try:
             register(spark)
@@ -121,22 +121,22 @@ def session(
             spark.stop()
             raise
         _set_defaults(spark)
-    if shortcuts and here and _CHECKPOINT_FILES not in settings:
+    if shortcuts and is_here and _CHECKPOINT_FILES not in settings:
         _write_checkpoints_quickly(spark)
     return spark
 
 
 def register(spark: "SparkSession") -> None:
-    """Teach a session that was made elsewhere the format "callboard".
+    """Add the format "callboard" to a session that was created elsewhere.
 
     Raises:
-        InvalidSetting: the session is one of Spark Connect.
+        InvalidSetting: the session uses Spark Connect.
     """
     from callboard.pipeline.spark.format import CallboardFormat
 
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         _refuse()
-    if _is_registered(spark):  # Spark warns of a second time
+    if _is_registered(spark):  # Spark warns about a second registration
         return
     context = spark.sparkContext
     context.environment |= {MASTER: context.master, TASKS: str(count_tasks(spark))}
@@ -145,24 +145,24 @@ def register(spark: "SparkSession") -> None:
 
 
 def _is_registered(spark: "SparkSession") -> bool:
-    """Return whether a session knows the format."""
+    """Return whether a session has the format."""
     return bool(spark.conf.get(_REGISTERED, "") == "yes")
 
 
 def _set_defaults(spark: "SparkSession") -> None:
-    """Make the settings that the user has not made."""
-    known = spark.conf.getAll
+    """Apply our defaults for settings that the user has not set."""
+    user_settings = spark.conf.getAll
     for key, value in _QUERIES.items():
-        if key not in known:
+        if key not in user_settings:
             spark.conf.set(key, value)
-    if _PARTITIONS not in known:
+    if _PARTITIONS not in user_settings:
         context = spark.sparkContext
         partitions = choose_partitions(context.master, int(context.environment[TASKS]))
         spark.conf.set(_PARTITIONS, str(partitions))
 
 
 def _refuse_connect(master: str, conf: Mapping[str, Any]) -> None:
-    """Raise `InvalidSetting` where Spark would be reached by Spark Connect."""
+    """Raise `InvalidSetting` if Spark would be used over Spark Connect."""
     setting, variable = _REMOTE
     wants = conf.get("spark.api.mode", os.environ.get("SPARK_API_MODE", "")) == "connect"
     if wants or master.startswith("sc://") or setting in conf or variable in os.environ:
@@ -170,25 +170,25 @@ def _refuse_connect(master: str, conf: Mapping[str, Any]) -> None:
 
 
 def _refuse() -> NoReturn:
-    """Raise what Spark Connect gets."""
-    what = (
-        "Spark Connect (sc://…, spark.remote) is not for pipelines: they need a driver of their"
-        " own; give the master of the cluster, like spark://HOST:7077, and unset SPARK_REMOTE"
+    """Raise the error for Spark Connect."""
+    msg = (
+        "Spark Connect (sc://…, spark.remote) cannot run pipelines: they need their own driver;"
+        " pass the master of the cluster, like spark://HOST:7077, and unset SPARK_REMOTE"
     )
-    raise InvalidSetting(what)
+    raise InvalidSetting(msg)
 
 
 def _write_checkpoints_quickly(spark: "SparkSession") -> None:
-    """Spare half the time of a small micro-batch, which goes by in writing checkpoints.
+    """Halve the time of a small micro-batch, most of which is checkpoint files.
 
-    For each file Spark's usual way runs `chmod` and `readlink`, some of them twice: once more
-    for a file with a checksum. This way runs one `chmod`. What the checksum would find in a
-    file of a few bytes, Spark finds by reading it, and of states it keeps checksums of its own.
+    For each file Spark's default runs `chmod` and `readlink`, some of them twice, and all again
+    for a file with a checksum. This runs one `chmod`. The checksum is not needed: Spark notices
+    damage in such a small file when it parses it, and has its own checksums for states.
     """
-    java, context = spark._jvm, spark._jsc  # noqa: SLF001  # there is no other way
+    java, context = spark._jvm, spark._jsc  # noqa: SLF001  # not accessible otherwise
     try:
         java.java.lang.Class.forName(_CHECKPOINTS)
-    except Exception:  # noqa: BLE001  # an error of Java: this version of Spark has no such class
+    except Exception:  # noqa: BLE001  # a Java error: this version of Spark lacks the class
         return
     spark.conf.set(_CHECKPOINT_FILES, _CHECKPOINTS)
     files = java.org.apache.hadoop.fs.FileSystem
@@ -197,35 +197,37 @@ def _write_checkpoints_quickly(spark: "SparkSession") -> None:
 
 @contextmanager
 def starting(java: Path | None, python: str, *, here: bool, shortcuts: bool) -> Iterator[None]:
-    """Let Spark, while it starts, find Java, and as Python of the driver this very one.
+    """Prepare the environment in which Spark starts: Java, and Python for the driver.
 
-    On a local master its workers are this Python too. Executors elsewhere start what the user
-    names, which every host has to have, else the `python3` of their own path.
+    The driver uses this Python, and so do the workers of a local master. Executors on other
+    hosts use the Python that the user names, which every host must have, else `python3` from
+    their path.
     """
     path, folders = os.environ.get("PATH", ""), os.environ.get("PYTHONPATH", "")
     logs = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {os.environ.get(_JAVA, '')}"
     changed = {"PYSPARK_DRIVER_PYTHON": sys.executable, _JAVA: logs.rstrip()}
     if java is not None:
         changed["JAVA_HOME"] = str(java)
-    if str(_ROOT) not in folders.split(os.pathsep):  # where callboard is used in place
+    if str(_ROOT) not in folders.split(os.pathsep):  # callboard may be used uninstalled
         changed["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), folders]))
     if python:
         changed["PYSPARK_PYTHON"] = python
     elif "PYSPARK_PYTHON" in os.environ:
         pass
     elif not here:
-        if shutil.which("python3") != str(mine := Path(sys.executable).with_name("python3")):
-            changed["PATH"] = os.pathsep.join([str(mine.parent), path])
+        own_python = Path(sys.executable).with_name("python3")
+        if shutil.which("python3") != str(own_python):
+            changed["PATH"] = os.pathsep.join([str(own_python.parent), path])
     elif shortcuts and sys.platform == "linux":
         changed["PYSPARK_PYTHON"] = str(start_python(os.environ.get("PYTHONHASHSEED", "0")))
     else:
         changed["PYSPARK_PYTHON"] = sys.executable
-    before = {name: os.environ.get(name) for name in changed}
+    previous = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 del os.environ[name]
             else:

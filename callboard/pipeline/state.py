@@ -1,7 +1,7 @@
-"""What queries remember of each topic, and how a value changes it: plain functions.
+"""State of queries per topic, and its update by a value, as plain functions.
 
-Spark's stateful operators call them, and so may an actor, as that of `examples/detector.py`
-does: both find the same anomalies in the same values.
+Spark's stateful operators call them, and an actor can do so, too: that of
+`examples/detector.py` finds the same anomalies in the same values.
 """
 
 import math
@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-#: Share of a new value in the level, in the deviation, and in its part of the season.
+#: Weight of a new value in the level, in the deviation, and in its slot of the season.
 _LEVEL: Final = 0.3
 _SPREAD: Final = 0.02
 _SEASON: Final = 0.2
 
-#: Anomalies in a row after which they are what is normal.
+#: Consecutive anomalies after which the new level counts as normal.
 _ACCEPTED: Final = 12
 
 _LEAST: Final = 1e-9
@@ -22,13 +22,13 @@ _LEAST: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """How anomalies are found.
+    """Settings of the anomaly detection.
 
     Attributes:
-        threshold: Standard deviations that are too many.
-        warmup: Values that are only learned from.
-        slots: Parts of a season that have a level of their own; 1 is no season.
-        season: Seconds of a season, for example 86,400.
+        threshold: Standard deviations above which a value is an anomaly.
+        warmup: First values, which are never anomalies.
+        slots: Slots of a season, each with its own level; 1 for no season.
+        season: Length of a season in seconds, for example 86,400.
     """
 
     threshold: float = 4.0
@@ -37,19 +37,19 @@ class Detection:
     season: float = 86_400.0
 
     def slot(self, time: float) -> int:
-        """Return the part of the season that a time belongs to, in seconds since 1970."""
+        """Return the slot of the season for a time in seconds since 1970."""
         return int(time % self.season * self.slots / self.season) if self.slots > 1 else 0
 
 
 class Baseline(NamedTuple):
-    """What is known of one topic.
+    """The learned state of a topic.
 
     Attributes:
-        learned: Values that were learned from.
-        level: Where it is beside the season.
-        variance: Of the steps from the level.
-        streak: Anomalies in a row.
-        seasonal: The usual value of each part of the season; NaN is none yet.
+        learned: Number of learned values.
+        level: Level apart from the season.
+        variance: Of the deviations from the expected values.
+        streak: Consecutive anomalies.
+        seasonal: The usual value of each slot; NaN if there is none yet.
     """
 
     learned: int = 0
@@ -60,13 +60,13 @@ class Baseline(NamedTuple):
 
 
 class Anomaly(NamedTuple):
-    """A value that was not expected.
+    """An unexpected value.
 
     Attributes:
-        time: When, in seconds since 1970.
-        value: What came.
-        expected: What was expected.
-        score: By how many standard deviations it was off.
+        time: In seconds since 1970.
+        value: The value.
+        expected: The expected value.
+        score: Distance from it in standard deviations.
     """
 
     time: float
@@ -78,9 +78,10 @@ class Anomaly(NamedTuple):
 def learn(
     state: Baseline, time: float, value: float, how: Detection
 ) -> tuple[Baseline, Anomaly | None]:
-    """Return what is known after a value, and the anomaly if it was one.
+    """Return the state after a value, and the anomaly if it is one.
 
-    An anomaly moves nothing but the streak, so that what comes after it is still seen.
+    An anomaly changes only the streak, so that the values after it are still compared with the
+    usual ones.
     """
     if not math.isfinite(value):
         return state, None
@@ -93,8 +94,8 @@ def learn(
     step = value - expected
     score = abs(step) / max(math.sqrt(state.variance), _LEAST) if state.variance else 0.0
     if state.learned >= how.warmup and score > how.threshold and state.streak < _ACCEPTED:
-        found = Anomaly(time, value, expected, score)
-        return state._replace(streak=state.streak + 1), found
+        anomaly = Anomaly(time, value, expected, score)
+        return state._replace(streak=state.streak + 1), anomaly
     share = max(_SPREAD, 1 / (state.learned + 1))
     was_accepted = state.streak >= _ACCEPTED
     level = (value - usual) if was_accepted else (expected - usual) + _LEVEL * step
@@ -109,29 +110,29 @@ def learn(
 def learn_all(
     state: Baseline, values: Iterable[tuple[float, float]], how: Detection
 ) -> tuple[Baseline, list[Anomaly]]:
-    """Return what is known after some values, and the anomalies among them.
+    """Return the state after some values, and the anomalies among them.
 
     Args:
-        state: What was known before.
-        values: Times in seconds since 1970 and values; they are taken in order of time.
-        how: How anomalies are found.
+        state: The state before them.
+        values: Pairs of time in seconds since 1970 and value; they are sorted by time first.
+        how: Parameters of the detection.
     """
-    found: list[Anomaly] = []
+    anomalies: list[Anomaly] = []
     for time, value in sorted(values):
         state, anomaly = learn(state, time, value, how)
         if anomaly is not None:
-            found.append(anomaly)
-    return state, found
+            anomalies.append(anomaly)
+    return state, anomalies
 
 
 class Lateness(NamedTuple):
-    """How late the records of one topic came.
+    """Delays of the records of a topic.
 
     Attributes:
-        latest: The latest time of a record, in seconds since 1970.
-        records: How many came.
-        late: How many of them were later than they may be.
-        worst: The longest delay, in seconds.
+        latest: Latest time of a record, in seconds since 1970.
+        records: Number of records.
+        late: Records later than allowed.
+        worst: Longest delay in seconds.
     """
 
     latest: float = -math.inf
@@ -141,12 +142,12 @@ class Lateness(NamedTuple):
 
 
 def count_late(state: Lateness, times: Iterable[float], allowed: float) -> Lateness:
-    """Return what is known after some records.
+    """Return the state after some records.
 
     Args:
-        state: What was known before.
+        state: The state before them.
         times: Their times in the order of the log, in seconds since 1970.
-        allowed: Seconds that a record may be behind the latest one, as a watermark says.
+        allowed: Seconds that a record may be later than the latest one, as for a watermark.
     """
     latest, records, late, worst = state
     for time in times:

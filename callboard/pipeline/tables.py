@@ -1,7 +1,7 @@
-"""Logs as tables by the quickest way: what is sealed as Parquet, the rest record by record.
+"""Logs as tables, read the fastest way: sealed segments as Parquet, the rest by record.
 
-A log that is written with `columns=True` keeps a Parquet file beside each segment that gets no
-more. Spark reads those by itself, only the columns that a query uses, without Python.
+A log with `columns=True` keeps a Parquet file beside each sealed segment. Spark reads these
+files without Python, and only the columns that a query uses.
 """
 
 from pathlib import Path
@@ -21,10 +21,10 @@ _KEY: Final = (
 
 
 def table(spark: "SparkSession", path: str | Path) -> "DataFrame":
-    """Return all records of a log as one table, with the columns that the source has.
+    """Return all records of a log as one table, with the columns of the source.
 
     Raises:
-        InvalidSetting: there is no log.
+        InvalidSetting: the log does not exist.
     """
     from pyspark.sql import functions
 
@@ -34,14 +34,14 @@ def table(spark: "SparkSession", path: str | Path) -> "DataFrame":
         start, end = log.start, log.end
     except LogFailed as error:
         raise InvalidSetting(str(error)) from None
-    native = [each for each in segments if each.columns]
-    gaps = gaps_between(start, end, [(each.base, each.end) for each in native])
+    native = [segment for segment in segments if segment.columns]
+    gaps = gaps_between(start, end, [(segment.base, segment.end) for segment in native])
     parts = [_read(spark, path, *gap) for gap in gaps]
     if native:
-        # Else a flipped bit is another value: Spark looks at no checksums by itself.
+        # By default Spark ignores the checksums, and a flipped bit would change a value.
         reader = spark.read.option("parquet.page.verify-checksum.enabled", "true")
-        files = reader.parquet(*(each.columns for each in native))
-        # Text stays text; any other key is shown as the source does, as \x and hexadecimals.
+        files = reader.parquet(*(segment.columns for segment in native))
+        # A key that is not text becomes \x and hexadecimal digits, as in the source.
         parts.insert(0, files.withColumn("key", functions.expr(_KEY)).drop("time_ns"))
     whole = parts[0]
     for part in parts[1:]:
@@ -50,6 +50,6 @@ def table(spark: "SparkSession", path: str | Path) -> "DataFrame":
 
 
 def _read(spark: "SparkSession", path: str | Path, start: int, end: int) -> "DataFrame":
-    """Return a range of a log by the source."""
+    """Read a range of a log with the source."""
     reader = spark.read.format("callboard").option("startingOffsets", str(start))
     return reader.option("endingOffsets", str(end)).load(str(path))

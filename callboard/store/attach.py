@@ -1,4 +1,4 @@
-"""Making masters and clones on a node."""
+"""Creates masters and clones of stores on a node."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ from callboard.store.store import Store
 from callboard.store.store_actor import StoreActor, master_name
 from callboard.store.store_metrics import count_store
 
-#: Seconds that the nodes in reach may take to say whether they have a master of a name.
+#: Seconds to wait for reachable nodes to report a master of the name.
 SEARCH_TIMEOUT: Final = 2.0
 
 
@@ -35,26 +35,28 @@ def attach_master(
     *,
     store_options: StoreOptions | None = None,
 ) -> Store:
-    """Make the master of a store; there is one for each name in the whole network.
+    """Create the master of a store. The network may have only one master for each name.
 
     Args:
-        hub: of the node that it lives on.
-        name: of the store.
-        backend: where its values are kept.
-        options: of the backend.
-        store_options: times.
+        hub: hub of the master's node.
+        name: name of the store.
+        backend: storage of the values.
+        options: options of the backend.
+        store_options: times of the store's channels.
 
     Raises:
-        MasterExists: a node in reach has a master of this name.
+        MasterExists: a reachable node has a master of this name.
         BackendFailure: the file cannot be opened.
-        InvalidData: the backend has no such option.
+        InvalidData: the backend does not have an option.
         WouldBlock: called on the thread of a running event loop; await `aattach_master`.
     """
     check_store_name(name)
-    made = make_backend(backend, options)
+    storage = make_backend(backend, options)
     with _claimed(hub, name):
-        _judge(hub.node.find(master_name(name), SEARCH_TIMEOUT), name, SEARCH_TIMEOUT * 2)
-        return _start_master(hub, name, made, store_options)
+        _check_unique(
+            hub.node.find(master_name(name), SEARCH_TIMEOUT), name, SEARCH_TIMEOUT * 2
+        )
+        return _start_master(hub, name, storage, store_options)
 
 
 async def aattach_master(
@@ -65,23 +67,23 @@ async def aattach_master(
     *,
     store_options: StoreOptions | None = None,
 ) -> Store:
-    """Make the master of a store; the awaitable twin of `attach_master`."""
-    made = make_backend(backend, options)
+    """Create the master of a store; the awaitable twin of `attach_master`."""
+    storage = make_backend(backend, options)
     with _claimed(hub, name):
         search = hub.node.find(master_name(name), SEARCH_TIMEOUT)
         with suppress(NotRegistered, NotPermitted):
             await search
-        _judge(search, name, 0.0)
-        return _start_master(hub, name, made, store_options)
+        _check_unique(search, name, 0.0)
+        return _start_master(hub, name, storage, store_options)
 
 
 def attach_clone(hub: Hub, name: str, *, store_options: CloneOptions | None = None) -> Store:
-    """Make a clone of a store; its master may be anywhere in reach, or come later.
+    """Create a clone of a store. Its master may be on any reachable node, or start later.
 
     Args:
-        hub: of the node that it lives on.
-        name: of the store.
-        store_options: times.
+        hub: hub of the clone's node.
+        name: name of the store.
+        store_options: times of the store's channels.
     """
     check_store_name(name)
     make_entity = partial(_make_entity, hub)
@@ -93,14 +95,14 @@ def attach_clone(hub: Hub, name: str, *, store_options: CloneOptions | None = No
 
 
 def check_store_name(name: object) -> None:
-    """Look whether a store can have a name.
+    """Check the name of a store.
 
     Raises:
-        WrongArgument: it is no text.
+        WrongArgument: it is not a text.
         WrongValue: it is empty.
     """
     if not isinstance(name, str):
-        msg = "the name of a store is a text"
+        msg = "the name of a store must be a text"
         raise wrong_argument(msg, name)
     if not name:
         msg = "a store needs a name, the same for its master and its clones"
@@ -132,7 +134,7 @@ def _start_master(
 
 
 def _make_entity(hub: Hub) -> EntityId:
-    """Return a sender of commands that was not there before."""
+    """Return a new, unique id for a sender of commands."""
     return EntityId(UUID(bytes=hub.endpoint_id), hub.make_object())
 
 
@@ -153,37 +155,37 @@ def _start(
 def make_backend(
     backend: Backend | StoreBackend, options: Mapping[str, Any] | None
 ) -> StoreBackend:
-    """Return the backend that a user named or made.
+    """Return a backend object; create it if the user named its kind.
 
     Raises:
-        InvalidData: options that it does not have.
+        InvalidData: the backend does not have an option.
     """
     if not isinstance(backend, Backend):
         return backend
     if backend is Backend.SQLite:
         return SqliteBackend(SqliteOptions.read(options or {}))
     if options:
-        msg = f"the memory backend has no option {next(iter(options))!r}"
+        msg = f"the memory backend does not have the option {next(iter(options))!r}"
         raise InvalidData(msg)
     return MemoryBackend()
 
 
-def _judge(search: Future[Any], name: str, timeout: float) -> None:
-    """Refuse a name that has a master somewhere in reach."""
+def _check_unique(search: Future[Any], name: str, timeout: float) -> None:
+    """Raise `MasterExists` if a reachable node has a master of the name."""
     try:
-        found = search.result(timeout)
-    except (NotRegistered, NotPermitted):  # a leaf may have a store for itself alone
+        master = search.result(timeout)
+    except (NotRegistered, NotPermitted):  # on a leaf, the store is private
         return
-    msg = f"the store {name!r} has a master at {found}; attach a clone instead"
+    msg = f"the store {name!r} has a master at {master}; attach a clone instead"
     raise MasterExists(msg)
 
 
 @contextmanager
 def _claimed(hub: Hub, name: str) -> Iterator[None]:
-    """Let nobody else on this node make the same master meanwhile."""
+    """Prevent the creation of a second master of the name on this node at the same time."""
     with hub.lock:
         if name in hub.claims:
-            msg = f"a master of the store {name!r} is being made on this node already"
+            msg = f"a master of the store {name!r} is being created on this node already"
             raise MasterExists(msg)
         hub.claims.add(name)
     try:

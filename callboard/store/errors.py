@@ -1,14 +1,14 @@
-"""What can go wrong with stores.
+"""Errors of stores.
 
 ::
 
     endpoint.EndpointError
     └── StoreError
-        ├── MasterExists          the name has a master somewhere in reach
+        ├── MasterExists          a reachable node has a master of this name
         ├── NoSuchMaster          (TimeoutError) the clone has not found its master
-        ├── NoSuchKey             (KeyError) the store has no such key
+        ├── NoSuchKey             (KeyError) the store does not have the key
         ├── TypeClash             (TypeError) the value of the key has another type
-        ├── StaleData             the clone lost its master too long ago
+        ├── StaleData             the clone has been without its master for too long
         ├── RequestTimeout        (TimeoutError) the master did not answer
         ├── BackendFailure        (OSError) the disk or file of a master failed
         └── StoreClosed           the store or its endpoint was closed
@@ -19,25 +19,25 @@ from callboard.model.errors import EndpointError
 
 
 class StoreError(EndpointError):
-    """Root of what stores raise; `code` is Broker's."""
+    """Root of the errors of stores; `code` is the error code of Broker."""
 
     code: EC = EC.Unspecified
 
 
 class MasterExists(StoreError):
-    """Another master has the name: there is one in the whole network."""
+    """A master of this name exists; the network may have only one."""
 
     code = EC.MasterExists
 
 
 class NoSuchMaster(StoreError, TimeoutError):
-    """No master of that name was found in time."""
+    """A master of this name was not found in time."""
 
     code = EC.NoSuchMaster
 
 
 class NoSuchKey(StoreError, KeyError):
-    """The store has no such key."""
+    """The store does not have the key."""
 
     code = EC.NoSuchKey
 
@@ -46,7 +46,7 @@ class NoSuchKey(StoreError, KeyError):
 
 
 class TypeClash(StoreError, TypeError):
-    """The operation does not fit the value that the key has."""
+    """The operation does not fit the type of the key's value."""
 
     code = EC.TypeClash
 
@@ -58,7 +58,7 @@ class StaleData(StoreError):
 
 
 class RequestTimeout(StoreError, TimeoutError):
-    """The master did not answer in time; it may have done what was asked."""
+    """The master did not answer in time; it may have executed the request."""
 
     code = EC.RequestTimeOut
 

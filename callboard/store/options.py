@@ -1,4 +1,4 @@
-"""How stores behave; defaults are those of Broker 2.x."""
+"""Options of stores; the defaults match Broker 2.x."""
 
 from dataclasses import fields
 from typing import Final
@@ -7,24 +7,26 @@ from callboard.kernel.checks import seconds
 from callboard.support.dataclass import dataclass
 from callboard.support.seconds import check_numbers
 
-#: Commands that are acknowledged at once; fewer are at the next tick, or when asked for.
+#: Number of commands that triggers an acknowledgement; fewer are acknowledged at the next tick,
+#: or on request.
 ACK_AFTER: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Times of channels; masters and their clones should have the same.
+    """Times of the channels of a store; a master and its clones should use the same.
 
     Attributes:
-        tick_interval: seconds of one tick, in which the other times are counted.
+        tick_interval: seconds per tick, the unit of the other times.
         heartbeat_interval: ticks between heartbeats.
-        nack_timeout: ticks that a missing command may be late before it is asked for.
-        connection_timeout: ticks of silence after which the other side counts as lost.
+        nack_timeout: ticks to wait for a missing command before requesting it.
+        connection_timeout: ticks of silence after which the other side is lost.
         buffer_limit: commands kept for clones that have not acknowledged them.
-        failover: who takes the place of a master that is lost: `none`, nobody does.
+        failover: replacement of a lost master; only `none` is supported.
 
     Raises:
-        ValueError: a time is not positive, or they do not fit each other; another failover.
+        ValueError: a time is not positive, the times contradict each other, or another
+            failover was requested.
     """
 
     tick_interval: float = 0.1
@@ -37,8 +39,8 @@ class StoreOptions:
     def __post_init__(self) -> None:
         if self.failover != "none":
             msg = (
-                f"stores have no failover {self.failover!r:.40}, only 'none': no other master "
-                "is elected; a master with a file comes back with all that was acknowledged"
+                f"failover={self.failover!r:.40} is not supported, only 'none': no other "
+                "master is elected; a master with a file returns with all acknowledged commands"
             )
             raise ValueError(msg)
         is_ordered = 0 < self.heartbeat_interval < self.connection_timeout
@@ -49,28 +51,30 @@ class StoreOptions:
             )
             raise ValueError(msg)
         if not self.tick_interval > 0 or self.buffer_limit < 1:
-            msg = "the tick of a store and its buffer are more than 0"
+            msg = "tick_interval and buffer_limit of a store must be more than 0"
             raise ValueError(msg)
         for name in ("heartbeat_interval", "nack_timeout", "connection_timeout"):
             if type(getattr(self, name)) is not int:
-                msg = f"{name}={getattr(self, name)!r:.80}: a number of ticks is whole"
+                msg = (
+                    f"{name}={getattr(self, name)!r:.80}: a number of ticks must be an integer"
+                )
                 raise ValueError(msg)
-        for each in fields(self):
-            if each.type is float:
-                time = seconds(getattr(self, each.name), each.name)
-                object.__setattr__(self, each.name, time)
+        for option in fields(self):
+            if option.type is float:
+                time = seconds(getattr(self, option.name), option.name)
+                object.__setattr__(self, option.name, time)
         check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloneOptions(StoreOptions):
-    """How clones behave without their master, in seconds.
+    """Options of clones, for the time without their master.
 
     Attributes:
-        resync_interval: between attempts to find the master.
-        stale_interval: after which reads fail with `StaleData`.
-        mutation_buffer_interval: for which writes are kept; older ones are dropped.
-        max_get_delay: that a read waits for the first contact with the master.
+        resync_interval: seconds between attempts to find the master.
+        stale_interval: seconds without the master after which reads fail with `StaleData`.
+        mutation_buffer_interval: seconds for which writes are buffered; older ones are dropped.
+        max_get_delay: seconds that a read waits for the first contact with the master.
     """
 
     resync_interval: float = 10.0

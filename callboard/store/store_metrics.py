@@ -1,4 +1,4 @@
-"""The metrics of the stores on a node, under the names of Broker 2.x."""
+"""Metrics of the stores on a node, named as in Broker 2.x."""
 
 from collections.abc import Iterator
 from operator import attrgetter
@@ -17,7 +17,7 @@ from callboard.support.parts import Row
 Stores = dict[Labels, list[StoreActor]]
 
 
-#: What is summed of the machines of stores, and what it means.
+#: Attributes of store machines that are summed, and the help texts of their metrics.
 _SUMS: Final = (
     ("input_channels", "Writers that a master listens to; masters that a clone follows."),
     ("output_channels", "Clones that follow a master; masters that a clone writes to."),
@@ -27,7 +27,7 @@ _SUMS: Final = (
     ("unacknowledged", "Commands that not all clones, or not the master, have acknowledged."),
 )
 
-#: What metrics call it where that is another name.
+#: Names of metrics that differ from the attribute.
 _NAMES: Final = {
     "out_of_order": "out_of_order_updates",
     "size": "entries",
@@ -37,21 +37,21 @@ _NAMES: Final = {
 
 
 def _figure(attribute: str, text: str) -> Figure[Stores]:
-    """Return the sum of an attribute over the machines of stores with the same labels."""
+    """Return a figure: the sum of an attribute over all stores with the same labels."""
     read = attrgetter(f"machine.{attribute}")
     return Figure(
         f"broker_store_{_NAMES.get(attribute, attribute)}",
         text,
-        lambda stores: [(labels, sum(map(read, found))) for labels, found in stores.items()],
+        lambda stores: [(labels, sum(map(read, same))) for labels, same in stores.items()],
     )
 
 
-#: Characters of a key or value that are shown.
+#: Characters of a key or value in inspection tables; longer ones are cut.
 SHOWN: Final = 2_000
 
 
 def shown_value(value: object) -> str:
-    """Return a key or value as text: a text as it is, all else as JSON."""
+    """Return a key or value as text: a str unchanged, any other value as JSON."""
     return (value if isinstance(value, str) else json_text.to_json(value))[:SHOWN]
 
 
@@ -59,7 +59,7 @@ _FIGURES: Final = tuple(_figure(*row) for row in _SUMS)
 
 
 class StoreMeter:
-    """Reads the figures of all stores of a hub that have not ended, and shows their rows."""
+    """Metrics and inspection tables of all running stores of a hub."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -68,7 +68,7 @@ class StoreMeter:
         hub.overlay.add_part("keys", self.key_rows)
 
     def store_rows(self, _which: str, permits: Rights | None) -> list[Row]:
-        """Tell of the masters and clones here, and of those that failed: not of closed ones."""
+        """Return a row for each master and clone of this node, except closed ones."""
         return [
             {
                 "store": actor.name,
@@ -82,24 +82,24 @@ class StoreMeter:
                 "idle": actor.machine.is_idle,
                 "error": "" if actor.error is None else str(actor.error),
             }
-            for actor in sorted(self.actors, key=lambda each: each.name)
+            for actor in sorted(self.actors, key=lambda actor: actor.name)
             if not isinstance(actor.error, StoreClosed)
             and (permits is None or permits.permit_store(actor.name, "read"))
         ]
 
     def key_rows(self, store: str, permits: Rights | None) -> Iterator[Row]:
-        """Tell the keys of the store of a name whose master, or else clone, is here."""
+        """Yield a row for each key of a store, from its master here, or else from a clone."""
         if permits is not None and not permits.permit_store(store, "read"):
             return
-        found = [actor for actor in self.actors if actor.name == store and actor.error is None]
-        for actor in sorted(found, key=lambda each: each.machine.role == "clone")[:1]:
+        same = [actor for actor in self.actors if actor.name == store and actor.error is None]
+        for actor in sorted(same, key=lambda actor: actor.machine.role == "clone")[:1]:
             for token, value in list(actor.machine.entries.items()):
                 left = actor.machine.expires_in(token)
-                shown = shown_value(python_of(value))
-                yield {"key": shown_value(key_of(token)), "value": shown, "expires": left}
+                text = shown_value(python_of(value))
+                yield {"key": shown_value(key_of(token)), "value": text, "expires": left}
 
     def __call__(self) -> list[Metric]:
-        """Return their metrics; none without stores."""
+        """Return the metrics of all stores; none without stores."""
         stores: Stores = {}
         for actor in sorted(self.actors, key=lambda actor: actor.name):
             if actor.error is None:
@@ -109,10 +109,10 @@ class StoreMeter:
 
 
 def count_store(actor: StoreActor) -> None:
-    """Let a store appear among the metrics of its endpoint until it ends."""
+    """Include a store in the metrics of its endpoint until it ends."""
     hub = actor.hub
     with hub.lock:
-        meter = next((one for one in hub.meters if isinstance(one, StoreMeter)), None)
+        meter = next((meter for meter in hub.meters if isinstance(meter, StoreMeter)), None)
         if meter is None:
             meter = StoreMeter(hub)
             hub.meters.append(meter)

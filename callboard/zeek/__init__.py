@@ -1,4 +1,4 @@
-"""Zeek's wire formats, its events as typed dataclasses, and the doors to its ZeroMQ."""
+"""Zeek's wire formats, its events as typed dataclasses, and links to its ZeroMQ backend."""
 
 from importlib import import_module
 from typing import Any, Final
@@ -8,7 +8,7 @@ from callboard.zeek.event import from_value, zeek_event, zeek_events
 
 __all__ = ["from_value", "zeek_event", "zeek_events"]
 
-#: What has sockets, and so stands above this room, and needs the package pyzmq.
+#: Names that need sockets and the package pyzmq. Their modules belong to a higher layer.
 _ABOVE: Final = {
     "Curve": "zeromq_socket",
     "CurveServer": "zeromq_socket",
@@ -18,14 +18,14 @@ _ABOVE: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what stands above this room when it is first used.
+    """Import a name of a higher layer at its first use.
 
     Raises:
-        InvalidOption: its package is not installed.
+        InvalidOption: pyzmq is not installed.
     """
     if name not in _ABOVE:
-        what = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(what)
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
     try:
         return getattr(import_module(f"callboard.zeek.doors.{_ABOVE[name]}"), name)
     except ImportError as cause:

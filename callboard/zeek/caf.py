@@ -6,16 +6,16 @@ A frame is a header of 32 bytes, big-endian, and a payload:
 |---|---|---|
 | 0 | 1 | operation |
 | 1 | 2 | padding |
-| 3 | 1 | flags: 1 where the target is a name, 2 in the second handshake of a client |
-| 4 | 4 | bytes of the payload |
-| 8 | 8 | version of a server's handshake; the kind and number of a message |
-| 16 | 8 | source: an actor's number, 0 for nobody |
+| 3 | 1 | flags: 1 if the target is a name, 2 in a client's second handshake |
+| 4 | 4 | length of the payload |
+| 8 | 8 | version in a server's handshake; kind and number of a message |
+| 16 | 8 | source: an actor's number, 0 for none |
 | 24 | 8 | target: an actor's number, or a name of at most ten characters |
 
-Strings and lists have a varbyte count before them. A node is a name (`default`), its process id
-and 20 bytes of its host; an actor is a number and a node. The payload of a direct message is a
-list of actors that it passes by (none, on Broker's wire) and a message: two bytes 0, the names
-of its types as one text, and the values. Source: captured bytes (see the tests).
+Strings and lists follow a varbyte with their length. A node is a name (`default`), its process
+id and 20 bytes for its host; an actor is a number and a node. The payload of a direct message
+is a list of the actors that forward it (empty on Broker's wire) and a message: two zero bytes,
+the names of its types as one text, and the values. Source: captured bytes (see the tests).
 """
 
 import struct
@@ -36,10 +36,10 @@ from callboard.zeek.varbyte import read_varbyte, write_varbyte
 
 _HEADER: Final = struct.Struct(">B2xBIQQQ")
 
-#: What a server's handshake says.
+#: Version in a server's handshake.
 CAF_VERSION: Final = 3
 
-#: Bytes of a node, but for the one that stands for none.
+#: Layout of a node; `_NOBODY` stands for no node.
 _NODE: Final = struct.Struct(">QI20s")
 
 _LETTERS: Final = " 0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
@@ -62,7 +62,7 @@ _NOBODY: Final = atom("").to_bytes(8)
 
 
 class CafOperation(IntEnum):
-    """What a frame is for."""
+    """Operation of a frame."""
 
     SERVER_HANDSHAKE = 0
     CLIENT_HANDSHAKE = 1
@@ -81,15 +81,15 @@ class CafFlag(IntFlag):
 
 
 class CafFrame(NamedTuple):
-    """A frame that came.
+    """A received frame.
 
     Attributes:
-        operation: what it is for.
+        operation: see `CafOperation`.
         flags: see `CafFlag`.
         data: a version, or the kind and number of a message.
-        source: an actor's number; 0 for nobody.
+        source: an actor's number; 0 for none.
         target: an actor's number, or a name.
-        payload: what follows the header.
+        payload: the bytes after the header.
     """
 
     operation: int
@@ -109,12 +109,12 @@ def caf_frame(
     source: int = 0,
     target: int = 0,
 ) -> bytes:
-    """Return the bytes of a frame."""
+    """Return a frame as bytes."""
     return _HEADER.pack(operation, flags, len(payload), data, source, target) + payload
 
 
-#: What each operation needs in its header: data, source, target, payload. CAF itself closes
-#: a connection on which one is missing.
+#: For each operation, whether the header fields data, source, target and payload length must be
+#: nonzero (True) or zero (False); None: either. CAF closes a connection that breaks this.
 _NEEDS: Final = {
     CafOperation.SERVER_HANDSHAKE: (True, None, None, True),
     CafOperation.CLIENT_HANDSHAKE: (None, False, False, True),
@@ -128,10 +128,10 @@ _FIELDS: Final = ("operation data", "source", "target", "payload")
 
 
 class CafFrames:
-    """Takes frames out of reads.
+    """Splits a stream into frames.
 
     Attributes:
-        limit: bytes of a payload; more of them end the connection before they are there.
+        limit: largest payload in bytes; a header that announces more is refused at once.
     """
 
     def __init__(self, limit: int) -> None:
@@ -141,71 +141,72 @@ class CafFrames:
         self._needed = _HEADER.size
 
     def take(self, data: bytes) -> Iterator[CafFrame]:
-        """Yield the frames that are whole; all of them have to be taken before the next read.
+        """Yield the complete frames; consume all of them before the next call.
 
         Raises:
-            UnknownOperation: a header of another protocol.
+            UnknownOperation: the header belongs to another protocol.
             MalformedFrame: a field contradicts the operation.
-            PayloadTooLarge: a payload is announced that is over the limit.
+            PayloadTooLarge: the header announces a payload above the limit.
         """
         self._chunks.append(data)
         self._size += len(data)
         if self._size < self._needed:
             return
         buffer = data if len(self._chunks) == 1 else b"".join(self._chunks)
-        at, end = 0, len(buffer)
+        offset, end = 0, len(buffer)
         self._needed = _HEADER.size
-        while end - at >= _HEADER.size:
-            operation, flags, size, number, source, target = _HEADER.unpack_from(buffer, at)
-            start = at + _HEADER.size
-            behind = start + size
-            self._check(operation, size, (number, source, target), buffer[at:start])
-            if behind > end:
-                self._needed = behind - at
+        while end - offset >= _HEADER.size:
+            operation, flags, size, number, source, target = _HEADER.unpack_from(buffer, offset)
+            start = offset + _HEADER.size
+            stop = start + size
+            self._check(operation, size, (number, source, target), buffer[offset:start])
+            if stop > end:
+                self._needed = stop - offset
                 break
-            at = behind
-            yield CafFrame(operation, flags, number, source, target, buffer[start:behind])
-        self._chunks = [buffer[at:]] if at < end else []
-        self._size = end - at
+            offset = stop
+            yield CafFrame(operation, flags, number, source, target, buffer[start:stop])
+        self._chunks = [buffer[offset:]] if offset < end else []
+        self._size = end - offset
 
     def _check(
         self, operation: int, size: int, ids: tuple[int, int, int], header: bytes
     ) -> None:
-        """Refuse a header that CAF would refuse, or a payload that is too large."""
+        """Raise for a header that CAF would refuse, or for a large payload."""
         needs = _NEEDS.get(operation)  # type: ignore[call-overload]
-        other = wire_of(header) if operation == 0 or needs is None else ""
-        if other == "TLS":
-            msg = "it speaks TLS; set disable_ssl on both sides, or on none"
+        wire = wire_of(header) if operation == 0 or needs is None else ""
+        if wire == "TLS":
+            msg = "it speaks TLS; set disable_ssl on both sides or on neither"
             raise SpeaksTls(msg)
-        if needs is None or other == OURS:
+        if needs is None or wire == OURS:
             msg = (
                 f"CAF 0.17 has no operation {operation}" if needs is None else "not CAF's BASP"
             )
-            raise UnknownOperation(f"{msg}; it speaks {other}" if other else msg)
+            raise UnknownOperation(f"{msg}; it speaks {wire}" if wire else msg)
         if size > self.limit:
-            hint = f"; it speaks {other}" if other.startswith("Zeek") else ""
+            hint = f"; it speaks {wire}" if wire.startswith("Zeek") else ""
             msg = f"payload {size:,} B exceeds limit {self.limit:,} B{hint}"
             raise PayloadTooLarge(msg)
-        for name, number, need in zip(_FIELDS, (*ids, size), needs, strict=True):
-            if need is not None and bool(number) != need:
-                what = CafOperation(operation).name.lower()
-                msg = f"a {what} frame has the {name} {number:,}"
+        for name, number, must_be_set in zip(_FIELDS, (*ids, size), needs, strict=True):
+            if must_be_set is not None and bool(number) != must_be_set:
+                label = CafOperation(operation).name.lower()
+                rule = "must not be 0" if must_be_set else "must be 0"
+                msg = f"{name} of a {label} frame is {number:,}; it {rule}"
                 raise MalformedFrame(msg)
 
 
 class CafNode(NamedTuple):
-    """A process that speaks CAF.
+    """A process that uses CAF.
 
     Attributes:
         process: its process id.
-        host: 20 bytes that stand for its machine.
+        host: 20 bytes that identify its machine.
     """
 
     process: int
     host: bytes
 
     def to_bytes(self) -> bytes:
-        """Return its bytes."""
+        """Return the encoded node."""
         return _NODE.pack(_DEFAULT, self.process, self.host)
 
     def __str__(self) -> str:
@@ -213,44 +214,44 @@ class CafNode(NamedTuple):
 
 
 class CafActor(NamedTuple):
-    """An actor by its number and node."""
+    """An actor: its number and node."""
 
     number: int
     node: CafNode
 
     def to_bytes(self) -> bytes:
-        """Return its bytes."""
+        """Return the encoded actor."""
         return self.number.to_bytes(8) + self.node.to_bytes()
 
 
 def varbyte(number: int) -> bytes:
-    """Return the bytes of a length or count."""
+    """Return an encoded length or count."""
     out = bytearray()
     write_varbyte(number, out)
     return bytes(out)
 
 
 def sized(content: bytes) -> bytes:
-    """Return a run of bytes with its length before it."""
+    """Return bytes with their length in front."""
     return varbyte(len(content)) + content
 
 
 def texts_bytes(texts: tuple[str, ...]) -> bytes:
-    """Return the bytes of a list of texts."""
+    """Return an encoded list of texts."""
     return varbyte(len(texts)) + b"".join(sized(text.encode()) for text in texts)
 
 
 def message_bytes(types: str, *values: bytes) -> bytes:
-    """Return a message: the names of its types (`@atom+@str`), and its values."""
+    """Return an encoded message: its type names (`@atom+@str`) and its values."""
     return b"\0\0" + sized(f"@<>+{types}".encode()) + b"".join(values)
 
 
 class CafReader:
-    """Reads a payload from its beginning on.
+    """Reads the fields of a payload in order.
 
     Attributes:
         buffer: the payload.
-        at: the next byte.
+        at: offset of the next byte.
     """
 
     __slots__ = ("at", "buffer")
@@ -259,32 +260,35 @@ class CafReader:
         self.buffer, self.at = buffer, at
 
     def take(self, size: int) -> bytes:
-        """Return so many bytes.
+        """Return the next `size` bytes.
 
         Raises:
-            MalformedPayload: there are fewer; as from all methods, where the bytes are wrong.
+            MalformedPayload: fewer are left. The other methods also raise it for wrong bytes.
         """
         end = self.at + size
         if end > len(self.buffer):
             left = len(self.buffer) - self.at
             msg = f"{size:,} bytes are announced at byte {self.at:,}, and {left:,} are left"
             raise MalformedPayload(msg)
-        piece, self.at = self.buffer[self.at : end], end
-        return piece
+        content, self.at = self.buffer[self.at : end], end
+        return content
 
     def number(self, size: int, *, signed: bool = False) -> int:
-        """Return a number of so many bytes."""
+        """Return the number in the next `size` bytes."""
         return int.from_bytes(self.take(size), signed=signed)
 
     def count(self) -> int:
-        """Return the number of items that follow: there are at least as many bytes."""
+        """Return a number of items; no larger than the number of bytes left."""
         try:
             number, self.at = read_varbyte(self.buffer, self.at)
         except (IndexError, InvalidData) as cause:
             msg = f"the count at byte {self.at:,} does not end"
             raise MalformedPayload(msg) from cause
         if number > len(self.buffer) - self.at:
-            msg = f"{number:,} items are announced before byte {self.at:,}, which do not fit"
+            left = len(self.buffer) - self.at
+            msg = (
+                f"{number:,} items are announced before byte {self.at:,}, and {left:,} B follow"
+            )
             raise MalformedPayload(msg)
         return number
 
@@ -294,7 +298,7 @@ class CafReader:
         try:
             return self.take(size).decode()
         except UnicodeDecodeError as cause:
-            msg = f"the text before byte {self.at:,} is no UTF-8"
+            msg = f"the text before byte {self.at:,} is not UTF-8"
             raise MalformedPayload(msg) from cause
 
     def texts(self) -> tuple[str, ...]:
@@ -302,34 +306,36 @@ class CafReader:
         return tuple([self.text() for _ in range(self.count())])
 
     def node(self) -> CafNode | None:
-        """Return a node; None for the one that stands for none."""
+        """Return a node, or None."""
         if self.buffer.startswith(_NOBODY, self.at):
             self.at += len(_NOBODY)
             return None
         name, process, host = _NODE.unpack(self.take(_NODE.size))
         if name != _DEFAULT or not process or not any(host):
-            msg = f"bytes {self.at - _NODE.size:,} to {self.at:,} are no node"
+            msg = f"bytes {self.at - _NODE.size:,} to {self.at:,} are not a node"
             raise MalformedPayload(msg)
         return CafNode(process, host)
 
     def actor(self) -> CafActor | None:
-        """Return an actor; None for nobody."""
+        """Return an actor, or None."""
         number, node = self.number(8), self.node()
         return CafActor(number, node) if node is not None and number else None
 
     def types(self) -> str:
-        """Return the names of a message's types; its values follow."""
+        """Return the type names of a message; its values follow."""
         if self.number(2):
-            msg = f"the message at byte {self.at:,} has a type by number"
+            msg = (
+                f"the message at byte {self.at:,} has a numeric type, which Broker does not use"
+            )
             raise MalformedPayload(msg)
         name = self.text()
         if not name.startswith("@<>"):
-            msg = f"the message at byte {self.at:,} is of {name[:80]!r}"
+            msg = f"the message at byte {self.at:,} has the unknown type {name[:80]!r}"
             raise MalformedPayload(msg)
         return name[4:]
 
     def finish(self) -> None:
-        """Refuse bytes that follow."""
+        """Raise if bytes are left."""
         if self.at != len(self.buffer):
             msg = f"{len(self.buffer) - self.at:,} bytes follow a payload of {self.at:,} bytes"
             raise MalformedPayload(msg)

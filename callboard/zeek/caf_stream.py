@@ -1,15 +1,15 @@
-"""Streams of CAF 0.17: how an actor sends another one batches, with credit.
+"""Streams of CAF 0.17: one actor sends batches to another one, with credit.
 
     source                                        sink
       open_stream(slot, content) ──────────────────>
       <──────── ack_open(slots, credit, batch size)
-      batch(slots, count, messages, id) ───────────>      as far as the credit goes
+      batch(slots, count, messages, id) ───────────>      while there is credit
       <──── ack_batch(slots, new credit, size, id)
       close(slots) ────────────────────────────────>  or  <──────────────── drop(slots)
 
-A slot is a number by which an actor tells its streams apart: a message on a stream has that of
-its sender and that of its receiver. Each of a Broker's peers is the source of one stream to the
-other, whose batches are node messages (`callboard.zeek.node_message`).
+A slot is the number of a stream at one of its actors; each message on a stream has the slots of
+its sender and of its receiver. Each peer of a Broker is the source of one stream to the other.
+The batches hold node messages (`callboard.zeek.node_message`).
 """
 
 import struct
@@ -30,7 +30,7 @@ from callboard.zeek.caf import (
 
 
 class MessageTypes(StrEnum):
-    """What messages between cores, and of spawn servers, are told by: the types in them."""
+    """Type lists that identify the messages between cores and of spawn servers."""
 
     PEER = "@atom+broker::filter_type+@actor"
     UPDATE = "@atom+broker::filter_type"
@@ -43,20 +43,20 @@ class MessageTypes(StrEnum):
     DIRECTED = "@atom+@atom+broker::data_message"
 
 
-#: Kinds of messages, in the data of their frames: ordinary ones, and those of streams.
+#: Kinds of messages, in the data field of their frames: ordinary, upstream and downstream.
 NORMAL: Final = 1 << 60
 _UPSTREAM: Final = 2 << 60
 _DOWNSTREAM: Final = 3 << 60
 
 _STREAM: Final = "caf::stream<broker::node_message>"
-#: What streams are opened with: by who was asked to peer, with its filter; and in answer.
+#: Content of the first stream, by the acceptor with its filter, and of the second, in reply.
 _FIRST: Final = f"{_STREAM}+broker::filter_type+@actor"
 _SECOND: Final = f"{_STREAM}+@atom+@actor"
 _BATCH: Final = message_bytes("std::vector<broker::node_message>")
 _OK: Final = atom("ok").to_bytes(8)
 _PRIORITY: Final = (2).to_bytes(4)
 
-#: Tags of upstream messages, and of downstream ones.
+#: Tags of upstream messages, and of downstream messages.
 _ACK_OPEN, _ACK_BATCH, _DROP, _FORCED_DROP = range(4)
 _TO_SINK_BATCH, _CLOSE, _FORCED_CLOSE = range(3)
 
@@ -65,11 +65,11 @@ _ACK: Final = struct.Struct(">BiiQ")
 
 
 class OpenStream(NamedTuple):
-    """A stream is opened.
+    """The peer opens a stream.
 
     Attributes:
-        slot: the source's.
-        topics: the source's filter, from who was asked to peer; None in answer.
+        slot: of the source.
+        topics: the source's filter, in the acceptor's stream; None in the dialer's.
     """
 
     slot: int
@@ -77,43 +77,44 @@ class OpenStream(NamedTuple):
 
 
 class AckOpen(NamedTuple):
-    """A stream of ours was taken: by the sink's slot, with credit for so many messages."""
+    """The peer accepts our stream, with its slot and a first credit in messages."""
 
     slot: int
     credit: int
 
 
 class AckBatch(NamedTuple):
-    """Batches arrived, up to this one; there is more credit."""
+    """The peer has received the batches up to this one, and gives more credit."""
 
     credit: int
     batch: int
 
 
 class StreamBatch(NamedTuple):
-    """A batch: the number of its messages, where they begin in the payload, and its id."""
+    """A batch: number of messages, and their offset in the payload."""
 
     messages: int
     at: int
 
 
 class StreamEnd(NamedTuple):
-    """The other side ends a stream.
+    """The peer ends a stream.
 
     Attributes:
-        how: `close` and `drop`, or the same by force.
+        how: `close`, `drop`, or one of these by force.
     """
 
     how: str
 
 
 class StreamPair:
-    """The two streams of a pair of actors, written by one of them.
+    """The two streams between a pair of actors.
 
     Attributes:
-        source: our slot as the source; `sink` is that as the sink.
-        their_sink: the slot of the other side for what we send.
-        their_source: its slot for what it sends.
+        source: our slot as the source.
+        sink: our slot as the sink.
+        their_sink: the peer's slot for our messages.
+        their_source: the peer's slot for its messages.
     """
 
     source: Final = 1
@@ -131,7 +132,7 @@ class StreamPair:
         return caf_frame(CafOperation.DIRECT, payload, data=kind, source=source, target=target)
 
     def open(self, topics: tuple[str, ...] | None) -> bytes:
-        """Open our stream: with our filter, or (None) in answer to that of the peer."""
+        """Open our stream, with our filter or (None) in reply to the peer's stream."""
         first = _OK if topics is None else texts_bytes(topics)
         inner = message_bytes(_SECOND if topics is None else _FIRST, first, self._address)
         ends = self._address, self.peer.to_bytes()
@@ -139,13 +140,13 @@ class StreamPair:
         return self.tell(message_bytes(MessageTypes.OPEN, slot, inner, *ends, _PRIORITY))
 
     def ack_open(self, credit: int, size: int) -> bytes:
-        """Take the peer's stream: with credit, and the size of batches that is wanted."""
+        """Accept the peer's stream, with a credit and the preferred batch size."""
         tag = bytes((_ACK_OPEN,))
-        asked = credit.to_bytes(4) + size.to_bytes(4)
-        return self._up(tag + self._address + self._address + asked)
+        limits = credit.to_bytes(4) + size.to_bytes(4)
+        return self._up(tag + self._address + self._address + limits)
 
     def ack_batch(self, credit: int, size: int, batch: int) -> bytes:
-        """Say that batches came up to this id; give credit, and say which size is wanted."""
+        """Acknowledge batches up to this id; give credit and the preferred batch size."""
         return self._up(_ACK.pack(_ACK_BATCH, credit, size, batch))
 
     def drop(self) -> bytes:
@@ -157,7 +158,7 @@ class StreamPair:
         return self._down(bytes((_CLOSE,)))
 
     def batch(self, messages: list[bytes], number: int) -> bytes:
-        """Return the frame of a batch of node messages: the only way in which one is made."""
+        """Return the frame of a batch of node messages."""
         count = len(messages)
         head = bytes((_TO_SINK_BATCH,)) + count.to_bytes(4) + _BATCH + varbyte(count)
         return self._down(b"".join((head, *messages, number.to_bytes(8))))
@@ -175,10 +176,10 @@ class StreamPair:
         )
 
     def read_up(self, reader: CafReader) -> AckOpen | AckBatch | StreamEnd:
-        """Read what the sink of our stream says.
+        """Read a message from the sink of our stream.
 
         Raises:
-            MalformedPayload: it is none of that, or of another stream.
+            MalformedPayload: it is not a valid message of that stream.
         """
         slot = self._read_slots(reader, self.source)
         tag = reader.number(1)
@@ -190,7 +191,7 @@ class StreamPair:
             reader.finish()
             return AckOpen(slot, credit)
         if slot != self.their_sink:
-            msg = f"an answer on the stream {slot}, where ours is {self.their_sink}"
+            msg = f"a reply on stream {slot} instead of {self.their_sink}"
             raise MalformedPayload(msg)
         if tag == _ACK_BATCH:
             credit = self._credit(reader)
@@ -200,28 +201,28 @@ class StreamPair:
             return AckBatch(credit, batch)
         if tag in (_DROP, _FORCED_DROP):
             return StreamEnd("drop" if tag == _DROP else "forced drop")
-        msg = f"{tag} is no kind of an answer on a stream"
+        msg = f"{tag} is not a kind of reply on a stream"
         raise MalformedPayload(msg)
 
     def read_down(self, reader: CafReader) -> StreamBatch | StreamEnd:
-        """Read what the source of the peer's stream says: of a batch, all before its messages.
+        """Read a message from the source of the peer's stream, up to a batch's messages.
 
         Raises:
-            MalformedPayload: it is none of that, or of another stream.
+            MalformedPayload: it is not a valid message of that stream.
         """
         slot = self._read_slots(reader, self.sink)
         if slot != self.their_source:
-            msg = f"a message on the stream {slot}, where theirs is {self.their_source}"
+            msg = f"a message on stream {slot} instead of {self.their_source}"
             raise MalformedPayload(msg)
         tag = reader.number(1)
         if tag in (_CLOSE, _FORCED_CLOSE):
             return StreamEnd("close" if tag == _CLOSE else "forced close")
         if tag != _TO_SINK_BATCH:
-            msg = f"{tag} is no kind of a message on a stream"
+            msg = f"{tag} is not a kind of message on a stream"
             raise MalformedPayload(msg)
         announced = reader.number(4)
         if reader.take(len(_BATCH)) != _BATCH:
-            msg = "a batch holds something else than node messages"
+            msg = "a batch does not hold node messages"
             raise MalformedPayload(msg)
         count = reader.count()
         if count != announced:
@@ -230,13 +231,13 @@ class StreamPair:
         return StreamBatch(count, reader.at)
 
     def _read_slots(self, reader: CafReader, own: int) -> int:
-        """Read the slots and the sender; returns the sender's slot."""
-        theirs, ours = _SLOTS.unpack(reader.take(_SLOTS.size))
-        if ours != own:
-            msg = f"a message for the stream {ours}, where ours is {own}"
+        """Read the slots and the sender; return the sender's slot."""
+        sender_slot, receiver_slot = _SLOTS.unpack(reader.take(_SLOTS.size))
+        if receiver_slot != own:
+            msg = f"a message for stream {receiver_slot} instead of {own}"
             raise MalformedPayload(msg)
         reader.actor()
-        slot: int = theirs
+        slot: int = sender_slot
         return slot
 
     @staticmethod
@@ -244,16 +245,16 @@ class StreamPair:
         """Read a number of messages."""
         number = reader.number(4, signed=True)
         if number < 0:
-            msg = f"a credit of {number:,} messages"
+            msg = f"a credit of {number:,} messages is negative"
             raise MalformedPayload(msg)
         return number
 
 
 def read_open(reader: CafReader) -> OpenStream:
-    """Read that a stream is opened.
+    """Read a message that opens a stream.
 
     Raises:
-        MalformedPayload: it is not, or not as Broker does.
+        MalformedPayload: it is not one in Broker's form.
     """
     slot, types = reader.number(2), reader.types()
     if types == _FIRST:
@@ -263,7 +264,7 @@ def read_open(reader: CafReader) -> OpenStream:
     else:
         msg = f"a stream is opened with {types[:80]!r}"
         raise MalformedPayload(msg)
-    for _ in range(3):  # the peer; the stage before, which is the same; the stage that is asked
+    for _ in range(3):  # the peer; the previous stage, which is the peer, too; the next stage
         reader.actor()
     reader.number(4)
     reader.finish()

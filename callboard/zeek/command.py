@@ -1,17 +1,17 @@
-"""Commands of stores as Broker's wire carries them, version 2.x.
+"""Store commands in Broker's encoding, version 2.x.
 
 | bytes | |
 |---|---|
-| 8 | number in the channel |
-| 24 | sender: UUID, then 8 of the object |
-| 24 | receiver, all zero for everybody |
+| 8 | sequence number in the channel |
+| 24 | sender: UUID, then 8 bytes for the object |
+| 24 | receiver; zeros for all |
 | 1 | kind, its number in `callboard.store.machine.command` |
 | … | fields |
-| 24 | publisher, of the kinds 0 to 7, which change a store: UUID, then 8 of the object |
+| 24 | publisher, for the kinds 0 to 7, which change a store: UUID, then 8 for the object |
 
 Fields: data and tables as in `zeek.value` (a table without its type byte), numbers 8 bytes,
 intervals 2, flags and types 1, a list of numbers a varbyte count and 8 each, an expiry 1 byte
-and, if that is 1, 8 of nanoseconds.
+and, if that is 1, 8 bytes of nanoseconds.
 """
 
 import struct
@@ -42,15 +42,15 @@ _ENTITY: Final = struct.Struct(">16sQ")
 
 @dataclass(frozen=True, slots=True)
 class InternalCommand:
-    """A command on its way.
+    """A command in transit.
 
     Attributes:
         seq: its number in the channel, 0 for controls.
-        sender: the store that sends it.
-        content: its number and fields, as the model's data: keys and values are `Data`, an
+        sender: the sending store.
+        content: its number and fields, as data of the model: keys and values are `Data`, an
             expiry is a `Timespan` or None, a type a `DataType`.
-        receiver: the store that it is for; nil for all.
-        publisher: the endpoint or store whose change this is; nil where `content` is a control.
+        receiver: the receiving store; nil for all.
+        publisher: the endpoint or store that makes the change; nil if `content` is a control.
     """
 
     seq: int
@@ -61,7 +61,7 @@ class InternalCommand:
 
 
 def command_to_bytes(command: InternalCommand) -> bytes:
-    """Return the bytes of a command."""
+    """Return an encoded command."""
     number, *values = command.content
     out = bytearray(_NUMBER.pack(command.seq))
     for entity in (command.sender, command.receiver):
@@ -76,15 +76,15 @@ def command_to_bytes(command: InternalCommand) -> bytes:
 
 
 def command_from_bytes(buffer: bytes) -> InternalCommand:
-    """Return the command that fills the bytes.
+    """Return the command that fills the buffer.
 
     Raises:
-        InvalidData: they are none.
+        InvalidData: the buffer is not a command.
     """
     try:
         command, end = _command(buffer)
     except (IndexError, struct.error) as cause:
-        msg = f"a command ends behind the {len(buffer):,} bytes that there are"
+        msg = f"a command is cut off after {len(buffer):,} bytes"
         raise InvalidData(msg) from cause
     if end != len(buffer):
         msg = f"{len(buffer) - end:,} bytes follow a command of {end:,} bytes"
@@ -93,115 +93,116 @@ def command_from_bytes(buffer: bytes) -> InternalCommand:
 
 
 def _command(buffer: bytes) -> tuple[InternalCommand, int]:
-    """Read a command; returns it and where it ends."""
-    (seq,), at = _NUMBER.unpack_from(buffer), _NUMBER.size
-    sender, at = _entity(buffer, at)
-    receiver, at = _entity(buffer, at)
-    number, at = buffer[at], at + 1
+    """Read a command; return it and the offset after it."""
+    (seq,), offset = _NUMBER.unpack_from(buffer), _NUMBER.size
+    sender, offset = _entity(buffer, offset)
+    receiver, offset = _entity(buffer, offset)
+    number, offset = buffer[offset], offset + 1
     if number >= len(FIELDS):
-        msg = f"there is no command of kind {number}"
+        msg = f"{number} is not a kind of command"
         raise InvalidData(msg)
     content: list[Any] = [number]
     for field in FIELDS[number]:
         read, _ = _CODECS[field]
-        value, at = read(buffer, at)
+        value, offset = read(buffer, offset)
         content.append(value)
     publisher = NIL
     if number < Command.ATTACH_WRITER:
-        publisher, at = _entity(buffer, at)
-    return InternalCommand(seq, sender, tuple(content), receiver, publisher), at
+        publisher, offset = _entity(buffer, offset)
+    return InternalCommand(seq, sender, tuple(content), receiver, publisher), offset
 
 
 def _expiry_bytes(expiry: Timespan | None) -> bytes:
-    """Return the bytes of an expiry."""
+    """Return an encoded expiry."""
     return b"\x00" if expiry is None else b"\x01" + _SIGNED.pack(expiry.count())
 
 
-def _expiry(buffer: bytes, at: int) -> tuple[Timespan | None, int]:
+def _expiry(buffer: bytes, offset: int) -> tuple[Timespan | None, int]:
     """Read an expiry."""
-    is_there, at = _flag(buffer, at)
-    if not is_there:
-        return None, at
-    return Timespan(_SIGNED.unpack_from(buffer, at)[0]), at + _SIGNED.size
+    has_expiry, offset = _flag(buffer, offset)
+    if not has_expiry:
+        return None, offset
+    return Timespan(_SIGNED.unpack_from(buffer, offset)[0]), offset + _SIGNED.size
 
 
 def _entity_bytes(entity: EntityId) -> bytes:
-    """Return the bytes of an entity."""
+    """Return an encoded entity."""
     return _ENTITY.pack(entity.endpoint.bytes, entity.object)
 
 
-def _entity(buffer: bytes, at: int) -> tuple[EntityId, int]:
-    uuid, number = _ENTITY.unpack_from(buffer, at)
-    return EntityId(UUID(bytes=uuid), number), at + _ENTITY.size
+def _entity(buffer: bytes, offset: int) -> tuple[EntityId, int]:
+    uuid, number = _ENTITY.unpack_from(buffer, offset)
+    return EntityId(UUID(bytes=uuid), number), offset + _ENTITY.size
 
 
 def _fixed(form: struct.Struct) -> Callable[[bytes, int], tuple[int, int]]:
-    return lambda buffer, at: (form.unpack_from(buffer, at)[0], at + form.size)
+    return lambda buffer, offset: (form.unpack_from(buffer, offset)[0], offset + form.size)
 
 
-def _flag(buffer: bytes, at: int) -> tuple[bool, int]:
+def _flag(buffer: bytes, offset: int) -> tuple[bool, int]:
     """Read a flag."""
-    if buffer[at] > 1:
-        msg = f"{buffer[at]} at byte {at:,} of a command is no flag"
+    if buffer[offset] > 1:
+        msg = f"{buffer[offset]} at byte {offset:,} of a command is not a flag"
         raise InvalidData(msg)
-    return buffer[at] == 1, at + 1
+    return buffer[offset] == 1, offset + 1
 
 
-def _type(buffer: bytes, at: int) -> tuple[DataType, int]:
-    """Read the number of a type of data."""
-    if buffer[at] >= len(DataType):
-        msg = f"{buffer[at]} at byte {at:,} of a command is no type of data"
+def _type(buffer: bytes, offset: int) -> tuple[DataType, int]:
+    """Read a data type."""
+    if buffer[offset] >= len(DataType):
+        msg = f"{buffer[offset]} at byte {offset:,} of a command is not a data type"
         raise InvalidData(msg)
-    return DataType(buffer[at]), at + 1
+    return DataType(buffer[offset]), offset + 1
 
 
 def _one_byte(value: int) -> bytes:
-    """Return the byte of a flag or a type."""
+    """Return an encoded flag or type."""
     return bytes((value,))
 
 
 def _seqs_bytes(numbers: Sequence[int]) -> bytes:
-    """Return the bytes of a list of numbers."""
+    """Return an encoded list of numbers."""
     out = bytearray()
     write_varbyte(len(numbers), out)
     return bytes(out) + struct.pack(f">{len(numbers)}Q", *numbers)
 
 
-def _seqs(buffer: bytes, at: int) -> tuple[tuple[int, ...], int]:
+def _seqs(buffer: bytes, offset: int) -> tuple[tuple[int, ...], int]:
     """Read a list of numbers."""
-    count, at = read_varbyte(buffer, at)
+    count, offset = read_varbyte(buffer, offset)
     if count > SEQS_LIMIT:
         msg = f"a nack of {count:,} numbers exceeds the limit of {SEQS_LIMIT:,}"
         raise InvalidData(msg)
     form = struct.Struct(f">{count}Q")
-    return form.unpack_from(buffer, at), at + form.size
+    return form.unpack_from(buffer, offset), offset + form.size
 
 
 def _state_bytes(entries: Any) -> bytes:
-    """Return the bytes of a table, without its type."""
+    """Return an encoded table, without its type byte."""
     return value_to_bytes(Data.of(DataType.Table, entries))[1:]
 
 
-def _state(buffer: bytes, at: int) -> tuple[Table, int]:
+def _state(buffer: bytes, offset: int) -> tuple[Table, int]:
     """Read a table."""
-    count, at = read_varbyte(buffer, at)
-    if count > len(buffer) - at:
+    count, offset = read_varbyte(buffer, offset)
+    if count > len(buffer) - offset:
         msg = (
-            f"a snapshot of {count:,} entries does not fit the {len(buffer) - at:,} bytes left"
+            f"a snapshot of {count:,} entries does not fit into the "
+            f"{len(buffer) - offset:,} bytes left"
         )
         raise InvalidData(msg)
     entries = []
     for _ in range(count):
-        key, at = read_value(buffer, at)
-        value, at = read_value(buffer, at)
+        key, offset = read_value(buffer, offset)
+        value, offset = read_value(buffer, offset)
         entries.append((key, value))
-    return Table(entries), at
+    return Table(entries), offset
 
 
 _Read = Callable[[bytes, int], tuple[Any, int]]
 _Write = Callable[[Any], bytes]
 
-#: How each field is read and written.
+#: Reader and writer of each field.
 _CODECS: Final[dict[CommandField, tuple[_Read, _Write]]] = {
     CommandField.KEY: (read_value, value_to_bytes),
     CommandField.VALUE: (read_value, value_to_bytes),

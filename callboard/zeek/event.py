@@ -1,4 +1,4 @@
-"""Zeek's events and records as dataclasses, to and from what topics carry.
+"""Zeek's events and records as dataclasses, and their conversion to and from messages.
 
     @zeek_event("Notice::found")
     @dataclass(frozen=True)
@@ -10,13 +10,13 @@
     endpoint.publish("/zeek/event/notice", Found(Enum("Scan::Port"), source))
     read = zeek_events(Found)
     topic, value = subscriber.get()
-    event = read(topic, value)                   # a Found, or the value where it is none
+    event = read(topic, value)                   # a Found, or the value if it is not one
 
 | Zeek | annotation |
 |---|---|
 | bool, int, double, string | bool, int, float, str or bytes |
 | count | `Count`, or `Annotated[int, Count]` for a plain int |
-| enum | `Enum`, or an enumeration of Python whose values are Zeek's names |
+| enum | `Enum`, or a Python enumeration whose values are Zeek's names |
 | addr, subnet, port | `IPv4Address`, `IPv6Address` or both; networks; `Port` |
 | time, interval | datetime, timedelta |
 | pattern | `re.Pattern[str]` |
@@ -49,26 +49,28 @@ _NAME: Final = "__zeek_event__"
 _SHOWN: Final = 60
 _ONE: Final = Count(1)
 _VECTORS: Final = (tuple, list)
-#: How Zeek writes a pattern that is to match a whole text.
+#: Zeek's form of a pattern that must match a whole text.
 _EXACT: Final = re.compile(r"\^\?\((.*)\)\$\?", re.DOTALL)
 
 
 def zeek_event(name: str) -> Callable[[C], C]:
-    """Make a dataclass an event of Zeek: its fields are the arguments.
+    """Declare a dataclass as an event of Zeek; its fields are the arguments.
 
     The class gets `as_data()`, so that its instances can be published like any value.
 
     Args:
-        name: the name of the event in Zeek, with its module: `Notice::found`.
+        name: name of the event in Zeek, with its module: `Notice::found`.
 
     Raises:
-        UnsupportedData: it decorates what is no dataclass, or a field has another annotation
-            than the module tells.
+        UnsupportedData: the class is not a dataclass, or a field has an annotation that is not
+            in the table of this module.
     """
 
     def decorate(cls: C) -> C:
         if not dataclasses.is_dataclass(cls):
-            msg = f"@zeek_event({name!r}) stands above @dataclass"
+            msg = (
+                f"{cls.__name__} is not a dataclass; put @zeek_event({name!r}) above @dataclass"
+            )
             raise UnsupportedData(msg)
         setattr(cls, _NAME, name)
         cls.as_data = _as_data  # type: ignore[attr-defined]
@@ -78,57 +80,57 @@ def zeek_event(name: str) -> Callable[[C], C]:
 
 
 def zeek_events(*classes: type) -> Callable[[str, Any], Any]:
-    """Return what makes typed events of topics and values, for handlers and subscribers.
+    """Return a function that converts topic and value into typed events.
 
-    It gives an instance of the class whose event it is, and the value itself where it is none
-    of them: so it can be the `message` of `Endpoint.subscribe`.
+    It returns an instance of the class for the event, or the value itself for any other event.
+    So it can be the `message` of `Endpoint.subscribe`.
 
     Args:
         classes: classes with `@zeek_event`.
 
     Raises:
-        UnsupportedData: one is none, or two have the same name.
+        UnsupportedData: a class has no event, or two have the same name.
     """
-    known: dict[str | None, Callable[[Any], Any]] = {}
+    readers: dict[str | None, Callable[[Any], Any]] = {}
     for cls in classes:
         name = cls.__dict__.get(_NAME)
-        if name is None or name in known:
-            msg = f"{cls.__name__} is no class with a @zeek_event of its own"
+        if name is None or name in readers:
+            msg = f"{cls.__name__} needs its own @zeek_event, with a name of its own"
             raise UnsupportedData(msg)
-        known[name] = _codec(cls)[1]
+        readers[name] = _codec(cls)[1]
 
     def read(_topic: str, value: Any) -> Any:
         name = _name_of(value)
-        back = known.get(name)
-        return value if back is None else _read(name, back, value)
+        reader = readers.get(name)
+        return value if reader is None else _read(name, reader, value)
 
     return read
 
 
 def from_value(cls: type[Any], value: Any) -> Any:
-    """Return the event of a class that a value is, as a subscriber got it.
+    """Return a value, as a subscriber received it, as an event of a class.
 
     Raises:
-        InvalidData: it is another event, or none, or an argument has another type.
+        InvalidData: the value is not that event, or an argument has another type.
     """
     name = getattr(cls, _NAME, None)
     if name is None or _name_of(value) != name:
-        msg = f"no event {name}: {str(value)[:_SHOWN]}"
+        msg = f"not the event {name}: {str(value)[:_SHOWN]}"
         raise InvalidData(msg)
     return _read(name, _codec(cls)[1], value)
 
 
-def _read(name: str | None, back: Callable[[Any], Any], value: Any) -> Any:
-    """Return the event with this name that a value is."""
+def _read(name: str | None, reader: Callable[[Any], Any], value: Any) -> Any:
+    """Convert a value to the event with this name."""
     try:
-        return back(value[2][1])
+        return reader(value[2][1])
     except InvalidData as error:
         msg = f"{name}: {error}"
         raise InvalidData(msg) from error
 
 
 def _name_of(value: Any) -> str | None:
-    """Return the name of the event that a value is; None for no event."""
+    """Return the name of the event in a value; None if it is not an event."""
     if isinstance(value, _VECTORS) and len(value) == 3:
         first, second, body = value
         if isinstance(body, _VECTORS) and 2 <= len(body) <= 3 and first == second == _ONE:
@@ -139,7 +141,7 @@ def _name_of(value: Any) -> str | None:
 
 
 def _as_data(self: Any) -> Data:
-    """Return the event as data, as it travels."""
+    """Return the event as data."""
     fields = _codec(type(self))[0](self)
     return Data([_ONE, _ONE, [getattr(self, _NAME), fields]])
 
@@ -147,49 +149,49 @@ def _as_data(self: Any) -> Data:
 # ----------------------------------------------------------------------- values by annotation
 
 _Convert = Callable[[Any], Any]
-_Both = tuple[_Convert, _Convert]
+_Codec = tuple[_Convert, _Convert]
 
 
 @cache
-def _record(cls: Any) -> _Both:
-    """Return how a dataclass becomes a vector, and a vector the dataclass."""
+def _record(cls: Any) -> _Codec:
+    """Return the conversions between a dataclass and a vector."""
     hints = get_type_hints(cls, include_extras=True)
     fields = [field for field in dataclasses.fields(cls) if field.init]
     codecs = [(field.name, *_codec(hints[field.name])) for field in fields]
-    reads = [read for _, _, read in codecs]
+    readers = [read for _, _, read in codecs]
     is_positional = not any(field.kw_only for field in fields)
     construct = constructor_of(cls, [field.name for field in fields])
-    needed = sum(
+    required = sum(
         field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         for field in fields
     )
 
-    def to(record: Any) -> Any:
+    def write_record(record: Any) -> Any:
         if not isinstance(record, cls):
             raise _wrong(record, cls.__name__)
-        return [_at(name, write, getattr(record, name)) for name, write, _ in codecs]
+        return [_convert_field(name, write, getattr(record, name)) for name, write, _ in codecs]
 
-    def back(values: Any) -> Any:
-        if type(values) not in (tuple, list) or not needed <= len(values) <= len(codecs):
-            wanted = f"{needed} to {len(codecs)}" if needed < len(codecs) else str(needed)
+    def read_record(values: Any) -> Any:
+        if type(values) not in (tuple, list) or not required <= len(values) <= len(codecs):
+            wanted = f"{required} to {len(codecs)}" if required < len(codecs) else str(required)
             msg = f"{cls.__name__} has {wanted} fields, not {str(values)[:_SHOWN]}"
             raise InvalidData(msg)
-        try:  # fields behind the last value keep their defaults
-            made = [read(value) for read, value in zip(reads, values, strict=False)]
-        except InvalidData:  # once more, to say which it is
+        try:  # fields after the last value keep their defaults
+            made = [read(value) for read, value in zip(readers, values, strict=False)]
+        except InvalidData:  # convert again, to add the name of the field to the error
             pairs = zip(codecs, values, strict=False)
-            made = [_at(name, read, value) for (name, _, read), value in pairs]
+            made = [_convert_field(name, read, value) for (name, _, read), value in pairs]
         if is_positional:
             return construct(*made)
         return construct(
             **{codec[0]: value for codec, value in zip(codecs, made, strict=False)}
         )
 
-    return to, back
+    return write_record, read_record
 
 
-def _at(name: str, convert: _Convert, value: Any) -> Any:
-    """Convert a field; an error says which it is."""
+def _convert_field(name: str, convert: _Convert, value: Any) -> Any:
+    """Convert a field; add its name to an error."""
     try:
         return convert(value)
     except InvalidData as error:
@@ -198,12 +200,12 @@ def _at(name: str, convert: _Convert, value: Any) -> Any:
 
 
 def _wrong(value: Any, wanted: str) -> InvalidData:
-    """Return the error of a value of another type."""
+    """Return an error for a value of another type."""
     return InvalidData(f"{wanted} is not {str(value)[:_SHOWN]!r} ({type(value).__name__})")
 
 
-def _same(*kinds: type) -> _Both:
-    """Return conversions that only look at the type."""
+def _same(*kinds: type) -> _Codec:
+    """Return conversions that only check the type."""
 
     def check(value: Any) -> Any:
         if type(value) in kinds:
@@ -215,11 +217,11 @@ def _same(*kinds: type) -> _Both:
     return check, check
 
 
-def _codec(hint: Any) -> _Both:
-    """Return the conversions of an annotation.
+def _codec(hint: Any) -> _Codec:
+    """Return the conversions for an annotation.
 
     Raises:
-        UnsupportedData: it is none that Zeek has.
+        UnsupportedData: Zeek has no such type.
     """
     origin, inner = get_origin(hint), get_args(hint)
     if hint in _PLAIN:
@@ -238,12 +240,12 @@ def _codec(hint: Any) -> _Both:
         return _record(hint)
     if origin in _CONTAINERS and inner:
         return _CONTAINERS[origin](*inner)
-    msg = f"Zeek has no type for {hint!r}; see callboard.zeek.event for those that there are"
+    msg = f"Zeek has no type for {hint!r}; see callboard.zeek.event for the supported types"
     raise UnsupportedData(msg)
 
 
 def _count_to(value: Any) -> Count:
-    """Return a number as a count."""
+    """Convert a number to a count."""
     if isinstance(value, Count):
         return value
     if type(value) is not int:
@@ -252,21 +254,21 @@ def _count_to(value: Any) -> Count:
 
 
 def _count_back(value: Any) -> Count:
-    """Return a count that came."""
+    """Return a received count."""
     if not isinstance(value, Count):
         raise _wrong(value, "a count")
     return value
 
 
 def _enum_to(value: Any) -> Enum:
-    """Return a member of an enumeration as its name in Zeek."""
+    """Convert a member of an enumeration to Zeek's enum value."""
     if not isinstance(value, PythonEnum):
         raise _wrong(value, "an enum")
     return Enum(str(value.value))
 
 
 def _enum_back(kind: type[PythonEnum], value: Any) -> PythonEnum:
-    """Return the member of an enumeration that a name stands for."""
+    """Convert Zeek's enum value to a member of an enumeration."""
     try:
         return kind(value.name)
     except (AttributeError, ValueError) as cause:
@@ -274,34 +276,34 @@ def _enum_back(kind: type[PythonEnum], value: Any) -> PythonEnum:
 
 
 def _pattern_to(value: Any) -> list[str]:
-    """Return a pattern as Zeek has it: one for a whole text, one for a part of it."""
+    """Convert a pattern to Zeek's two forms: for a whole text, and for a part of it."""
     if not isinstance(value, re.Pattern):
         raise _wrong(value, "a pattern")
     return [f"^?({value.pattern})$?", f"^?(.|\\n)*({value.pattern})"]
 
 
 def _pattern_back(value: Any) -> re.Pattern[str]:
-    """Return the pattern of a whole text."""
+    """Convert Zeek's pattern for a whole text."""
     match value:
         case (str() as exact, str()):
-            found = _EXACT.fullmatch(exact)
+            whole = _EXACT.fullmatch(exact)
             try:
-                return re.compile(found[1] if found else exact)
+                return re.compile(whole[1] if whole else exact)
             except re.error as cause:
                 raise _wrong(exact, "a pattern") from cause
     raise _wrong(value, "a pattern")
 
 
-def _union(kinds: tuple[Any, ...]) -> _Both:
-    """Return the conversions of what may be absent, or of one of several types."""
+def _union(kinds: tuple[Any, ...]) -> _Codec:
+    """Return the conversions for an optional value, or a choice of types."""
     codecs = [_codec(kind) for kind in kinds if kind is not NoneType]
 
-    def convert(which: int, value: Any) -> Any:
+    def convert(direction: int, value: Any) -> Any:
         if value is None and NoneType in kinds:
             return None
         for codec in codecs:
             try:
-                return codec[which](value)
+                return codec[direction](value)
             except InvalidData:
                 if codec is codecs[-1]:
                     raise
@@ -311,53 +313,53 @@ def _union(kinds: tuple[Any, ...]) -> _Both:
 
 
 def _items(
-    make_to: Callable[..., Any], make_back: Callable[..., Any], *came: type
-) -> Callable[..., _Both]:
-    """Return what makes the conversions of a vector or set."""
+    make_to: Callable[..., Any], make_back: Callable[..., Any], *received: type
+) -> Callable[..., _Codec]:
+    """Return a function that makes the conversions for a vector or set."""
 
-    def both(kind: Any, *_: Any) -> _Both:
-        to, back = _codec(kind)
+    def make_codec(kind: Any, *_: Any) -> _Codec:
+        write, read_item = _codec(kind)
 
         def read(value: Any) -> Any:
-            if not isinstance(value, came):
+            if not isinstance(value, received):
                 raise _wrong(value, "a vector or set")
             items: Any = value
-            return make_back([back(item) for item in items])
+            return make_back([read_item(item) for item in items])
 
-        return lambda value: make_to([to(item) for item in value]), read
+        return lambda value: make_to([write(item) for item in value]), read
 
-    return both
+    return make_codec
 
 
-def _tuple(*kinds: Any) -> _Both:
-    """Return the conversions of a tuple: as long as one likes, or of these types."""
+def _tuple(*kinds: Any) -> _Codec:
+    """Return the conversions for a tuple of any length, or of the given types."""
     if len(kinds) == 2 and kinds[1] is ...:
         return _items(list, tuple, tuple, list)(kinds[0])
     codecs = [_codec(kind) for kind in kinds]
 
-    def convert(which: int, value: Any) -> Any:
+    def convert(direction: int, value: Any) -> Any:
         if not isinstance(value, tuple | list) or len(value) != len(codecs):
             raise _wrong(value, f"a vector of {len(codecs)}")
-        return tuple(codec[which](item) for codec, item in zip(codecs, value, strict=True))
+        return tuple(codec[direction](item) for codec, item in zip(codecs, value, strict=True))
 
     return lambda value: convert(0, value), lambda value: convert(1, value)
 
 
-def _table(key: Any, item: Any) -> _Both:
-    """Return the conversions of a table."""
+def _table(key: Any, item: Any) -> _Codec:
+    """Return the conversions for a table."""
     keys, items = _codec(key), _codec(item)
 
-    def convert(which: int, value: Any) -> Any:
+    def convert(direction: int, value: Any) -> Any:
         try:
             pairs = value.items()
         except AttributeError:
             raise _wrong(value, "a table") from None
-        return {keys[which](each): items[which](inner) for each, inner in pairs}
+        return {keys[direction](index): items[direction](element) for index, element in pairs}
 
     return lambda value: convert(0, value), lambda value: convert(1, value)
 
 
-_CONTAINERS: Final[dict[Any, Callable[..., _Both]]] = {
+_CONTAINERS: Final[dict[Any, Callable[..., _Codec]]] = {
     list: _items(list, list, tuple, list),
     set: _items(frozenset, set, set, frozenset),
     frozenset: _items(frozenset, frozenset, set, frozenset),
@@ -366,7 +368,7 @@ _CONTAINERS: Final[dict[Any, Callable[..., _Both]]] = {
 }
 
 _real: Final = _same(float, int)
-_PLAIN: Final[dict[Any, _Both]] = {
+_PLAIN: Final[dict[Any, _Codec]] = {
     Any: (lambda value: value, lambda value: value),
     bool: _same(bool),
     int: _same(int),

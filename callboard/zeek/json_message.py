@@ -1,4 +1,4 @@
-"""Messages of Zeek's WebSocket JSON, version 1: a text frame is a topic and a value.
+"""Messages of Zeek's WebSocket JSON, version 1: a text frame with a topic and a value.
 
     {"type": "data-message", "topic": "/t", "@data-type": "count", "data": 7}
 
@@ -8,15 +8,15 @@
 | boolean | true, false | |
 | count, integer | a number without fraction | `1.0` is an error |
 | real | a number, `"nan"`, `"inf"` or `"-inf"` | 2.0 is written `2`, as Zeek does |
-| string, enum-value | text | raw UTF-8: Zeek 2.7 knows no escapes with `u` |
-| timespan | a number and ns, us, ms, s, min, h or d | the largest unit that keeps it exact |
-| timestamp | ISO 8601, UTC | written with three decimals: Zeek reads them as ms |
+| string, enum-value | text | raw UTF-8: Broker 2.7 cannot read escapes with `u` |
+| timespan | a number and ns, us, ms, s, min, h or d | the largest exact unit |
+| timestamp | ISO 8601, UTC | three decimals, which Zeek reads as milliseconds |
 | address, subnet, port | `10.1.2.3`, `10.0.0.0/8`, `80/tcp` | |
 | vector, set | a list of `{"@data-type", "data"}` | |
-| table | a list of `{"key", "value"}` of these | |
+| table | a list of `{"key", "value"}` with such objects | |
 
-What is read goes straight to the bytes that our topics carry (`callboard.model.encoding`), and
-what is written comes from what receivers get, or from those bytes: neither way builds `Data`.
+Values are converted directly between JSON and the encoding of our topics
+(`callboard.model.encoding`), without `Data` objects.
 """
 
 import datetime
@@ -60,40 +60,40 @@ _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
 def parse_frame(text: str) -> dict[str, Any]:
-    """Return the JSON object that a text frame holds.
+    """Return the JSON object in a text frame.
 
     Raises:
-        MalformedMessage: it holds none.
+        MalformedMessage: the text is not a JSON object.
     """
     try:
-        found = parse_json(text, parse=_parsed)
+        frame = parse_json(text, parse=_parsed)
     except ValueError as cause:
-        msg = f"no JSON: {cause}"
+        msg = f"not JSON: {cause}"
         raise MalformedMessage(msg) from cause
-    if type(found) is not dict:
-        msg = f"a message is a JSON object, not {type(found).__name__}"
+    if type(frame) is not dict:
+        msg = f"a message must be a JSON object, not {type(frame).__name__}"
         raise MalformedMessage(msg)
-    return found
+    return frame
 
 
 def _parsed(text: str) -> Any:
-    """Return what a text of JSON holds; blanks around it are rare."""
+    """Parse JSON; blanks around it take the slower decoder, as they are rare."""
     with suppress(StopIteration):
-        found, end = _scan(text, 0)
+        value, end = _scan(text, 0)
         if end == len(text):
-            return found
+            return value
     return _DECODER.decode(text)
 
 
 def message_of_frame(frame: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return topic and value of a data message; the value as our topics carry it.
+    """Return topic and value of a data message; the value in our encoding.
 
     Raises:
-        InvalidData: a field is missing, or the value is none of the data model.
+        InvalidData: a field is missing, or the value is not valid in the data model.
     """
     topic = frame.get("topic")
     if type(topic) is not str:
-        msg = "mandatory field 'topic' is missing, or no text"
+        msg = "mandatory field 'topic' is missing, or not a text"
         raise InvalidData(msg)
     _check_topic(topic)
     try:
@@ -110,30 +110,30 @@ def message_of_frame(frame: Mapping[str, Any]) -> tuple[str, bytes]:
     if len(content) > MAX_ITEMS:
         refuse_heavy(content)
     if _SET in content or _TABLE in content:
-        read_item(content, immutable_of_item)  # which refuses what was chosen to be slow
+        read_item(content, immutable_of_item)  # refuses keys chosen to make hashing slow
     return topic, content
 
 
 def reader_of(kind: str) -> Callable[[Any, int], bytes]:
-    """Return what makes CBOR, as topics carry it, of a value of a type as JSON has it.
+    """Return the function that converts a JSON value of a type to our CBOR.
 
-    It takes the value and the number of containers around it, and raises `EndpointError`
-    where the type has no such value.
+    The function takes the value and its nesting depth. It raises `EndpointError` for a value
+    that the type does not have.
     """
     return _READERS[kind]
 
 
 @lru_cache(1024)
 def _check_topic(topic: str) -> None:
-    """Refuse a topic that is too long, or of the endpoints themselves."""
+    """Refuse a topic that is too long or reserved."""
     if is_reserved(checked_topic(topic)):
-        msg = f"topic {topic[:_SHOWN]!r} belongs to the endpoints themselves"
+        msg = f"topic {topic[:_SHOWN]!r} is reserved for endpoints"
         raise InvalidData(msg)
 
 
 def _no_constant(name: str) -> Any:
-    """Refuse what JSON does not have."""
-    msg = f"{name} is no number in JSON"
+    """Refuse a constant that JSON does not have, such as NaN."""
+    msg = f"{name} is not a number in JSON"
     raise ValueError(msg)
 
 
@@ -142,18 +142,18 @@ _scan: Final = _DECODER.scan_once  # type: ignore[attr-defined]
 
 
 def _misshapen(cause: Exception) -> InvalidData:
-    """Return the error of a node without its two fields, or with an unknown type."""
+    """Return an error for an object without its two fields, or with an unknown type."""
     missing = cause.args[0] if isinstance(cause, KeyError) and cause.args else None
     if missing in (_KIND, _DATA, "key", "value"):
         return InvalidData(f"mandatory field {missing!r} is missing")
     if missing is not None:
-        return InvalidData(f"{str(missing)[:_SHOWN]!r} is no type of data")
-    return InvalidData("a value is an object with '@data-type' and 'data'")
+        return InvalidData(f"{str(missing)[:_SHOWN]!r} is not a data type")
+    return InvalidData("a value must be an object with '@data-type' and 'data'")
 
 
-def _wrong(data: object, wanted: str) -> InvalidData:
-    """Return the error of a value of another type."""
-    return InvalidData(f"{wanted} is not {str(data)[:_SHOWN]!r} ({type(data).__name__})")
+def _wrong(data: object, expected: str) -> InvalidData:
+    """Return an error for a value of another type."""
+    return InvalidData(f"{expected} is not {str(data)[:_SHOWN]!r} ({type(data).__name__})")
 
 
 _Reader = Callable[[Any, int], bytes]
@@ -169,7 +169,7 @@ _pack_real: Final = struct.Struct(">Bd").pack
 
 
 def _none(data: Any, _depth: int) -> bytes:
-    """Read nothing."""
+    """Read the empty value."""
     if data is not None and data != {}:
         raise _wrong(data, "none")
     return b"\xf6"
@@ -203,7 +203,7 @@ def _real(data: Any, _depth: int) -> bytes:
             return _pack_real(0xFB, NUMBERS[data])
         raise _wrong(data, "a real")
     real = float(data)
-    if real - real != 0.0:  # `1e999` is valid JSON, and no double
+    if real - real != 0.0:  # `1e999` is valid JSON, but exceeds a double
         raise _wrong(data, "a real in the range of doubles")
     return _pack_real(0xFB, real)
 
@@ -215,22 +215,22 @@ def _string(data: Any, _depth: int) -> bytes:
     return encode_text(data)
 
 
-def _text(data: Any, wanted: str) -> str:
-    """Return a value that has to be text."""
+def _text(data: Any, expected: str) -> str:
+    """Return a value that must be text."""
     if type(data) is not str:
-        raise _wrong(data, wanted)
+        raise _wrong(data, expected)
     return data
 
 
 def _timespan(data: Any, _depth: int) -> bytes:
-    """Read a span of time."""
+    """Read a timespan."""
     return _TIMESPAN + encode_int(Timespan.parse(_text(data, "a timespan")).count())
 
 
 def _timestamp(data: Any, _depth: int) -> bytes:
-    """Read a point of time."""
-    at = Timestamp.parse(_text(data, "a timestamp"))
-    return _TIMESTAMP + encode_int(at.time_since_epoch().count())
+    """Read a timestamp."""
+    timestamp = Timestamp.parse(_text(data, "a timestamp"))
+    return _TIMESTAMP + encode_int(timestamp.time_since_epoch().count())
 
 
 def _enum(data: Any, _depth: int) -> bytes:
@@ -245,7 +245,7 @@ def _address(data: Any, _depth: int) -> bytes:
 
 @lru_cache(4096)
 def _packed(text: str) -> bytes:
-    """Return the CBOR of an address; events name the same ones again and again."""
+    """Return the CBOR of an address; cached, as events repeat them."""
     return data_to_cbor(Data(Address.parse(text)))
 
 
@@ -260,10 +260,10 @@ def _port(data: Any, _depth: int) -> bytes:
     return _PORT + b"\x82" + encode_int(port.number()) + encode_int(int(port.get_type()))
 
 
-def _list(data: Any, wanted: str) -> list[Any]:
-    """Return a value that has to be a list."""
+def _list(data: Any, expected: str) -> list[Any]:
+    """Return a value that must be a list."""
     if type(data) is not list:
-        raise _wrong(data, wanted)
+        raise _wrong(data, expected)
     return data
 
 
@@ -318,19 +318,18 @@ def message_to_json(topic: str, value: Any) -> str:
 
     Args:
         topic: the topic.
-        value: any value that can be published, what a receiver gets, or what cbor2 reads from
-            the bytes of a value.
+        value: a value as published, as received, or as cbor2 reads it from our encoding.
 
     Raises:
-        UnsupportedData: a value outside the model.
-        EndpointError: as `Data` does.
+        UnsupportedData: the value is not valid in the data model.
+        EndpointError: as for `Data`.
     """
     body = _written(value)
     return f'{{"type":"data-message","topic":{encode_basestring(topic)},{body[1:]}'
 
 
 def content_to_json(topic: str, content: bytes) -> str:
-    """Return the text frame of a data message whose value is given as our topics carry it."""
+    """Return the text frame of a data message whose value is in our encoding."""
     return message_to_json(topic, cbor2.loads(content))
 
 
@@ -356,7 +355,7 @@ def _real_text(value: float) -> str:
 
 
 def _bytes_text(value: bytes) -> str:
-    """Write a string that may be no UTF-8."""
+    """Write a string that may not be UTF-8."""
     return _string_text(value.decode("utf-8", "backslashreplace"))
 
 
@@ -400,7 +399,7 @@ def _enum_text(value: Any) -> str:
 
 
 def _timespan_text(ns: int) -> str:
-    """Return a span in the largest unit in which a float finds back to its nanoseconds."""
+    """Write a timespan in the largest unit that is exact as a float."""
     for unit, factor in _UNITS:
         text = f"{ns / factor:.12g}"
         is_exact = abs(ns) >= factor and int(float(text) * factor) == ns
@@ -410,7 +409,7 @@ def _timespan_text(ns: int) -> str:
 
 
 def _timestamp_text(ns: int) -> str:
-    """Return a moment with three decimals, no more and no less; what is finer is cut off."""
+    """Write a timestamp with exactly three decimals; the rest is cut off."""
     seconds, fraction = divmod(ns, 1_000_000_000)
     moment = _EPOCH + datetime.timedelta(seconds=seconds)
     text = f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction // 1_000_000:03}"
@@ -418,18 +417,18 @@ def _timestamp_text(ns: int) -> str:
 
 
 def _datetime_text(value: datetime.datetime) -> str:
-    """Write a moment of Python."""
+    """Write a datetime."""
     return _timestamp_text(Timestamp.from_datetime(value).time_since_epoch().count())
 
 
 def _tagged_text(value: cbor2.CBORTag) -> str:
-    """Write what cbor2 read with one of our tags."""
+    """Write a value with one of our tags, as cbor2 reads it."""
     return _TAGGED[value.tag](value.value)
 
 
 @lru_cache(4096)
 def _ip(packed: bytes) -> str:
-    """Return 4 or 16 bytes as text."""
+    """Return an address of 4 or 16 bytes as text."""
     return str(ipaddress.ip_address(packed))
 
 
@@ -443,7 +442,7 @@ _address_text: Final = _plain_text("address")
 _subnet_text: Final = _plain_text("subnet")
 _port_text: Final = _plain_text("port")
 
-#: By the numbers of our tags: what is in them, as cbor2 reads it.
+#: Writers by tag number, for the content of the tag as cbor2 reads it.
 _TAGGED: Final[dict[int, Callable[[Any], str]]] = dict(
     enumerate(
         (

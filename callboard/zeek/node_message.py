@@ -1,14 +1,14 @@
-"""Node messages of Zeek Broker 1.4: what the batches of its streams hold.
+"""Node messages of Zeek Broker 1.4: the items in the batches of its streams.
 
 | bytes | |
 |---|---|
 | 1 | 0: a topic and data; 1: a topic and a command of a store |
-| … | the topic, a varbyte length before it |
+| … | the topic, after a varbyte with its length |
 | … | the value as in `zeek.value`, or the command |
-| 2 | links that the message may still cross |
+| 2 | TTL: links that the message may still cross |
 | … | receivers: a varbyte count and nodes; Broker sends none |
 
-A command is one byte of its kind and the fields in `_COMMANDS`.
+A command is a byte for its kind, and the fields in `_COMMANDS`.
 """
 
 import struct
@@ -27,15 +27,15 @@ from callboard.zeek.varbyte import read_varbyte
 
 _DATA, _COMMAND = 0, 1
 
-#: The highest length of one byte.
+#: Longest length that fits one byte.
 _ONE_BYTE: Final = 0x7F
 
-#: Bytes behind the content of a message that has no receivers: the TTL, and their number.
+#: Bytes after the content of a message without receivers: the TTL, and a zero count.
 _TAIL: Final = 3
 
 
 class DataRun(NamedTuple):
-    """Data messages in their order, each a topic and the CBOR of its value.
+    """Consecutive data messages with the same TTL, as topics and CBOR values.
 
     Attributes:
         ttl: links that they may still cross.
@@ -47,11 +47,11 @@ class DataRun(NamedTuple):
 
 
 class CommandMessage(NamedTuple):
-    """A command of a store.
+    """A store command.
 
     Attributes:
         topic: of a store's masters or clones.
-        content: its bytes, which were looked through.
+        content: its bytes, which were validated.
         ttl: links that it may still cross.
     """
 
@@ -61,82 +61,84 @@ class CommandMessage(NamedTuple):
 
 
 def data_message_bytes(topic: str, value: bytes, ttl: int) -> bytes:
-    """Return a data message; `value` is as `zeek.value` and the transcoder write it."""
+    """Return a data message; `value` is in Broker's encoding."""
     return _data_head(topic) + value + ttl.to_bytes(2) + b"\0"
 
 
 @lru_cache(1024)
 def _data_head(topic: str) -> bytes:
-    """Return what a data message begins with; publishers use few topics, again and again."""
+    """Return the beginning of a data message; cached, as publishers use few topics."""
     return b"\0" + sized(topic.encode())
 
 
 def read_messages(
-    buffer: bytes, at: int, count: int
+    buffer: bytes, offset: int, count: int
 ) -> tuple[list[DataRun | CommandMessage], int]:
-    """Return the messages at a place, and the place behind them.
-
-    Data messages that follow each other with the same TTL are one run.
+    """Return `count` messages, and the offset after them.
 
     Raises:
-        MalformedPayload: they are none, or do not end.
+        MalformedPayload: the bytes are not messages, or are cut off.
     """
-    found: list[DataRun | CommandMessage] = []
+    items: list[DataRun | CommandMessage] = []
     run: DataRun | None = None
     try:
         for _ in range(count):
-            kind = buffer[at]
-            topic, at = _topic(buffer, at + 1)
-            start, content = at, b""
+            kind = buffer[offset]
+            topic, offset = _topic(buffer, offset + 1)
+            start, content = offset, b""
             if kind == _DATA:
-                content, at = cbor_at(buffer, at)
+                content, offset = cbor_at(buffer, offset)
             elif kind == _COMMAND:
-                at = _command_end(buffer, at)
+                offset = _command_end(buffer, offset)
             else:
-                msg = f"{kind} is no kind of a node message"
+                msg = f"{kind} is not a kind of node message"
                 raise MalformedPayload(msg)
-            ttl = buffer[at] << 8 | buffer[at + 1]
-            end = at + _TAIL if not buffer[at + 2] else _behind_receivers(buffer, at + 2)
+            ttl = buffer[offset] << 8 | buffer[offset + 1]
+            end = (
+                offset + _TAIL
+                if not buffer[offset + 2]
+                else _skip_receivers(buffer, offset + 2)
+            )
             if kind == _COMMAND:
-                found.append(CommandMessage(topic, buffer[start:at], ttl))
+                items.append(CommandMessage(topic, buffer[start:offset], ttl))
                 run = None
             elif run is not None and run.ttl == ttl:
                 run.messages.append((topic, content))
             else:
                 run = DataRun(ttl, [(topic, content)])
-                found.append(run)
-            at = end
+                items.append(run)
+            offset = end
     except (IndexError, struct.error) as cause:
-        msg = f"a batch ends behind the {len(buffer):,} bytes that there are"
+        msg = f"a batch is cut off after {len(buffer):,} bytes"
         raise MalformedPayload(msg) from cause
     except (InvalidData, UnicodeDecodeError) as cause:
         msg = f"a batch cannot be read: {cause}"
         raise MalformedPayload(msg) from cause
-    return found, at
+    return items, offset
 
 
-def _topic(buffer: bytes, at: int) -> tuple[str, int]:
+def _topic(buffer: bytes, offset: int) -> tuple[str, int]:
     """Read a topic."""
-    size = buffer[at]
+    size = buffer[offset]
     if size <= _ONE_BYTE:
-        end = at + 1 + size
-        return _text(buffer[at + 1 : end]), end
-    size, at = read_varbyte(buffer, at)
+        end = offset + 1 + size
+        return _text(buffer[offset + 1 : end]), end
+    size, offset = read_varbyte(buffer, offset)
     if size > TOPIC_LIMIT:
         msg = f"a topic of {size:,} bytes exceeds the limit of {TOPIC_LIMIT:,}"
         raise MalformedPayload(msg)
-    return str(buffer[at : at + size], "utf-8"), at + size
+    return str(buffer[offset : offset + size], "utf-8"), offset + size
 
 
 @lru_cache(1024)
 def _text(topic: bytes) -> str:
-    """Return the text of a short topic; most messages have one of a few."""
+    """Return a short topic as text; cached, as most messages have one of a few topics."""
     return topic.decode()
 
 
-def _behind_receivers(buffer: bytes, at: int) -> int:
-    """Pass by a list of nodes."""
-    reader = CafReader(buffer, at)
+def _skip_receivers(buffer: bytes, offset: int) -> int:
+    """Return the offset after a list of nodes."""
+    reader = CafReader(buffer, offset)
     for _ in range(reader.count()):
         reader.node()
     return reader.at
@@ -144,66 +146,67 @@ def _behind_receivers(buffer: bytes, at: int) -> int:
 
 # ---------------------------------------------------------------------- fields of commands
 
-_Pass = Callable[[bytes, int], int]
+_Skip = Callable[[bytes, int], int]
 
 
-def _value(buffer: bytes, at: int) -> int:
-    """Pass by a value."""
-    return read_value(buffer, at)[1]
+def _value(buffer: bytes, offset: int) -> int:
+    """Return the offset after a value."""
+    return read_value(buffer, offset)[1]
 
 
-def _expiry(buffer: bytes, at: int) -> int:
-    """Pass by an optional time."""
-    return at + _flag(buffer, at, 1) + 8 * buffer[at]
+def _expiry(buffer: bytes, offset: int) -> int:
+    """Return the offset after an optional time."""
+    return offset + _flag(buffer, offset, 1) + 8 * buffer[offset]
 
 
-def _type(buffer: bytes, at: int) -> int:
-    """Pass by a type of data."""
-    return at + _flag(buffer, at, len(DataType) - 1)
+def _type(buffer: bytes, offset: int) -> int:
+    """Return the offset after a data type."""
+    return offset + _flag(buffer, offset, len(DataType) - 1)
 
 
-def _flag(buffer: bytes, at: int, highest: int) -> int:
-    """Return the size of a byte that is not higher than this."""
-    if buffer[at] > highest:
-        msg = f"{buffer[at]} at byte {at:,} of a batch is over {highest}"
+def _flag(buffer: bytes, offset: int, highest: int) -> int:
+    """Return the size of a byte, which must not exceed `highest`."""
+    if buffer[offset] > highest:
+        msg = f"{buffer[offset]} at byte {offset:,} of a batch exceeds {highest}"
         raise MalformedPayload(msg)
     return 1
 
 
-def _actor(buffer: bytes, at: int) -> int:
-    """Pass by an actor."""
-    reader = CafReader(buffer, at)
+def _actor(buffer: bytes, offset: int) -> int:
+    """Return the offset after an actor."""
+    reader = CafReader(buffer, offset)
     reader.actor()
     return reader.at
 
 
-def _publisher(buffer: bytes, at: int) -> int:
-    """Pass by a node and the number of an object there."""
-    reader = CafReader(buffer, at)
+def _publisher(buffer: bytes, offset: int) -> int:
+    """Return the offset after a node and an object number."""
+    reader = CafReader(buffer, offset)
     reader.node()
     return reader.at + 8
 
 
-def _number(_buffer: bytes, at: int) -> int:
-    """Pass by a number."""
-    return at + 8
+def _number(_buffer: bytes, offset: int) -> int:
+    """Return the offset after a number."""
+    return offset + 8
 
 
-def _table(buffer: bytes, at: int) -> int:
-    """Pass by keys and values."""
-    count, at = read_varbyte(buffer, at)
-    if count > len(buffer) - at:
+def _table(buffer: bytes, offset: int) -> int:
+    """Return the offset after keys and values."""
+    count, offset = read_varbyte(buffer, offset)
+    if count > len(buffer) - offset:
         msg = (
-            f"a snapshot of {count:,} entries does not fit the {len(buffer) - at:,} bytes left"
+            f"a snapshot of {count:,} entries does not fit into the "
+            f"{len(buffer) - offset:,} bytes left"
         )
         raise MalformedPayload(msg)
     for _ in range(2 * count):
-        at = _value(buffer, at)
-    return at
+        offset = _value(buffer, offset)
+    return offset
 
 
 #: The fields of each kind of command.
-_COMMANDS: Final[tuple[tuple[_Pass, ...], ...]] = (
+_COMMANDS: Final[tuple[tuple[_Skip, ...], ...]] = (
     (),  # none
     (_value, _value, _expiry, _publisher),  # put
     (_value, _value, _expiry, _actor, _number, _publisher),  # put_unique
@@ -218,13 +221,13 @@ _COMMANDS: Final[tuple[tuple[_Pass, ...], ...]] = (
 )
 
 
-def _command_end(buffer: bytes, at: int) -> int:
-    """Return the place behind a command."""
-    kind = buffer[at]
+def _command_end(buffer: bytes, offset: int) -> int:
+    """Return the offset after a command."""
+    kind = buffer[offset]
     if kind >= len(_COMMANDS):
-        msg = f"there is no command of kind {kind}"
+        msg = f"{kind} is not a kind of command"
         raise MalformedPayload(msg)
-    at += 1
-    for pass_by in _COMMANDS[kind]:
-        at = pass_by(buffer, at)
-    return at
+    offset += 1
+    for skip in _COMMANDS[kind]:
+        offset = skip(buffer, offset)
+    return offset

@@ -1,6 +1,6 @@
 r"""Both ends of a peering with Zeek Broker 2.x, as one pure machine for the stream driver.
 
-Each frame is a length of 4 bytes, big-endian as all numbers, and so many bytes:
+Each frame is a length of 4 bytes, big-endian like all numbers, and a body of that length:
 
 | phase | frame |
 |---|---|
@@ -10,29 +10,29 @@ originator_syn 10, responder_syn_ack 11: topics; originator_ack 12: nothing |
 | peered | 16 sender, 16 receiver (zeros: all), 1 type, 2 TTL, 2 length of topic, \
 topic, payload |
 
-Both sides speak at once: who accepted sends a probe, who dialed a hello, and these cross. The
-side with the smaller id is the originator. Seen by who dialed, with the smaller and the larger
-id (`>` is sent, `<` comes)::
+Both sides start at the same time: the acceptor sends a probe and the dialer a hello. The side
+with the smaller id is the originator. The two sequences below are those of a dialer with the
+smaller and with the larger id (`>` sent, `<` received)::
 
     < probe  > hello  < hello  > version_select  > originator_syn  < syn_ack  > orig_ack
     < probe  > hello  < version_select  < originator_syn  > syn_ack  < orig_ack
 
 | state | waits for | left by |
 |---|---|---|
-| HELLO | a hello; who dialed also for a version_select | both |
-| VERSION | version_select: this side has the larger id and said hello | it |
-| PARKED | the fate of another connection of the pair, which is being made | it |
-| SYN, SYN_ACK, ACK | that frame | it |
-| PEERED | messages | `close`, the other side |
-| LEAVING | the answer to our `BYE` | it, or `LEAVE_LIMIT` seconds |
+| HELLO | hello; a dialer also for version_select | either frame |
+| VERSION | version_select: this side has the larger id and has sent its hello | that frame |
+| PARKED | the result of another handshake of the pair | that result |
+| SYN, SYN_ACK, ACK | the frame of that name | that frame |
+| PEERED | messages | `close`, the peer |
+| LEAVING | the reply to our `BYE` | that reply, or `LEAVE_LIMIT` seconds |
 | ENDED | nothing | |
 
-A pair has one connection: the originator drops a further one as redundant, once the first
-stands; if that one fails, the parked one goes on. A peer that comes anew although a connection
-stands may have lost that one: it is asked for a sign of life, and ended without.
+A pair has one connection. Once one is peered, the originator drops any other as redundant; if
+the first one fails, a parked one continues. A peer that connects again although a connection is
+peered may have lost that connection: a ping is sent on it, and without a reply it is closed.
 
-Source: what Broker 2.7.0 wrote in both roles, kept in the tests. Only `take`, `tick`, `lost`
-and `close` change the state; the driver owns socket and clock.
+Source: bytes that Broker 2.7.0 sent in both roles; the tests contain them. Only `take`, `tick`,
+`lost` and `close` change the state; the driver owns the socket and the clock.
 """
 
 import struct
@@ -60,37 +60,37 @@ from callboard.zeek.varbyte import read_varbyte, write_varbyte
 MAGIC: Final = b"ZEEK"
 VERSION: Final = 1
 
-#: Stands for all endpoints.
+#: Receiver id of messages for all endpoints.
 NOBODY: Final = bytes(16)
 
-#: TTL of what an endpoint itself says.
+#: TTL of an endpoint's own messages.
 TTL: Final = 16
 
-#: Seconds that the leaving side waits for the answer to its `BYE`: Broker's own limit.
+#: Seconds that the leaving side waits for the reply to its `BYE`, as in Broker.
 LEAVE_LIMIT: Final = 3.0
 
-#: Seconds of silence after which a ping goes, and after which the connection is ended.
+#: Seconds of silence until a ping is sent, and until the connection is closed.
 PING_INTERVAL: Final = 10.0
 SILENCE_LIMIT: Final = 25.0
 
-#: Seconds that a peer which comes anew has to be heard on the connection that stands.
+#: Seconds in which a peer that has connected again must reply on its old connection.
 DOUBT_LIMIT: Final = 3.0
 
-#: Seconds between looks of a parked connection at the one that is before it.
+#: Seconds between checks of a parked connection.
 PARKED_LOOK: Final = 0.05
 
-#: Bytes of a frame of the handshake: a filter of many topics, and nothing larger.
+#: Largest frame of the handshake in bytes; only a filter with many topics comes near it.
 HANDSHAKE_FRAME_LIMIT: Final = 4 << 20
 
-#: Topics of one filter, and its bytes: each change of it takes its time.
+#: Topics and bytes of a filter. Each change of a filter costs time in proportion to its size.
 FILTER_LIMIT: Final = 16_384
 FILTER_SIZE_LIMIT: Final = HANDSHAKE_FRAME_LIMIT
 
-#: Bytes of a frame behind the handshake, unless the session is told otherwise.
+#: Default for the largest frame after the handshake, in bytes.
 FRAME_LIMIT: Final = 64 << 20
 
 _LENGTH: Final = struct.Struct(">I")
-_HEAD: Final = struct.Struct(">BHH")  # behind sender and receiver: type, TTL, length of topic
+_HEAD: Final = struct.Struct(">BHH")  # after sender and receiver: type, TTL, length of topic
 _HEAD_AT: Final = 32
 _TOPIC_AT: Final = _HEAD_AT + _HEAD.size
 _CONTROL_TOPIC: Final = b"<$>"
@@ -100,7 +100,7 @@ _SHOWN: Final = 200
 
 
 class PeeringFrame:
-    """The types of frames; an attribute of an enum would cost ten times a plain number."""
+    """Types of frames, as plain integers: reading an enum member takes ten times longer."""
 
     DATA: Final = 1
     COMMAND: Final = 2
@@ -116,7 +116,7 @@ class PeeringFrame:
     ORIGINATOR_ACK: Final = 12
 
 
-#: How many bytes of fixed form follow the type.
+#: Layout of the fixed fields after the type.
 _FIXED: Final = {
     PeeringFrame.HELLO: struct.Struct(">4s16sBB"),
     PeeringFrame.PROBE: struct.Struct(">4s"),
@@ -126,7 +126,7 @@ _FIXED: Final = {
 
 
 class PeeringState(Enum):
-    """How far a connection is."""
+    """State of a connection."""
 
     HELLO = "hello"
     VERSION = "version"
@@ -139,21 +139,21 @@ class PeeringState(Enum):
     ENDED = "ended"
 
 
-#: States in which messages go.
+#: States in which messages are exchanged.
 _OPEN: Final = frozenset({PeeringState.PEERED, PeeringState.LEAVING})
-#: States in which nothing is known of a peer but an id.
+#: States in which at most the id of the peer is known.
 _BEFORE_SYN: Final = frozenset({PeeringState.HELLO, PeeringState.VERSION})
 _UNPROVEN: Final = _BEFORE_SYN | {PeeringState.PARKED, PeeringState.SYN}
 
 
 class PeerMessage(NamedTuple):
-    """Data or a command, as it came: nothing of the payload was looked at.
+    """Received data or a command; the payload is not parsed.
 
     Attributes:
         kind: `PeeringFrame.DATA` or `COMMAND`.
-        receiver: the endpoint that it is for; `NOBODY` for all.
-        ttl: the links that it might still cross when it was sent.
-        topic: bytes that may be no UTF-8.
+        receiver: id of the receiving endpoint; `NOBODY` for all.
+        ttl: links that it could still cross when it was sent.
+        topic: bytes that may be invalid UTF-8.
         payload: a value or a command in Broker's encoding.
     """
 
@@ -165,7 +165,7 @@ class PeerMessage(NamedTuple):
 
 
 class PeerFilter(NamedTuple):
-    """The whole filter of the peer, from here on."""
+    """A new filter of the peer; it replaces the old one."""
 
     topics: tuple[str, ...]
 
@@ -177,12 +177,12 @@ _Effect = Transmit | Arrived | Admitted | Closed
 
 
 def frame(*parts: bytes) -> bytes:
-    """Return a frame of these parts, with its length before it."""
+    """Return a frame of these parts, with its length in front."""
     return _LENGTH.pack(sum(map(len, parts))) + b"".join(parts)
 
 
 def handshake_frame(kind: int, *fields: Any, rest: bytes = b"") -> bytes:
-    """Return a frame of the handshake.
+    """Return a handshake frame.
 
     >>> handshake_frame(PeeringFrame.PROBE, MAGIC).hex()
     '00000005075a45454b'
@@ -193,12 +193,12 @@ def handshake_frame(kind: int, *fields: Any, rest: bytes = b"") -> bytes:
 def message_frame(
     sender: bytes, receiver: bytes, kind: int, topic: bytes, payload: bytes, ttl: int = TTL
 ) -> bytes:
-    """Return a frame behind the handshake."""
+    """Return a frame for use after the handshake."""
     return frame(sender, receiver, _HEAD.pack(kind, ttl, len(topic)), topic, payload)
 
 
 def filter_to_bytes(topics: Sequence[str]) -> bytes:
-    """Return the bytes of a filter: a varbyte count, and each topic behind its length."""
+    """Return an encoded filter: a varbyte count, and each topic after its length."""
     out = bytearray()
     write_varbyte(len(topics), out)
     for topic in topics:
@@ -209,38 +209,39 @@ def filter_to_bytes(topics: Sequence[str]) -> bytes:
 
 
 def filter_from_bytes(buffer: bytes) -> tuple[str, ...]:
-    """Return the filter that fills the bytes.
+    """Return the filter that fills the buffer.
 
     Raises:
-        InvalidData: they are none.
+        InvalidData: the buffer is not a filter.
     """
     try:
-        count, at = read_varbyte(buffer, 0)
+        count, offset = read_varbyte(buffer, 0)
         if count > FILTER_LIMIT:
             msg = f"a filter of {count:,} topics exceeds the limit of {FILTER_LIMIT:,}"
             raise InvalidData(msg)
         topics = []
         for _ in range(count):
-            length, at = read_varbyte(buffer, at)
-            if length > len(buffer) - at:
-                msg = f"a topic of {length:,} bytes with {len(buffer) - at:,} left"
+            length, offset = read_varbyte(buffer, offset)
+            if length > len(buffer) - offset:
+                left = len(buffer) - offset
+                msg = f"a topic of {length:,} bytes, but {left:,} bytes are left"
                 raise InvalidData(msg)
-            topics.append(checked_topic(buffer[at : at + length].decode()))
-            at += length
+            topics.append(checked_topic(buffer[offset : offset + length].decode()))
+            offset += length
     except (IndexError, UnicodeDecodeError, EndpointError) as cause:
         msg = f"a filter cannot be read: {cause}"
         raise InvalidData(msg) from cause
-    if at != len(buffer):
-        msg = f"{len(buffer) - at:,} bytes follow a filter of {at:,} bytes"
+    if offset != len(buffer):
+        msg = f"{len(buffer) - offset:,} bytes follow a filter of {offset:,} bytes"
         raise InvalidData(msg)
     return tuple(topics)
 
 
 def message_of(body: bytes) -> tuple[bytes, PeerMessage]:
-    """Return the sender and the message of a frame behind the handshake.
+    """Return sender and message of a frame after the handshake.
 
     Raises:
-        MalformedFrame: it is too short for what it says.
+        MalformedFrame: the frame is shorter than its fields require.
     """
     if len(body) < _TOPIC_AT:
         msg = f"a message of {len(body)} bytes is shorter than its head of {_TOPIC_AT}"
@@ -250,25 +251,25 @@ def message_of(body: bytes) -> tuple[bytes, PeerMessage]:
     if end > len(body):
         msg = f"a topic of {length:,} bytes in a message of {len(body):,}"
         raise MalformedFrame(msg)
-    found = PeerMessage(kind, body[16:_HEAD_AT], ttl, body[_TOPIC_AT:end], body[end:])
-    return body[:16], found
+    message = PeerMessage(kind, body[16:_HEAD_AT], ttl, body[_TOPIC_AT:end], body[end:])
+    return body[:16], message
 
 
 class FrameBuffer:
-    """Cuts a stream into frames; what came of the last one waits, in parts, not copied."""
+    """Splits a stream into frames; parts of an incomplete one are kept without copying."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._waiting = 0
-        #: Bytes that the next frame needs, as far as that is known.
+        #: Bytes known to be needed for the next frame.
         self._needed = _LENGTH.size
 
     def take(self, data: bytes, limit: int) -> list[bytes]:
-        """Return the bodies of the frames that are whole now.
+        """Return the bodies of the frames that are now complete.
 
         Raises:
-            PayloadTooLarge: one is announced that is larger than the limit.
-            MalformedFrame: an empty one is announced.
+            PayloadTooLarge: a length field exceeds the limit.
+            MalformedFrame: a length field is 0.
         """
         self._waiting += len(data)
         if self._waiting < self._needed:
@@ -277,30 +278,30 @@ class FrameBuffer:
         if self._parts:
             data = b"".join((*self._parts, data))
             self._parts.clear()
-        found, at, size = [], 0, len(data)
-        while size - at >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(data, at)
+        bodies, offset, size = [], 0, len(data)
+        while size - offset >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(data, offset)
             if not 0 < length <= limit:
-                self._refuse(length, limit, data[at:])
-            end = at + _LENGTH.size + length
+                self._refuse(length, limit, data[offset:])
+            end = offset + _LENGTH.size + length
             if end > size:
                 break
-            found.append(data[at + _LENGTH.size : end])
-            at = end
-        rest = data[at:]
+            bodies.append(data[offset + _LENGTH.size : end])
+            offset = end
+        rest = data[offset:]
         self._waiting, self._needed = len(rest), _LENGTH.size
         if rest:
             self._parts.append(rest)
             if len(rest) >= _LENGTH.size:
                 self._needed += _LENGTH.unpack_from(rest)[0]
-        return found
+        return bodies
 
     @staticmethod
     def _refuse(length: int, limit: int, data: bytes) -> None:
-        other = wire_of(data)
-        hint = f"; it speaks {other}" if other else ""
+        wire = wire_of(data)
+        hint = f"; it speaks {wire}" if wire else ""
         if not length:
-            msg = f"a frame of no bytes{hint}"
+            msg = f"a frame of 0 bytes{hint}"
             raise MalformedFrame(msg)
         msg = f"a frame of {length:,} B exceeds the limit of {limit:,} B{hint}"
         raise PayloadTooLarge(msg)
@@ -313,12 +314,12 @@ class PeeringSession:
     """One connection.
 
     Attributes:
-        state: how far it is.
-        peer: the id of the other endpoint, once it is known; 16 bytes.
-        topics: the filter that the peer had last.
-        sent_filter: the filter that it was sent last.
-        is_confirmed: whether the peer is known to have taken note of this side's filter: a
-            responder hears it by the handshake, an originator by what comes next.
+        state: of the connection.
+        peer: id of the peer, 16 bytes; empty until it is known.
+        topics: the peer's current filter.
+        sent_filter: our filter as last sent.
+        is_confirmed: whether the peer is known to have applied our filter. A responder learns
+            it from the handshake, an originator from the next message.
     """
 
     def __init__(
@@ -331,16 +332,16 @@ class PeeringSession:
         is_dialed: bool,
         frame_limit: int = FRAME_LIMIT,
     ) -> None:
-        """Make one that has not begun.
+        """Create a session that is not started.
 
         Args:
-            own: the id of this endpoint.
-            topics: returns our filter, when it is sent.
-            known: the sessions of this endpoint that have come to, or behind, the choice of
-                one connection, by the id of the peer; shared by all of them.
+            own: id of this endpoint.
+            topics: returns our filter; called when it is sent.
+            known: the sessions of this endpoint that are the chosen connection of their pair,
+                by the peer's id; shared by all sessions.
             now: monotonic seconds.
             is_dialed: whether this side dialed.
-            frame_limit: bytes of a message.
+            frame_limit: largest message in bytes.
         """
         self.state = PeeringState.HELLO
         self.peer = b""
@@ -353,11 +354,11 @@ class PeeringSession:
         self._is_dialed = is_dialed
         self._limit = frame_limit
         self._frames = FrameBuffer()
-        self._heard = self._pinged = self._looked = self._now = now
-        #: Until when the peer has to be heard, as it came anew; None if it did not.
-        self._doubted_until: float | None = None
-        #: Until when the answer to our `BYE` is waited for; 0 before the next tick.
-        self._leaves_at = 0.0
+        self._heard_at = self._pinged_at = self._checked_at = self._now = now
+        #: Deadline for a reply of a peer that has connected again; None if it has not.
+        self._reply_deadline: float | None = None
+        #: Deadline for the reply to our `BYE`; 0 until the next tick sets it.
+        self._bye_deadline = 0.0
         self._reason = ""
         self._bye = b""
 
@@ -365,78 +366,84 @@ class PeeringSession:
 
     @property
     def next_tick_at(self) -> float:
-        """When something is to be done."""
+        """Time at which `tick` must be called."""
         if self.state is PeeringState.LEAVING:
-            return self._leaves_at
+            return self._bye_deadline
         if self.state is PeeringState.PARKED:
-            return self._looked + PARKED_LOOK
-        due = min(max(self._heard, self._pinged) + PING_INTERVAL, self._heard + SILENCE_LIMIT)
-        return due if self._doubted_until is None else min(due, self._doubted_until)
+            return self._checked_at + PARKED_LOOK
+        due = min(
+            max(self._heard_at, self._pinged_at) + PING_INTERVAL, self._heard_at + SILENCE_LIMIT
+        )
+        return due if self._reply_deadline is None else min(due, self._reply_deadline)
 
     def is_over(self) -> bool:
         """Return whether the connection has ended."""
         return self.state is PeeringState.ENDED
 
     def start(self) -> list[_Effect]:
-        """Say hello, or that this is Broker."""
+        """Send a hello as the dialer, a probe as the acceptor."""
         return [Transmit(self._hello() if self._is_dialed else _PROBE)]
 
     def take(self, data: bytes, now: float) -> tuple[list[Any], list[_Effect]]:
-        """Take what a read brought: messages alone, or effects."""
+        """Handle received bytes; return either messages or effects."""
         if self.is_over():
             return [], []
         if data:
-            self._heard, self._doubted_until = now, None
+            self._heard_at, self._reply_deadline = now, None
         self._now = now
-        found: list[Any] = []
+        messages: list[Any] = []
         effects: list[_Effect] = []
         try:
             limit = HANDSHAKE_FRAME_LIMIT if self.state in _UNPROVEN else self._limit
             for body in self._frames.take(data, limit):
                 if self.state in _OPEN:
-                    self._take_message(body, found, effects)
+                    self._handle_message(body, messages, effects)
                 else:
-                    effects += self._take_handshake(body)
+                    effects += self._handle_handshake(body)
                 if self.is_over():
                     return [], effects
         except BaspError as error:
-            if found:
-                effects.append(Arrived(found))
+            if messages:
+                effects.append(Arrived(messages))
             if self.state not in _OPEN:
                 effects.append(Transmit(self._drop_frame(EC.InvalidMessage, str(error))))
             return [], [*effects, *self._end(str(error), error)]
         if not effects:
-            return found, []
-        return [], [*effects, Arrived(found)] if found else effects
+            return messages, []
+        return [], [*effects, Arrived(messages)] if messages else effects
 
     def tick(self, now: float) -> list[_Effect]:
-        """Ping what is silent, and end what stays so; look at what is before this one."""
+        """Act on timers.
+
+        A silent peer is pinged and later disconnected. A parked session checks whether it can
+        continue.
+        """
         self._now = now
         if self.state is PeeringState.LEAVING:
-            self._leaves_at = self._leaves_at or now + LEAVE_LIMIT
-            return self._end(self._reason) if now >= self._leaves_at else []
+            self._bye_deadline = self._bye_deadline or now + LEAVE_LIMIT
+            return self._end(self._reason) if now >= self._bye_deadline else []
         if self.state is PeeringState.PARKED:
-            self._looked = now
-            return self._look_ahead()
-        limit = self._heard + SILENCE_LIMIT
-        limit = limit if self._doubted_until is None else min(limit, self._doubted_until)
+            self._checked_at = now
+            return self._try_select()
+        limit = self._heard_at + SILENCE_LIMIT
+        limit = limit if self._reply_deadline is None else min(limit, self._reply_deadline)
         if now >= limit:
-            reason = f"nothing was heard for {now - self._heard:.0f} s"
+            reason = f"nothing was received for {now - self._heard_at:.0f} s"
             return self._end(reason, PeerSilent(reason))
-        if self.state is not PeeringState.PEERED or now < self._pinged + PING_INTERVAL:
+        if self.state is not PeeringState.PEERED or now < self._pinged_at + PING_INTERVAL:
             return []
         return [self._ping(now)]
 
     def lost(self, reason: str) -> list[_Effect]:
-        """Take note that the connection broke."""
+        """Handle the loss of the connection."""
         if self.state is PeeringState.LEAVING:
             return self._end(self._reason)
         if self.state is PeeringState.HELLO:
-            reason += "; see that it speaks Broker 2.x, and TLS as this side does (disable_ssl)"
+            reason += "; check that the peer speaks Broker 2.x, and that disable_ssl is equal"
         return self._end(reason, LinkLost(reason))
 
     def close(self, reason: str) -> list[_Effect]:
-        """Say goodbye, and end when that is answered; at once if the peer is none yet."""
+        """Send `BYE` and end after the reply; end at once before the peering."""
         if self.state is PeeringState.LEAVING:
             return []
         if self.state is not PeeringState.PEERED:
@@ -445,41 +452,41 @@ class PeeringSession:
         self._bye = _BYE + self._own[-8:]
         return [Transmit(self._control(PeeringFrame.PING, self._bye))]
 
-    # --- what goes out ---
+    # --- sending ---
 
     def send(self, topic: bytes, payload: bytes, ttl: int, receiver: bytes = NOBODY) -> bytes:
-        """Return what is to be written for data; nothing where no peer is there."""
+        """Return data as bytes to write; empty unless peered."""
         if self.state is not PeeringState.PEERED:
             return b""
         return message_frame(self._own, receiver, PeeringFrame.DATA, topic, payload, ttl)
 
     def send_filter(self, topics: Sequence[str]) -> bytes:
-        """Return what is to be written for our filter; nothing where it is known."""
+        """Return our filter as bytes to write; empty if the peer has it already."""
         if self.state is not PeeringState.PEERED or tuple(topics) == self.sent_filter:
             return b""
         self.sent_filter = tuple(topics)
         return self._control(PeeringFrame.ROUTING_UPDATE, filter_to_bytes(self.sent_filter))
 
     def ask(self) -> bytes:
-        """Return what is to be written so that the peer answers: see `is_confirmed`."""
+        """Return a ping as bytes to write; the reply sets `is_confirmed`."""
         return self._control(PeeringFrame.PING, _SIGN_OF_LIFE)
 
     def _control(self, kind: int, payload: bytes) -> bytes:
-        """Return a frame for the peer alone."""
+        """Return a frame for this peer alone."""
         return message_frame(self._own, self.peer, kind, _CONTROL_TOPIC, payload)
 
     def _hello(self) -> bytes:
         return handshake_frame(PeeringFrame.HELLO, MAGIC, self._own, VERSION, VERSION)
 
     def _ping(self, now: float) -> Transmit:
-        """Ask for a sign of life."""
-        self._pinged = now
+        """Send a ping."""
+        self._pinged_at = now
         return Transmit(self.ask())
 
     # --- the handshake ---
 
-    def _take_handshake(self, body: bytes) -> list[_Effect]:
-        """Take a frame of the handshake."""
+    def _handle_handshake(self, body: bytes) -> list[_Effect]:
+        """Handle a handshake frame."""
         kind, rest = body[0], body[1:]
         form = _FIXED.get(kind)
         fields: Sequence[Any] = ()
@@ -491,20 +498,20 @@ class PeeringSession:
             if magic != MAGIC:
                 return self._drop(EC.WrongMagicNumber, "wrong magic number")
         if kind == PeeringFrame.DROP_CONN:
-            return self._dropped(*fields, rest=rest[_FIXED[kind].size :])
+            return self._handle_drop(*fields, rest=rest[_FIXED[kind].size :])
         if kind == PeeringFrame.PROBE and self.state in _BEFORE_SYN:
             return []
         if kind == PeeringFrame.HELLO and self.state is PeeringState.HELLO:
-            return self._take_hello(*fields)
+            return self._handle_hello(*fields)
         awaits_version = self.state is PeeringState.VERSION or (
             self.state is PeeringState.HELLO and self._is_dialed
         )
         if kind == PeeringFrame.VERSION_SELECT and awaits_version:
-            return self._take_version(*fields)
-        return self._take_filters(kind, rest)
+            return self._handle_version(*fields)
+        return self._handle_filters(kind, rest)
 
-    def _take_filters(self, kind: int, rest: bytes) -> list[_Effect]:
-        """Take a frame of the last part of the handshake."""
+    def _handle_filters(self, kind: int, rest: bytes) -> list[_Effect]:
+        """Handle a frame of the handshake's last part."""
         match kind, self.state:
             case PeeringFrame.ORIGINATOR_SYN, PeeringState.SYN:
                 self.topics, self.state = _filter(rest), PeeringState.ACK
@@ -516,32 +523,32 @@ class PeeringSession:
                 self.is_confirmed = True
                 return self._peered()
             case _:
-                text = f"a frame {kind} came in state {self.state.value}"
+                text = f"unexpected frame {kind} in state {self.state.value}"
                 return self._drop(EC.UnexpectedHandshakeMessage, text)
 
-    def _take_hello(self, peer: bytes, lowest: int, highest: int) -> list[_Effect]:
-        """Take the other side's hello: it tells who of both is the originator."""
+    def _handle_hello(self, peer: bytes, lowest: int, highest: int) -> list[_Effect]:
+        """Handle the peer's hello; the ids decide which side is the originator."""
         if not lowest <= VERSION <= highest:
             text = f"unsupported versions offered: {lowest} to {highest}"
             return self._drop(EC.PeerIncompatible, text)
-        if self._is_odd(peer):
-            return self._drop(EC.InvalidPeeringRequest, "an endpoint does not peer with itself")
+        if self._is_impossible(peer):
+            return self._drop(EC.InvalidPeeringRequest, "an endpoint cannot peer with itself")
         self.peer = peer
         if self._own < peer:
-            return self._look_ahead()
+            return self._try_select()
         self.state = PeeringState.VERSION
-        # Who dialed has said it already.
+        # A dialer has sent its hello in `start`.
         return [] if self._is_dialed else [Transmit(self._hello())]
 
-    def _take_version(self, peer: bytes, version: int) -> list[_Effect]:
-        """Take the originator's choice: this side is the responder."""
+    def _handle_version(self, peer: bytes, version: int) -> list[_Effect]:
+        """Handle the originator's choice of a version: this side is the responder."""
         if version != VERSION:
             text = f"unsupported version selected: {version}"
             return self._drop(EC.PeerIncompatible, text)
-        if self._is_odd(peer):
-            return self._drop(EC.InvalidPeeringRequest, "an endpoint does not peer with itself")
+        if self._is_impossible(peer):
+            return self._drop(EC.InvalidPeeringRequest, "an endpoint cannot peer with itself")
         if peer > self._own or self.peer not in (b"", peer):
-            text = "the smaller id, said in the hello, selects the version"
+            text = "the side with the smaller id, as in its hello, selects the version"
             return self._drop(EC.UnexpectedHandshakeMessage, text)
         other = self._known.get(peer)
         if other is not None:
@@ -552,12 +559,12 @@ class PeeringSession:
         self.peer, self.state = peer, PeeringState.SYN
         return []
 
-    def _is_odd(self, peer: bytes) -> bool:
-        """Return whether no endpoint but this one can have that id."""
+    def _is_impossible(self, peer: bytes) -> bool:
+        """Return whether a peer cannot have that id."""
         return peer in (self._own, NOBODY)
 
-    def _look_ahead(self) -> list[_Effect]:
-        """Go on as the originator, if no other connection of the pair is before this one."""
+    def _try_select(self) -> list[_Effect]:
+        """Continue as the originator unless another connection of the pair exists."""
         other = self._known.get(self.peer)
         if other is None:
             self._known[self.peer] = self
@@ -571,17 +578,17 @@ class PeeringSession:
         return []
 
     def _own_filter(self, kind: int) -> Transmit:
-        """Return the frame of the handshake with our filter."""
+        """Return the handshake frame with our filter."""
         self.sent_filter = tuple(self._wanted())
         return Transmit(handshake_frame(kind, rest=filter_to_bytes(self.sent_filter)))
 
     def _peered(self) -> list[_Effect]:
-        """The handshake is over."""
+        """Complete the handshake."""
         self.state = PeeringState.PEERED
         return [Admitted(str(UUID(bytes=self.peer)), self.peer)]
 
     def _drop(self, code: EC, text: str) -> list[_Effect]:
-        """Tell the other side why it is not wanted, and end."""
+        """Send the peer the reason and end the session."""
         kinds = {
             EC.PeerIncompatible: IncompatibleVersion,
             EC.RedundantConnection: AlreadyLinked,
@@ -590,67 +597,69 @@ class PeeringSession:
         return [Transmit(self._drop_frame(code, text)), *self._end(text, error)]
 
     def _drop_frame(self, code: EC, text: str) -> bytes:
-        """Return the frame that tells why."""
+        """Return the frame with the reason."""
         content = text.encode()[:_SHOWN]
         size = bytearray()
         write_varbyte(len(content), size)
         fields = MAGIC, self._own, code
         return handshake_frame(PeeringFrame.DROP_CONN, *fields, rest=bytes(size) + content)
 
-    def _dropped(self, peer: bytes, code: int, *, rest: bytes) -> list[_Effect]:
-        """End, as the other side does not want this connection."""
+    def _handle_drop(self, peer: bytes, code: int, *, rest: bytes) -> list[_Effect]:
+        """End the session: the peer has refused the connection."""
         try:
-            length, at = read_varbyte(rest, 0)
+            length, offset = read_varbyte(rest, 0)
         except (IndexError, InvalidData):
-            length, at = 0, 0
-        text = rest[at : at + length].decode(errors="replace")[:_SHOWN]
-        if code in (EC.RedundantConnection, EC.LogicError) and self._stands(peer):
+            length, offset = 0, 0
+        text = rest[offset : offset + length].decode(errors="replace")[:_SHOWN]
+        if code in (EC.RedundantConnection, EC.LogicError) and self._has_other(peer):
             self.peer = peer
             return self._end(text, AlreadyLinked(text))
         reason = f"the peer refuses the connection: {text} (code {code})"
         kind = IncompatibleVersion if code == EC.PeerIncompatible else LinkLost
         return self._end(reason, kind(reason))
 
-    def _stands(self, peer: bytes) -> bool:
-        """Return whether another connection with a peer stands, or is being made."""
+    def _has_other(self, peer: bytes) -> bool:
+        """Return whether another connection with a peer is the chosen one."""
         return self._known.get(peer) not in (None, self)
 
     # --- messages ---
 
-    def _take_message(self, body: bytes, found: list[Any], effects: list[_Effect]) -> None:
-        """Take a frame behind the handshake."""
+    def _handle_message(self, body: bytes, messages: list[Any], effects: list[_Effect]) -> None:
+        """Handle a frame after the handshake."""
         sender, message = message_of(body)
         self.is_confirmed = True
         kind = message.kind
         if kind in (PeeringFrame.DATA, PeeringFrame.COMMAND):
-            found.append(message)
+            messages.append(message)
             return
         if kind == PeeringFrame.PING:
-            answer = message_frame(
+            reply = message_frame(
                 self._own, sender, PeeringFrame.PONG, message.topic, message.payload
             )
-            # In the order of what came: what was said before is told before.
-            effects += [Arrived([*found]), Transmit(answer)] if found else [Transmit(answer)]
-            found.clear()
+            # The reply confirms that all earlier messages were handled, so deliver them first.
+            effects += (
+                [Arrived([*messages]), Transmit(reply)] if messages else [Transmit(reply)]
+            )
+            messages.clear()
         elif kind == PeeringFrame.ROUTING_UPDATE:
             self.topics = _filter(message.payload)
-            found.append(PeerFilter(self.topics))
+            messages.append(PeerFilter(self.topics))
         elif kind == PeeringFrame.PONG:
             if self.state is PeeringState.LEAVING and message.payload == self._bye:
-                effects += [Arrived([*found]), *self._end(self._reason)]
-                found.clear()
+                effects += [Arrived([*messages]), *self._end(self._reason)]
+                messages.clear()
         else:
-            msg = f"a message of type {kind} is none of 1 to 5"
+            msg = f"a message has the type {kind}; types are 1 to 5"
             raise MalformedFrame(msg)
 
     def doubt(self, now: float) -> None:
-        """Ask for a sign of life soon: the peer came anew, as if this connection was lost."""
-        if self.state is PeeringState.PEERED and self._doubted_until is None:
-            self._doubted_until = now + DOUBT_LIMIT
-            self._pinged = now - PING_INTERVAL
+        """Require a reply soon: the peer has connected again and may have lost this."""
+        if self.state is PeeringState.PEERED and self._reply_deadline is None:
+            self._reply_deadline = now + DOUBT_LIMIT
+            self._pinged_at = now - PING_INTERVAL
 
     def _end(self, reason: str, error: BaspError | None = None) -> list[_Effect]:
-        """End once."""
+        """End the session once."""
         if self.is_over():
             return []
         self.state = PeeringState.ENDED
@@ -666,7 +675,7 @@ def _filter(buffer: bytes) -> tuple[str, ...]:
     """Return a peer's filter.
 
     Raises:
-        MalformedHandshake: the bytes are none.
+        MalformedHandshake: the buffer is not a filter.
     """
     try:
         if len(buffer) > FILTER_SIZE_LIMIT:

@@ -1,8 +1,8 @@
-"""Text frames of WebSocket (RFC 6455) in a stream of bytes, without input or output.
+"""Text frames of WebSocket (RFC 6455) in a byte stream, without I/O.
 
-The protocol is the core of the package `websockets`. A whole text frame, nearly all there are,
-is taken out of a read here; everything else goes through the core, frame by frame, so that it
-never holds a part of one.
+The package `websockets` implements the protocol. Nearly all frames are complete text frames,
+and these are parsed here. All others pass through its core one by one, so that the core never
+holds a partial frame.
 """
 
 from collections.abc import Iterator
@@ -20,16 +20,16 @@ from callboard.kernel.wire import FIRST_BYTES, wire_of
 
 try:
     from websockets.speedups import apply_mask
-except ImportError:  # where the package was built without C
+except ImportError:  # the package was built without its C extension
     from websockets.utils import apply_mask
 
-#: What a port says to what is no request for WebSocket; nodes know HTTP when they see it.
+#: Reply to bytes that are not a WebSocket request. It is HTTP, which nodes recognize.
 _NO_WEB_SOCKET: Final = (
     b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n"
     b"Content-Length: 28\r\n\r\nThis port speaks WebSocket.\n"
 )
 
-#: Bytes of an HTTP request or response.
+#: Longest head of an HTTP request or response, in bytes.
 HEAD_LIMIT: Final = 16 * 1024
 _TEXT: Final = 0x81
 _MASKED: Final = 0x80
@@ -38,165 +38,165 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
 class TextFrames:
-    """The frames of one connection.
+    """Reads and writes the frames of one connection.
 
     Attributes:
-        core: the protocol.
-        failure: why the connection cannot go on; "" while it can.
+        core: the protocol implementation.
+        failure: why the connection cannot continue; empty while it can.
     """
 
     def __init__(self, core: ClientProtocol | ServerProtocol, limit: int) -> None:
-        """Take a connection that begins.
+        """Start a connection.
 
         Args:
-            core: the protocol; its messages are as long as `limit`.
-            limit: bytes of a message.
+            core: the protocol implementation, with the same `limit`.
+            limit: largest message in bytes.
         """
         self.core = core
         self.failure = ""
         self._limit = limit
-        #: What a frame of the other side has to be: masked or not.
+        #: Mask bit that the peer's frames must have.
         self._mask = _MASKED if isinstance(core, ServerProtocol) else 0
         self._own_mask = _MASKED - self._mask
         self._chunks: list[bytes] = []
         self._size = 0
-        #: Bytes that the next frame needs, as far as is known.
+        #: Bytes known to be needed for the next frame.
         self._needed = 0
         self._parts = bytearray()
         self._has_head = False
-        #: What is written where the core cannot answer.
-        self._other = b""
+        #: Bytes to write in place of the core's reply.
+        self._reply = b""
         self._refusal = _NO_WEB_SOCKET if self._mask else b""
 
     @property
     def held(self) -> int:
-        """Bytes that wait for more of them."""
+        """Buffered bytes of incomplete frames and messages."""
         return self._size + len(self._parts)
 
     def take(self, data: bytes) -> Iterator[str | Request | Response]:
-        """Yield what a read holds: the head of the handshake, then texts."""
+        """Yield the head of the handshake and the texts in received bytes."""
         self._chunks.append(data)
         self._size += len(data)
         if self._size < self._needed:
             return
-        whole = data if len(self._chunks) == 1 else b"".join(self._chunks)
+        buffer = data if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
-        at = 0
+        offset = 0
         if self.core.state is not OPEN and not self._has_head:
-            if self._is_other_wire(whole):
+            if self._is_other_wire(buffer):
                 return
-            at = whole.find(_END_OF_HEAD) + len(_END_OF_HEAD)
-            if at < len(_END_OF_HEAD):
-                if len(whole) > HEAD_LIMIT:
-                    self.failure = f"{HEAD_LIMIT:,} B of a handshake, and no end"
-                self._keep(whole, 0, 0)
+            offset = buffer.find(_END_OF_HEAD) + len(_END_OF_HEAD)
+            if offset < len(_END_OF_HEAD):
+                if len(buffer) > HEAD_LIMIT:
+                    self.failure = f"the handshake is longer than {HEAD_LIMIT:,} B"
+                self._keep(buffer, 0, 0)
                 return
             self._has_head = True
-            yield from self._heads(whole[:at])
+            yield from self._heads(buffer[:offset])
         if self.failure:
             return
-        if self.core.state is not OPEN:  # what follows is the body of a refusal, or nothing
-            yield from self._heads(whole[at:])
+        if self.core.state is not OPEN:  # the rest can only be the body of a refusal
+            yield from self._heads(buffer[offset:])
             return
-        yield from self._frames(whole, at)
+        yield from self._frames(buffer, offset)
 
     def _heads(self, data: bytes) -> Iterator[Request | Response]:
-        """Yield the head of the handshake, or fail where it is none."""
+        """Yield the head of the handshake; set `failure` if it is invalid."""
         self.core.receive_data(data)
-        found = cast("list[Any]", self.core.events_received())
-        yield from found
+        heads = cast("list[Any]", self.core.events_received())
+        yield from heads
         exc = self.core.handshake_exc
-        if exc is not None and not found and not self.failure:
-            self.failure = f"no WebSocket: {exc}"
-            self._other = self._refusal if isinstance(exc, InvalidMessage) else b""
+        if exc is not None and not heads and not self.failure:
+            self.failure = f"not a WebSocket handshake: {exc}"
+            self._reply = self._refusal if isinstance(exc, InvalidMessage) else b""
 
     def end(self) -> Iterator[Request | Response]:
-        """Yield a head whose body goes to the end of the stream, which is here."""
+        """Yield a head whose body ended with the stream."""
         if self._has_head and self.core.state is not OPEN:
             self.core.receive_eof()
             yield from cast("list[Any]", self.core.events_received())
 
     def _is_other_wire(self, data: bytes) -> bool:
-        """Fail where the first bytes are of no handshake, and name what they are of."""
+        """Return whether the first bytes are another protocol; `failure` names it."""
         start = b"GET " if self._mask else b"HTTP"
         if data[: len(start)] == start[: len(data)]:
             return False
         wire = wire_of(data[:FIRST_BYTES]) or "something else"
         self.failure = f"it speaks {wire}, not WebSocket"
-        self._other = self._refusal
+        self._reply = self._refusal
         return True
 
-    def _keep(self, whole: bytes, at: int, needed: int) -> None:
-        """Keep what is no whole frame."""
-        rest = whole[at:] if at else whole
+    def _keep(self, buffer: bytes, offset: int, needed: int) -> None:
+        """Buffer an incomplete frame."""
+        rest = buffer[offset:] if offset else buffer
         self._chunks = [rest] if rest else []
         self._size, self._needed = len(rest), needed
 
-    def _frames(self, whole: bytes, at: int) -> Iterator[str]:
+    def _frames(self, buffer: bytes, offset: int) -> Iterator[str]:
         """Yield the texts in a run of frames."""
-        end, mask, core = len(whole), self._mask, self.core
-        masked = 4 if mask else 0
+        end, mask, core = len(buffer), self._mask, self.core
+        mask_size = 4 if mask else 0
         while not self.failure and core.state is OPEN:
             needed, length = 2, 0
-            if end - at >= needed:
-                if whole[at + 1] & _MASKED != mask:  # the core knows what to say to that
-                    yield from self._unusual(whole[at:])
+            if end - offset >= needed:
+                if buffer[offset + 1] & _MASKED != mask:  # the core answers with an error
+                    yield from self._unusual(buffer[offset:])
                     return
-                length = whole[at + 1] & 0x7F
+                length = buffer[offset + 1] & 0x7F
                 if length >= _WORD:
                     needed += 2 if length == _WORD else 8
-                    length = int.from_bytes(whole[at + 2 : at + needed])
-                needed += masked
-            if length > self._limit and end - at >= needed:
-                yield from self._unusual(whole[at:])
+                    length = int.from_bytes(buffer[offset + 2 : offset + needed])
+                needed += mask_size
+            if length > self._limit and end - offset >= needed:
+                yield from self._unusual(buffer[offset:])
                 return
-            start = at + needed
+            start = offset + needed
             if start + length > end:
-                self._keep(whole, at, needed if start > end else needed + length)
+                self._keep(buffer, offset, needed if start > end else needed + length)
                 return
             stop = start + length
-            if whole[at] == _TEXT and core.current_size is None:
-                payload = whole[start:stop]
-                if masked:
-                    payload = apply_mask(payload, whole[start - 4 : start])
+            if buffer[offset] == _TEXT and core.current_size is None:
+                payload = buffer[start:stop]
+                if mask_size:
+                    payload = apply_mask(payload, buffer[start - 4 : start])
                 yield from self._text(payload)
             else:
-                yield from self._unusual(whole[at:stop])
-            at = stop
+                yield from self._unusual(buffer[offset:stop])
+            offset = stop
 
     def _text(self, payload: bytes) -> Iterator[str]:
-        """Yield a payload as text, or fail."""
+        """Yield a payload as text; set `failure` if it is not UTF-8."""
         try:
             text = payload.decode()
         except UnicodeDecodeError as error:
-            self.failure = f"a text that is no UTF-8: {error.reason}"
-            self.fail(CloseCode.INVALID_DATA, "a text is UTF-8")
+            self.failure = f"a text is not UTF-8: {error.reason}"
+            self.fail(CloseCode.INVALID_DATA, "a text must be UTF-8")
             return
         yield text
 
     def _unusual(self, frame: bytes) -> Iterator[str]:
-        """Let the core take a frame: control frames, parts of messages, and what is wrong."""
+        """Pass a frame to the core: a control frame, a fragment, or an invalid one."""
         core = self.core
         core.receive_data(frame)
         for event in core.events_received():
             if not isinstance(event, Frame):
                 continue
             if event.opcode is Opcode.BINARY:
-                self.failure = "a binary frame; messages are texts"
-                self.fail(CloseCode.UNSUPPORTED_DATA, "messages are texts")
+                self.failure = "a binary frame; messages must be texts"
+                self.fail(CloseCode.UNSUPPORTED_DATA, "messages must be texts")
                 return
             if event.opcode is Opcode.TEXT or event.opcode is Opcode.CONT:
                 self._parts += event.data
                 if event.fin:
-                    whole, self._parts = bytes(self._parts), bytearray()
-                    yield from self._text(whole)
+                    message, self._parts = bytes(self._parts), bytearray()
+                    yield from self._text(message)
         if core.parser_exc is not None:
-            self.failure = self.failure or str(core.parser_exc) or "a wrong frame"
+            self.failure = self.failure or str(core.parser_exc) or "an invalid frame"
         elif core.close_rcvd is not None:
             close = core.close_rcvd
-            self.failure = self.failure or f"closed by the other side: {close}"
+            self.failure = self.failure or f"closed by the peer: {close}"
 
-    # --- out ---
+    # --- sending ---
 
     def framed(self, message: str) -> bytes:
         """Return a message as a frame."""
@@ -214,13 +214,13 @@ class TextFrames:
         return head + key + apply_mask(payload, key)
 
     def fail(self, code: CloseCode, reason: str) -> None:
-        """Say why the connection ends, if that can be said."""
+        """Queue a close frame with the reason, if the connection still permits one."""
         try:
             self.core.send_close(code, reason)
         except InvalidState:
             pass
 
     def to_write(self) -> bytes:
-        """Return what is to be written since the last time."""
-        other, self._other = self._other, b""
-        return b"".join((*self.core.data_to_send(), other))
+        """Return the bytes to write since the last call."""
+        reply, self._reply = self._reply, b""
+        return b"".join((*self.core.data_to_send(), reply))

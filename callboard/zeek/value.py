@@ -1,6 +1,6 @@
-"""Values as Broker's wires carry them, versions 1.4 and 2.x alike.
+"""Values in Broker's encoding, the same in versions 1.4 and 2.x.
 
-One byte with the number of the type (`DataType`), then:
+A byte with the number of the type (`DataType`), then:
 
 | type | bytes, big-endian |
 |---|---|
@@ -8,10 +8,10 @@ One byte with the number of the type (`DataType`), then:
 | boolean | 1: 0 or 1 |
 | count, integer | 8, unsigned or signed |
 | real | 8, IEEE 754 |
-| string, enum value | a varbyte length, then UTF-8 (strings: any bytes) |
+| string, enum value | a varbyte length, then UTF-8 (a string may have any bytes) |
 | address | 16, IPv4 mapped into IPv6 |
-| subnet | 16 of the network, 1 of the length in the mapped address: 96 more for IPv4 |
-| port | 2 of the number, 1 of the protocol |
+| subnet | 16 for the network, 1 for the prefix length, which is 96 more for IPv4 |
+| port | 2 for the number, 1 for the protocol |
 | timestamp, timespan | 8, signed nanoseconds |
 | set, vector | a varbyte count, then the values |
 | table | a varbyte count, then each key and its value |
@@ -40,10 +40,10 @@ _MAPPED_BITS: Final = 96
 
 
 def value_to_bytes(data: Data) -> bytes:
-    """Return the bytes of one value.
+    """Return an encoded value.
 
     Raises:
-        InvalidData: nested deeper than `DEPTH_LIMIT`.
+        InvalidData: the value is nested deeper than `DEPTH_LIMIT`.
     """
     out = bytearray()
     append_value(data, out)
@@ -51,10 +51,10 @@ def value_to_bytes(data: Data) -> bytes:
 
 
 def value_from_bytes(buffer: bytes) -> Data:
-    """Return the value that fills the bytes.
+    """Return the value that fills the buffer.
 
     Raises:
-        InvalidData: they are no value, or bytes follow it.
+        InvalidData: the buffer is not a value, or bytes follow it.
     """
     data, end = read_value(buffer, 0)
     if end != len(buffer):
@@ -64,7 +64,7 @@ def value_from_bytes(buffer: bytes) -> Data:
 
 
 def append_value(data: Data, out: bytearray, depth: int = 0) -> None:
-    """Append the bytes of one value."""
+    """Append an encoded value."""
     if depth > DEPTH_LIMIT:
         raise _too_deep()
     kind, value = data.get_type(), data.value
@@ -78,16 +78,16 @@ def append_value(data: Data, out: bytearray, depth: int = 0) -> None:
         append_value(item, out, depth + 1)
 
 
-def read_value(buffer: bytes, at: int) -> tuple[Data, int]:
-    """Return the value at a place, and the place behind it.
+def read_value(buffer: bytes, offset: int) -> tuple[Data, int]:
+    """Return the value at an offset, and the offset after it.
 
     Raises:
-        InvalidData: there is none, or it does not end.
+        InvalidData: there is no valid value, or it is cut off.
     """
     try:
-        return _read(buffer, at, 0)
+        return _read(buffer, offset, 0)
     except (IndexError, struct.error) as cause:
-        msg = f"a value ends behind the {len(buffer):,} bytes that there are"
+        msg = f"a value is cut off after {len(buffer):,} bytes"
         raise InvalidData(msg) from cause
     except DataOverflow as cause:
         raise InvalidData(str(cause)) from cause
@@ -101,14 +101,14 @@ def _too_deep() -> InvalidData:
 
 
 def _subnet_bytes(subnet: Subnet) -> bytes:
-    """Return the bytes of a subnet."""
+    """Return an encoded subnet."""
     network = subnet.network()
     length = subnet.length() + (_MAPPED_BITS if network.is_v4() else 0)
     return bytes((*network.bytes(), length))
 
 
 def _sized(content: bytes) -> bytes:
-    """Return a run of bytes with its length before it."""
+    """Return bytes with their length in front."""
     out = bytearray()
     write_varbyte(len(content), out)
     return bytes(out + content)
@@ -120,109 +120,109 @@ _Read = tuple[Any, int]
 _Write = Callable[[Any], bytes]
 
 
-def _read(buffer: bytes, at: int, depth: int) -> tuple[Data, int]:
-    """Read a value at some depth."""
-    number = buffer[at]
+def _read(buffer: bytes, offset: int, depth: int) -> tuple[Data, int]:
+    """Read a value at a nesting depth."""
+    number = buffer[offset]
     if number >= len(_TYPES):
-        msg = f"type {number} at byte {at:,} is none of the {len(_TYPES)} types"
+        msg = f"type {number} at byte {offset:,} is not one of the {len(_TYPES)} types"
         raise InvalidData(msg)
     kind, read, _ = _TYPES[number]
-    value, at = read(buffer, at + 1, depth)
-    return Data.of(kind, value), at
+    value, offset = read(buffer, offset + 1, depth)
+    return Data.of(kind, value), offset
 
 
-def _boolean(buffer: bytes, at: int, _depth: int) -> _Read:
+def _boolean(buffer: bytes, offset: int, _depth: int) -> _Read:
     """Read a boolean."""
-    if buffer[at] > 1:
-        msg = f"{buffer[at]} at byte {at:,} is no boolean"
+    if buffer[offset] > 1:
+        msg = f"{buffer[offset]} at byte {offset:,} is not a boolean"
         raise InvalidData(msg)
-    return buffer[at] == 1, at + 1
+    return buffer[offset] == 1, offset + 1
 
 
-def _bytes(buffer: bytes, at: int, length: int) -> bytes:
-    """Read a run of bytes and its length."""
-    if length > len(buffer) - at:
-        left = len(buffer) - at
-        msg = f"{length:,} bytes are announced at byte {at:,}, and {left:,} are left"
+def _bytes(buffer: bytes, offset: int, length: int) -> bytes:
+    """Read `length` bytes."""
+    if length > len(buffer) - offset:
+        left = len(buffer) - offset
+        msg = f"{length:,} bytes are announced at byte {offset:,}, and {left:,} are left"
         raise InvalidData(msg)
-    return buffer[at : at + length]
+    return buffer[offset : offset + length]
 
 
-def _string(buffer: bytes, at: int, _depth: int) -> _Read:
+def _string(buffer: bytes, offset: int, _depth: int) -> _Read:
     """Read a string."""
-    length, at = read_varbyte(buffer, at)
-    return bytes(_bytes(buffer, at, length)), at + length
+    length, offset = read_varbyte(buffer, offset)
+    return bytes(_bytes(buffer, offset, length)), offset + length
 
 
-def _enum(buffer: bytes, at: int, depth: int) -> _Read:
+def _enum(buffer: bytes, offset: int, depth: int) -> _Read:
     """Read an enum value."""
-    name, end = _string(buffer, at, depth)
+    name, end = _string(buffer, offset, depth)
     try:
         return Enum(name.decode()), end
     except UnicodeDecodeError as cause:
-        msg = f"the name of the enum value at byte {at:,} is no UTF-8"
+        msg = f"the name of the enum value at byte {offset:,} is not UTF-8"
         raise InvalidData(msg) from cause
 
 
-def _address(buffer: bytes, at: int, _depth: int) -> _Read:
+def _address(buffer: bytes, offset: int, _depth: int) -> _Read:
     """Read an address."""
-    end = at + _ADDRESS_BYTES
-    return Address(bytes(_bytes(buffer, at, _ADDRESS_BYTES))), end
+    end = offset + _ADDRESS_BYTES
+    return Address(bytes(_bytes(buffer, offset, _ADDRESS_BYTES))), end
 
 
-def _subnet(buffer: bytes, at: int, depth: int) -> _Read:
+def _subnet(buffer: bytes, offset: int, depth: int) -> _Read:
     """Read a subnet."""
-    network, at = _address(buffer, at, depth)
-    ahead = _MAPPED_BITS if network.is_v4() else 0
-    return Subnet(network, buffer[at] - ahead), at + 1
+    network, offset = _address(buffer, offset, depth)
+    mapped_bits = _MAPPED_BITS if network.is_v4() else 0
+    return Subnet(network, buffer[offset] - mapped_bits), offset + 1
 
 
-def _port(buffer: bytes, at: int, _depth: int) -> _Read:
-    return Port(*_PORT.unpack_from(buffer, at)), at + _PORT.size
+def _port(buffer: bytes, offset: int, _depth: int) -> _Read:
+    return Port(*_PORT.unpack_from(buffer, offset)), offset + _PORT.size
 
 
 def _fixed(form: struct.Struct, make: Callable[[Any], Any]) -> Callable[..., _Read]:
-    """Return how a value of fixed length is read."""
+    """Return a reader for values of fixed size."""
 
-    def read(buffer: bytes, at: int, _depth: int) -> _Read:
-        return make(form.unpack_from(buffer, at)[0]), at + form.size
+    def read(buffer: bytes, offset: int, _depth: int) -> _Read:
+        return make(form.unpack_from(buffer, offset)[0]), offset + form.size
 
     return read
 
 
-def _count_of_items(buffer: bytes, at: int, depth: int) -> tuple[int, int]:
-    """Read a count that the bytes left can hold: no item takes less than one."""
+def _count_of_items(buffer: bytes, offset: int, depth: int) -> tuple[int, int]:
+    """Read a count of items, each of which needs at least one byte."""
     if depth >= DEPTH_LIMIT:
         raise _too_deep()
-    count, at = read_varbyte(buffer, at)
-    _bytes(buffer, at, count)
-    return count, at
+    count, offset = read_varbyte(buffer, offset)
+    _bytes(buffer, offset, count)
+    return count, offset
 
 
 def _items(make: Callable[[list[Data]], Any], each: int = 1) -> Callable[..., _Read]:
-    """Return how a container is read whose items are of `each` values."""
+    """Return a reader for containers with `each` values per item."""
 
-    def read(buffer: bytes, at: int, depth: int) -> _Read:
-        count, at = _count_of_items(buffer, at, depth)
-        found = []
+    def read(buffer: bytes, offset: int, depth: int) -> _Read:
+        count, offset = _count_of_items(buffer, offset, depth)
+        values = []
         for _ in range(count * each):
-            item, at = _read(buffer, at, depth + 1)
-            found.append(item)
-        return make(found), at
+            item, offset = _read(buffer, offset, depth + 1)
+            values.append(item)
+        return make(values), offset
 
     return read
 
 
-def _table(found: list[Data]) -> Table:
-    """Return the table of keys and values that take turns."""
-    return Table(list(zip(found[::2], found[1::2], strict=True)))
+def _table(values: list[Data]) -> Table:
+    """Return the table of alternating keys and values."""
+    return Table(list(zip(values[::2], values[1::2], strict=True)))
 
 
 # ------------------------------------------------------------------------------- the types
 
-#: By its number: each type, how it is read, and how it is written unless it has items.
+#: The types by their number, with reader and writer; containers have no writer here.
 _TYPES: Final[tuple[tuple[DataType, Callable[..., _Read], _Write | None], ...]] = (
-    (DataType.Nil, lambda _buffer, at, _depth: (None, at), lambda _value: b""),
+    (DataType.Nil, lambda _buffer, offset, _depth: (None, offset), lambda _value: b""),
     (DataType.Boolean, _boolean, lambda value: bytes((value,))),
     (DataType.Count, _fixed(_U64, Count), lambda value: _U64.pack(value.value)),
     (DataType.Integer, _fixed(_I64, int), _I64.pack),

@@ -1,6 +1,6 @@
-"""Lengths and counts on Broker's wires: seven bits in each byte, the low ones first.
+"""Variable-length integers of Broker's wires: seven bits per byte, low bits first.
 
-The highest bit of a byte says that another one follows.
+The highest bit of a byte is set if another byte follows.
 """
 
 from typing import Final
@@ -9,7 +9,7 @@ from callboard.model.errors import InvalidData
 
 _LOW: Final = 0x7F
 _MORE: Final = 0x80
-#: Ten times seven bits hold any number of 64 bits.
+#: A number of 64 bits needs at most ten bytes of seven bits.
 _BYTES_MAX: Final = 10
 
 
@@ -22,20 +22,20 @@ def write_varbyte(number: int, out: bytearray) -> None:
     out.append(number)
 
 
-def read_varbyte(buffer: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a place, and the place behind it.
+def read_varbyte(buffer: bytes, offset: int) -> tuple[int, int]:
+    """Return the number at an offset, and the offset after it.
 
     Raises:
-        InvalidData: more than 64 bits.
-        IndexError: the bytes end before the number does.
+        InvalidData: the number has more than 64 bits.
+        IndexError: the buffer ends within the number.
     """
     number = 0
     for count in range(_BYTES_MAX):
-        byte = buffer[at + count]
+        byte = buffer[offset + count]
         number |= (byte & _LOW) << 7 * count
         if byte <= _LOW:
             if number >> 64:
                 break
-            return number, at + count + 1
-    msg = f"the length at byte {at:,} has more than 64 bits"
+            return number, offset + count + 1
+    msg = f"the length at byte {offset:,} has more than 64 bits"
     raise InvalidData(msg)

@@ -2,18 +2,19 @@
 
 | state | client | server |
 |---|---|---|
-| UPGRADE | asked for the upgrade | waits for the request |
-| FILTER | sent its filter, waits for the ack | waits for the filter |
-| OPEN | messages go both ways | the same |
-| ENDED | closed, by either side | the same |
+| UPGRADE | has requested the upgrade | waits for the request |
+| FILTER | has sent its filter, waits for the ack | waits for the filter |
+| OPEN | exchanges messages | the same |
+| ENDED | closed by either side | the same |
 
-The client's filter goes once, as the first text: a list of topics, and all that begin so is
-sent to it. The answer is one ack, also to the empty list; a client sends messages behind it,
-and a server takes them before. A message that cannot be read is answered by an error frame,
-and the connection stays, as with Zeek. Silence is ended: a ping goes after `PING_INTERVAL`
-seconds without a byte, and `SILENCE_LIMIT` seconds of it are the end.
+The client sends its filter once, as the first text: a list of topic prefixes. It then receives
+all messages that match. The server replies with one ack, also to an empty list. A client sends
+messages only after the ack; a server accepts them earlier. A message that cannot be read is
+answered with an error frame, and the connection stays open, as in Zeek. After `PING_INTERVAL`
+seconds without a byte a ping is sent; after `SILENCE_LIMIT` seconds the connection is closed.
 
-Only `take`, `tick`, `lost` and `close` change the state; the driver owns socket and clock.
+Only `take`, `tick`, `lost` and `close` change the state; the driver owns the socket and the
+clock.
 """
 
 import hmac
@@ -52,29 +53,29 @@ from callboard.zeek.form import Forms
 from callboard.zeek.json_message import message_of_frame, parse_frame
 from callboard.zeek.text_frames import TextFrames
 
-#: Where Zeek serves it.
+#: Path of Zeek's endpoint.
 PATH: Final = "/v1/messages/json"
 
-#: Seconds without a byte after which a ping goes, and after which the connection is ended.
+#: Seconds without a byte until a ping is sent, and until the connection is closed.
 PING_INTERVAL: Final = 10.0
 SILENCE_LIMIT: Final = 25.0
 
-#: Topics of one filter.
+#: Topics in one filter.
 FILTER_LIMIT: Final = 4_096
 
-#: Error frames to one client: what sends so many mistakes is ended.
+#: Error frames to one client; then it is disconnected.
 ERROR_LIMIT: Final = 10_000
 
 _NAME: Final = re.compile(r"[A-Za-z0-9/_\-.=:*@]{1,128}")
 _SHOWN: Final = 200
 
-#: Of the package below, which would write requests with their tokens into a log for debugging.
+#: Logger for the package `websockets`. At level DEBUG it would log requests with their tokens.
 _DISCREET: Final = logging.getLogger("callboard.zeek.websocket")
 _DISCREET.setLevel(logging.INFO)
 
 
 class SessionState(Enum):
-    """How far a connection is."""
+    """State of a connection."""
 
     UPGRADE = "upgrade"
     FILTER = "filter"
@@ -82,18 +83,18 @@ class SessionState(Enum):
     ENDED = "ended"
 
 
-#: What came: topic and value, the value as our topics carry it.
+#: Topic, and value in the encoding of our topics.
 Message = tuple[str, bytes]
 _Effect = Transmit | Arrived | Admitted | Closed
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorFrame:
-    """The other side could not read a message, or refuses it.
+    """Report of the peer that it could not read, or refuses, a message.
 
     Attributes:
         code: `deserialization_failed`, `invalid_uri` and so on.
-        context: for people.
+        context: text for people.
     """
 
     code: str
@@ -101,37 +102,38 @@ class ErrorFrame:
 
 
 def parse_address(url: str) -> WebSocketURI:
-    """Return the parts of `ws://host:port/path` or `wss://…`; the path is Zeek's by default.
+    """Return the parts of `ws://host:port/path` or `wss://…`; the path defaults to Zeek's.
 
     Raises:
-        InvalidOption: it is none.
+        InvalidOption: the address is invalid.
     """
     try:
-        found = parse_uri(url)
+        uri = parse_uri(url)
     except (InvalidURI, ValueError) as cause:
-        msg = f"{redacted(url)!r} is no address of a WebSocket, as ws://HOST:27759{PATH} is one"
+        msg = f"{redacted(url)!r} is not a WebSocket address; use ws://HOST:27759{PATH}"
         raise InvalidOption(msg) from cause
-    if found.path in ("", "/"):
-        found.path = PATH
-    return found
+    if uri.path in ("", "/"):
+        uri.path = PATH
+    return uri
 
 
 def checked_name(name: str) -> str:
-    """Return the name of an application.
+    """Return a valid name of an application.
 
     Raises:
-        InvalidOption: Zeek would refuse it.
+        InvalidOption: Zeek would refuse the name.
     """
     if not _NAME.fullmatch(name):
         msg = (
-            f"{name[:_SHOWN]!r} is no name of an application: 1 to 128 of A-Z a-z 0-9 /_-.=:*@"
+            f"{name[:_SHOWN]!r} is not an application name; "
+            "use 1 to 128 of A-Z a-z 0-9 /_-.=:*@"
         )
         raise InvalidOption(msg)
     return name
 
 
 class _Silence:
-    """When to ping, and when to give a silent peer up."""
+    """Timer for pings and for the end of a silent connection."""
 
     def __init__(self, now: float) -> None:
         self.heard = now
@@ -139,17 +141,17 @@ class _Silence:
 
     @property
     def due(self) -> float:
-        """When something is to be done."""
+        """Time of the next action."""
         return min(max(self.heard, self.pinged) + PING_INTERVAL, self.heard + SILENCE_LIMIT)
 
 
 class ZeekClientSession:
-    """The machine of a client.
+    """The protocol machine of a client.
 
     Attributes:
         topics: the filter that was sent.
-        endpoint: what the other side is called, from its ack.
-        version: the version in it.
+        endpoint: the peer's name, from its ack.
+        version: of the peer, from its ack.
     """
 
     def __init__(
@@ -161,14 +163,14 @@ class ZeekClientSession:
         limit: int,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Make one that has not begun.
+        """Create a session that is not started.
 
         Args:
-            url: where it was dialed.
-            topics: returns the filter, when it is sent.
+            url: the dialed address.
+            topics: returns the filter; called when it is sent.
             now: monotonic seconds.
-            limit: bytes of a message.
-            headers: more of them for the request, as `Authorization`.
+            limit: largest message in bytes.
+            headers: further headers of the request, such as `Authorization`.
         """
         self.state = SessionState.UPGRADE
         self.topics: tuple[str, ...] = ()
@@ -182,12 +184,12 @@ class ZeekClientSession:
 
     @property
     def next_tick_at(self) -> float:
-        """When silence is to be looked at."""
+        """Time at which `tick` must be called."""
         return self._silence.due
 
     @property
     def held(self) -> int:
-        """Bytes of the other side that wait for more of them."""
+        """Buffered bytes of incomplete messages."""
         return self._frames.held
 
     def is_over(self) -> bool:
@@ -195,7 +197,7 @@ class ZeekClientSession:
         return self.state is SessionState.ENDED
 
     def start(self) -> list[_Effect]:
-        """Ask for the upgrade."""
+        """Request the upgrade."""
         request = self._core.connect()
         for name, value in self._headers.items():
             request.headers[name] = value
@@ -203,31 +205,31 @@ class ZeekClientSession:
         return [Transmit(self._frames.to_write())]
 
     def send(self, text: str) -> bytes:
-        """Return what is to be written for a message; nothing, where the ack is missing."""
+        """Return a message as bytes to write; empty before the ack."""
         return self._frames.framed(text) if self.state is SessionState.OPEN else b""
 
     def take(self, data: bytes, now: float) -> tuple[list[Any], list[_Effect]]:
-        """Take what a read brought: messages and error frames alone, or effects."""
+        """Handle received bytes; return either messages and error frames, or effects."""
         if self.is_over():
             return [], []
         self._silence.heard = now
-        found: list[Any] = []
+        messages: list[Any] = []
         effects: list[_Effect] = []
         for event in self._frames.take(data):
             if self.state is SessionState.OPEN and type(event) is str:
-                message = self._forms.match(event) or _brought(event, self._forms)
+                message = self._forms.match(event) or _parse_server_text(event, self._forms)
                 if message is not None:
-                    found.append(message)
+                    messages.append(message)
             elif isinstance(event, Response):
                 effects += self._upgraded(event)
             elif type(event) is str:
                 effects += self._acknowledged(event)
             if self.is_over():
                 return [], effects
-        return _outcome(self._frames, found, effects, self._end)
+        return _outcome(self._frames, messages, effects, self._end)
 
     def _upgraded(self, response: Response) -> list[_Effect]:
-        """Send the filter, if the server speaks WebSocket."""
+        """Send the filter if the server accepted the upgrade."""
         if self._core.handshake_exc is not None:
             return self._refused(response)
         self.state = SessionState.FILTER
@@ -236,48 +238,48 @@ class ZeekClientSession:
         return [Transmit(self._frames.to_write() + self._frames.framed(text))]
 
     def _refused(self, response: Response) -> list[_Effect]:
-        """End, as the server answered something else."""
+        """End the session: the server did not accept the upgrade."""
         code = response.status_code
-        text = f"it answers HTTP {code} {response.reason_phrase}"
+        text = f"the server answers HTTP {code} {response.reason_phrase}"
         if code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            why = (response.body or b"").decode(errors="replace").strip()[:_SHOWN]
-            return self._end(f"{text} {why}".strip(), AuthenticationFailed(text))
+            reason = (response.body or b"").decode(errors="replace").strip()[:_SHOWN]
+            return self._end(f"{text} {reason}".strip(), AuthenticationFailed(text))
         if code == HTTPStatus.SWITCHING_PROTOCOLS:
-            text = f"its upgrade is none of WebSocket: {self._core.handshake_exc}"[:_SHOWN]
+            text = f"the server's upgrade is invalid: {self._core.handshake_exc}"[:_SHOWN]
             return self._end(text, MalformedHandshake(text))
-        return self._end(f"{text}; see the address and its path", MalformedHandshake(text))
+        return self._end(f"{text}; check the address and its path", MalformedHandshake(text))
 
     def _acknowledged(self, text: str) -> list[_Effect]:
-        """Take the answer to the filter: an ack, or why there is none."""
+        """Handle the reply to the filter: an ack or an error."""
         try:
             frame = parse_frame(text)
         except MalformedMessage as error:
             frame = {"type": "text", "context": str(error)}
         if frame.get("type") != "ack":
-            why = f"{frame.get('code', frame.get('type'))}: {frame.get('context', '')}"
-            return self._end(f"no ack: {why}"[:_SHOWN], MalformedHandshake(why[:_SHOWN]))
+            reason = f"{frame.get('code', frame.get('type'))}: {frame.get('context', '')}"
+            return self._end(f"no ack: {reason}"[:_SHOWN], MalformedHandshake(reason[:_SHOWN]))
         self.state = SessionState.OPEN
         self.endpoint = str(frame.get("endpoint", ""))[:_SHOWN]
         self.version = str(frame.get("version", ""))[:_SHOWN]
         return [Admitted(self.endpoint)]
 
     def tick(self, now: float) -> list[_Effect]:
-        """Ping what is silent, and end what stays so."""
+        """Send a ping to a silent peer, or close the connection."""
         return _pinged(self._frames, self._silence, now, self._end)
 
     def lost(self, reason: str) -> list[_Effect]:
-        """Take note that the connection broke."""
-        for answer in () if self.is_over() else self._frames.end():
-            if isinstance(answer, Response):
-                return self._refused(answer)
+        """Handle the loss of the connection."""
+        for response in () if self.is_over() else self._frames.end():
+            if isinstance(response, Response):
+                return self._refused(response)
         return self._end(reason, LinkLost(reason))
 
     def close(self, reason: str) -> list[_Effect]:
-        """Say goodbye and end."""
+        """Send a close frame and end the session."""
         return _closed(self._frames, reason, self._end)
 
     def _end(self, reason: str, error: BaspError | None = None) -> list[_Effect]:
-        """End once, behind what is to be written."""
+        """End the session once, after writing pending bytes."""
         if self.is_over():
             return []
         self.state = SessionState.ENDED
@@ -285,8 +287,8 @@ class ZeekClientSession:
         return [*([Transmit(rest)] if rest else ()), Closed(reason, error)]
 
 
-def _brought(text: str, forms: Forms) -> Message | ErrorFrame | None:
-    """Return what a text of a server is; None for what means nothing to us."""
+def _parse_server_text(text: str, forms: Forms) -> Message | ErrorFrame | None:
+    """Parse a text from a server; return None for a type that we do not use."""
     try:
         frame = parse_frame(text)
         kind = frame.get("type", "data-message")
@@ -306,22 +308,22 @@ _End = Callable[[str, BaspError | None], list[_Effect]]
 
 
 def _outcome(
-    frames: TextFrames, found: list[Any], effects: list[_Effect], end: _End
+    frames: TextFrames, messages: list[Any], effects: list[_Effect], end: _End
 ) -> tuple[list[Any], list[_Effect]]:
-    """Return messages alone, or with them what is to be done before and after."""
+    """Return messages alone, or all effects in their order with the messages among them."""
     data = frames.to_write()
     if not frames.failure and not data and not effects:
-        return found, []
-    arrived: list[_Effect] = [Arrived(found)] if found else []
-    written: list[_Effect] = [Transmit(data)] if data else []
+        return messages, []
+    arrived: list[_Effect] = [Arrived(messages)] if messages else []
+    writes: list[_Effect] = [Transmit(data)] if data else []
     ends = end(frames.failure, LinkLost(frames.failure)) if frames.failure else []
-    return [], [*effects, *arrived, *written, *ends]
+    return [], [*effects, *arrived, *writes, *ends]
 
 
 def _pinged(frames: TextFrames, silence: _Silence, now: float, end: _End) -> list[_Effect]:
-    """Ping what is silent, and end what stays so."""
+    """Send a ping to a silent peer, or close the connection."""
     if now >= silence.heard + SILENCE_LIMIT:
-        reason = f"nothing was heard for {SILENCE_LIMIT:g} s"
+        reason = f"nothing was received for {SILENCE_LIMIT:g} s"
         return end(reason, LinkLost(reason))
     if now < silence.due:
         return []
@@ -333,18 +335,18 @@ def _pinged(frames: TextFrames, silence: _Silence, now: float, end: _End) -> lis
 
 
 def _closed(frames: TextFrames, reason: str, end: _End) -> list[_Effect]:
-    """Say goodbye and end."""
+    """Send a close frame and end the session."""
     frames.fail(CloseCode.GOING_AWAY, reason.encode()[:120].decode(errors="ignore"))
     return end(reason, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """Who asked for an upgrade.
+    """The sender of an accepted request.
 
     Attributes:
-        name: of the token or certificate that was shown; "" where none was asked for.
-        application: what it calls itself.
+        name: of its token or certificate; empty if none was required.
+        application: name that it sent.
     """
 
     name: str = ""
@@ -353,14 +355,14 @@ class Guest:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who may come in by a port.
+    """The rules of a port for requests.
 
     Attributes:
-        tokens: by the names of those who show them, as `Authorization: Bearer TOKEN` or, as a
-            browser has to, as `?token=TOKEN`. Without any, nobody is asked.
-        origins: web sites whose pages may connect, `*` for all; by default those of this
-            machine alone, as a page of any site could reach a port here through a browser.
-        guard: hosts by which the port is reached; all by default.
+        tokens: tokens by name. A client sends its token as `Authorization: Bearer TOKEN` or, as
+            a browser must, as `?token=TOKEN`. Without tokens, no client needs one.
+        origins: web sites whose pages may connect, `*` for all. By default only pages of this
+            machine: through a browser, a page of any site could reach a local port.
+        guard: host names under which the port may be reached; all by default.
     """
 
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -368,7 +370,7 @@ class Admission:
     guard: HostGuard = HostGuard(hosts=(ANY_HOST,))
 
     def judge(self, request: Request, certified: Sequence[str]) -> "Guest | tuple[int, str]":
-        """Return who asks, or the HTTP status and text with which it is refused."""
+        """Return the guest, or the HTTP status and text of a refusal."""
         parts, headers = urlsplit(request.path), request.headers
         if parts.path != PATH:
             return HTTPStatus.BAD_REQUEST, f"invalid_uri: the path is {PATH}"
@@ -386,20 +388,20 @@ class Admission:
         application = names[0] if names else ""
         if not self.tokens:
             return Guest(certified[0] if certified else "", application)
-        shown = headers.get_all("Authorization")
-        kind, _, token = shown[0].partition(" ") if shown else ("", "", "")
-        given = token.strip() if kind.lower() == "bearer" else ""
-        given = given or parse_qs(parts.query).get("token", [""])[0]
-        found = ""
-        for name, known in self.tokens.items():  # all of them, so that time tells nothing
-            if hmac.compare_digest(given.encode(), known.encode()):
-                found = name
-        if not found:
+        authorization = headers.get_all("Authorization")
+        kind, _, token = authorization[0].partition(" ") if authorization else ("", "", "")
+        sent_token = token.strip() if kind.lower() == "bearer" else ""
+        sent_token = sent_token or parse_qs(parts.query).get("token", [""])[0]
+        guest_name = ""
+        for name, expected in self.tokens.items():  # no early exit, which timing would reveal
+            if hmac.compare_digest(sent_token.encode(), expected.encode()):
+                guest_name = name
+        if not guest_name:
             return HTTPStatus.UNAUTHORIZED, "Authorization: Bearer TOKEN is needed, or ?token="
-        return Guest(found, application)
+        return Guest(guest_name, application)
 
     def _is_own(self, origins: list[str]) -> bool:
-        """Return whether a page, if one asks, may."""
+        """Return whether the page that sent the request, if any, may connect."""
         if not origins or "*" in self.origins or self.tokens and not self.origins:
             return True
         if len(origins) > 1:
@@ -414,10 +416,10 @@ class Admission:
 
 
 class ZeekServerSession:
-    """The machine of a server's end.
+    """The protocol machine of a server.
 
     Attributes:
-        guest: who came, once the request was taken.
+        guest: the client, once its request was accepted.
         topics: the filter of the client.
         failed: messages that could not be read.
     """
@@ -432,14 +434,14 @@ class ZeekServerSession:
         limit: int,
         certified: Sequence[str] = (),
     ) -> None:
-        """Make one for a connection that was accepted.
+        """Create a session for an accepted connection.
 
         Args:
-            entry: who may come in.
-            endpoint: what the ack calls this side.
-            version: the version in the ack.
+            entry: rules for the request.
+            endpoint: name of this side in the ack.
+            version: version in the ack.
             now: monotonic seconds.
-            limit: bytes of a message.
+            limit: largest message in bytes.
             certified: names in the client's certificate.
         """
         self.state = SessionState.UPGRADE
@@ -457,12 +459,12 @@ class ZeekServerSession:
 
     @property
     def next_tick_at(self) -> float:
-        """When silence is to be looked at."""
+        """Time at which `tick` must be called."""
         return self._silence.due
 
     @property
     def held(self) -> int:
-        """Bytes of the other side that wait for more of them."""
+        """Buffered bytes of incomplete messages."""
         return self._frames.held
 
     def is_over(self) -> bool:
@@ -474,36 +476,36 @@ class ZeekServerSession:
         return []
 
     def send(self, text: str) -> bytes:
-        """Return what is to be written for a message."""
+        """Return a message as bytes to write."""
         return self._frames.framed(text) if self.state is SessionState.OPEN else b""
 
     def refuse(self, code: str, context: str) -> bytes:
-        """Return what is to be written where a message is refused."""
+        """Return an error frame as bytes to write."""
         frame = {"type": "error", "code": code, "context": context}
         return self.send(json.dumps(frame, ensure_ascii=False))
 
     def take(self, data: bytes, now: float) -> tuple[list[Any], list[_Effect]]:
-        """Take what a read brought: messages alone, or effects."""
+        """Handle received bytes; return either messages or effects."""
         if self.is_over():
             return [], []
         self._silence.heard = now
-        found: list[Any] = []
+        messages: list[Any] = []
         effects: list[_Effect] = []
         for event in self._frames.take(data):
             if self.state is SessionState.OPEN and type(event) is str:
                 self._inputs += 1
                 try:
-                    found.append(self._forms.match(event) or self._read(event))
+                    messages.append(self._forms.match(event) or self._read(event))
                 except EndpointError as error:
-                    effects += [Arrived(found), *self._answer_mistake(error)]
-                    found = []
+                    effects += [Arrived(messages), *self._answer_mistake(error)]
+                    messages = []
             elif isinstance(event, Request):
-                effects += self._asked(event)
+                effects += self._handle_request(event)
             elif type(event) is str:
-                effects += self._take_filter(event)
+                effects += self._handle_filter(event)
             if self.is_over():
                 return [], effects
-        return _outcome(self._frames, found, effects, self._end)
+        return _outcome(self._frames, messages, effects, self._end)
 
     def _read(self, text: str) -> Message:
         """Parse a message."""
@@ -511,25 +513,25 @@ class ZeekServerSession:
         self._forms.learn(text, message)
         return message
 
-    def _asked(self, request: Request) -> list[_Effect]:
-        """Answer the request."""
-        judged = self._entry.judge(request, self._certified)
-        if isinstance(judged, Guest):
+    def _handle_request(self, request: Request) -> list[_Effect]:
+        """Answer the upgrade request."""
+        decision = self._entry.judge(request, self._certified)
+        if isinstance(decision, Guest):
             response = self._core.accept(request)
         else:
-            response = self._core.reject(HTTPStatus(judged[0]), judged[1] + "\n")
+            response = self._core.reject(HTTPStatus(decision[0]), decision[1] + "\n")
         self._core.send_response(response)
         if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS or not isinstance(
-            judged, Guest
+            decision, Guest
         ):
             text = f"refused with HTTP {response.status_code}"
             return self._end(text, AuthenticationFailed(text))
-        self.guest = judged
+        self.guest = decision
         self.state = SessionState.FILTER
         return [Transmit(self._frames.to_write())]
 
-    def _take_filter(self, text: str) -> list[_Effect]:
-        """Take the first text: the filter."""
+    def _handle_filter(self, text: str) -> list[_Effect]:
+        """Handle the first text, which is the filter."""
         try:
             topics = parse_json(text)
             is_filter = type(topics) is list and len(topics) <= FILTER_LIMIT
@@ -537,17 +539,17 @@ class ZeekServerSession:
                 raise ValueError(text[:_SHOWN])
             self.topics = tuple(dict.fromkeys(map(checked_topic, topics)))
         except (ValueError, InvalidTopic):
-            self.state = SessionState.OPEN  # so that the frame goes out
+            self.state = SessionState.OPEN  # `refuse` sends nothing in other states
             data = self.refuse("invalid_subscriptions", "subscriptions not an array of texts")
             self._frames.fail(CloseCode.POLICY_VIOLATION, "the first text is the filter")
-            ends = self._end("the first text is no filter", MalformedHandshake("no filter"))
+            ends = self._end("the first text is not a filter", MalformedHandshake("no filter"))
             return [Transmit(data), *ends]
         self.state = SessionState.OPEN
         name = self.guest.application or self.guest.name
         return [Transmit(self._frames.framed(self._ack)), Admitted(name)]
 
     def _answer_mistake(self, error: EndpointError) -> list[_Effect]:
-        """Answer a message that cannot be read, as Zeek does."""
+        """Answer an unreadable message with Zeek's error frame."""
         self.failed += 1
         kind = "malformed JSON" if isinstance(error, MalformedMessage) else "invalid data"
         context = f"input #{self._inputs} contained {kind} -> {str(error)[:_SHOWN]}"
@@ -559,19 +561,19 @@ class ZeekServerSession:
         return [Transmit(data), *self._end(reason, MalformedHandshake(reason))]
 
     def tick(self, now: float) -> list[_Effect]:
-        """Ping what is silent, and end what stays so."""
+        """Send a ping to a silent peer, or close the connection."""
         return _pinged(self._frames, self._silence, now, self._end)
 
     def lost(self, reason: str) -> list[_Effect]:
-        """Take note that the connection broke."""
+        """Handle the loss of the connection."""
         return self._end(reason, LinkLost(reason))
 
     def close(self, reason: str) -> list[_Effect]:
-        """Say goodbye and end."""
+        """Send a close frame and end the session."""
         return _closed(self._frames, reason, self._end)
 
     def _end(self, reason: str, error: BaspError | None = None) -> list[_Effect]:
-        """End once, behind what is to be written."""
+        """End the session once, after writing pending bytes."""
         if self.is_over():
             return []
         self.state = SessionState.ENDED

@@ -168,7 +168,7 @@ def test_a_trace_context_of_a_later_version_is_taken():
 def test_a_trace_context_that_is_not_well_formed_is_not_sent():
     with pytest.raises(ValueError, match="traceparent"):
         DispatchOptions(trace_parent="x")
-    with pytest.raises(ValueError, match="without trace_parent"):
+    with pytest.raises(ValueError, match="trace_state needs trace_parent"):
         DispatchOptions(trace_state="x")
 
 

@@ -1,1 +1,1 @@
-"""The work of commands that are more than a page: each is loaded when it runs, not for help."""
+"""Implementations of the larger commands; each is imported when it runs, not for `--help`."""

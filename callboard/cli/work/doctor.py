@@ -1,4 +1,4 @@
-"""The work of `callboard doctor`: what of this machine would trouble a node, and what to do."""
+"""Implementation of `callboard doctor`: checks of this machine for problems of a node."""
 
 import importlib.metadata
 import re
@@ -26,30 +26,31 @@ from callboard.kernel.tls import Tls, expiry_of
 from callboard.kernel.topology import DIRECTORY, INSPECTOR, parse_node_address
 from callboard.node import Node
 
-#: Our package; other distributions may install one of the same name over it.
+#: Our package; another distribution may install a package of the same name over it.
 OURS: Final = "callboard"
 
-#: Open files that a node may need: its limit of links. Below, connections fail under load.
+#: Open files that a node may need, for its limit of links. With fewer, connections fail under
+#: load.
 FILES: Final = 4_096
 
-#: Open files below which even a small cluster with its logs runs into the limit.
+#: Open files that even a small cluster with its logs needs.
 FEWEST_FILES: Final = 256
 
-#: Seconds that a link or an answer may take while it is tried out.
+#: Timeout of a test link or reply, in seconds.
 PROBE_TIME: Final = 5.0
 
-#: No clock that is right shows an earlier time: callboard is younger.
+#: A time before this one is certainly wrong: callboard is younger.
 BEGIN: Final = datetime(2025, 1, 1, tzinfo=UTC)
 
-#: Of what is fine, what people look for: the rest is counted, and told with --json.
+#: Checks whose success is printed; the others are only counted, except with --json.
 _TOLD: Final = (
     *("python", "place", "loopback", "port", "peer", "release", "logs", "readers"),
     "certificate",
 )
-#: How the addresses of servers of logs begin.
+#: Prefixes of the addresses of log servers.
 _SERVERS: Final = ("grpc://", "grpc+tls://")
 _DAY: Final = 86_400.0
-#: Days before its end from which on a certificate is told.
+#: Days before its expiry from which on a certificate is reported.
 _SOON: Final = 14
 
 Status = Literal["ok", "warn", "fail"]
@@ -57,7 +58,7 @@ Status = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found; `step` is what to do about it, "" when nothing."""
+    """The result of a check; `step` is the remedy, "" if none is needed."""
 
     check: str
     status: Status
@@ -66,7 +67,7 @@ class Finding:
 
 
 class Echo(Actor):
-    """Answers what it is told, so that a link can be tried out."""
+    """Returns each message, to test a link."""
 
     @handler
     def text(self, message: str) -> str:
@@ -82,22 +83,22 @@ def examine(
     permissions: Path | None = None,
     certificates: Path | None = None,
 ) -> list[Finding]:
-    """Carry out all checks.
+    """Run all checks.
 
     Args:
-        listen: `HOST:PORT` that is to be free; None for none.
-        peers: addresses of nodes and of servers of logs that are to be reached.
-        access: what is proved to them.
-        permissions: the file of who may read which logs; None for none.
-        certificates: a folder that a door has its certificate from; None for none.
+        listen: `HOST:PORT` that must be free; None for none.
+        peers: addresses of nodes and log servers to contact.
+        access: credentials for them.
+        permissions: a file with rights to read logs; None for none.
+        certificates: a folder with a server's certificate; None for none.
     """
     if listen is not None:
         parse_listen(listen)
     read_secret(access.secret_file)
     for peer in peers:
         if not peer.startswith(_SERVERS):
-            parse_node_address(peer)  # or say what is wrong
-    found = [
+            parse_node_address(peer)  # raises if it is invalid
+    findings = [
         check_python(sys.version_info[:3]),
         *check_conflicts(importlib.metadata.distributions()),
         check_place(),
@@ -107,24 +108,24 @@ def examine(
         check_loopback(),
     ]
     if listen is not None:
-        found.append(check_port(listen))
+        findings.append(check_port(listen))
     if permissions is not None:
-        found += check_readers(permissions)
+        findings += check_readers(permissions)
     if certificates is not None:
-        found.append(check_certificate(certificates, datetime.now(UTC).timestamp()))
+        findings.append(check_certificate(certificates, datetime.now(UTC).timestamp()))
     for peer in peers:
         if peer.startswith(_SERVERS):
-            found += check_logs(peer, access)
+            findings += check_logs(peer, access)
             continue
-        found.append(check_peer(peer, access))
-        if found[-1].status == "ok":
-            found += check_seals(peer, access)
-            found += check_logs(peer, access)
-    return found
+        findings.append(check_peer(peer, access))
+        if findings[-1].status == "ok":
+            findings += check_seals(peer, access)
+            findings += check_logs(peer, access)
+    return findings
 
 
 def check_python(version: tuple[int, ...]) -> Finding:
-    """Tell whether the interpreter is new enough."""
+    """Check the version of the interpreter."""
     text = ".".join(map(str, version))
     if version >= (3, 11):
         return Finding("python", "ok", f"Python {text}")
@@ -135,35 +136,35 @@ def check_python(version: tuple[int, ...]) -> Finding:
 def check_conflicts(
     distributions: Iterable[importlib.metadata.Distribution],
 ) -> Iterator[Finding]:
-    """Tell which other distributions install files into our package."""
+    """Check for other distributions that install files into our package."""
     clean = True
     for distribution in distributions:
         name = distribution.metadata["Name"] or "?"
         files = distribution.files or ()
         if name.lower() != OURS and any(Path(str(file)).parts[0] == OURS for file in files):
             clean = False
-            text = f"{name} {distribution.version} installs {OURS} too, over ours"
+            text = f"{name} {distribution.version} overwrites files of {OURS}"
             step = f"pip uninstall {name}, then install callboard again"
             yield Finding("packages", "fail", text, step)
     if clean:
-        yield Finding("packages", "ok", f"nobody else installs {OURS}")
+        yield Finding("packages", "ok", f"no other package installs {OURS}")
 
 
 def check_place() -> Finding:
-    """Tell where our package is imported from."""
+    """Report the folder that our package is imported from."""
     return Finding("place", "ok", f"imported from {Path(callboard.__file__).parents[1]}")
 
 
 def check_requirements() -> Iterator[Finding]:
-    """Tell which versions of what callboard needs are there, extras included."""
+    """Check the required packages, extras included."""
     try:
-        wanted = importlib.metadata.requires("callboard") or []
+        requirements = importlib.metadata.requires("callboard") or []
     except importlib.metadata.PackageNotFoundError:
         text = "callboard runs from its sources and is not installed"
         yield Finding("requirements", "warn", text, "make setup, or pip install callboard")
         return
     missing: dict[str, list[str]] = {}
-    for line in wanted:
+    for line in requirements:
         name = re.split(r"[^\w.-]", line, maxsplit=1)[0]
         extra = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", line)
         try:
@@ -180,9 +181,9 @@ def check_requirements() -> Iterator[Finding]:
 
 
 def check_clocks(now: datetime) -> Finding:
-    """Tell whether the wall clock can be right and the monotonic clock is fine enough."""
+    """Check the wall clock, and the resolution of the monotonic clock."""
     if now < BEGIN:
-        text = f"the wall clock shows {now:%Y-%m-%d}; logs will mislead, certificates fail"
+        text = f"the wall clock shows {now:%Y-%m-%d}; logs are wrong and certificates fail"
         return Finding("clock", "warn", text, "set the clock, for instance with NTP")
     resolution = time.get_clock_info("monotonic").resolution
     if resolution > 0.01:
@@ -192,7 +193,7 @@ def check_clocks(now: datetime) -> Finding:
 
 
 def check_files(soft: int) -> Finding:
-    """Tell whether enough files may be open; each link is one."""
+    """Check the limit of open files; each link is one."""
     if soft == resource.RLIM_INFINITY or soft >= FILES:
         return Finding("files", "ok", "no limit" if soft < 0 else f"{soft:,} open files")
     status: Status = "fail" if soft < FEWEST_FILES else "warn"
@@ -201,131 +202,131 @@ def check_files(soft: int) -> Finding:
 
 
 def check_loopback() -> Finding:
-    """Link two nodes over 127.0.0.1 and let one ask the other."""
+    """Link two nodes over 127.0.0.1 and send an ask."""
     try:
         with Node("doctor") as node, Node("patient") as patient:
             patient.listen("127.0.0.1", 0)
             patient.register("echo", patient.spawn(Echo))
             echo = node.remote_actor(patient.address + "/echo", PROBE_TIME)
-            took = _timed(lambda: echo.ask("hello", timeout=PROBE_TIME).result())
+            seconds = _timed(lambda: echo.ask("hello", timeout=PROBE_TIME).result())
     except (CallboardError, OSError) as error:
         text = f"two nodes on 127.0.0.1 do not link: {one_line(str(error))}"
-        step = "let the firewall pass 127.0.0.1, and see that lo is up"
+        step = "permit 127.0.0.1 in the firewall, and check that lo is up"
         return Finding("loopback", "fail", text, step)
-    return Finding("loopback", "ok", f"two nodes link, an ask takes {took * 1e3:.2f} ms")
+    return Finding("loopback", "ok", f"two nodes link, an ask takes {seconds * 1e3:.2f} ms")
 
 
 def check_port(listen: str) -> Finding:
-    """Tell whether a node could listen there."""
+    """Check that a node could listen on a port."""
     host, port = parse_listen(listen)
     try:
         with Node("callboard doctor") as node:
             node.listen(host, port, insecure=True)
     except OSError as error:
-        step = "choose another port, or end what holds it: ss -ltnp shows that"
+        step = "choose another port, or end the program that uses it (see ss -ltnp)"
         return Finding("port", "fail", f"{listen}: {error.strerror or error}", step)
     return Finding("port", "ok", f"{listen} is free")
 
 
 def check_peer(address: str, access: AccessOptions) -> Finding:
-    """Link with a node, and measure how long it takes to answer."""
-    try:
-        with access.open_node("callboard doctor") as node:
-            found = node.connect(address, PROBE_TIME)
-            directory = node.context.ref_of(found, DIRECTORY)
-            name = directory.ask(Describe(), timeout=PROBE_TIME).result()
-            took = _timed(lambda: directory.ask(Describe(), timeout=PROBE_TIME).result())
-    except (CallboardError, OSError) as error:
-        step = "see that it runs, that its port is open, and --secret-file or --tls fits"
-        return Finding("peer", "fail", f"{address}: {one_line(str(error))}", step)
-    return Finding("peer", "ok", f"{address} is {name}, answers in {took * 1e3:.2f} ms")
-
-
-def check_seals(address: str, access: AccessOptions) -> Iterator[Finding]:
-    """Tell the release of a node, and which of its links are not sealed, or need not be."""
-    step = "upgrade the nodes of release 0.1, then leave allow_unsealed out"
+    """Link with a node, and measure the time of its reply."""
     try:
         with access.open_node("callboard doctor") as node:
             peer = node.connect(address, PROBE_TIME)
-            (link,) = (each for each in node.links() if each.peer == peer)
+            directory = node.context.ref_of(peer, DIRECTORY)
+            name = directory.ask(Describe(), timeout=PROBE_TIME).result()
+            seconds = _timed(lambda: directory.ask(Describe(), timeout=PROBE_TIME).result())
+    except (CallboardError, OSError) as error:
+        step = "check that it runs, that its port is open, and --secret-file or --tls"
+        return Finding("peer", "fail", f"{address}: {one_line(str(error))}", step)
+    return Finding("peer", "ok", f"{address} is {name}, answers in {seconds * 1e3:.2f} ms")
+
+
+def check_seals(address: str, access: AccessOptions) -> Iterator[Finding]:
+    """Report the release of a node, and its links without seals."""
+    step = "upgrade the nodes of release 0.1, then remove allow_unsealed"
+    try:
+        with access.open_node("callboard doctor") as node:
+            peer = node.connect(address, PROBE_TIME)
+            (link,) = (item for item in node.links() if item.peer == peer)
             yield Finding("release", "ok", f"{address} is of {release_text(link)}")
             if link.guard == "unsealed":
-                text = f"the link with {address} is not sealed: a relay could speak on it"
+                text = f"the link with {address} is not sealed: a relay could change messages"
                 yield Finding("seal", "warn", text, step)
             inspector = node.context.ref_of(peer, INSPECTOR)
-            told = inspector.ask(Inspect(0, accounts=True), timeout=PROBE_TIME).result()
-    except (CallboardError, OSError):  # it may not be asked, or is of an older release
+            inspection = inspector.ask(Inspect(0, accounts=True), timeout=PROBE_TIME).result()
+    except (CallboardError, OSError):  # not permitted, or an older release
         return
-    if told.allows_unsealed:
-        text = f"{address} lets nodes of release 0.1 in, whose links are not sealed"
+    if inspection.allows_unsealed:
+        text = f"{address} accepts nodes of release 0.1, whose links are not sealed"
         yield Finding("seal", "warn", text, step)
-    unsealed = [each.peer_name for each in told.neighbours if each.guard == "unsealed"]
+    unsealed = [item.peer_name for item in inspection.neighbours if item.guard == "unsealed"]
     if unsealed:
         text = f"links of {address} are not sealed: {', '.join(unsealed)}"
         yield Finding("seal", "warn", text, step)
 
 
 def check_logs(address: str, access: AccessOptions) -> Iterator[Finding]:
-    """Tell which logs are served at an address to who asks, and what is wrong about them."""
+    """Check the logs that an address serves to these credentials."""
     is_server = address.startswith(_SERVERS)
     try:
         secret = read_secret(access.secret_file)
         logs = list_logs(address, token=secret, tls=access.tls)
     except (CallboardError, LogError, OSError) as error:
-        if is_server or "serves no logs" not in str(error):  # most nodes serve none
-            step = "see that it runs, and that --secret-file or --tls fits"
+        if is_server or "does not serve logs" not in str(error):  # most nodes serve none
+            step = "check that it runs, and --secret-file or --tls"
             yield Finding("logs", "fail", one_line(str(error)), step)
         return
-    wrong, names = [], []
-    for each in logs:
+    errors, names = [], []
+    for item in logs:
         try:
-            log = LogReader(each, token=secret, tls=access.tls)
-            names.append(f"{each.rpartition('/')[2]} ({log.start:,} to {log.end:,})")
+            log = LogReader(item, token=secret, tls=access.tls)
+            names.append(f"{item.rpartition('/')[2]} ({log.start:,} to {log.end:,})")
         except (LogError, OSError) as error:
-            names.append(each.rpartition("/")[2])
-            wrong.append(one_line(str(error)))
+            names.append(item.rpartition("/")[2])
+            errors.append(one_line(str(error)))
     proof = "to your secret" if secret else "without a secret"
-    way = "with TLS" if access.tls or address.startswith("grpc+tls") else "plainly"
-    told = f"{address} serves {proof}, {way}: {', '.join(names) or 'no logs'}"
+    transport = "with TLS" if access.tls or address.startswith("grpc+tls") else "plainly"
+    summary = f"{address} serves {proof}, {transport}: {', '.join(names) or 'no logs'}"
     if not logs:
-        yield Finding("logs", "warn", told, "give that secret the right: logs = [PATTERN]")
+        yield Finding("logs", "warn", summary, "grant that secret the right: logs = [PATTERN]")
     else:
-        yield Finding("logs", "ok", told)
-    for each in wrong:
-        yield Finding("logs", "fail", each, "see the folder that is served, and its rights")
+        yield Finding("logs", "ok", summary)
+    for item in errors:
+        yield Finding("logs", "fail", item, "check the served folder, and its permissions")
     if is_server and not secret and logs:
-        text = f"{address} lets everybody of its machine read"
-        yield Finding("logs", "warn", text, "give callboard log serve --permissions FILE.toml")
+        text = f"{address} permits reading to all users of its machine"
+        yield Finding("logs", "warn", text, "use callboard log serve --permissions FILE.toml")
 
 
 def check_readers(file: Path) -> Iterator[Finding]:
-    """Tell which logs each named secret of a file may read and append to."""
+    """Report the logs that each named secret in a file may read and append to."""
     from callboard.operation.configuration import InvalidConfiguration
     from callboard.operation.permissions import load_permissions
 
     try:
-        given = load_permissions(file)
+        permissions = load_permissions(file)
     except InvalidConfiguration as error:
         for line in error.lines:
             yield Finding("readers", "fail", line, "correct it")
         return
-    told, idle = [], []
-    access = LinkAccess.of(None, given.secrets, given.permissions)
+    texts, idle = [], []
+    access = LinkAccess.of(None, permissions.secrets, permissions.permissions)
     for name, _ in access.keys:
         standing = None if access.permissions is None else access.permissions.admit(name, ())
         logs = () if standing is None else standing.rights.logs
         appends = () if standing is None else standing.rights.append
-        told += [f"{name} may read {', '.join(logs)}"] if logs else []
-        told += [f"{name} may append to {', '.join(appends)}"] if appends else []
+        texts += [f"{name} may read {', '.join(logs)}"] if logs else []
+        texts += [f"{name} may append to {', '.join(appends)}"] if appends else []
         idle += [] if logs or appends else [name]
-    yield Finding("readers", "ok", f"{file}: {'; '.join(told) or 'nobody may read a log'}")
+    yield Finding("readers", "ok", f"{file}: {'; '.join(texts) or 'no secret may read a log'}")
     if idle:
         text = f"{file}: {', '.join(idle)} may read no log"
         yield Finding("readers", "warn", text, 'add logs = ["NAME"] if they should')
 
 
 def check_certificate(folder: Path, now: float) -> Finding:
-    """Tell whether the certificate in a folder can be used, and for how long."""
+    """Check the certificate in a folder, and its expiry."""
     chain, key = folder / "certificate.pem", folder / "key.pem"
     try:
         tls = Tls(chain, key if key.exists() else None, mutual=False)
@@ -333,28 +334,34 @@ def check_certificate(folder: Path, now: float) -> Finding:
         days = (expiry_of(chain.read_text()) - now) / _DAY
     except (TlsError, OSError, ValueError) as error:
         return Finding("certificate", "fail", one_line(str(error)), "put another one there")
-    told = f"{chain} is out of date" if days < 0 else f"{chain} is good for {days:,.0f} days"
+    text = f"{chain} has expired" if days < 0 else f"{chain} is valid for {days:,.0f} days"
     status: Status = "fail" if days < 0 else "warn" if days < _SOON else "ok"
-    step = "" if status == "ok" else "renew it; doors that run take it up by themselves"
-    return Finding("certificate", status, told, step)
+    step = "" if status == "ok" else "renew it; running servers reload it"
+    return Finding("certificate", status, text, step)
 
 
 def _timed(act: Callable[[], object]) -> float:
-    begun = time.monotonic()
+    start = time.monotonic()
     act()
-    return time.monotonic() - begun
+    return time.monotonic() - start
 
 
-def report(found: Sequence[Finding]) -> str:
-    """Return lines for people: what fails, what may trouble, and in one line what is fine."""
-    wrong = [each for status in ("fail", "warn") for each in found if each.status == status]
-    fine = [each for each in found if each.status == "ok"]
-    width = max((len(each.check) for each in wrong), default=0)
-    lines = [
-        f"{each.status:<4}  {each.check:<{width}}  {each.text}; {each.step}" for each in wrong
+def report(findings: Sequence[Finding]) -> str:
+    """Return lines for people: failures, warnings, and one line for the successes."""
+    problems = [
+        finding
+        for status in ("fail", "warn")
+        for finding in findings
+        if finding.status == status
     ]
-    told = [each.text for each in fine if each.check in _TOLD]
-    others = sum(each.check not in _TOLD for each in fine)
-    if fine:
-        lines.append(f"ok    {', '.join(told)}{' and ' * bool(told)}{others} more checks")
+    successes = [finding for finding in findings if finding.status == "ok"]
+    width = max((len(finding.check) for finding in problems), default=0)
+    lines = [
+        f"{finding.status:<4}  {finding.check:<{width}}  {finding.text}; {finding.step}"
+        for finding in problems
+    ]
+    texts = [finding.text for finding in successes if finding.check in _TOLD]
+    rest = sum(finding.check not in _TOLD for finding in successes)
+    if successes:
+        lines.append(f"ok    {', '.join(texts)}{' and ' * bool(texts)}{rest} more checks")
     return "\n".join(lines)

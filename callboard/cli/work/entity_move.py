@@ -1,4 +1,4 @@
-"""Moving slots of entities to another host, as `callboard entity move` does."""
+"""Implementation of `callboard entity move`, and searches for owners of slots."""
 
 import time
 from collections.abc import Mapping
@@ -16,23 +16,23 @@ from callboard.kernel.topology import ENTITIES, INSPECTOR
 if TYPE_CHECKING:
     from callboard.node import Node
 
-#: Seconds that a move may take, and between looks at it.
+#: Timeout of a move in seconds.
 MOVE_LIMIT: Final = 30.0
 
-#: Seconds for which a slot may be on its way when its owner is looked for.
+#: Seconds to wait for the owner of a slot that is moving.
 _OWNER_LIMIT: Final = 5.0
 _LOOK: Final = 0.1
 
 
 class TypeHost(NamedTuple):
-    """A node that hosts the type."""
+    """A host of the type."""
 
     name: str
     node: str
 
 
 class Wanted(NamedTuple):
-    """What is to move: keys or slots of a type, to a host by name or id; back if that is ""."""
+    """The requested move: keys or slots of a type, to a host by name or id; "" moves back."""
 
     type: str
     keys: list[str]
@@ -43,74 +43,75 @@ class Wanted(NamedTuple):
 def hosted_type(
     address: str, key: str, options: ClusterOptions, name: str, *, is_key: bool = True
 ) -> tuple[str, str]:
-    """Return type and key of an entity that a cluster hosts; of a type without `is_key`.
+    """Return type and key of an entity that a cluster hosts; without `is_key`, only a type.
 
     Raises:
-        Problem: its type is not hosted, or not clear.
+        Problem: its type is not hosted, or is ambiguous.
     """
     parts = entity_parts(key) if key.startswith(PREFIX) else None
     if parts is not None:
         name, key = parts
     if is_key:
         checked_key(key)
-    told = options.ask(address, ReadPart("entities", limit=10_000))
-    answers = [each.answer.rows for each in told.nodes if each.answer is not None]
+    inspection = options.ask(address, ReadPart("entities", limit=10_000))
+    answers = [answer.answer.rows for answer in inspection.nodes if answer.answer is not None]
     types = sorted({str(row["type"]) for rows in answers for row in rows})
     if not types:
-        step = "let a program call node.host(Cart, state=…)"
+        step = "call node.host(Cart, state=…) in a program"
         raise Problem(why="no node in reach hosts entities", step=step)
     if name not in types and (name or len(types) > 1):
-        why = f"no node in reach hosts {name!r}" if name else "the nodes host several types"
-        raise Misuse(why=why, step=f"say --type, one of {', '.join(types[:20])}")
+        reason = f"no node in reach hosts {name!r}" if name else "the nodes host several types"
+        raise Misuse(why=reason, step=f"use --type, one of {', '.join(types[:20])}")
     return name or types[0], key
 
 
 def owner_of(
     address: str, name: str, slot: int, options: ClusterOptions
 ) -> tuple[NodeAnswer, Mapping[str, Any]]:
-    """Return the node that owns a slot, and what it tells of it; waits while it moves.
+    """Return the owner of a slot, and its data about the slot; wait while the slot moves.
 
     Raises:
-        Problem: nobody has it for long.
+        Problem: the slot has no owner for some seconds.
     """
     limit = time.monotonic() + _OWNER_LIMIT
     while True:
-        told = options.ask(address, ReadPart("entity_slots", name, limit=256))
+        inspection = options.ask(address, ReadPart("entity_slots", name, limit=256))
         owners = [
-            (each, row)
-            for each in told.nodes
-            if each.answer is not None
-            for row in each.answer.rows
+            (answer, row)
+            for answer in inspection.nodes
+            if answer.answer is not None
+            for row in answer.answer.rows
             if row["slot"] == slot and not row.get("leaves")
         ]
         if owners:
             return max(owners, key=lambda pair: int(pair[1]["epoch"]))
         if time.monotonic() > limit:
-            why = f"no node in reach owns slot {slot} of {name}"
-            raise Problem(why=why, step="look again in a second: callboard entity ls ADDRESS")
+            reason = f"no node in reach owns slot {slot} of {name}"
+            step = "try again in a second, and see: callboard entity ls ADDRESS"
+            raise Problem(why=reason, step=step)
         time.sleep(_LOOK)
 
 
-def move_slots(address: str, wanted: Wanted, options: ClusterOptions) -> dict[str, Any]:
-    """Let slots move, and wait until their new owner has them; returns what moved.
+def move_slots(address: str, request: Wanted, options: ClusterOptions) -> dict[str, Any]:
+    """Request a move of slots, and wait for the new owner; return the moved slots.
 
     Raises:
-        Problem: a host is not there, or it takes too long.
+        Problem: the host is missing, or the move takes too long.
     """
-    keys, slots = wanted.keys, wanted.slots
+    keys, slots = request.keys, request.slots
     first = keys[0] if keys else ""
-    name, first = hosted_type(address, first, options, wanted.type, is_key=bool(keys))
+    name, first = hosted_type(address, first, options, request.type, is_key=bool(keys))
     if slots is None:
-        rest = [hosted_type(address, key, options, wanted.type)[1] for key in keys[1:]]
+        rest = [hosted_type(address, key, options, request.type)[1] for key in keys[1:]]
         slots = sorted({slot_of(key) for key in (first, *rest)})
     with options.open_node("callboard entity") as node:
         peer = node.connect(address, options.timeout)
         hosts = _hosts(node, peer, name, options.timeout)
-        target = _target(hosts, name, wanted.to)
+        target = _target(hosts, name, request.to)
         order = MoveSlots(name, slots, "" if target is None else target.node)
         owner = next(iter(hosts))
-        told = node.context.ref_of(bytes.fromhex(owner.node), ENTITIES)
-        told.ask(order, timeout=options.timeout).result()
+        entities = node.context.ref_of(bytes.fromhex(owner.node), ENTITIES)
+        entities.ask(order, timeout=options.timeout).result()
         if target is not None:
             _await_owner(node, peer, name, set(slots), target, options.timeout)
     return {
@@ -122,46 +123,48 @@ def move_slots(address: str, wanted: Wanted, options: ClusterOptions) -> dict[st
 
 
 def _hosts(node: "Node", peer: bytes, name: str, timeout: float) -> dict[TypeHost, set[int]]:
-    """Return the nodes that host a type, with their slots."""
+    """Return the hosts of a type, with their slots."""
     inspector: Any = node.context.ref_of(peer, INSPECTOR)
     order = InspectCluster(ReadPart("entities", limit=10_000), timeout)
-    told = inspector.ask(order, timeout=timeout + 2.0).result()
+    inspection = inspector.ask(order, timeout=timeout + 2.0).result()
     slots = inspector.ask(
         InspectCluster(ReadPart("entity_slots", name, limit=256), timeout),
         timeout=timeout + 2.0,
     ).result()
     owned = {
-        each.node: {row["slot"] for row in each.answer.rows if not row.get("leaves")}
-        for each in slots.nodes
-        if each.answer is not None
+        answer.node: {row["slot"] for row in answer.answer.rows if not row.get("leaves")}
+        for answer in slots.nodes
+        if answer.answer is not None
     }
     return {
-        TypeHost(each.name, each.node): owned.get(each.node, set())
-        for each in told.nodes
-        if each.answer is not None and any(row["type"] == name for row in each.answer.rows)
+        TypeHost(answer.name, answer.node): owned.get(answer.node, set())
+        for answer in inspection.nodes
+        if answer.answer is not None and any(row["type"] == name for row in answer.answer.rows)
     }
 
 
 def _target(hosts: dict[TypeHost, set[int]], name: str, to: str) -> TypeHost | None:
-    """Return the host that slots go to; None for moves back.
+    """Return the new host of the slots; None for a move back.
 
     Raises:
-        Misuse: there is none of that name, or several.
+        Misuse: there is no host of that name, or several.
     """
     if not to:
         return None
-    found = [each for each in hosts if to in (each.name, each.node)]
-    if len(found) != 1:
-        shown = ", ".join(sorted(f"{each.name} ({each.node[:12]})" for each in hosts))
-        what = "no host" if not found else "several hosts"
-        raise Misuse(why=f"{what} of {name} is called {to!r}", step=f"there are {shown}")
-    return found[0]
+    matches = [candidate for candidate in hosts if to in (candidate.name, candidate.node)]
+    if len(matches) != 1:
+        choices = ", ".join(
+            sorted(f"{candidate.name} ({candidate.node[:12]})" for candidate in hosts)
+        )
+        problem = "no host" if not matches else "several hosts"
+        raise Misuse(why=f"{problem} of {name} is called {to!r}", step=f"there are {choices}")
+    return matches[0]
 
 
 def _await_owner(
     node: "Node", peer: bytes, name: str, slots: set[int], target: TypeHost, timeout: float
 ) -> None:
-    """Wait until a host has slots.
+    """Wait until a host has the slots.
 
     Raises:
         Problem: it takes too long.
@@ -169,12 +172,19 @@ def _await_owner(
     limit = time.monotonic() + MOVE_LIMIT
     while True:
         hosts = _hosts(node, peer, name, timeout)
-        owned = next((own for each, own in hosts.items() if each.node == target.node), set())
+        owned = next(
+            (
+                slots_of_host
+                for type_host, slots_of_host in hosts.items()
+                if type_host.node == target.node
+            ),
+            set(),
+        )
         missing = slots - owned
         if not missing:
             return
         if time.monotonic() > limit:
-            why = f"{len(missing)} slots are not on {target.name} within {MOVE_LIMIT:g} s"
+            reason = f"{len(missing)} slots are not on {target.name} within {MOVE_LIMIT:g} s"
             step = "their handlers may run for long; see: callboard cluster hangs ADDRESS"
-            raise Problem(why=why, step=step)
+            raise Problem(why=reason, step=step)
         time.sleep(_LOOK)

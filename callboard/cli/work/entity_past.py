@@ -1,4 +1,4 @@
-"""The state of an entity after one of its events, as `callboard entity at` prints it."""
+"""Implementation of `callboard entity at`: the state of an entity after one of its events."""
 
 import inspect
 import json
@@ -32,7 +32,7 @@ def past_of(
     cls = None if code is None else _class_of(load_app(code), name, code)
     last = view.last_number(name, key)
     if number > last:
-        step = f"give a number up to {last}"
+        step = f"use a number up to {last}"
         raise Misuse(why=f"{name} {key!r} has {last} events", step=step)
     version = None if cls is None else EntityType(cls).snapshot_version
     snapshot = view.snapshot_at(name, key, number, version)
@@ -54,54 +54,57 @@ def past_of(
 
 
 def _events(view: "SqlView", name: str, key: str, after: int, number: int) -> list[StoredEvent]:
-    """Return the events of a key behind a number up to another.
+    """Return the events of a key after one number, up to another.
 
     Raises:
-        Problem: some of them were forgotten.
+        Problem: some of them were deleted.
     """
-    found: list[StoredEvent] = []
+    events: list[StoredEvent] = []
     while after < number:
         page = view.events(name, key, after, min(PAGE, number - after))
         if not page or page[0].number != after + 1 or page[-1].number > number:
-            why = f"events of {name} {key!r} behind {after} were forgotten (keep)"
-            raise Problem(why=why, step="give a later NUMBER, or see: callboard entity history")
-        found += page
+            reason = f"events of {name} {key!r} after {after} were deleted (keep)"
+            step = "use a later NUMBER, or see: callboard entity history"
+            raise Problem(why=reason, step=step)
+        events += page
         after = page[-1].number
-    return found
+    return events
 
 
 def _class_of(module: "ModuleType", name: str, path: Path) -> type[Entity]:
     """Return the class of a type in a file.
 
     Raises:
-        Misuse: it has none.
+        Misuse: the file has no such class.
     """
-    found = [
-        each
-        for each in vars(module).values()
-        if inspect.isclass(each) and issubclass(each, Entity) and each is not Entity
+    classes = [
+        entity_class
+        for entity_class in vars(module).values()
+        if inspect.isclass(entity_class)
+        and issubclass(entity_class, Entity)
+        and entity_class is not Entity
     ]
-    for each in found:
-        if type_name(each) == name:
-            return each
-    names = ", ".join(sorted({type_name(each) for each in found})) or "none"
+    for entity_class in classes:
+        if type_name(entity_class) == name:
+            return entity_class
+    names = ", ".join(sorted({type_name(entity_class) for entity_class in classes})) or "none"
     raise Misuse(why=f"{path} has no entity class of type {name}", step=f"it has: {names}")
 
 
 def _replayed(
     cls: type[Entity], key: str, snapshot: EntitySnapshot | None, events: list[StoredEvent]
 ) -> dict[str, Any]:
-    """Return the public attributes of an entity to which events were applied.
+    """Return the public attributes of an entity after applying events.
 
     Raises:
-        Problem: its class cannot be made, or does not take them.
+        Problem: its class cannot be created, or cannot apply them.
     """
     form = EventForm(PayloadCodec(DEFAULT_REGISTRY))
     try:
-        past = [PastEvent(each.number, *each[5:]) for each in events]
+        past = [PastEvent(event.number, *event[5:]) for event in events]
         state = replay(form, EntityType(cls), key, snapshot, past)
         return {field: json.loads(form.write(value)) for field, value in state.items()}
-    except Exception as error:  # the class is a user's
-        why = f"{cls.__qualname__} cannot be replayed: {class_name(error)}: {said(error)}"
-        step = "see what it needs, or leave --code out for what is stored"
-        raise Problem(why=why, step=step) from error
+    except Exception as error:  # user code can raise anything
+        reason = f"{cls.__qualname__} cannot be replayed: {class_name(error)}: {said(error)}"
+        step = "correct the class, or omit --code to print the stored data"
+        raise Problem(why=reason, step=step) from error

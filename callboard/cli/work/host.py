@@ -1,4 +1,4 @@
-"""The work of `callboard node run`: a node with its actors, its health, and its end."""
+"""Implementation of `callboard node run`: a node with its actors and its health server."""
 
 import contextlib
 import logging
@@ -35,10 +35,10 @@ _log = logging.getLogger("callboard.links")
 
 
 def configure(file: Path | None, options: dict[str, Any]) -> NodeConfiguration:
-    """Return the configuration of a file, the environment and the options.
+    """Return the configuration from a file, the environment and the options.
 
     Raises:
-        Problem: with a line for each mistake.
+        Problem: with a line per error.
     """
     try:
         return load_configuration(file, options)
@@ -47,10 +47,10 @@ def configure(file: Path | None, options: dict[str, Any]) -> NodeConfiguration:
 
 
 def host(config: NodeConfiguration, options: AccessOptions) -> int:
-    """Run a node until a signal comes or somebody drains it; returns the exit code.
+    """Run a node until a signal or a drain; return the exit code.
 
-    The first SIGTERM or SIGINT drains the node, a second one ends it at once. The code is 0
-    when nothing was cut short and no supervisor gave up.
+    The first SIGTERM or SIGINT drains the node; a second one ends it at once. The code is 0 if
+    all work was finished and no supervisor gave up.
     """
     proof = options.proof()
     set_up_logging(config.log_level, config.log_format)
@@ -78,11 +78,11 @@ def host(config: NodeConfiguration, options: AccessOptions) -> int:
             manager.stopping(config.drain_timeout)
             if not ends.reports:
                 if not options.as_json:
-                    limit = f"{config.drain_timeout:g} s at most"
-                    say(f"{node.name} drains, {limit}; a second signal ends it at once")
+                    limit = f"for at most {config.drain_timeout:g} s"
+                    say(f"{node.name} drains {limit}; a second signal ends it at once")
                 node.drain(config.drain_timeout)
-            node.context.stopped.wait()  # somebody else may be closing it
-            report, step = ends.reports[0], "give it longer with --drain-timeout SECONDS"
+            node.context.stopped.wait()  # a remote drain may still be closing it
+            report, step = ends.reports[0], "allow more time with --drain-timeout SECONDS"
             options.say({"drained": report}, f"{node.name} stops after {ending(report)}")
             ends.complain_of_failures()
             complain_unless_clean(report, node.name, step)
@@ -93,7 +93,7 @@ def host(config: NodeConfiguration, options: AccessOptions) -> int:
 
 
 class _Ends:
-    """Events that end the run of a node, and what is to be said then."""
+    """Events that end the run of a node."""
 
     def __init__(self, stop: threading.Event, *, leaves_when_exhausted: bool) -> None:
         self._stop = stop
@@ -102,7 +102,7 @@ class _Ends:
         self._failures: list[str] = []
 
     def note(self, event: object) -> None:
-        """Look at an event of the node."""
+        """Record an event of the node, and end the run if it demands that."""
         if isinstance(event, Drained):
             self.reports.append(event)
             self._stop.set()
@@ -112,10 +112,10 @@ class _Ends:
                 self._stop.set()
 
     def complain_of_failures(self) -> None:
-        """Tell that the work of a supervisor was done by nobody at the end.
+        """Report that a supervisor gave up.
 
         Raises:
-            Problem: so it was.
+            Problem: one did.
         """
         if self._failures:
             raise Problem(why=self._failures[0], step="see the log for why they ended")
@@ -124,16 +124,16 @@ class _Ends:
 def _make_node(
     config: NodeConfiguration, classes: dict[str, type[Actor]], proof: Proof
 ) -> Node:
-    """Make the node of a configuration; options stand above its secret and TLS."""
+    """Create the node of a configuration; the options' secret and TLS take precedence."""
     name = config.name or ("node" if config.app is None else config.app.stem)
-    known = peers(config)
+    peer_permissions = peers(config)
     return Node(
         name=name,
         spawnable=classes,
         join=config.join,
         secret=proof.secret or read_secrets(config.secret_file) or None,
-        secrets=known.secrets,
-        permissions=known.permissions,
+        secrets=peer_permissions.secrets,
+        permissions=peer_permissions.permissions,
         allow_unsealed=proof.allow_unsealed or config.allow_unsealed,
         tls=_tls(config, proof),
         encrypt=proof.encrypt or config.encrypt,
@@ -146,7 +146,7 @@ def _make_node(
 def _follow_secrets(
     node: Node, config: NodeConfiguration, options: AccessOptions
 ) -> Iterator[None]:
-    """Let SIGHUP read the files of secrets again, where there are some."""
+    """Reload the files of secrets on SIGHUP, if there are any."""
     if not (options.secret_file or config.secret_file or config.permissions):
         yield
         return
@@ -156,32 +156,32 @@ def _follow_secrets(
             secret = options.proof().secret or read_secrets(config.secret_file) or None
             ended = node.change_secrets(secret, peers(config).secrets)
         except (Problem, CallboardError, ValueError) as error:
-            _log.error("%s; the secrets are what they were", one_line(str(error)))
+            _log.error("%s; the secrets are unchanged", one_line(str(error)))
         else:
-            _log.warning("the secrets were read again; %d links end", ended)
+            _log.warning("the secrets were reloaded; %d links end", ended)
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         threading.Thread(target=reload, name="secrets-reload", daemon=True).start()
 
-    before = signal.signal(signal.SIGHUP, on_signal)
+    previous = signal.signal(signal.SIGHUP, on_signal)
     try:
         yield
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGHUP, previous)
 
 
 def _tls(config: NodeConfiguration, proof: Proof) -> Tls | None:
-    """Return the TLS of the options, else that of the configuration."""
+    """Return the TLS settings of the options, else of the configuration."""
     if proof.tls is not None or config.tls is None:
         return proof.tls
     return Tls(**dict(config.tls))
 
 
 def peers(config: NodeConfiguration) -> PeerPermissions:
-    """Return what peers may do, where a file says so.
+    """Return the rights of the peers, if a file configures them.
 
     Raises:
-        Problem: with a line for each mistake.
+        Problem: with a line per error.
     """
     try:
         place = config.permissions
@@ -222,7 +222,7 @@ def _start(node: Node, config: NodeConfiguration, module: ModuleType | None) -> 
 
 
 def _health(node: Node, config: NodeConfiguration) -> HealthServer | None:
-    """Return what serves the health of a node, if it is configured."""
+    """Return the health server, if it is configured."""
     if config.health is None:
         return None
     with opening(config.health, what="serve health on", option="--health"):
@@ -238,41 +238,41 @@ def _health(node: Node, config: NodeConfiguration) -> HealthServer | None:
 def _introduce(
     node: Node, classes: list[str], health: HealthServer | None, options: JsonOptions
 ) -> None:
-    """Tell how the node is reached."""
-    where = None if health is None else health.url
+    """Print the addresses of the node."""
+    health_url = None if health is None else health.url
     logs = node.logs_address if node.serves_by_flight else None
-    entities = sorted(each.type for each in node.entity_stats())
+    entities = sorted(stats.type for stats in node.entity_stats())
     example = "entity ls {}" if entities and not classes else "actor call {}/NAME METHOD"
-    about = {
+    summary = {
         "address": node.address,
         "name": node.name,
         "node_id": node.node_id.hex(),
         "spawnable": classes,
         "entities": entities,
-        "health": where,
+        "health": health_url,
         "logs": logs,
     }
     lines = [
         f"{node.name} listens on {node.address}",
         f"  spawnable: {', '.join(classes) or 'nothing'}",
         *([f"  entities: {', '.join(entities)}"] if entities else []),
-        *([f"  health: {where}/readyz, {where}/metrics"] if where else []),
+        *([f"  health: {health_url}/readyz, {health_url}/metrics"] if health_url else []),
         *([f"  logs: {logs}/NAME"] if logs else []),
         f"  try: callboard {example.format(node.address)}   (Ctrl-C stops the node)",
     ]
-    options.say(about, "\n".join(lines))
+    options.say(summary, "\n".join(lines))
 
 
 def ending(report: Drained) -> str:
-    """Return how long a drain took, and what came of the messages."""
+    """Return the duration of a drain, and the message counts."""
     return f"{report.seconds:.1f} s: {_counts(report)}"
 
 
 def complain_unless_clean(report: Drained, who: str, step: str) -> None:
-    """Tell of a drain that cut something short.
+    """Report a drain that did not finish all work.
 
     Raises:
-        Problem: it did.
+        Problem: it did not.
     """
     if not report.is_clean:
         raise Problem(why=f"{who} was closed at its deadline, {_counts(report)}", step=step)

@@ -1,4 +1,4 @@
-"""The work of `callboard log archive`: one copier, once or until a signal comes."""
+"""Implementation of `callboard log archive`: copy once, or until a signal."""
 
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,7 @@ from callboard.commitlog.objects.archive import Copier, lock_copying
 from callboard.commitlog.reader import open_folder
 from callboard.support.redaction import redacted
 
-#: Seconds between looks for segments that were sealed, and the most after trouble.
+#: Seconds between checks for sealed segments, and the longest pause after errors.
 _PAUSE: Final = 1.0
 _LONGEST: Final = 60.0
 
@@ -20,37 +20,38 @@ _LONGEST: Final = 60.0
 def archive_log(
     folder: Path, place: str, retain: str, options: JsonOptions, *, follows: bool
 ) -> None:
-    """Copy what is sealed to a place.
+    """Copy the sealed segments to an archive.
 
     Args:
         folder: of the log.
-        place: the address of its archive.
-        retain: how long copies are kept, as `Retention.parse` reads it; empty is for ever.
+        place: address of the archive.
+        retain: how long copies are kept, for `Retention.parse`; empty for ever.
         options: of the command.
-        follows: whether to go on until a signal comes.
+        follows: whether to continue until a signal.
 
     Raises:
-        Misuse: the limits are none.
-        LogFailed: there is no log, or the store refuses.
-        LogLocked: somebody else archives it, or the place has another log.
+        Misuse: the limits are invalid.
+        LogFailed: there is no log, or the store fails.
+        LogLocked: another process archives it, or the place holds another log.
     """
     try:
         limits = Retention.parse(retain) if retain else None
     except ValueError:
-        why = f"--retain {retain!r} has no limits"
-        raise Misuse(why=why, step="give for instance bytes=1000000000,seconds=86400") from None
+        reason = f"--retain {retain!r} has no valid limits"
+        step = "use a value like bytes=1000000000,seconds=86400"
+        raise Misuse(why=reason, step=step) from None
     objects, own = Archive(place).objects(), open_folder(folder)
-    LogReader(folder)  # or say that there is no log
+    LogReader(folder)  # raises if there is no log
     copier, pause = Copier(own, objects, limits), _PAUSE
     lock = lock_copying(own)
     try:
         with catch_signals() as stop:
             while not stop.is_set():
                 try:
-                    for each in copier.copy():
-                        row = {**each._asdict(), "object": f"{objects.url}/{each.object}"}
-                        what = f"records {each.base} to {each.end}: {row['object']}"
-                        options.say(row, f"{what}, {each.bytes:,} bytes")
+                    for copy in copier.copy():
+                        row = {**copy._asdict(), "object": f"{objects.url}/{copy.object}"}
+                        text = f"records {copy.base} to {copy.end}: {row['object']}"
+                        options.say(row, f"{text}, {copy.bytes:,} bytes")
                         if stop.is_set():
                             break
                     pause = _PAUSE
@@ -58,7 +59,7 @@ def archive_log(
                     copier.tell_trouble(error)
                     if not follows:
                         raise
-                    say(one_line(f"{error} (tried again)"), err=True)
+                    say(one_line(f"{error} (trying again)"), err=True)
                     pause = min(2 * pause, _LONGEST)
                 if not follows:
                     break

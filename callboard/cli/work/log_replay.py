@@ -1,4 +1,4 @@
-"""The work of `callboard log replay`: a node of its own, and what became of records."""
+"""Implementation of `callboard log replay`."""
 
 import math
 from collections.abc import Iterable
@@ -17,34 +17,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LogReplayOptions(JoinOptions):
-    """Which records are played again, how quickly, and who takes them."""
+    """Selection and speed of the replayed records."""
 
     speed: str = option(
-        "1", "So many times as fast as recorded; 0 or max: as fast as possible.", metavar="N"
+        "1", "Factor relative to the recorded pace; 0 or max: as fast as possible.", metavar="N"
     )
-    time: str = option("", "Field of payloads with their time.", "--time", metavar="FIELD")
+    time: str = option("", "Field of payloads with the time.", "--time", metavar="FIELD")
     start: str = option(
         "earliest", "earliest, latest, an offset or a time.", "--from", metavar="PLACE"
     )
-    until: str = option("latest", "The same, not played itself.", metavar="PLACE")
-    topic: list[str] | None = option(
-        None, "Only topics that begin so; repeatable.", "--topic", metavar="PREFIX"
+    until: str = option(
+        "latest", "End, in the same forms; it is not replayed.", metavar="PLACE"
     )
-    longest_pause: str = option("", "Wait no longer than this between two.", metavar="SPAN")
+    topic: list[str] | None = option(
+        None, "Only topics with this prefix; repeatable.", "--topic", metavar="PREFIX"
+    )
+    longest_pause: str = option("", "Longest pause between two records.", metavar="SPAN")
     wait: float = option(
         10.0,
-        "Seconds to wait for subscribers; then records are unheard.",
+        "Seconds to wait for subscribers; then records count as unheard.",
         min=0.0,
         metavar="SECONDS",
     )
     timeout: float = option(10.0, "Seconds to reach each peer.", min=0.0)
 
     def run(self, place: str, start: int, records: Iterable[Record]) -> int:
-        """Play records of a log that begin behind an offset; returns the exit code.
+        """Replay records of a log from an offset on; return the exit code.
 
         Raises:
-            PipelineError: the speed or the pause makes no sense.
-            Problem: nobody can be reached, or messages were lost on their way.
+            PipelineError: the speed or the pause is invalid.
+            Problem: no node can be reached, or messages were lost in transit.
         """
         from callboard.pipeline.outlet import Outlet
         from callboard.pipeline.pace import EventPace, parse_speed
@@ -62,21 +64,22 @@ class LogReplayOptions(JoinOptions):
             row = _row(replay, place)
             self.say(row, "".join(text for name, text in _TEXTS if row[name]).format(**row))
             if not is_done:
-                step = f"go on with --from {replay.next} and the same options"
+                step = f"continue with --from {replay.next} and the same options"
                 say(f"stopped before record {replay.next}; {step}", err=True)
             confirm(hub)
         return 0
 
     def _tell(self, topic: str, count: int) -> None:
-        """Tell that nobody subscribes, or that nobody came."""
+        """Report that it waits for a subscriber, or that none came."""
         if count > 0:
-            say(f"nobody subscribes to {topic}; waits for {self.wait:g} s", err=True)
+            say(f"no node subscribes to {topic}; waiting for {self.wait:g} s", err=True)
         else:
-            say(f"nobody came for {topic}: what nobody takes is unheard", err=True)
+            text = f"no node subscribed to {topic}: messages without a subscriber are unheard"
+            say(text, err=True)
 
 
 def _row(replay: "Replay", place: str) -> dict[str, Any]:
-    """Return what became of the records; the first is the sum of the next three."""
+    """Return the counts; `records` is the sum of the next three."""
     return {
         "log": place,
         "records": replay.played + replay.damaged,

@@ -1,4 +1,4 @@
-"""The work of `callboard log serve`: who may read, and the server's life."""
+"""Implementation of `callboard log serve`: the server and the rights of its readers."""
 
 import hmac
 import logging
@@ -23,7 +23,7 @@ from callboard.kernel.access import LinkAccess
 from callboard.kernel.errors import TlsError
 from callboard.kernel.tls import LOOK_INTERVAL, Tls, is_loopback
 
-#: Seconds for which rights are not looked up again.
+#: Seconds between checks of the file of rights.
 _LOOK_INTERVAL: Final = 1.0
 
 _log = logging.getLogger("callboard.commitlog")
@@ -36,18 +36,18 @@ def serve_logs(
     tls: Path | None,
     options: JsonOptions,
 ) -> None:
-    """Serve logs until a signal comes.
+    """Serve logs until a signal.
 
     Args:
         folders: of the logs.
         listen: `HOST:PORT`.
-        permissions: the file of secrets and rights; None lets everybody read.
-        tls: the folder of the certificate; None speaks plainly.
+        permissions: file of secrets and rights; None permits reading to all.
+        tls: folder of the certificate; None for no TLS.
         options: of the command.
 
     Raises:
-        Problem: an argument makes no sense, or the port cannot be opened.
-        LogFailed: there is no log in a folder.
+        Problem: an argument is invalid, or the port cannot be opened.
+        LogFailed: a folder has no log.
         ExtraMissing: pyarrow is not installed.
     """
     load_flight()
@@ -61,22 +61,24 @@ def serve_logs(
     for folder in logs.values():
         LogReader(folder)
     if not is_loopback(host) and (tls is None or permissions is None):
-        why = f"{host} can be reached from other machines"
-        raise Misuse(why=why, step="give --permissions FILE.toml and --tls FOLDER")
+        reason = f"{host} can be reached from other machines"
+        raise Misuse(why=reason, step="use --permissions FILE.toml and --tls FOLDER")
     scheme = "grpc" if tls is None else "grpc+tls"
-    place = f"[{host}]" if ":" in host else host
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for connections
+    url_host = f"[{host}]" if ":" in host else host
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # for connections
     with catch_signals() as stop:
         try:
-            papers = None if tls is None else _papers(tls)
-            door = LogDoor(logs, f"{scheme}://{place}:{port}", _Readers(permissions), papers)
+            certificate = None if tls is None else _certificate_of(tls)
+            door = LogDoor(
+                logs, f"{scheme}://{url_host}:{port}", _Readers(permissions), certificate
+            )
         except (OSError, load_pyarrow().ArrowException) as error:
-            told = _why_not(host, port) or str(error).partition(". gRPC")[0]
-            why = f"nothing can be served at {listen}: {told}"
-            raise Problem(why=why, step="choose another --listen") from None
+            cause = _bind_error(host, port) or str(error).partition(". gRPC")[0]
+            reason = f"cannot serve logs at {listen}: {cause}"
+            raise Problem(why=reason, step="choose another --listen") from None
         for name, folder in logs.items():
-            address = f"{scheme}://{place}:{door.port}/{name}"
+            address = f"{scheme}://{url_host}:{door.port}/{name}"
             row = {"name": name, "folder": folder, "address": address}
             options.say(row, f"{folder} is served at {address}")
         while not stop.wait(LOOK_INTERVAL):
@@ -85,81 +87,85 @@ def serve_logs(
 
 
 class _Readers:
-    """Says what who shows a token may read, by the file of permissions as it is now."""
+    """Returns the logs that a token may read, from the current file of rights."""
 
     def __init__(self, file: Path | None) -> None:
         """Read the file.
 
         Raises:
-            Problem: with a line for each mistake.
+            Problem: with a line per error.
         """
         self._file = file
         self._lock = locks.lock("readers of the command log serve", 120)
-        self._looked = -math.inf
-        self._told = ""
+        self._checked_at = -math.inf
+        self._last_error = ""
         self._access: LinkAccess | None = None
         if file is not None and (mistakes := self._load(file)):
             raise Problems(mistakes.splitlines(), code=MISUSED)
 
     def __call__(self, token: str | None) -> Sequence[str] | None:
-        """Return patterns of logs; None where the token is none of ours."""
+        """Return patterns of logs; None for an unknown token."""
         if self._file is not None:
-            self._look_again(self._file)
+            self._reload(self._file)
         if self._access is None:
             return ("*",)
-        shown = (token or "").encode()
-        names = [name for name, key in self._access.keys if hmac.compare_digest(key, shown)]
+        token_bytes = (token or "").encode()
+        names = [
+            name for name, key in self._access.keys if hmac.compare_digest(key, token_bytes)
+        ]
         if not names or self._access.permissions is None:
             return None
         standing = self._access.permissions.admit(names[0], ())
         return None if standing is None else tuple(standing.rights.logs)
 
-    def _look_again(self, file: Path) -> None:
-        """Read the file, and those of its secrets; what is of no use leaves the old rights."""
+    def _reload(self, file: Path) -> None:
+        """Read the file and its secrets; an invalid file leaves the old rights in force."""
         with self._lock:
-            if (now := time.monotonic()) - self._looked < _LOOK_INTERVAL:
+            if (now := time.monotonic()) - self._checked_at < _LOOK_INTERVAL:
                 return
-            self._looked, before = now, self._told
-            self._told = self._load(file)
-            if self._told not in ("", before):
-                _log.error("%s is of no use, the old rights hold: %s", file, self._told)
+            self._checked_at, previous = now, self._last_error
+            self._last_error = self._load(file)
+            if self._last_error not in ("", previous):
+                _log.error("%s is invalid, the old rights hold: %s", file, self._last_error)
 
     def _load(self, file: Path) -> str:
-        """Read the file; returns its mistakes, one each line."""
+        """Read the file; return its errors, one per line."""
         from callboard.operation.configuration import InvalidConfiguration
         from callboard.operation.permissions import load_permissions
 
         try:
-            given = load_permissions(file)
-            self._access = LinkAccess.of(None, given.secrets, given.permissions)
+            permissions = load_permissions(file)
+            self._access = LinkAccess.of(None, permissions.secrets, permissions.permissions)
         except InvalidConfiguration as error:
             return "\n".join(error.lines)
         return ""
 
 
-def _why_not(host: str, port: int) -> str:
-    """Return why an address cannot be listened at; empty if it can. Flight does not tell."""
+def _bind_error(host: str, port: int) -> str:
+    """Return why an address cannot be bound, which Flight does not report; empty if it can."""
     try:
-        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, _, _, socket_address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
         with closing(socket.socket(family, kind)) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
+            probe.bind(socket_address)
             probe.listen()
     except (OSError, UnicodeError) as error:
         return getattr(error, "strerror", None) or str(error)
     return ""
 
 
-def _papers(folder: Path) -> Tls:
-    """Return the chain and the key in a folder.
+def _certificate_of(folder: Path) -> Tls:
+    """Return the certificate chain and the key in a folder.
 
     Raises:
         Misuse: they cannot be read or used.
     """
     chain, key = folder / "certificate.pem", folder / "key.pem"
-    found = Tls(chain, key if key.exists() else None, mutual=False)
+    tls = Tls(chain, key if key.exists() else None, mutual=False)
     try:
-        found.for_listening()  # Flight says no reason
+        tls.for_listening()  # Flight would not report the reason
     except TlsError as error:
         raise problem_of(error, "put the server's certificate and key there", MISUSED) from None
-    return found
+    return tls

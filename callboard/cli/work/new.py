@@ -1,4 +1,4 @@
-"""The work of `callboard new`: a small project whose tests pass."""
+"""Implementation of `callboard new`: a small project whose tests pass."""
 
 import importlib.metadata
 import importlib.resources
@@ -28,18 +28,18 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 
 
 def create(folder: Path) -> list[Path]:
-    """Make a project in a folder that is not there or empty; returns its files.
+    """Create a project in a new or empty folder; return its files.
 
     Raises:
-        Problem: the name cannot be that of a package, there is something in the folder, it
-            cannot be written, or callboard itself is not installed.
+        Problem: the name cannot be that of a package, the folder is not empty, it cannot be
+            written, or callboard itself is not installed.
     """
     name = Path(os.path.abspath(folder)).name  # noqa: PTH100  (links may lead in a circle)
     module = name.replace("-", "_")
     _check_name(name, module)
     _check_installed()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise Misuse(why=f"{folder} is there already", step="choose another name")
+        raise Misuse(why=f"{folder} exists already", step="choose another name")
     values = {
         "name": name,
         "module": module,
@@ -47,7 +47,7 @@ def create(folder: Path) -> list[Path]:
         "home": str(Path(callboard.__file__).resolve().parents[1]),
     }
     templates = importlib.resources.files("callboard.cli") / "project"
-    made = []
+    paths = []
     for pattern, template in TEMPLATES.items():
         path = folder / pattern.format(module=module)
         text = Template((templates / template).read_text(encoding="utf-8")).substitute(values)
@@ -55,10 +55,10 @@ def create(folder: Path) -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         except OSError as error:
-            why = f"{path} cannot be written: {error.strerror}"
-            raise Problem(why=why, step="choose another place") from error
-        made.append(path)
-    return made
+            reason = f"{path} cannot be written: {error.strerror}"
+            raise Problem(why=reason, step="choose another place") from error
+        paths.append(path)
+    return paths
 
 
 def _check_name(name: str, module: str) -> None:
@@ -66,15 +66,15 @@ def _check_name(name: str, module: str) -> None:
         "callboard", "tests", "thespian", "pytest",
     }  # fmt: skip
     if _NAME.fullmatch(name) is None or keyword.iskeyword(module) or is_taken:
-        step = "take lower-case letters, digits and - that are no other module's name"
+        step = "use lower-case letters, digits and -, and not the name of another module"
         raise Misuse(why=f"{name!r} cannot be the name of a project", step=step)
 
 
 def _check_installed() -> None:
-    """The `cluster` fixture is found by the metadata of the installed package."""
+    """Check that callboard is installed: its metadata provide the `cluster` fixture."""
     try:
         importlib.metadata.version("callboard")
     except importlib.metadata.PackageNotFoundError as error:
-        why = "callboard is not installed in this environment, so a project could not use it"
+        reason = "callboard is not installed in this environment, so a project could not use it"
         step = "run make setup in its sources, and .venv/bin/callboard new there"
-        raise Problem(why=why, step=step) from error
+        raise Problem(why=reason, step=step) from error

@@ -1,4 +1,4 @@
-"""What is told of queries beside their batches: by the one that runs, and by others of it."""
+"""Status of queries: updates for a running query, and reports about other queries."""
 
 import time
 from collections import Counter
@@ -27,37 +27,37 @@ from callboard.pipeline.progress import (
 if TYPE_CHECKING:
     from callboard.endpoint.hub import Hub
 
-#: Seconds between looks at the logs of a query that runs.
+#: Seconds between updates of a running query's status.
 _LOOK: Final = 1.0
 
-#: Seconds between looks at what other nodes tell.
+#: Longest wait for a message of another node, in seconds.
 _HEAR: Final = 0.1
 
 
 class LetterCount:
-    """How many dead letters queries add to a log from now on."""
+    """Counter of the dead letters that queries add to a log from now on."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._counts: Counter[str] = Counter()
         self._cursor = Cursor(0)
-        with suppress(LogError):  # it is made with its first letter
+        with suppress(LogError):  # the log is created with its first letter
             self._cursor = Cursor(LogReader(folder).end)
 
     def of(self, query: str) -> int:
-        """Return the letters of a query, by its id."""
+        """Return the number of letters of a query, by its id."""
         with suppress(LogError):
             reading = LogReader(self._folder).read(self._cursor, on_damage=lambda _: None)
-            self._counts.update(each.headers.get("query", "") for each in reading)
+            self._counts.update(letter.headers.get("query", "") for letter in reading)
             self._cursor = reading.cursor
         return self._counts[query]
 
 
 class QueryWatch:
-    """Looks at the logs of a query that runs, each second: in its status file and on a topic.
+    """Updates the status of a running query each second, in its file and on a topic.
 
     Attributes:
-        query: The id of the query, as soon as it is known.
+        query: Id of the query, once it is known.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class QueryWatch:
         handed: Callable[[], Handed | None],
         hub: "Hub | None" = None,
     ) -> None:
-        """Begin to look.
+        """Start to update.
 
         Args:
-            status: What is kept of the query.
+            status: The status of the query.
             log: The log that it reads.
             letters: The log of its dead letters, if there is one.
-            handed: Returns what became of results that are messages.
-            hub: Where the status is published.
+            handed: Returns the delivery counts of results.
+            hub: Publishes the status.
         """
         self.query = ""
         self._status = status
@@ -89,7 +89,7 @@ class QueryWatch:
         self._thread.start()
 
     def close(self, how: str = "stopped") -> None:
-        """Look once more, and say how the query ended."""
+        """Update once more, and record how the query ended."""
         if not self._ends.is_set():
             self._ends.set()
             self._thread.join()
@@ -105,7 +105,7 @@ class QueryWatch:
                 return
 
     def _look(self) -> None:
-        """Take up what is to be seen; a log that cannot be read is told by the query."""
+        """Update the measurements; errors of a log are reported by the query itself."""
         now = self._status.status
         delay = delay_of(now, self._log)
         letters = None if self._letters is None else self._letters.of(self.query)
@@ -118,7 +118,7 @@ class QueryWatch:
 
 
 def delay_of(status: Status, log: str) -> Delay | None:
-    """Return how far a query is behind its log; None where that cannot be read."""
+    """Return the delay of a query; None if its log cannot be read."""
     with suppress(LogError, InvalidSetting, ValueError):
         watermark = status.last.watermark if status.last else ""
         return Delay.measure(LogReader(log), status.offset, watermark)
@@ -126,7 +126,7 @@ def delay_of(status: Status, log: str) -> Delay | None:
 
 
 def row_of(status: Status) -> dict[str, Any]:
-    """Return what is told of a query: one row of names and values."""
+    """Return the status of a query as one row of names and values."""
     last = status.last or Progress.parse(status.query, {"batchId": 0})
     delay = status.delay or Delay(last.end, None)
     row = {name: getattr(status, name) for name in _OF_STATUS}
@@ -158,27 +158,28 @@ _TEXTS: Final = (
 
 
 def rows_in(folder: Path) -> list[dict[str, Any]]:
-    """Return what a log of results tells of its queries, with how far they are just now.
+    """Return the status rows of a log of results, with the current delays.
 
     Raises:
-        InvalidSetting: a file of theirs is damaged.
+        InvalidSetting: a status file is damaged.
     """
-    found = read_status(folder)
+    statuses = read_status(folder)
     return [
-        row_of(replace(each, delay=delay_of(each, each.log) or each.delay)) for each in found
+        row_of(replace(status, delay=delay_of(status, status.log) or status.delay))
+        for status in statuses
     ]
 
 
 def rows_from(address: str, options: AccessOptions, seconds: float) -> list[dict[str, Any]]:
-    """Return what queries tell that run anywhere in the cluster of a node.
+    """Return the status rows of all queries that run in the cluster of a node.
 
     Raises:
-        Problem: none tells anything in that time.
+        Problem: no query reports in time.
     """
     from callboard.endpoint.hub import Hub
     from callboard.endpoint.message_queue import MessageQueue
 
-    heard: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     with options.open_node(TOPIC_NODE) as node:
         hub, queue = Hub.of(node), MessageQueue[Any]()
         hub.add_receiver(queue, (TOPICS,)).result(seconds + 1.0)
@@ -187,10 +188,10 @@ def rows_from(address: str, options: AccessOptions, seconds: float) -> list[dict
         while (left := deadline - time.monotonic()) > 0:
             item = queue.get(min(_HEAR, left))
             if item is not None and item[0].endswith("/status"):
-                if not heard:  # all others tell of themselves until then
+                if not rows:  # every other query reports within this time
                     deadline = min(deadline, time.monotonic() + 1.5 * _LOOK)
-                heard[item[0]] = item[1]
-    if not heard:
-        why = f"no query told of itself at {address} within {seconds:g} s"
-        raise Problem(why=why, step="start one with --peer or --listen, or give the folder")
-    return [heard[topic] for topic in sorted(heard)]
+                rows[item[0]] = item[1]
+    if not rows:
+        reason = f"no query reported at {address} within {seconds:g} s"
+        raise Problem(why=reason, step="start one with --peer or --listen, or pass the folder")
+    return [rows[topic] for topic in sorted(rows)]

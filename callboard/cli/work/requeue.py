@@ -1,4 +1,4 @@
-"""The work of `callboard log requeue`: which dead letters, and what became of them."""
+"""Implementation of `callboard log requeue`."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RequeueOptions(JsonOptions):
-    """Which dead letters go back, and where."""
+    """Selection of the dead letters, and their target."""
 
-    to: str = option("", "Another log that takes them.", "--to", metavar="FOLDER")
+    to: str = option("", "Another log for the records.", "--to", metavar="FOLDER")
     query: str = option("", "Only letters of this query: its name or id.", metavar="NAME")
-    error: str = option("", "Only letters whose reason has this in it.", metavar="TEXT")
-    topic: str = option("", "Only topics that begin so.", "--topic", metavar="PREFIX")
+    error: str = option("", "Only letters with this text in their reason.", metavar="TEXT")
+    topic: str = option("", "Only topics with this prefix.", "--topic", metavar="PREFIX")
     since: str = option("", "Only records from this time on.", metavar="TIME")
     until: str = option("", "Only records before this time.", metavar="TIME")
-    dry_run: bool = flag("Only tell what would be done.", "--dry-run")
-    as_json: bool = flag("Print JSON, one object each log.", "--json")
+    dry_run: bool = flag("Only print what would be done.", "--dry-run")
+    as_json: bool = flag("Print JSON, one object per log.", "--json")
 
     def run(
         self,
@@ -32,17 +32,17 @@ class RequeueOptions(JsonOptions):
         until: int | None,
         on_damage: Callable[[LogCorrupt], None],
     ) -> None:
-        """Requeue the letters of a log that are wanted, of times in nanoseconds, and tell.
+        """Requeue the selected letters, and print the result; times are in nanoseconds.
 
         Raises:
-            Problem: there are none.
-            PipelineError: a log that they come from is not here.
+            Problem: no letter is selected.
+            PipelineError: a log that letters come from is not on this machine.
             LogError: a log cannot be read or written.
         """
         from callboard.pipeline.requeue import requeue
         from callboard.pipeline.spark.dead_letters import DeadLetter
 
-        def wanted(letter: DeadLetter) -> bool:
+        def is_selected(letter: DeadLetter) -> bool:
             return (
                 (not self.query or self.query in letter.origin[1:])
                 and self.error in letter.reason
@@ -51,29 +51,29 @@ class RequeueOptions(JsonOptions):
                 and (until is None or letter.time < until)
             )
 
-        found = requeue(
-            folder, to=self.to, wanted=wanted, is_dry=self.dry_run, on_damage=on_damage
+        results = requeue(
+            folder, to=self.to, wanted=is_selected, is_dry=self.dry_run, on_damage=on_damage
         )
-        for each in found:
-            self.say({**asdict(each), "dry_run": self.dry_run}, _line(each, self.dry_run))
-        if not found:
-            given = any((self.query, self.error, self.topic, since, until))
-            what = "no such dead letters in" if given else "no dead letters in"
+        for result in results:
+            self.say({**asdict(result), "dry_run": self.dry_run}, _line(result, self.dry_run))
+        if not results:
+            has_filter = any((self.query, self.error, self.topic, since, until))
+            problem = "no such dead letters in" if has_filter else "no dead letters in"
             step = (
-                "see --query, --error, --topic, --since and --until"
-                if given
-                else "name the log of --dead-letters"
+                "check --query, --error, --topic, --since and --until"
+                if has_filter
+                else "pass the log of --dead-letters"
             )
-            raise Problem(why=f"{what} {folder}", step=step)
+            raise Problem(why=f"{problem} {folder}", step=step)
 
 
-def _line(told: "Requeued", is_dry: bool) -> str:  # noqa: FBT001
-    """Return what became of the letters for one log."""
+def _line(result: "Requeued", is_dry: bool) -> str:  # noqa: FBT001
+    """Return the result for one log as a line."""
     verb = "records would be appended" if is_dry else "records appended"
-    place = "" if told.first is None else f", {told.first} to {told.end}"
-    same = told.letters - told.records - told.before
+    place = "" if result.first is None else f", {result.first} to {result.end}"
+    same = result.letters - result.records - result.before
     return (
-        f"{told.to}: {told.letters:,} letters, {told.records:,} {verb}{place}"
-        + (f", {told.before:,} were requeued before" if told.before else "")
+        f"{result.to}: {result.letters:,} letters, {result.records:,} {verb}{place}"
+        + (f", {result.before:,} were requeued earlier" if result.before else "")
         + (f", {same:,} are of the same records" if same else "")
     )

@@ -1,4 +1,4 @@
-"""The work of `callboard mqtt run` and `check`: a router by its file, which may change."""
+"""Implementation of `callboard mqtt run` and `check`: a router and its configuration file."""
 
 import contextlib
 import logging
@@ -28,15 +28,15 @@ _log = logging.getLogger("callboard.mqtt")
 
 
 def route(file: Path | None, listen: str, options: JsonOptions) -> None:
-    """Run a router until a signal comes.
+    """Run a router until a signal.
 
     Args:
         file: its configuration; None for none.
-        listen: where clients reach it without a file.
+        listen: address for clients, without a file.
         options: of the command.
 
     Raises:
-        Problem: the file has mistakes, or the router ended.
+        Problem: the file has errors, or the router ended.
     """
     table, config = (None, _default_config(listen)) if file is None else load_config(file)
     set_up_logging(table.log_level if table else "warning")
@@ -58,15 +58,15 @@ def route(file: Path | None, listen: str, options: JsonOptions) -> None:
         _introduce(router, options)
         stop.wait()
         if ended.done():
-            why = f"the router ended: {ended.result(0).detail or ended.result(0).reason}"
-            raise Problem(why=why, step="see the log, mend the cause and run it again")
+            reason = f"the router ended: {ended.result(0).detail or ended.result(0).reason}"
+            raise Problem(why=reason, step="see the log, correct the cause and run it again")
 
 
 def load_config(file: Path) -> tuple["config_file.ConfigTable", RouterConfig]:
-    """Return what a file says, and the configuration that it makes.
+    """Return the content of a file, and the configuration made from it.
 
     Raises:
-        Problem: with a line for each mistake.
+        Problem: with a line per error.
     """
     from callboard.mqtt.service import config_file
 
@@ -96,20 +96,20 @@ def load_config(file: Path) -> tuple["config_file.ConfigTable", RouterConfig]:
 def _finder(
     module: ModuleType | None, *, finds_names: bool
 ) -> Callable[[str], Callable[..., Any]]:
-    """Return what finds functions: by module, or by name in the app."""
+    """Return a function that finds functions: by module, or by name in the app."""
     from callboard.mqtt.service import config_file
 
     def find(text: str) -> Callable[..., Any]:
         if ":" in text:
             return config_file.find_function(text)
-        if not finds_names:  # the app is a mistake already, its functions are none
+        if not finds_names:  # the app has failed to load, which is reported already
             return find
-        found: Callable[..., Any] | None = getattr(module, text, None)
-        if not callable(found):
+        function: Callable[..., Any] | None = getattr(module, text, None)
+        if not callable(function):
             place = "no app is set" if module is None else f"{module.__name__} has none"
             msg = f"there is no function {text}: {place}; set app, or write module:function"
             raise config_file.MqttConfigError([msg])
-        return found
+        return function
 
     return find
 
@@ -118,20 +118,20 @@ def _default_config(listen: str) -> RouterConfig:
     """Return the configuration of a router without a file.
 
     Raises:
-        Problem: the address is none.
+        Problem: the address is invalid.
     """
     config = RouterConfig((ListenerSettings(listen),))
     try:
         config.listeners[0].parse()
     except ListenError as error:
-        why = f"{listen!r} is no address that a router can have without a file"
+        reason = f"{listen!r} is not a valid address of a router without a file"
         step = "write --listen 127.0.0.1:1883, ws://HOST:PORT or unix:/PATH"
-        raise Misuse(why=why, step=step) from error
+        raise Misuse(why=reason, step=step) from error
     return config
 
 
 def _node(table: "config_file.ConfigTable", folder: Path) -> Node:
-    """Return the router's node, linked with the cluster that the file names."""
+    """Return the router's node, linked with the cluster in the file."""
     settings = table.node
     path = None if settings.secret_file is None else folder / settings.secret_file
     try:
@@ -162,7 +162,7 @@ def _node(table: "config_file.ConfigTable", folder: Path) -> Node:
 def _follow(
     table: "config_file.ConfigTable", file: Path, router: Router, node: Node
 ) -> Iterator[None]:
-    """Open the doors of a file, and let SIGHUP take over its users, topic rules and limits."""
+    """Open the bridges to topics, and reload users, topic rules and limits on SIGHUP."""
     from callboard.mqtt.service import config_file
 
     def reload() -> None:
@@ -178,27 +178,25 @@ def _follow(
         except (MqttError, Problem, ValueError) as error:
             _log.error("%s: %s; nothing was changed", file, error)
         else:
-            _log.warning(
-                "%s: users, topic rules, bans, limits and secrets were read again", file
-            )
+            _log.warning("%s: reloaded users, topic rules, bans, limits and secrets", file)
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         threading.Thread(target=reload, name="mqtt-reload", daemon=True).start()
 
-    before = signal.signal(signal.SIGHUP, on_signal)
+    previous = signal.signal(signal.SIGHUP, on_signal)
     maps = config_file.make_maps(table)
     try:
         with MqttDoor(router, node, maps) if maps else contextlib.nullcontext():
             yield
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGHUP, previous)
 
 
 def _introduce(router: Router, options: JsonOptions) -> None:
-    """Tell where the router is reached."""
+    """Print the addresses of the router."""
     console = router.console_url
     lines = [f"MQTT on {address}" for address in router.addresses]
     if console is not None:
-        lines.append(f"  see into it: callboard mqtt top {console}   (Ctrl-C stops it)")
-    about = {"addresses": router.addresses, "console": console}
-    options.say(about, "\n".join(lines))
+        lines.append(f"  inspect it: callboard mqtt top {console}   (Ctrl-C stops it)")
+    summary = {"addresses": router.addresses, "console": console}
+    options.say(summary, "\n".join(lines))

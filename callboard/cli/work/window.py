@@ -1,4 +1,4 @@
-"""The work of `callboard dashboard`: a node that looks, and a page for browsers."""
+"""Implementation of `callboard dashboard`."""
 
 from typing import Final
 
@@ -6,13 +6,13 @@ from callboard.cli.loading import load_app
 from callboard.cli.own_node import DashboardOptions, catch_signals, parse_listen
 from callboard.cli.problem import Problem
 
-#: What the node of the command calls itself, and where it looks unless told otherwise.
+#: Name of the command's own node, and the default address of the cluster.
 NAME: Final = "callboard dashboard"
 ADDRESS: Final = "basp://127.0.0.1:4222"
 
 
 def serve(options: DashboardOptions) -> None:
-    """Link with the cluster and serve its page until a signal comes.
+    """Link with the cluster and serve the dashboard until a signal.
 
     Raises:
         Problem: the extra is missing, or the port cannot be opened.
@@ -36,8 +36,8 @@ def serve(options: DashboardOptions) -> None:
                 insecure=options.insecure,
             )
         except DashboardError as error:
-            why, _, step = str(error).partition("; ")
-            raise Problem(why=why, step=step or "see docs/dashboard.md") from error
+            reason, _, step = str(error).partition("; ")
+            raise Problem(why=reason, step=step or "see docs/dashboard.md") from error
         with server:
             options.say({"url": server.link}, f"open {server.link}")
             stop.wait()

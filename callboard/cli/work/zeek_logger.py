@@ -1,4 +1,4 @@
-"""The work of `callboard zeek logger`: the logger's life, and what is told of it."""
+"""Implementation of `callboard zeek logger`: run the logger, and print its figures."""
 
 import resource
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ from callboard.cli.topic import parse_retention
 from callboard.commitlog.errors import LogError
 from callboard.support.dataclass import dataclass
 
-#: Seconds between two looks whether a signal came, or enough records.
+#: Seconds between checks for a signal, and for the number of records.
 _LOOK: Final = 0.05
 _HELP: Final = "see callboard zeek logger --help"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggerOptions(JsonOptions):
-    """Where nodes find the logger, and how their logs are kept."""
+    """Address of the logger, and retention of its logs."""
 
     listen: str = option(
-        "127.0.0.1:5557", "Where nodes find it; port 0 is free.", metavar="HOST:PORT"
+        "127.0.0.1:5557", "Address for nodes; port 0 picks a free one.", metavar="HOST:PORT"
     )
     curve: Path | None = option(
         None, "TOML file with CURVE keys: secret, and a list of clients.", metavar="FILE"
@@ -35,29 +35,29 @@ class LoggerOptions(JsonOptions):
         "", "bytes=N,records=N,seconds=N of each log; default: all.", metavar="LIMITS"
     )
     segment_seconds: float | None = option(
-        None, "Seconds after which a new file begins.", min=0.001
+        None, "Largest age of a segment, in seconds.", min=0.001
     )
-    columns: bool = flag("Keep what is complete as Parquet as well.", "--columns")
-    compression: str = option("", "Of batches: zstd or zlib.")
+    columns: bool = flag("Also keep sealed segments as Parquet.", "--columns")
+    compression: str = option("", "Compression of batches: zstd or zlib.")
     archive: str = option(
-        "", "s3://bucket/zeek: where files of each log are copied to.", metavar="ADDRESS"
+        "", "Target for copies of the logs, like s3://bucket/zeek.", metavar="ADDRESS"
     )
     sync_interval: float = option(0.2, "Seconds between syncs of a log.", min=0.001)
     high_water_mark: int = option(
-        1000, "Messages of a node that wait here before they wait there.", min=1
+        1000, "Messages queued here per node; above it the node queues its own.", min=1
     )
-    metrics: str = option("", "Where /metrics is served for Prometheus.", metavar="HOST:PORT")
+    metrics: str = option("", "Serve /metrics for Prometheus.", metavar="HOST:PORT")
     metrics_host: list[str] | None = option(None, METRICS_HOST, metavar="NAME")
-    interval: float = option(10.0, "Seconds between lines of figures; 0 is none.", min=0.0)
-    count: int = option(0, "End after so many records; 0 is no end.", min=0)
+    interval: float = option(10.0, "Seconds between lines of figures; 0 for none.", min=0.0)
+    count: int = option(0, "End after this many records; 0 for no end.", min=0)
     as_json: bool = flag("Print JSON lines.", "--json")
 
 
 def run_logger(folder: Path, options: LoggerOptions) -> int:
-    """Run a logger until a signal comes; returns the exit code.
+    """Run a logger until a signal; return the exit code.
 
     Raises:
-        Problem: it cannot begin.
+        Problem: it cannot start.
     """
     from callboard.kernel.errors import PortUnavailable, PublicAddress
     from callboard.model.errors import EndpointError
@@ -65,11 +65,11 @@ def run_logger(folder: Path, options: LoggerOptions) -> int:
     try:
         from callboard.zeek.doors.zeek_logger import ZeekLogger
     except ImportError as error:
-        why = f"this needs a package ({error.name})"
-        raise Problem(why=why, step="pip install 'callboard[zmq]'") from error
+        reason = f"this needs a package ({error.name})"
+        raise Problem(why=reason, step="pip install 'callboard[zmq]'") from error
     limits = parse_retention(options.retain)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for logs and connections
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # for logs and connections
     with catch_signals() as stop, ExitStack() as stack:
         try:
             with explained((LogError, EndpointError, PortUnavailable), _HELP):
@@ -87,17 +87,17 @@ def run_logger(folder: Path, options: LoggerOptions) -> int:
                     archive=options.archive,
                 )
         except PublicAddress as error:
-            why, step = str(error).partition(";")[0], "name its nodes with --curve FILE"
-            raise Misuse(why=why, step=f"{step}, or say --insecure") from None
-        told = _Told(logger, options)
-        stack.callback(told.last)
-        stack.enter_context(told.closing())
+            reason, step = str(error).partition(";")[0], "list its nodes with --curve FILE"
+            raise Misuse(why=reason, step=f"{step}, or use --insecure") from None
+        reporter = _Reporter(logger, options)
+        stack.callback(reporter.last)
+        stack.enter_context(reporter.closing())
         if options.metrics:
             stack.enter_context(_metrics(options))
-        told.begin()
-        while not stop.wait(_LOOK) and not told.look():
+        reporter.begin()
+        while not stop.wait(_LOOK) and not reporter.look():
             pass
-    return told.code
+    return reporter.code
 
 
 @contextmanager
@@ -117,8 +117,8 @@ def _metrics(options: LoggerOptions) -> Iterator[None]:
         server.close()
 
 
-class _Told:
-    """What is printed of a logger.
+class _Reporter:
+    """Prints the figures of a logger.
 
     Attributes:
         code: the exit code.
@@ -131,17 +131,17 @@ class _Told:
         self.code = 0
 
     def begin(self) -> None:
-        """Say where nodes find it."""
+        """Print the address for nodes."""
         address, folder = self._logger.address, self._logger.folder
-        text = f"logs of Zeek go to {folder}; connect_log_endpoints: {address}"
+        text = f"logs of Zeek are written to {folder}; connect_log_endpoints: {address}"
         self._options.say({"address": address, "folder": str(folder)}, text, err=True)
 
     def look(self) -> bool:
-        """Print figures that are due, and trouble; returns whether it is enough."""
+        """Print due figures and errors; return whether there are enough records."""
         stats, now, every = self._logger.stats(), monotonic(), self._options.interval
         if stats.stalled != self._stalled:
             self._stalled = stats.stalled
-            if self._options.as_json:  # people are told by the log of the program
+            if self._options.as_json:  # in text mode the logger itself logs it
                 self._options.say({"stalled": self._stalled}, "", err=True)
         if every and now - self._since >= every:
             rate = (stats.records - self._before) / (now - self._since)
@@ -151,7 +151,7 @@ class _Told:
 
     @contextmanager
     def closing(self) -> Iterator[None]:
-        """Close the logger at the end, and tell what was not written."""
+        """Close the logger at the end, and report records that were not written."""
         try:
             yield
         finally:
@@ -170,11 +170,11 @@ class _Told:
         parts = [f"{stats.records:,} records{rate} in {len(stats.logs)} logs"]
         parts.append(f"from {len(stats.nodes)} nodes")
         malformed = sum(stats.malformed.values())
-        for count, what in (
+        for count, label in (
             (malformed, "malformed messages"),
             (stats.refused, "records beyond the limit of logs"),
             (stats.rejected, "connections with other keys"),
             (stats.lost, "records lost"),
         ):
-            parts += [f"{count:,} {what}"] * bool(count)
+            parts += [f"{count:,} {label}"] * bool(count)
         self._options.say(asdict(stats) | more, ", ".join(parts))

@@ -1,7 +1,7 @@
-"""Fields that a log declares: names and types of columns that its payloads have.
+"""Declared fields of a log: fields of its payloads that readers get as typed columns.
 
-They stand in the file `fields` of its folder, as JSON, and are told to all who read it as
-columns: SQL, Arrow, Spark. A log declares more of them as it grows; none changes its type.
+They are stored as JSON in the file `fields` of the log's folder, and become columns in SQL,
+Arrow and Spark. More fields can be declared later; the type of a field never changes.
 
 | type | in payloads | SQL | Arrow |
 |---|---|---|---|
@@ -24,7 +24,7 @@ from callboard.commitlog.folder import FIELDS, Folder
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-#: Types, and those of Arrow.
+#: Types of fields, with their Arrow types.
 TYPES: Final = {
     "bool": "bool",
     "int": "int64",
@@ -34,11 +34,11 @@ TYPES: Final = {
     "time": "",
 }
 _LIST: Final = "[]"
-#: Fields of a log: readers make a column of each.
+#: Limit of the fields of a log: readers create a column for each.
 FIELDS_LIMIT: Final = 1_000
-#: Stands before the name of a field that is named as a column of records.
+#: Prefix of a field that is named like a column of records.
 FIELD: Final = "payload."
-#: Columns that records have in SQL beside those of Arrow, and one of Spark.
+#: Columns of records in SQL but not in Arrow, and one of Spark.
 _TAKEN: Final = frozenset({"value", "time_ns", "error"})
 
 
@@ -46,9 +46,9 @@ class DeclaredField(NamedTuple):
     """A field of a log's payloads.
 
     Attributes:
-        name: of the key in payloads.
-        type: One of those that the module tells.
-        label: What it is elsewhere, for people: `set[addr]`.
+        name: Key in the payloads.
+        type: A type from the table above.
+        label: Name of the type in its source, for people: `set[addr]`.
     """
 
     name: str
@@ -59,64 +59,66 @@ class DeclaredField(NamedTuple):
 def merge_fields(
     known: Iterable[DeclaredField], more: Iterable[DeclaredField]
 ) -> list[DeclaredField]:
-    """Return fields with those that are added to them, in order.
+    """Return the known fields followed by the new ones.
 
     Raises:
-        FieldConflict: a name stands for something else already; capitals do not tell two names
-            from each other, as in SQL.
-        InvalidOption: a type is none, or there are too many.
+        FieldConflict: a name is declared already with another type. Names are compared without
+            regard to case, as in SQL.
+        InvalidOption: a type is unknown, or there are too many fields.
     """
     merged = {field.name.casefold(): field for field in known}
     for field in more:
         if type_parts(field)[0] not in TYPES:
-            what = f"{field.name} has the type {field.type!r}; give one of {', '.join(TYPES)}"
-            raise InvalidOption(what)
-        here = merged.setdefault(field.name.casefold(), field)
-        if here[:2] != field[:2]:
-            what = f"{field.name} is {field.type}, and {here.name} was declared {here.type}"
-            msg = f"{what}; give it another name"
+            msg = f"{field.name} has the type {field.type!r}; use one of {', '.join(TYPES)}"
+            raise InvalidOption(msg)
+        first = merged.setdefault(field.name.casefold(), field)
+        if first[:2] != field[:2]:
+            conflict = (
+                f"{field.name} is {field.type}, but {first.name} is declared {first.type}"
+            )
+            msg = f"{conflict}; use another name"
             raise FieldConflict(msg)
     if len(merged) > FIELDS_LIMIT:
-        what = f"{len(merged):,} fields; a log has {FIELDS_LIMIT:,} at most"
-        raise InvalidOption(what)
+        msg = f"{len(merged):,} fields; a log can have at most {FIELDS_LIMIT:,}"
+        raise InvalidOption(msg)
     return list(merged.values())
 
 
 def read_fields(folder: Folder) -> list[DeclaredField]:
-    """Return the fields that the log in a folder declares, perhaps none.
+    """Return the declared fields of the log in a folder; may be empty.
 
     Raises:
-        LogFailed: the disk refuses, or the file is none of ours.
+        LogFailed: the disk failed, or the file is damaged.
     """
-    with folder.reading():  # a server of an older callboard may not be asked for the file
+    with folder.reading():  # servers of an older callboard refuse to read this file
         if FIELDS not in folder.disk.listdir(folder.path):
             return []
         data = folder.read(folder.file(FIELDS))
     try:
-        told = [DeclaredField(*map(str, each)) for each in json.loads(data)]
-        return merge_fields((), told)
+        fields = [DeclaredField(*map(str, row)) for row in json.loads(data)]
+        return merge_fields((), fields)
     except (ValueError, TypeError, RecursionError) as error:
-        what = f"{folder.file(FIELDS)} is damaged ({error}); declare the fields again"
-        raise LogFailed(what) from error
+        msg = f"{folder.file(FIELDS)} is damaged ({error}); declare the fields again"
+        raise LogFailed(msg) from error
 
 
 def write_fields(folder: Folder, fields: Iterable[DeclaredField]) -> None:
-    """Write fields, durably and at once.
+    """Write fields durably and atomically.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the disk failed.
     """
     folder.replace(folder.file(FIELDS), json.dumps(list(fields)).encode())
 
 
 def type_parts(field: DeclaredField) -> tuple[str, str]:
-    """Return the type of a field or of what its lists hold, and `[]` for lists."""
+    """Return the type of a field or of the items of its lists, and `[]` for lists, else ""."""
     base = field.type.removesuffix(_LIST)
     return base, field.type[len(base) :]
 
 
 def column_name(name: str) -> str:
-    """Return what a field is called as a column: records have some names themselves."""
+    """Return the column name of a field; with a prefix if records have such a column."""
     is_taken = name.casefold() in _TAKEN or name.casefold() in arrow_schema().names
     return FIELD + name if is_taken else name
 
@@ -128,7 +130,7 @@ def arrow_fields(fields: Iterable[DeclaredField]) -> "list[pa.Field]":
         ExtraMissing: pyarrow is not installed.
     """
     pa = load_pyarrow()
-    return [pa.field(column_name(each.name), _arrow_type(pa, each)) for each in fields]
+    return [pa.field(column_name(field.name), _arrow_type(pa, field)) for field in fields]
 
 
 def _arrow_type(pa: Any, field: DeclaredField) -> Any:

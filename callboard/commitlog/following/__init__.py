@@ -1,1 +1,1 @@
-"""Readers that go on: followers, and those that have a name and a place in the log."""
+"""Readers that wait for new records: followers, and named readers with a stored place."""

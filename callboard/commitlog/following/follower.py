@@ -1,4 +1,4 @@
-"""Following a log: woken by its growth in this process, looking at it from another one."""
+"""Follows a log: woken by appends of this process, polling for appends of others."""
 
 import math
 import threading
@@ -16,23 +16,23 @@ from callboard.support.seconds import checked_seconds
 
 
 class Growth:
-    """Calls once, at the next growth, whoever waits.
+    """Notifies waiters of the next growth of a log, each of them once.
 
-    No lock: an append may be made by a finalizer inside another one. Each step on the table is
-    one of the interpreter.
+    It uses no lock: a finalizer may append to the log while another append is in progress on
+    the same thread. Each access to the table is a single operation of the interpreter.
     """
 
     __slots__ = ("__weakref__", "_waiters", "is_awaited")
 
     def __init__(self) -> None:
-        """Begin with nobody who waits."""
-        #: Looked at for each append, so a plain attribute.
+        """Start without waiters."""
+        #: Whether there are waiters; a plain attribute, because each append checks it.
         self.is_awaited = False
         self._waiters: dict[Callable[[], object], None] = {}
 
     def tell(self) -> None:
-        """Wake all who wait; from any thread."""
-        self.is_awaited = False  # first: who comes from here on sets it again
+        """Wake all waiters; may be called from any thread."""
+        self.is_awaited = False  # first: a waiter that is added from now on sets it again
         waiting: list[Callable[[], object]] = []
         for _ in range(len(self._waiters)):
             with suppress(KeyError):  # another thread was faster
@@ -41,33 +41,36 @@ class Growth:
             wake()
 
     def add(self, wake: Callable[[], object]) -> None:
-        """Call `wake` at the next growth, on the thread that appends; look once more then."""
+        """Call `wake` at the next growth, on the appending thread.
+
+        Read the log once more after this call: records appended just before it do not wake.
+        """
         self._waiters[wake] = None
         self.is_awaited = True
 
     def discard(self, wake: Callable[[], object]) -> None:
-        """Wait no more."""
+        """Remove a waiter."""
         self._waiters.pop(wake, None)
         if not self._waiters:
             self.is_awaited = False
-            if self._waiters:  # one came in between
+            if self._waiters:  # one was added in between
                 self.is_awaited = True
 
 
 def growth_of(folder: str) -> Growth:
-    """Return what all who use a folder in this process share."""
+    """Return the `Growth` that all users of a folder in this process share."""
     place = str(Path(folder).resolve())
     with _LOCK:
         return _KNOWN.setdefault(place, Growth())
 
 
 _LOCK: Final = locks.lock("followers of logs", 603)
-#: By folder: two objects that know nothing of each other meet here.
+#: By folder, so that a writer and readers that were created separately share one.
 _KNOWN: Final[WeakValueDictionary[str, Growth]] = WeakValueDictionary()
 
 
 class Followed(Protocol):
-    """What a follower needs of a log."""
+    """The interface of a log that a follower needs."""
 
     growth: Growth
     is_written_here: bool
@@ -79,43 +82,44 @@ class Followed(Protocol):
 
     @property
     def start(self) -> int:
-        """The offset of the oldest record that is kept."""
+        """Offset of the oldest record."""
 
     @property
     def end(self) -> int:
-        """The offset behind the newest record."""
+        """First offset after the newest record."""
 
     def readv(
         self, cursor: int | Cursor, max_records: int = 100, max_bytes: int | None = None
     ) -> Run:
-        """Return up to so many records from a cursor on."""
+        """Return records from a cursor on, up to the limits."""
 
 
+#: Seconds between polls of an idle log, at first and at most. The writer may be in another
+#: process, which does not wake this one.
 _SHORTEST: Final = 0.001
-#: Seconds between looks at a log where nothing comes: the writer may be another process.
 _LONGEST: Final = 0.02
 
-#: Seconds between looks at a log that is written here: looks are not needed, but harmless.
+#: Seconds between polls of a log that is written here; growth wakes, so polls are a precaution.
 _LONGEST_OWN: Final = 1.0
 
 
 class Follower:
-    """Iterates over records as they come; blocking with `for`, or with `async for`.
+    """Iterates over records as they arrive; blocks with `for`, or works with `async for`.
 
     Attributes:
-        cursor: The next record; keep it to go on later.
-        lost: How many records retention removed before they were read.
+        cursor: Cursor of the next record; store it to resume later.
+        lost: Number of records that retention removed before they were read.
     """
 
     def __init__(self, log: Followed, cursor: Cursor, timeout: float | None) -> None:
-        """Begin at a place; `timeout` is in seconds."""
+        """Start at a cursor; `timeout` is in seconds."""
         self.cursor = cursor
         self.lost = 0
         self._log = log
         self._timeout = timeout
 
     def poll(self, max_records: int = 1000) -> list[Record]:
-        """Return the records that are there, perhaps none, without waiting.
+        """Return the available records, perhaps none, without waiting.
 
         Raises:
             LogCorrupt: the next record is damaged.
@@ -123,21 +127,21 @@ class Follower:
         return self._take(self._log.readv(self._place(), max_records))
 
     def _place(self) -> Cursor:
-        """Return where the next record is read."""
+        """Return the cursor of the next record."""
         return self.cursor
 
     def _take(self, run: Run) -> list[Record]:
-        """Move on behind the records that were read, and return them."""
+        """Advance the cursor past a run, and return its records."""
         self.cursor = run.cursor
         self.lost += run.lost
         return run.records
 
     def _hand_out(self, record: Record) -> Record:
-        """Return a record to the loop that iterates."""
+        """Return a record to the iterating loop."""
         return record
 
     def read(self, max_records: int = 1000, timeout: float | None = None) -> list[Record]:
-        """Return the next records, or wait for them; an empty list after `timeout` seconds.
+        """Return the next records, waiting for the first; none after `timeout` seconds.
 
         Raises:
             LogCorrupt: the next record is damaged.
@@ -148,7 +152,7 @@ class Follower:
         pauses, growth = _pauses(timeout, self._log.is_written_here), self._log.growth
         grown = threading.Event()
         try:
-            growth.add(grown.set)  # before the look: what comes behind it wakes
+            growth.add(grown.set)  # before the poll, so that later records wake
             while not (records := self.poll(max_records)) and (pause := next(pauses, 0.0)):
                 if grown.wait(pause):
                     grown.clear()
@@ -160,12 +164,12 @@ class Follower:
     async def aread(
         self, max_records: int = 1000, timeout: float | None = None
     ) -> list[Record]:
-        """Return the next records, or wait for them without blocking the loop."""
-        from asyncio import Event, get_running_loop, to_thread  # who only reads starts sooner
+        """Return the next records, waiting for the first without blocking the loop."""
+        from asyncio import Event, get_running_loop, to_thread  # late, to load faster
 
         async def poll() -> list[Record]:
-            if self._log.is_elsewhere:  # an answer takes as long as the way
-                # The cursor moves when this is awaited to its end: cancelled, nothing was read.
+            if self._log.is_elsewhere:  # a remote read would block the loop
+                # The cursor advances only after the await, so cancelling it loses no records.
                 run = await to_thread(self._log.readv, self._place(), max_records)
                 return self._take(run)
             return self.poll(max_records)
@@ -194,16 +198,16 @@ class Follower:
         return records
 
     def __iter__(self) -> Iterator[Record]:
-        """Iterate until nothing came for the timeout."""
+        """Iterate until no record arrives within the timeout."""
         while records := self.read(timeout=self._timeout):
             left = iter(records)
             try:
                 yield from map(self._hand_out, left)
             finally:
-                self._leave(left)
+                self._rewind(left)
 
     def __aiter__(self) -> AsyncIterator[Record]:
-        """Iterate until nothing came for the timeout, without blocking the loop."""
+        """Iterate until no record arrives within the timeout, without blocking the loop."""
         left: Iterator[Record] = iter(())
 
         async def next_record() -> Record:
@@ -216,16 +220,16 @@ class Follower:
                 raise StopAsyncIteration
             return self._hand_out(record)
 
-        return Items(next_record, lambda: self._leave(left))
+        return Items(next_record, lambda: self._rewind(left))
 
-    def _leave(self, left: Iterator[Record]) -> None:
-        """Go back to the first record that was read and not handed out."""
+    def _rewind(self, left: Iterator[Record]) -> None:
+        """Set the cursor back to the first record that was read but not returned."""
         if (first := next(left, None)) is not None:
             self.cursor = Cursor(first.offset)
 
 
 def _pauses(timeout: float | None, is_written_here: bool) -> Iterator[float]:  # noqa: FBT001
-    """Iterate over how long to wait before each look: longer the longer nothing came."""
+    """Yield the seconds to wait before each poll: growing, until the timeout."""
     deadline = math.inf
     if timeout is not None:
         deadline = time.monotonic() + checked_seconds(timeout)

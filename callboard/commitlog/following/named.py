@@ -1,7 +1,7 @@
-"""Named readers: a committed place that stands in the log's folder and outlives the process.
+"""Named readers, whose committed place is stored in the log's folder.
 
-What a reader was handed and has not committed comes again after a crash: each record at least
-once. A name is open in one process at a time, as the writing end of a log is.
+After a crash, records that were read but not committed are read again, so each record is
+processed at least once. A name can be open in one process at a time, as a log for writing.
 
 Files, in the folder `readers` of the log: `NAME.place`, JSON with `offset` (of the next
 record), `time` (of the commit, nanoseconds since 1970) and `sum` (CRC-32 of the text of these
@@ -40,7 +40,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
 class ReaderPlace(NamedTuple):
-    """How far a named reader has committed: the next record, and when that was (ns)."""
+    """Committed place of a named reader: its next offset, and the time of the commit (ns)."""
 
     name: str
     offset: int
@@ -51,45 +51,45 @@ def places_of(folder: Folder) -> list[ReaderPlace]:
     """Return the places of all named readers of a log, by name.
 
     Raises:
-        LogCorrupt: one of them is damaged.
+        LogCorrupt: a place is damaged.
     """
     with suppress(FileNotFoundError):
         files = sorted(folder.disk.listdir(folder.file(_FOLDER)))
-        names = [each.removesuffix(_PLACE) for each in files if each.endswith(_PLACE)]
-        found = [_read(folder, name) for name in names if _NAME.fullmatch(name)]
-        return [place for place in found if place is not None]
+        names = [file.removesuffix(_PLACE) for file in files if file.endswith(_PLACE)]
+        places = [_read(folder, name) for name in names if _NAME.fullmatch(name)]
+        return [place for place in places if place is not None]
     return []
 
 
 class NamedReader(Follower):
-    """A follower that commits how far it has come; close it, or use it in a `with` block.
+    """A follower that can commit its place; close it, or use it in a `with` block.
 
     Attributes:
-        name: Its name.
-        committed: The offset where the next process with this name begins.
+        name: Name of the reader.
+        committed: Offset at which the next reader of this name starts.
     """
 
     def __init__(
         self, log: Followed, folder: Folder, name: str, begin: int, timeout: float | None
     ) -> None:
-        """Take up a name; see `LogReader.reader`."""
-        require_kind(isinstance(name, str), "a reader's name is a text of letters", name)
+        """Open a name; see `LogReader.reader`."""
+        require_kind(isinstance(name, str), "a reader's name must be a text of letters", name)
         if not _NAME.fullmatch(name):
-            what = f"{name!r}: give 1 to 64 letters, digits, dots, hyphens and underlines"
-            raise InvalidOption(what)
+            msg = f"{name!r}: a name has 1 to 64 letters, digits, dots, hyphens and underscores"
+            raise InvalidOption(msg)
         if not folder.path:
-            what = "a log in memory has no named readers; give the log a folder"
-            raise LogFailed(what)
+            msg = "a log in memory does not support named readers; give the log a folder"
+            raise LogFailed(msg)
         self._places = Folder(folder.disk, folder.file(_FOLDER))
-        what = f"the reader {name} of the log {folder.path} is used"
+        label = f"the reader {name} of the log {folder.path} is used"
         try:
             self._places.make()
             self._lock = FileLock(
-                self._places.path, f"{name}.lock", what, "close it there, or give another name"
+                self._places.path, f"{name}.lock", label, "close it there, or use another name"
             )
         except OSError as error:
-            what = f"the place of the reader {name} cannot be kept: {error.strerror or error}"
-            raise LogFailed(what) from error
+            msg = f"the place of the reader {name} cannot be stored: {error.strerror or error}"
+            raise LogFailed(msg) from error
         try:
             place = _read(folder, name)
         except BaseException:
@@ -99,7 +99,7 @@ class NamedReader(Follower):
         self.name = name
         self.committed = place.offset if place else begin
         self._is_closed = False
-        self._next = self.committed  # the place behind what was handed out
+        self._next = self.committed  # offset after the last record that was returned
         super().__init__(log, Cursor(self.committed), timeout)
         with _LOCK:
             if not _OPEN and _metrics not in PROCESS_SOURCES:
@@ -114,26 +114,26 @@ class NamedReader(Follower):
 
     @property
     def labels(self) -> Labels:
-        """What tells it from others among metrics."""
+        """Labels of its metrics."""
         return (("log", self.log), ("reader", self.name))
 
     @property
     def lag(self) -> int:
-        """How many records stand behind the committed place."""
+        """Number of records after the committed place."""
         return max(0, self._log.end - max(self.committed, self._log.start))
 
     def poll(self, max_records: int = 1000) -> list[Record]:
-        """Return the records that are there, perhaps none, without waiting.
+        """Return the available records, perhaps none, without waiting.
 
         Raises:
             LogCorrupt: the next record is damaged.
-            LogClosed: it was closed.
+            LogClosed: the reader was closed.
         """
         return super().poll(max_records)
 
     def _place(self) -> Cursor:
         self._check()
-        if self.cursor.offset != self._next:  # an iteration was left within what it had read
+        if self.cursor.offset != self._next:  # an iteration ended in the middle of a read
             self.cursor = Cursor(self._next)
         return self.cursor
 
@@ -143,48 +143,48 @@ class NamedReader(Follower):
         return records
 
     def _hand_out(self, record: Record) -> Record:
-        self._next = record.offset + 1  # `commit` means the record at hand
+        self._next = record.offset + 1  # `commit` includes the current record
         return record
 
     def commit(self, offset: int | None = None) -> int:
-        """Commit the place behind the last record that was handed out; returns it.
+        """Commit the offset after the last record that was returned; return that offset.
 
-        When it returns, the place is on the disk.
+        The place is durable when this returns.
 
         Args:
-            offset: The next record that is wanted, in place of that.
+            offset: Commit this offset instead; reading continues there.
 
         Raises:
-            LogFailed: the disk refuses; the place before holds.
+            LogFailed: the disk failed; the previous place remains valid.
             LogReplaced: the folder of the readers was removed or replaced.
-            LogClosed: it was closed.
-            ValueError: the offset is negative or behind the end of the log.
+            LogClosed: the reader was closed.
+            ValueError: the offset is negative or beyond the end of the log.
         """
         self._check()
         place = self._next if offset is None else offset
         if not 0 <= place <= max(self._log.end, self._next):
-            what = f"offset {place}: the log has records up to {self._log.end}"
-            raise InvalidOption(what)
+            msg = f"offset {place} is out of range: the log ends at {self._log.end}"
+            raise InvalidOption(msg)
         if not self._lock.is_in_place():
-            remedy = "close the reader, put the file back, and make the reader again"
+            remedy = "close the reader, put the file back, and open the reader again"
             raise LogReplaced(replaced(self._lock.path, remedy))
         if self._is_stored and place == self.committed:
             return place
         now = time.time_ns()
-        told = {"offset": place, "time": now, "sum": crc32(f"{place} {now}".encode())}
+        entry = {"offset": place, "time": now, "sum": crc32(f"{place} {now}".encode())}
         try:
             path = self._places.file(self.name + _PLACE)
-            self._places.replace(path, json.dumps(told).encode() + b"\n")
+            self._places.replace(path, json.dumps(entry).encode() + b"\n")
         except OSError as error:
-            what = f"the place of the reader {self.name} is not committed: {error.strerror}"
-            raise LogFailed(what) from error
+            msg = f"the place of the reader {self.name} was not committed: {error.strerror}"
+            raise LogFailed(msg) from error
         self.committed, self._is_stored = place, True
         if offset is not None:
             self._next = place
         return place
 
     def close(self) -> None:
-        """Let others use the name; uncommitted records come again. Idempotent."""
+        """Release the name; uncommitted records will be read again. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._lock.release()
@@ -196,64 +196,66 @@ class NamedReader(Follower):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it; what was not committed comes again."""
+        """Close the reader; uncommitted records will be read again."""
         self.close()
 
     def _check(self) -> None:
-        """Raise if it was closed."""
+        """Raise `LogClosed` if the reader was closed."""
         if self._is_closed:
-            what = f"the reader {self.name} is closed; make another with log.reader(name)"
+            msg = f"the reader {self.name} is closed; open another with log.reader(name)"
             if after_fork.is_copy(self):
-                remedy = "make one of another name here"
-                what = after_fork.refusal(f"the reader {self.name}", remedy)
-            raise LogClosed(what)
+                remedy = "open one of another name here"
+                msg = after_fork.refusal(f"the reader {self.name}", remedy)
+            raise LogClosed(msg)
 
     def _leave_process(self) -> None:
-        """Refuse what this copy is asked in a forked process."""
+        """Mark the copy in a forked process as closed."""
         self._is_closed = True
         _OPEN.discard(self)
 
 
-#: Those of this process, for its metrics.
+#: Open named readers of this process, for its metrics.
 _OPEN: Final[WeakSet[NamedReader]] = WeakSet()
 _LOCK: Final = locks.lock("open named positions", 602)
 
 _FIGURES: Final[tuple[Figure[NamedReader], ...]] = figures_of(
     "callboard_log_reader_",
     (
-        ("lag", "Records behind the place that a named reader of a log has committed.", "lag"),
+        ("lag", "Records after the place that a named reader of a log has committed.", "lag"),
         ("committed", "The offset of the next record of a named reader.", "committed"),
     ),
 )
 
 
 def _metrics() -> list[Metric]:
-    """Return the figures of the named readers of this process."""
+    """Return the metrics of the named readers of this process."""
     with _LOCK:
-        readers = sorted(_OPEN, key=lambda each: (each.log, each.name))
-    told = []
-    for each in readers:
-        with suppress(LogError):  # its log is gone or unreadable, which its reading tells
-            told.append(metrics_of(_FIGURES, each, each.labels))
+        readers = sorted(_OPEN, key=lambda reader: (reader.log, reader.name))
+    by_reader = []
+    for reader in readers:
+        with suppress(LogError):  # the log is unreadable, which reading it reports
+            by_reader.append(metrics_of(_FIGURES, reader, reader.labels))
     return [
-        replace(same[0], samples=[sample for each in same for sample in each.samples])
-        for same in zip(*told, strict=True)
+        replace(same[0], samples=[sample for metric in same for sample in metric.samples])
+        for same in zip(*by_reader, strict=True)
     ]
 
 
 def _read(folder: Folder, name: str) -> ReaderPlace | None:
-    """Return the place that a reader has committed, if there is one."""
+    """Return the committed place of a reader; None if it has not committed yet."""
     path = folder.file(f"{_FOLDER}/{name}{_PLACE}")
     with folder.reading():
         data = folder.read(path)
     if not data:
         return None
     try:
-        told = json.loads(data)
-        offset, when = told["offset"], told["time"]
-        if told["sum"] == crc32(f"{offset} {when}".encode()) and 0 <= offset <= LAST_OFFSET:
+        entry = json.loads(data)
+        offset, when = entry["offset"], entry["time"]
+        if entry["sum"] == crc32(f"{offset} {when}".encode()) and 0 <= offset <= LAST_OFFSET:
             return ReaderPlace(name, offset, when)
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    what = f"{path} is damaged: where the reader {name} was is unknown; remove it to begin anew"
-    raise LogCorrupt(what)
+    msg = (
+        f"{path} is damaged: the place of the reader {name} is unknown; remove it to start anew"
+    )
+    raise LogCorrupt(msg)

@@ -1,8 +1,8 @@
-"""An object store as a log needs one: whole objects, ranges, and create-if-absent.
+"""The object store interface of a log: whole objects, ranges, and create-if-absent.
 
-Nothing is ever renamed or written twice. What decides is `create`: of all who create an object
-of one name, one succeeds. S3, Google's and Azure's stores have that as a conditional request;
-a folder of this machine has it as a link to a file that is whole.
+Objects are never renamed or written twice. `create` is atomic: of several processes that create
+an object of the same name, one succeeds. The stores of S3, Google and Azure have conditional
+requests for this; in a folder of this machine, a hard link to a complete file is used.
 """
 
 import errno
@@ -19,51 +19,51 @@ from callboard.commitlog.errors import ExtraMissing, InvalidOption, LogError, Lo
 from callboard.support.private_file import make_folder, make_private_file, open_private
 from callboard.support.redaction import redacted
 
-#: Bytes of a part of an object that is sent as several.
+#: Bytes of a part of an object that is uploaded in several parts.
 _PART: Final = 32 << 20
-#: Where an object that decides nothing shows whether a store has create-if-absent.
+#: Prefix of the objects that test whether a store supports create-if-absent.
 _PROBE: Final = "probe"
 
-#: What s3fs says of a bucket that is not there; a path could have the word alone.
+#: Part of s3fs's error for a missing bucket; "bucket" alone could be part of a path.
 _NO_BUCKET: Final = "specified bucket"
 
 _INSTALL: Final = "pip install 'callboard[objects]'"
 
 
 class Objects(Protocol):
-    """Objects below one address, by names with `/`. What a store refuses is `LogFailed`."""
+    """Objects below one address, with `/` in names. Failures of the store raise `LogFailed`."""
 
     url: str
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return an object, or a range of it; fewer bytes only behind its end.
+        """Return an object, or a range of it; fewer bytes only at its end.
 
         Raises:
-            FileNotFoundError: there is no such object.
+            FileNotFoundError: the object does not exist.
         """
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Write an object whose name is used once."""
+        """Write an object under a name that is used only once."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write an object unless there is one; returns False where there is one."""
+        """Write an object unless it exists; return whether it was written."""
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none where there is no such folder."""
+        """Return the sorted names in a folder; empty if the folder does not exist."""
 
     def remove(self, name: str) -> None:
-        """Remove an object if it is there."""
+        """Remove an object if it exists."""
 
     def age(self, name: str, than: str) -> float:
-        """Return by how many seconds an object is older than another, by the store's clock.
+        """Return the seconds by which an object is older than another, by the store's clock.
 
         Raises:
-            FileNotFoundError: there is no such object.
+            FileNotFoundError: one of them does not exist.
         """
 
 
 class ObjectAddress(NamedTuple):
-    """Where a log lies, and what fsspec needs to get there, as JSON; as a text, the former."""
+    """The URL of a log, and options for fsspec as JSON; its text is the URL."""
 
     url: str
     options: str = ""
@@ -77,55 +77,55 @@ class ObjectAddress(NamedTuple):
 
 
 def object_address(url: str, options: Mapping[str, Any] | None = None) -> ObjectAddress:
-    """Return an address that two readers of one place have alike.
+    """Return a normalized address: equal for readers of the same place.
 
     Raises:
-        InvalidOption: the address names no place, or the options are nothing that JSON holds.
+        InvalidOption: the URL lacks a path, or the options cannot be encoded as JSON.
     """
     if not url.partition("://")[2].strip("/"):
-        what = f"{redacted(url)!r} names no place; write it like s3://BUCKET/NAME"
-        raise InvalidOption(what)
+        msg = f"{redacted(url)!r} does not name a place; write it like s3://BUCKET/NAME"
+        raise InvalidOption(msg)
     try:
-        told = json.dumps(dict(options), sort_keys=True) if options else ""
+        encoded = json.dumps(dict(options), sort_keys=True) if options else ""
     except (TypeError, ValueError):
-        what = "storage_options are texts, numbers, lists and dictionaries, by their names"
-        raise InvalidOption(what) from None
-    return ObjectAddress(url.rstrip("/"), told)
+        msg = "storage_options must map names to texts, numbers, lists and dictionaries"
+        raise InvalidOption(msg) from None
+    return ObjectAddress(url.rstrip("/"), encoded)
 
 
 @lru_cache(maxsize=64)
 def _file_system(process: int, address: ObjectAddress) -> tuple[Any, str]:
-    """Return fsspec's file system and the path there; one of before a fork is of no use."""
+    """Return fsspec's file system for this process, and the path; forks cannot share one."""
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        what = f"{redacted(address)} needs fsspec; install it with: {_INSTALL}"
-        raise ExtraMissing(what) from None
+        msg = f"{redacted(address)} needs fsspec; install it with: {_INSTALL}"
+        raise ExtraMissing(msg) from None
     options = json.loads(address.options) if address.options else {}
     try:
-        found, path = url_to_fs(address.url, **{"use_listings_cache": False, **options})
+        file_system, path = url_to_fs(address.url, **{"use_listings_cache": False, **options})
     except ImportError as error:
-        what = (
+        msg = (
             f"{redacted(address)}"
             f" needs a package that is missing ({error}); for s3://: {_INSTALL}"
         )
-        raise ExtraMissing(what) from None
-    except (ValueError, TypeError) as error:  # no such protocol, no such option
-        step = "see its address and storage_options"
-        what = f"{redacted(address)} cannot be opened: {redacted(error)}; {step}"
-        raise InvalidOption(what) from None
-    return found, path.rstrip("/")
+        raise ExtraMissing(msg) from None
+    except (ValueError, TypeError) as error:  # an unknown protocol or option
+        step = "check its address and storage_options"
+        msg = f"{redacted(address)} cannot be opened: {redacted(error)}; {step}"
+        raise InvalidOption(msg) from None
+    return file_system, path.rstrip("/")
 
 
 class FileSystemObjects:
-    """What fsspec opens."""
+    """Objects in a file system of fsspec."""
 
     def __init__(self, address: ObjectAddress) -> None:
-        """Name a place; nothing is asked yet.
+        """Open the file system; no request is sent yet.
 
         Raises:
             ExtraMissing: a package is not installed.
-            InvalidOption: the address means nothing.
+            InvalidOption: the address is invalid.
         """
         self._address = address
         self.url = str(address)
@@ -134,112 +134,114 @@ class FileSystemObjects:
 
     def _at(self, name: str) -> tuple[Any, str]:
         """Return the file system of this process and the path of an object."""
-        found, root = _file_system(os.getpid(), self._address)
-        return found, f"{root}/{name}"
+        file_system, root = _file_system(os.getpid(), self._address)
+        return file_system, f"{root}/{name}"
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return an object, or a range of it; fewer bytes only behind its end."""
-        with self._told():
-            found, path = self._at(name)
+        """Return an object, or a range of it; fewer bytes only at its end."""
+        with self._errors():
+            file_system, path = self._at(name)
             try:
-                data: bytes = found.cat_file(path, start=start or None, end=end)
+                data: bytes = file_system.cat_file(path, start=start or None, end=end)
             except OSError as error:
-                if start and error.errno == errno.EINVAL:  # S3 knows no range behind the end
+                if start and error.errno == errno.EINVAL:  # S3 refuses a range after the end
                     return b""
                 raise
             return data
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Write an object whose name is used once; an attempt that fails leaves an orphan."""
-        with self._told():
-            found, path = self._at(name)
-            if _is_local(found):
+        """Write an object under a name used only once; a failure may leave an orphan."""
+        with self._errors():
+            file_system, path = self._at(name)
+            if _is_local(file_system):
                 make_folder(Path(path).parent)
                 make_private_file(path)
-            with found.open(path, "wb", block_size=_PART) as file:
+            with file_system.open(path, "wb", block_size=_PART) as file:
                 for piece in pieces:
                     file.write(piece)
-            if _is_local(found):
+            if _is_local(file_system):
                 sync_path(path)
                 sync_path(Path(path).parent, os.O_DIRECTORY)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write an object unless there is one; returns False where there is one."""
-        with self._told():
-            found, path = self._at(name)
-            if _is_local(found):
+        """Write an object unless it exists; return whether it was written."""
+        with self._errors():
+            file_system, path = self._at(name)
+            if _is_local(file_system):
                 return _link(Path(path), data)
-            self._prove(found)
-            return _create(found, path, data)
+            self._prove(file_system)
+            return _create(file_system, path, data)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none where there is no such folder."""
-        with self._told():
-            found, path = self._at(folder)
-            found.invalidate_cache()
+        """Return the sorted names in a folder; empty if the folder does not exist."""
+        with self._errors():
+            file_system, path = self._at(folder)
+            file_system.invalidate_cache()
             try:
-                listed = found.ls(path, detail=False)
+                listed = file_system.ls(path, detail=False)
             except FileNotFoundError as error:
                 if _NO_BUCKET in str(error):
                     raise
                 return []
-            return sorted(each.rstrip("/").rpartition("/")[2] for each in listed)
+            return sorted(listed_path.rstrip("/").rpartition("/")[2] for listed_path in listed)
 
     def folders(self, folder: str) -> list[str]:
         """Return the names of the folders in a folder, sorted."""
-        with self._told():
-            found, path = self._at(folder)
+        with self._errors():
+            file_system, path = self._at(folder)
             try:
-                listed = found.ls(path.rstrip("/"), detail=True)
+                listed = file_system.ls(path.rstrip("/"), detail=True)
             except (FileNotFoundError, NotADirectoryError) as error:
                 if _NO_BUCKET in str(error):
                     raise
                 return []
-            paths = [str(each["name"]) for each in listed if each["type"] == "directory"]
-            return sorted(each.rstrip("/").rpartition("/")[2] for each in paths)
+            paths = [str(item["name"]) for item in listed if item["type"] == "directory"]
+            return sorted(folder.rstrip("/").rpartition("/")[2] for folder in paths)
 
     def remove(self, name: str) -> None:
-        """Remove an object if it is there."""
-        with self._told(), suppress(FileNotFoundError):
-            found, path = self._at(name)
-            found.rm_file(path)
+        """Remove an object if it exists."""
+        with self._errors(), suppress(FileNotFoundError):
+            file_system, path = self._at(name)
+            file_system.rm_file(path)
 
     def age(self, name: str, than: str) -> float:
-        """Return by how many seconds an object is older than another."""
-        with self._told():
-            found, path = self._at(name)
+        """Return the seconds by which an object is older than another."""
+        with self._errors():
+            file_system, path = self._at(name)
             _, other = self._at(than)
-            seconds: float = (found.modified(other) - found.modified(path)).total_seconds()
+            seconds: float = (
+                file_system.modified(other) - file_system.modified(path)
+            ).total_seconds()
             return seconds
 
-    def _prove(self, found: Any) -> None:
-        """Refuse a store that lets two create one object: two copiers would lose records."""
+    def _prove(self, file_system: Any) -> None:
+        """Refuse a store without create-if-absent: two archivers would overwrite each other."""
         from fsspec.asyn import AsyncFileSystem
         from fsspec.spec import AbstractFileSystem
 
         if self._is_proven:
             return
         path = self._at(f"{_PROBE}-{os.urandom(16).hex()}")[1]
-        own = type(found).pipe_file is not AbstractFileSystem.pipe_file
-        has_it = own or isinstance(
-            found, AsyncFileSystem
-        )  # else it looks first, and writes then
-        if has_it and _create(found, path, b"probe"):
-            has_it = not _create(found, path, b"probe")
-            with suppress(Exception):  # some may write and not remove
-                found.rm_file(path)
-        if not has_it:
-            what = (
+        own = type(file_system).pipe_file is not AbstractFileSystem.pipe_file
+        is_atomic = own or isinstance(
+            file_system, AsyncFileSystem
+        )  # else fsspec checks first and then writes
+        if is_atomic and _create(file_system, path, b"probe"):
+            is_atomic = not _create(file_system, path, b"probe")
+            with suppress(Exception):  # some users may write but not remove
+                file_system.rm_file(path)
+        if not is_atomic:
+            msg = (
                 f"{redacted(self.url)}"
-                " has no create-if-absent (S3's If-None-Match), which keeps two"
-                " writers apart; take a store that has"
+                " does not support create-if-absent (S3's If-None-Match), without which two"
+                " writers would overwrite each other; use another store"
             )
-            raise LogFailed(what)
+            raise LogFailed(msg)
         self._is_proven = True
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn what a store refuses into `LogFailed`, of one line that says what to do."""
+    def _errors(self) -> Iterator[None]:
+        """Turn errors of the store into `LogFailed`, with one line that says what to do."""
         try:
             yield
         except LogError:
@@ -247,56 +249,56 @@ class FileSystemObjects:
         except FileNotFoundError as error:
             if _NO_BUCKET not in str(error):
                 raise
-            what = f"{redacted(self.url)}: there is no such bucket; make it, or see the address"
-            raise LogFailed(what) from error
+            msg = f"{redacted(self.url)}: the bucket does not exist; create it or check the URL"
+            raise LogFailed(msg) from error
         except PermissionError as error:
-            what = (
+            msg = (
                 f"{redacted(self.url)}"
-                f" refuses: {_line(error)}; see the key and its rights (environment"
+                f" refuses: {_line(error)}; check the key and its rights (environment"
                 " AWS_…, or storage_options)"
             )
-            raise LogFailed(what) from error
+            raise LogFailed(msg) from error
         except ImportError as error:
-            what = f"{redacted(self.url)} needs a package that is missing: {error}; {_INSTALL}"
-            raise ExtraMissing(what) from error
-        except Exception as error:  # each file system of fsspec has errors of its own
+            msg = f"{redacted(self.url)} needs a package that is missing: {error}; {_INSTALL}"
+            raise ExtraMissing(msg) from error
+        except Exception as error:  # each file system of fsspec has its own errors
             kind = type(error).__name__
-            what = (
+            msg = (
                 f"{redacted(self.url)}"
                 f" cannot be used: {kind}: {_line(error)}; {_STEPS.get(kind, _SEE)}"
             )
-            raise LogFailed(what) from error
+            raise LogFailed(msg) from error
 
 
-_SEE: Final = "see the store and the way to it"
+_SEE: Final = "check the store and the network"
 _STEPS: Final = {
     "NoCredentialsError": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or storage_options",
 }
 
 
 def _line(error: Exception) -> str:
-    """Return what an error says, in one line."""
+    """Return the text of an error in one line."""
     text = str(error) or repr(error)
     return " ".join(text.split())[:300]
 
 
-def _is_local(found: Any) -> bool:
-    """Return whether a file system is that of this machine."""
-    protocols = found.protocol
+def _is_local(file_system: Any) -> bool:
+    """Return whether a file system is the one of this machine."""
+    protocols = file_system.protocol
     return "file" in ((protocols,) if isinstance(protocols, str) else protocols)
 
 
-def _create(found: Any, path: str, data: bytes) -> bool:
-    """Create an object by the request of a store; returns False where there is one."""
+def _create(file_system: Any, path: str, data: bytes) -> bool:
+    """Create an object by a conditional request; return False if it exists."""
     try:
-        found.pipe_file(path, data, mode="create")
+        file_system.pipe_file(path, data, mode="create")
     except FileExistsError:
         return False
     return True
 
 
 def _link(path: Path, data: bytes) -> bool:
-    """Create a file that is whole and durable when it is seen."""
+    """Create a file that is complete and durable as soon as it is visible."""
     make_folder(path.parent)
     whole = path.with_name(f"{path.name}.{os.urandom(16).hex()}.tmp")
     try:

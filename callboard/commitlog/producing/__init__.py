@@ -1,1 +1,1 @@
-"""Producers: whose record is which number, so that a retried append is no second record."""
+"""Producers, which number their records, so that a retried append is not a second record."""

@@ -1,4 +1,4 @@
-"""What a program appends with where it must know that a record is durable, and there once."""
+"""Producers append durable records exactly once, also when an append is retried."""
 
 import re
 from collections.abc import Sequence
@@ -27,103 +27,105 @@ from callboard.support import after_fork, reentry
 from callboard.support.text import shown
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/-]{0,127}", re.ASCII)
-#: The largest number, as offsets are.
+#: The largest number of a record; the same as that of offsets.
 LAST_NUMBER: Final = 2**63 - 1
 
 
 def check_producer(name: object) -> str:
-    """Return a producer's name.
+    """Return the name of a producer, after checking it.
 
     Raises:
-        InvalidOption: it is none.
+        InvalidOption: the name is invalid.
     """
-    require_kind(isinstance(name, str), "a producer's name is a text", name)
+    require_kind(isinstance(name, str), "a producer's name must be a str", name)
     if not _NAME.fullmatch(str(name)):
-        what = f"{name!r:.100}: give 1 to 128 letters, digits and . _ - : @ /"
-        raise InvalidOption(what)
+        msg = f"{name!r:.100}: a name has 1 to 128 letters, digits and . _ - : @ /"
+        raise InvalidOption(msg)
     return str(name)
 
 
 class ProducerLog(Protocol):
-    """What a producer needs of its log."""
+    """The interface of a log that a producer needs."""
 
     def open_producer(self, name: str) -> ProducerOpening:
-        """Give a producer its next epoch."""
+        """Start the next epoch of a producer."""
 
     def take(self, claim: Claim, columns: Columns) -> int:
-        """Append what a producer claims, and return its offset."""
+        """Append the records of a claim, and return the offset of the first."""
 
     def flush(self) -> None:
-        """Make durable what was appended before."""
+        """Make all appended records durable."""
 
     def refuse_inside(self, call: str) -> None:
         """Raise `LogInUse` if this thread is in another call of the log."""
 
 
 class Numbering:
-    """Which number comes next, and whether a number that was given may be appended.
+    """The numbers of a producer's records.
 
     Attributes:
-        name: Whose.
-        epoch: Of the opening.
-        last: The number of the last record that is known to be taken; None if there is none.
-        next: That of the next record that has none given.
+        name: Name of the producer.
+        epoch: Epoch of its opening.
+        last: Number of the last record known to be in the log; None without any.
+        next: Number of the next record, unless the caller chooses it.
     """
 
     def __init__(self, name: str, begin: int | None) -> None:
-        """Number the records of a producer that is not opened yet."""
+        """Start before the producer is opened."""
         self.name = check_producer(name)
         if begin is not None and not (type(begin) is int and 0 <= begin <= LAST_NUMBER):
-            what = f"begin={shown(begin):.80}: give the number of the first record"
-            raise InvalidOption(what)
+            msg = f"begin={shown(begin):.80} must be the number of the first record"
+            raise InvalidOption(msg)
         self._begin = begin
         self._is_known, self._has_forgotten = False, False
         self.epoch, self.next = 0, 0
         self.last: int | None = None
 
-    def opened(self, told: ProducerOpening) -> None:
-        """Take what the log knows of it."""
-        self.epoch, self._has_forgotten = told.epoch, told.has_forgotten
-        self._is_known = told.last is not None
-        if told.last is not None:
-            self.last = told.last.number
+    def opened(self, opening: ProducerOpening) -> None:
+        """Apply the state of the producer in the log."""
+        self.epoch, self._has_forgotten = opening.epoch, opening.has_forgotten
+        self._is_known = opening.last is not None
+        if opening.last is not None:
+            self.last = opening.last.number
         if self.last is not None:
             self.next = self.last + 1
         else:
             self.next = 1 if self._begin is None else self._begin
 
-    def number(self, given: int | None, count: int) -> int:
-        """Return the number of the first of so many records.
+    def number(self, chosen: int | None, count: int) -> int:
+        """Return the number of the first of `count` records: the chosen one, or the next.
 
         Raises:
-            InvalidOption: what was given is none.
-            ProducerForgotten: it may have been taken by a log that has forgotten it.
+            InvalidOption: the chosen number is invalid.
+            ProducerForgotten: the log may have had a record of this number, and forgotten it.
         """
-        if given is None:
+        if chosen is None:
             return self.next
-        if type(given) is not int or not 0 <= given <= LAST_NUMBER - count:
-            what = f"number={shown(given):.80}: give a whole number from 0 on"
-            raise InvalidOption(what)
-        is_first = given == self._begin if self._begin is not None else given == 1
+        if type(chosen) is not int or not 0 <= chosen <= LAST_NUMBER - count:
+            msg = f"number={shown(chosen):.80} must be an integer from 0 on"
+            raise InvalidOption(msg)
+        is_first = chosen == self._begin if self._begin is not None else chosen == 1
         if not self._is_known and (not is_first or self._has_forgotten and self._begin is None):
-            raise ProducerForgotten(forgotten(self.name, given))
-        return given
+            raise ProducerForgotten(forgotten(self.name, chosen))
+        return chosen
 
     def took(self, number: int, count: int) -> None:
-        """ProducerNote that the log has records."""
+        """Record that the log has these records."""
         self._is_known = True
         if self.last is None or number + count - 1 > self.last:
             self.last = number + count - 1
-            self.next = max(self.next, self.last + 1)  # or more are under way
+            self.next = max(self.next, self.last + 1)  # later ones may be in flight
 
 
 def record_of(
     topic: str, payload: Any, key: Key, headers: Headers, sender: str, time: int | None
 ) -> Columns:
-    """Return a record as what is appended; headers in the order that a retry has as well.
+    """Return the columns of a record, with sorted headers.
+
+    A retry may pass the same headers in another order, and must have the same checksum.
 
     Raises:
-        InvalidRecord: it cannot be stored.
+        InvalidRecord: the record cannot be stored.
     """
     sorted_headers = dict(sorted(headers.items())) if isinstance(headers, dict) else headers
     columns = one_record(topic, payload, key, sorted_headers, sender)
@@ -133,16 +135,16 @@ def record_of(
 class Producer:
     """Appends numbered records: durable on return, and repeated without duplicates.
 
-    The log keeps the last number of each producer, for 7 days after its last record, or while
-    there are no more than 100,000. Methods may be called from any thread; those of several
+    The log stores the last number of each producer for 7 days after its last record, for at
+    most 100,000 producers. Methods may be called from any thread; concurrent appends of several
     producers share syncs of the disk.
 
     Attributes:
-        log: Where it appends.
+        log: The log of the producer.
     """
 
     def __init__(self, log: ProducerLog, name: str, begin: int | None = None) -> None:
-        """Open it; see `CommitLog.producer`."""
+        """Open a producer; see `CommitLog.producer`."""
         self.log = log
         self._numbering = Numbering(name, begin)
         self._lock = locks.lock("producer of a log", 604)
@@ -151,12 +153,12 @@ class Producer:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the producer."""
         return self._numbering.name
 
     @property
     def last(self) -> int | None:
-        """The number of the last record that the log has; None if it has or knows none."""
+        """Number of the producer's last record in the log; None if none is known."""
         return self._numbering.last
 
     def append(
@@ -170,24 +172,24 @@ class Producer:
         time: int | None = None,
         number: int | None = None,
     ) -> int:
-        """Append one record; returns its offset when it is durable.
+        """Append one record; return its offset when it is durable.
 
         Args:
-            topic: What it is about.
+            topic: Topic of the record.
             payload: As for `CommitLog.append`.
             key: Text or bytes.
-            headers: Texts.
-            sender: Who sent it.
-            time: Nanoseconds since 1970; now by default.
-            number: That of the record: the next one by default. Of a record that was taken
-                before, the offset is returned and nothing is appended.
+            headers: Names and values, both texts.
+            sender: Name of the sender.
+            time: Nanoseconds since 1970; by default the current time.
+            number: Number of the record; by default the next one. If a record with this number
+                was appended before, its offset is returned and nothing is appended.
 
         Raises:
-            WrongNumber: another record has this number, or it leaves a gap.
+            WrongNumber: another record has this number, or the number leaves a gap.
             ProducerFenced: the producer was opened again.
-            ProducerForgotten: whether it was taken can no longer be known.
-            InvalidRecord: it cannot be stored.
-            LogFailed: the disk refuses. Append it again with the same number.
+            ProducerForgotten: the log can no longer tell whether it has the record.
+            InvalidRecord: the record cannot be stored.
+            LogFailed: the disk failed. Append again with the same number.
             LogClosed: the log was closed.
         """
         return self._append(record_of(topic, payload, key, headers, sender, time), number)
@@ -204,7 +206,7 @@ class Producer:
         number: int | None = None,
     ) -> int:
         """Append one record as `append` does, without blocking the loop."""
-        import asyncio  # here: programs that only read start twice as fast without
+        import asyncio  # late: programs that only read start twice as fast without
 
         columns = record_of(topic, payload, key, headers, sender, time)
         return await asyncio.to_thread(self._append, columns, number)
@@ -220,18 +222,18 @@ class Producer:
         time: Sequence[int] | None = None,
         number: int | None = None,
     ) -> range:
-        """Append a run of records, of which all are taken or none; returns their offsets.
+        """Append records with consecutive offsets, either all or none; return the offsets.
 
-        Each has a number of its own, the first one `number`; all are tried again as they were.
+        Their numbers are consecutive, from `number` on. A retry must repeat the same batch.
 
         Raises:
-            InvalidRecord: one cannot be stored, or they are more than a batch holds.
+            InvalidRecord: a record cannot be stored, or there are too many for a batch.
             LogError: as for `append`.
         """
         count = len(payloads)
         if not 1 <= count <= MAX_BATCH_RECORDS:
-            what = f"{count:,} records of a producer at once; give 1 to {MAX_BATCH_RECORDS:,}"
-            raise InvalidRecord(what)
+            msg = f"a batch of {count:,} records; append 1 to {MAX_BATCH_RECORDS:,} at once"
+            raise InvalidRecord(msg)
         times = None if time is None else check_times(time, count)
         named = [rows_of(column, count) for column in (topic, key, headers, sender)]
         topics, keys, rows, senders = named
@@ -239,32 +241,34 @@ class Producer:
         first = self._append(columns, number)
         return range(first, first + count)
 
-    def _append(self, columns: Columns, given: int | None) -> int:
-        """Append what was encoded, in the order of the calls, and sync."""
+    def _append(self, columns: Columns, chosen: int | None) -> int:
+        """Append encoded records in the order of the calls, and sync."""
         if (size := sum(map(len, columns.payloads))) > MAX_RECORD:
-            what = f"payloads of {size:,} bytes exceed the limit of {MAX_RECORD:,}; split them"
-            raise InvalidRecord(what)
+            msg = f"payloads of {size:,} bytes exceed the limit of {MAX_RECORD:,}; split them"
+            raise InvalidRecord(msg)
         count, checksum = len(columns.payloads), checksum_of(columns)
-        self.log.refuse_inside("append()")  # what cannot be synced must not be there
+        self.log.refuse_inside(
+            "append()"
+        )  # first: a record must not be appended that cannot be synced
         reentry.enter(self._lock, "append()", LogInUse)
         try:
             try:
-                offset = self._take(columns, given, count, checksum)
+                offset = self._take(columns, chosen, count, checksum)
             except ProducerForgotten:
-                if given is not None:
+                if chosen is not None:
                     raise
                 self._numbering.opened(self.log.open_producer(self.name))
-                # It was silent for long; what has no number yet is not a retry.
+                # The producer was silent for long. Without a chosen number this is not a retry.
                 offset = self._take(columns, None, count, checksum)
         finally:
             self._lock.release()
         self.log.flush()
         return offset
 
-    def _take(self, columns: Columns, given: int | None, count: int, checksum: int) -> int:
-        """Append with a number."""
+    def _take(self, columns: Columns, chosen: int | None, count: int, checksum: int) -> int:
+        """Append records with the chosen or the next number."""
         numbering = self._numbering
-        number = numbering.number(given, count)
+        number = numbering.number(chosen, count)
         claim = Claim(numbering.name, numbering.epoch, number, count, checksum)
         offset = self.log.take(claim, columns)
         numbering.took(number, count)

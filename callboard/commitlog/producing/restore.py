@@ -1,8 +1,8 @@
-"""Reading how far each producer of a log has come: from the last table in it, and what follows.
+"""Restores the producers of a log from its last table and the notes after it.
 
-The table stands at the head of each segment that was begun when there was something to keep.
-One that has none was begun by an older callboard, or when there was nothing, or its head is
-torn or damaged: then segments before it are looked at.
+Each segment starts with the table, if there were producers when the segment was created. The
+table is missing in segments of an older callboard, and if the head of the segment is torn or
+damaged. Then the segments before it are searched.
 """
 
 from collections.abc import Iterator
@@ -21,18 +21,18 @@ from callboard.commitlog.reading import LogReading
 from callboard.commitlog.record import Cursor
 from callboard.commitlog.segment import LogSegment, LogSegmentTable
 
-#: Segments that are looked at for a table before there is taken to be none.
+#: Segments that are searched for a table.
 LOOKED_AT: Final = 16
-#: Runs of a producer that are gone back through for the offset of an earlier number.
+#: Runs of a producer that are searched, backwards, for the offset of an earlier number.
 RUNS: Final = 1024
 
 
 def restored(table: LogSegmentTable) -> ProducerTable:
-    """Return how far each producer has come; damaged batches are passed over.
+    """Return the table of producers; damaged batches are skipped.
 
     Raises:
-        LogCorrupt: a note is not what we write.
-        OSError: the disk refuses.
+        LogCorrupt: a note is malformed.
+        OSError: the disk failed.
     """
     producers, last = ProducerTable(), table.segments[-1]
     start, has_table = None, False
@@ -55,7 +55,7 @@ def restored(table: LogSegmentTable) -> ProducerTable:
 
 
 def runs_before(table: LogSegmentTable, entry: ProducerEntry | None) -> Iterator[ProducerEntry]:
-    """Iterate over the runs of a producer backwards, as far as the log keeps them."""
+    """Iterate backwards over the runs of a producer that are still in the log."""
     for _ in range(RUNS):
         if entry is None:
             return
@@ -70,7 +70,7 @@ def runs_before(table: LogSegmentTable, entry: ProducerEntry | None) -> Iterator
 
 
 def _head(table: LogSegmentTable, segment: LogSegment) -> Batch | None:
-    """Return the first batch of a segment; None if it is not intact, or not there."""
+    """Return the first batch of a segment; None if it is missing or damaged."""
     try:
         file = table.folder.disk.open(table.folder.segment(segment.base))
     except FileNotFoundError:
@@ -80,10 +80,10 @@ def _head(table: LogSegmentTable, segment: LogSegment) -> Batch | None:
 
 
 def _note(batch: Batch) -> ProducerNote | None:
-    """Return what stands with a batch, if anything does.
+    """Return the note of a batch; None if it has none.
 
     Raises:
-        LogCorrupt: it is not what we write.
+        LogCorrupt: the note is malformed.
     """
     try:
         return decode_note(note_of(batch)) if has_note(batch.header) else None

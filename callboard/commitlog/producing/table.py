@@ -1,17 +1,18 @@
-"""The last number of each producer of a log, as it stands in the log itself.
+"""The last number of each producer of a log, stored in the log itself.
 
-A producer numbers its records, each one more than the one before. With a batch of its records
-stands a note of how far it has come; the first batch of each segment has the whole table of
-its time before that. So what a batch holds and what is known of its producer become durable
-together, or are torn off together, and a table is read from one segment.
+A producer numbers its records consecutively. Each batch of a producer has a note with the
+producer's new state. The note of the first batch of each segment also has the whole table, as
+it was before that batch. Thus the records and the state of their producer become durable
+together, or are cut off together, and the table can be read from one segment.
 
-- An entry says which run of records was the producer's last: numbers, offset, checksum, and
-  where its run before stands, so that the offset of an earlier one can be found again.
-- Epochs: who opens a producer gets a later epoch than all before, and what comes with an
-  earlier one is refused. They begin with the clock, so that they rise over restarts too.
-- Forgotten are producers that were silent for 7 days, and beyond 100,000 those that were
-  silent longest. `horizon` is when that last happened: an append with an epoch up to it, by a
-  producer without an entry, may be one that was taken once, and is refused.
+- An entry describes the last run of records of a producer: numbers, offset, checksum, and the
+  offset of the run before, so that the offsets of earlier runs can be found.
+- Each opening of a producer gets an epoch later than all before, and appends with an earlier
+  epoch are refused. Epochs start from the clock, so that they also grow over restarts.
+- Producers are forgotten after 7 days of silence; above 100,000, the longest silent ones are
+  forgotten first. `horizon` is the time at which a producer was last forgotten. If a producer
+  without an entry appends with an epoch up to the horizon, its record may have been appended
+  before, so it is refused.
 """
 
 from collections.abc import Iterator
@@ -23,14 +24,14 @@ from cbor2 import CBORDecodeError, dumps, loads
 from callboard.commitlog.columns import Columns
 from callboard.commitlog.errors import ProducerFenced, ProducerForgotten, WrongNumber
 
-#: Seconds and producers after which one is forgotten.
+#: Seconds of silence, and number of producers, after which a producer is forgotten.
 KEPT_SECONDS: Final = 7 * 86400.0
 KEPT_PRODUCERS: Final = 100_000
-#: Nanoseconds by which an epoch may be ahead of the clock, which may have been put back.
+#: Nanoseconds by which an epoch may be ahead of the clock, which may have been set back.
 _AHEAD: Final = 86400 * 10**9
 
 
-#: The columns of a run whose records have all in common, and how one of them is counted.
+#: The columns of a run whose records share all values, and the checksum input of each.
 _ALIKE: Final = (None,) * 4
 _NONE: Final = b"None"
 
@@ -39,14 +40,14 @@ class ProducerEntry(NamedTuple):
     """The last run of records of a producer.
 
     Attributes:
-        name: Whose.
-        epoch: Which opening of the producer appended it.
-        number: Of its last record.
-        records: How many it has.
-        offset: Of its first record.
-        previous: Offset of the run before; -1 if there is none.
-        checksum: CRC-32 of what was appended.
-        time: When, in nanoseconds since 1970 by the clock of the log.
+        name: Name of the producer.
+        epoch: Epoch in which it was appended.
+        number: Number of its last record.
+        records: Number of its records.
+        offset: Offset of its first record.
+        previous: Offset of the previous run; -1 for the first run.
+        checksum: CRC-32 of its records.
+        time: Time of the append, in nanoseconds since 1970 by the clock of the log.
     """
 
     name: str
@@ -60,7 +61,7 @@ class ProducerEntry(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a producer says of records that it appends: the first has this number."""
+    """The identity of records that a producer appends; `number` belongs to the first."""
 
     name: str
     epoch: int
@@ -70,7 +71,7 @@ class Claim(NamedTuple):
 
 
 class ProducerNote(NamedTuple):
-    """What stands with a batch: the table before it (None: as it was), and whose it is."""
+    """The note of a batch: the table before it (None if unchanged), and the new entry."""
 
     horizon: int
     table: list[ProducerEntry] | None
@@ -78,7 +79,7 @@ class ProducerNote(NamedTuple):
 
 
 class ProducerOpening(NamedTuple):
-    """What a producer learns when it is opened; `last` is None if the log does not know it."""
+    """The result of opening a producer; `last` is None if the log does not know it."""
 
     epoch: int
     last: ProducerEntry | None
@@ -86,9 +87,9 @@ class ProducerOpening(NamedTuple):
 
 
 def checksum_of(columns: Columns) -> int:
-    """Return a checksum of all of a run but its times, which differ when it is tried again."""
+    """Return a checksum of a run without its times, which differ in a retry."""
     total = crc32(columns.names)
-    if columns[5:] == _ALIKE:  # nearly always: as below, at once
+    if columns[5:] == _ALIKE:  # the usual case; same result as the loop below
         total = crc32(_NONE * len(_ALIKE), total)
     else:
         for column in columns[5:]:
@@ -100,36 +101,38 @@ def checksum_of(columns: Columns) -> int:
 
 
 class ProducerTable:
-    """How far each producer has come; the caller holds the lock of the log's place.
+    """The state of all producers of a log; the caller holds the lock of the log.
 
     Attributes:
-        entries: By name, those that were silent longest first.
-        horizon: When a producer was last forgotten, as an epoch; 0 for never.
+        entries: Entries by name, the longest silent producer first.
+        horizon: Time at which a producer was last forgotten, as an epoch; 0 for never.
     """
 
     def __init__(self, limit: int = KEPT_PRODUCERS, seconds: float = KEPT_SECONDS) -> None:
-        """Know nobody."""
+        """Start without producers."""
         self.entries: dict[str, ProducerEntry] = {}
         self.horizon = 0
         self._limit, self._kept = limit, int(seconds * 1e9)
-        self._epochs: dict[str, int] = {}  # of those that were opened since the log was
+        self._epochs: dict[str, int] = {}  # of producers opened since the log was opened
         self._newest = 0
 
     def open(self, name: str, now: int) -> ProducerOpening:
-        """Give a producer its next epoch; appends with earlier ones are refused."""
+        """Start the next epoch of a producer; appends with earlier epochs are refused."""
         self._forget(now)
         self._newest = epoch = max(now, self._newest + 1)
         self._epochs.pop(name, None)
         self._epochs[name] = epoch
         if len(self._epochs) > self._limit:
-            del self._epochs[next(iter(self._epochs))]  # its entry has an epoch, if it appends
+            del self._epochs[
+                next(iter(self._epochs))
+            ]  # if it has appended, its entry has an epoch
         return ProducerOpening(epoch, self.entries.get(name), self.horizon > 0)
 
     def resume(self, name: str, epoch: int, now: int) -> ProducerOpening:
-        """Let a producer go on with the epoch that it has, as after a restart of the log.
+        """Resume the epoch of a producer, for example after a restart of the log.
 
         Raises:
-            ProducerFenced: it was opened again later, or never.
+            ProducerFenced: the producer was opened again later, or never.
         """
         entry = self.entries.get(name)
         current = max(self._epochs.get(name, 0), entry.epoch if entry else 0)
@@ -142,15 +145,15 @@ class ProducerTable:
     def admit(
         self, claim: Claim, offset: int, now: int, before: ProducerEntry | None = None
     ) -> ProducerEntry | None:
-        """Return the entry for records that are to be written at an offset.
+        """Return the entry for records that will be written at an offset.
 
-        None is returned for those that have a number which was taken before. `before` is the
-        entry of the producer that is to be written just before.
+        Returns None if records with these numbers were appended before. `before` is an entry
+        of the same producer that precedes this one in the same write.
 
         Raises:
             ProducerFenced: the producer was opened again later.
-            ProducerForgotten: it has no entry, and may have had one.
-            WrongNumber: it leaves a gap.
+            ProducerForgotten: the producer lacks an entry, but may have had one.
+            WrongNumber: the number leaves a gap.
         """
         name, epoch, number, count, checksum = claim
         entry = before or self.entries.get(name)
@@ -166,13 +169,13 @@ class ProducerTable:
         if number <= entry.number:
             return None
         if number > entry.number + 1:
-            what = f"number {number} of {name} leaves a gap: its last is {entry.number}"
-            raise WrongNumber(what)
+            msg = f"number {number} of {name} leaves a gap: its last is {entry.number}"
+            raise WrongNumber(msg)
         last = number + count - 1
         return ProducerEntry(name, epoch, last, count, offset, entry.offset, checksum, now)
 
     def put(self, entry: ProducerEntry) -> None:
-        """Take an entry that was written, and forget who is too many."""
+        """Store a written entry; above the limit, drop the longest silent producer."""
         self.entries.pop(entry.name, None)
         self.entries[entry.name] = entry
         self._newest = max(self._newest, entry.epoch)
@@ -180,7 +183,7 @@ class ProducerTable:
             self._drop(next(iter(self.entries)), entry.time)
 
     def note(self, entry: ProducerEntry | None, now: int, *, is_head: bool) -> bytes:
-        """Return what stands with a batch; at the head of a segment that is the whole table."""
+        """Return the encoded note of a batch; at the head of a segment with the whole table."""
         if is_head:
             self._forget(now)
         has_table = is_head and (self.entries or self.horizon)
@@ -189,7 +192,7 @@ class ProducerTable:
         return dumps([self.horizon, list(self.entries.values()) if has_table else None, entry])
 
     def replay(self, note: ProducerNote) -> None:
-        """Take what stood with a batch, in the order of the log."""
+        """Apply the note of a batch; notes must be applied in the order of the log."""
         if note.table is not None:
             self.entries = {entry.name: entry for entry in note.table}
         self.horizon = max(self.horizon, note.horizon)
@@ -198,7 +201,7 @@ class ProducerTable:
             self.put(note.entry)
 
     def _forget(self, now: int) -> None:
-        """Forget who was silent for too long."""
+        """Drop producers that have been silent for too long."""
         while self.entries:
             name, entry = next(iter(self.entries.items()))
             if entry.time > now - self._kept:
@@ -206,39 +209,39 @@ class ProducerTable:
             self._drop(name, now)
 
     def _drop(self, name: str, now: int) -> None:
-        """Forget one."""
+        """Drop a producer and advance the horizon."""
         del self.entries[name]
         self.horizon = self._newest = max(now, self._newest)
 
 
 def _fenced(name: str) -> str:
-    return f"the producer {name} was opened again elsewhere; only the latest appends"
+    return f"the producer {name} was opened again elsewhere; only the latest one may append"
 
 
 def find_run(claim: Claim, runs: Iterator[ProducerEntry]) -> int:
-    """Return the offset of records whose numbers were taken before.
+    """Return the offset of records that were appended before.
 
     Args:
-        claim: What they are said to be.
-        runs: The runs of the producer, the latest first.
+        claim: Identity of the records.
+        runs: Runs of the producer, the latest first.
 
     Raises:
-        WrongNumber: they were taken with other records, or it is no longer known where.
+        WrongNumber: the numbers belong to other records, or their offset is no longer known.
     """
     name, _, number, count, checksum = claim
-    why = "was taken long ago; its offset is no longer known"
+    reason = "was taken long ago; its offset is no longer known"
     for run in runs:
         first = run.number - run.records + 1
         if run.previous < 0:
-            why = f"comes before the first that the log knows, {first}"
+            reason = f"comes before the first that the log knows, {first}"
         if first > number:
             continue
         if (first, run.records, run.checksum) == (number, count, checksum):
             return run.offset
-        what = f"number {number} of {name} was taken with another record (at {run.offset})"
-        raise WrongNumber(what)
-    what = f"number {number} of {name} {why}"
-    raise WrongNumber(what)
+        msg = f"number {number} of {name} was taken with another record (at {run.offset})"
+        raise WrongNumber(msg)
+    msg = f"number {number} of {name} {reason}"
+    raise WrongNumber(msg)
 
 
 def forgotten(name: str, number: int) -> str:
@@ -250,23 +253,23 @@ def forgotten(name: str, number: int) -> str:
 
 
 def decode_note(data: bytes) -> ProducerNote:
-    """Return what stands with a batch.
+    """Decode the note of a batch.
 
     Raises:
-        ValueError: it is not what we write.
+        ValueError: the note is malformed.
     """
     try:
         horizon, table, entry, *_ = loads(data)
-        kept = None if table is None else [_entry(each) for each in table]
-        return ProducerNote(int(horizon), kept, None if entry is None else _entry(entry))
+        entries = None if table is None else [_entry(fields) for fields in table]
+        return ProducerNote(int(horizon), entries, None if entry is None else _entry(entry))
     except (CBORDecodeError, TypeError) as error:
         raise ValueError(error) from None
 
 
 def _entry(fields: list[Any]) -> ProducerEntry:
-    """Return an entry, checked."""
+    """Decode an entry and check its types."""
     name, *numbers = fields[: len(ProducerEntry._fields)]
-    if type(name) is not str or any(type(each) is not int for each in numbers):
-        what = "an entry of the wrong types"
-        raise ValueError(what)
+    if type(name) is not str or any(type(number) is not int for number in numbers):
+        msg = "an entry of the wrong types"
+        raise ValueError(msg)
     return ProducerEntry(name, *numbers)

@@ -1,1 +1,1 @@
-"""The pure part of leases: answers of a register and the time in, reads and writes out."""
+"""The pure state machine of leases: register replies and times in, reads and writes out."""

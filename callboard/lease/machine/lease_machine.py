@@ -1,22 +1,24 @@
-"""One process' own lease, and what it sees of the leases of others.
+"""The lease of one process, and its view of the leases of other processes.
 
-A lease is a counter in the register that its holder raises every TTL/4. Nobody compares clocks:
+A lease is a counter in the register that its holder increments ("raises") every TTL/4. Clocks
+of different machines are never compared:
 
-- The holder is valid until the **send** time of its last raise that succeeded, plus TTL less
-  drift. The raise took effect no earlier than it was sent.
-- A watcher that read the same counter for TTL plus drift kills the lease by compare-and-set:
-  either the kill or the holder's next raise takes place. What counts is the time from the
-  **receipt** of the first read that showed the counter to the **send** of the latest one, and
-  only while reads succeed at most TTL/2 apart: after a gap counting begins again, else every
-  restart of the database would be a storm of kills.
+- The holder is valid until the **send** time of its last successful raise, plus TTL less drift.
+  The raise took effect no earlier than it was sent.
+- A watcher that has read the same counter for TTL plus drift kills the lease by
+  compare-and-set: either the kill or the holder's next raise succeeds. The watcher counts from
+  the **receipt** of the first read with this counter to the **send** of the latest one, and
+  only while successful reads are at most TTL/2 apart. After a gap it counts from the start;
+  else a restart of the database would let all watchers kill all leases.
 
-So while drift is below its bound, who may kill sees a holder that is no longer valid. A holder
-that expired and was not killed is valid again with its next raise. One that was killed ends all
-that it does, and then begins another **term** (`begin_anew`): numbers go on rising, and a term
-is named by its first one, so that the death of an earlier term says nothing about a later one.
+Thus, while drift is below its bound, a watcher kills only a holder that is no longer valid. A
+holder that expired but was not killed is valid again after its next raise. A killed holder
+stops all work and then starts another **term** (`begin_anew`). Its numbers continue to grow,
+and a term is identified by its first number, so the end of an earlier term does not affect a
+later one.
 
-An outcome that is not known is settled by reading: a value carries its writer and a number.
-A value that is no longer there is a kill, too: what it said last is not known.
+If the outcome of a write is unknown, a read settles it: a value carries its writer and number.
+A missing value counts as a kill, because its last content is unknown.
 """
 
 from typing import Final
@@ -24,7 +26,7 @@ from typing import Final
 from callboard.lease.register import LeaseValue, Versioned
 from callboard.support.dataclass import dataclass
 
-#: What the text of a lease says.
+#: Possible texts of a lease.
 HELD: Final = "held"
 KILLED: Final = "killed"
 RELEASED: Final = "released"
@@ -33,20 +35,20 @@ PREFIX: Final = "lease/"
 
 
 def lease_name(writer: str) -> str:
-    """Return the name under which the lease of a process' life lies in the register."""
+    """Return the name in the register of the lease of a life."""
     return PREFIX + writer
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLease:
-    """Read a lease, and say so with `read_done`."""
+    """Effect: read a lease, then call `read_done`."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class WriteLease:
-    """Write a lease, and say so with `write_done`."""
+    """Effect: write a lease, then call `write_done`."""
 
     name: str
     value: LeaseValue
@@ -57,13 +59,13 @@ class WriteLease:
 class LeaseHeld:
     """The own lease is valid (again)."""
 
-    #: The number that its term began with.
+    #: The first number of its term.
     term: int
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseExpired:
-    """The own lease was not raised in time; nobody has killed it yet, as far as is known."""
+    """The own lease was not raised in time, but is not known to be killed."""
 
     #: Seconds since it expired.
     late: float
@@ -71,15 +73,15 @@ class LeaseExpired:
 
 @dataclass(frozen=True, slots=True)
 class LeaseKilled:
-    """The own lease was killed: what was done in its term has to end."""
+    """The own lease was killed: all work of its term must stop."""
 
-    #: Who did; empty where its value was removed from the register.
+    #: Writer of the kill; empty if the value was removed from the register.
     by: str
 
 
 @dataclass(frozen=True, slots=True)
 class HolderGone:
-    """The lease of another life was killed or released: it owns nothing any more."""
+    """The lease of another life was killed or released, so that life owns nothing."""
 
     writer: str
     #: All its terms up to this number have ended.
@@ -91,29 +93,29 @@ Effect = ReadLease | WriteLease | LeaseHeld | LeaseExpired | LeaseKilled | Holde
 
 @dataclass(slots=True)
 class _Watched:
-    """What is known of the lease of another."""
+    """State of the watched lease of another life."""
 
     number: int = -1
     version: int = 0
-    #: When this counter was first received, and when any read was last.
+    #: Time at which this counter was first received, and time of the last read.
     since: float = 0.0
     read_at: float | None = None
-    #: When the counter was last seen to rise; None: never.
+    #: Time at which the counter last rose; None before the first rise.
     rose_at: float | None = None
     is_reading: bool = False
     is_killing: bool = False
 
 
 class LeaseMachine:
-    """The lease of one life; every method returns what is to be done, in order."""
+    """The lease of one life; methods return the effects to execute, in order."""
 
     def __init__(self, writer: str, ttl: float = 2.0, drift: float = 0.05) -> None:
-        """Make the machine of a life that has no lease yet.
+        """Start without a lease.
 
         Args:
-            writer: the life's id.
+            writer: id of the life.
             ttl: seconds that a lease lasts.
-            drift: how far clocks may be from real time, as a part of it.
+            drift: bound of the relative error of clocks; 0.05 is 5 %.
         """
         self.writer, self.name = writer, lease_name(writer)
         self.ttl, self.drift = ttl, drift
@@ -124,38 +126,38 @@ class LeaseMachine:
         self._is_held = False
         self._number = 0
         self._version = 0
-        #: When the write under way was sent; None: there is none.
+        #: Send time of the write in flight; None without one.
         self._sent_at: float | None = None
         self._is_unknown = False
         self._watched: dict[str, _Watched] = {}
 
     def is_valid(self, now: float) -> bool:
-        """Return whether the own lease is valid: nobody else may act in this life's place."""
+        """Return whether the own lease is valid, so that no other life may take its place."""
         return now < self.valid_until and not self.is_killed
 
     def risen(self) -> dict[str, float]:
-        """Return when the counters of others were last seen to rise, by writer."""
+        """Return the time at which each watched counter last rose, by writer."""
         watched = self._watched.items()
         return {
-            name.removeprefix(PREFIX): each.rose_at
-            for name, each in watched
-            if each.rose_at is not None
+            name.removeprefix(PREFIX): lease.rose_at
+            for name, lease in watched
+            if lease.rose_at is not None
         }
 
     def silent_at(self, now: float) -> float:
-        """Return when the next of the others may be killed; infinite where there is none."""
+        """Return the next time at which a watched lease may be killed; infinite if none."""
         silence = self.ttl * (1 + self.drift)
-        times = [each.since + silence for each in self._watched.values() if each.read_at]
+        times = [lease.since + silence for lease in self._watched.values() if lease.read_at]
         return min((time for time in times if time > now), default=float("inf"))
 
-    # --- what comes in ---
+    # --- inputs ---
 
     def tick(self, now: float) -> list[Effect]:
-        """Raise the own lease, and read those of others; to be called every TTL/4."""
+        """Raise the own lease and read the watched ones; call this every TTL/4."""
         effects = self._expire(now)
         if not (self.is_killed or self.is_released) and self._sent_at is None:
             self._sent_at = now
-            self._number += 1  # of each attempt: a late one is told from this one
+            self._number += 1  # a new one per attempt, to recognize a delayed write
             value = LeaseValue(self.writer, self._number, HELD)
             effects.append(WriteLease(self.name, value, self._version))
         elif self._is_unknown:
@@ -163,7 +165,7 @@ class LeaseMachine:
         return effects + self.look()
 
     def look(self) -> list[Effect]:
-        """Read the leases of others."""
+        """Read the watched leases."""
         effects: list[Effect] = []
         for name, watched in self._watched.items():
             if not watched.is_reading and not watched.is_killing:
@@ -172,18 +174,18 @@ class LeaseMachine:
         return effects
 
     def watch(self, writers: set[str]) -> None:
-        """Watch the leases of these lives, and no others."""
+        """Watch exactly the leases of these lives."""
         names = {lease_name(writer) for writer in writers} - {self.name}
-        before = self._watched
-        self._watched = {name: before.get(name) or _Watched() for name in sorted(names)}
+        watched = self._watched
+        self._watched = {name: watched.get(name) or _Watched() for name in sorted(names)}
 
     def begin_anew(self) -> None:
-        """Begin another term after a kill: all that was done in the last one has ended."""
+        """Start another term after a kill; all work of the last one must have stopped."""
         if self.is_killed:
             self.is_killed, self.term = False, self._number + 1
 
     def release(self) -> list[Effect]:
-        """Give the own lease back: it is gone at once."""
+        """Release the own lease, which ends at once."""
         self.is_released, self.valid_until = True, float("-inf")
         value = LeaseValue(self.writer, self._number + 1, RELEASED)
         return [WriteLease(self.name, value, self._version)]
@@ -191,7 +193,7 @@ class LeaseMachine:
     def read_done(
         self, name: str, sent_at: float, now: float, answer: Versioned | None
     ) -> list[Effect]:
-        """Take the answer of a read; None: it failed."""
+        """Handle the result of a read; None if it failed."""
         if name == self.name:
             return self._own_read(now, answer)
         watched = self._watched.get(name)
@@ -202,7 +204,7 @@ class LeaseMachine:
             return []
         value, version = answer
         if value is not None and value.text != HELD:
-            return self._gone(name, value.number)
+            return self._report_gone(name, value.number)
         number = value.number if value is not None else 0
         has_gap = watched.read_at is None or sent_at - watched.read_at > self.ttl / 2
         if number != watched.number:
@@ -221,7 +223,7 @@ class LeaseMachine:
     def write_done(
         self, name: str, sent_at: float, now: float, *, is_written: bool | None
     ) -> list[Effect]:
-        """Take the answer of a write; None: nobody knows whether it took place."""
+        """Handle the result of a write; None if the outcome is unknown."""
         if name == self.name:
             return self._own_write(now, is_written=is_written)
         watched = self._watched.get(name)
@@ -229,19 +231,21 @@ class LeaseMachine:
             return []
         watched.is_killing = False
         if is_written:
-            return self._gone(name, watched.number + 1)
-        watched.is_reading = True  # it rose, another killed it, or the answer was lost
+            return self._report_gone(name, watched.number + 1)
+        watched.is_reading = (
+            True  # it was raised, another life killed it, or the reply was lost
+        )
         return [ReadLease(name)]
 
-    def _gone(self, name: str, number: int) -> list[Effect]:
-        """Tell of terms that have ended; told again with each read, until it is not watched."""
+    def _report_gone(self, name: str, number: int) -> list[Effect]:
+        """Report ended terms; repeated with each read, as long as the lease is watched."""
         self._watched[name] = _Watched()
         return [HolderGone(name.removeprefix(PREFIX), number)]
 
     # --- the own lease ---
 
     def _own_write(self, now: float, *, is_written: bool | None) -> list[Effect]:
-        """Take the answer of a raise."""
+        """Handle the result of a raise."""
         if self.is_released or self._sent_at is None:
             return []
         if is_written:
@@ -250,7 +254,7 @@ class LeaseMachine:
         return [ReadLease(self.name)]
 
     def _own_read(self, now: float, answer: Versioned | None) -> list[Effect]:
-        """Find out what became of a raise."""
+        """Handle a read of the own lease, which settles the outcome of a raise."""
         if not self._is_unknown or answer is None:
             return []  # the next tick reads again
         value, version = answer
@@ -262,20 +266,20 @@ class LeaseMachine:
             return self._killed("", version)
         if value is not None and value.number == self._number:
             return self._raised(now, version)
-        # It did not take place yet; with the version that was read, a late one cannot any more
-        # once the next raise has.
+        # The raise was not written yet, but may still arrive late. The next raise uses the
+        # version that was just read, so only one of them can succeed.
         self._version, self._sent_at = version, None
         return []
 
     def _killed(self, by: str, version: int) -> list[Effect]:
-        """End the term."""
+        """End the term after a kill."""
         self.is_killed, self._is_held = True, False
         self._version, self._sent_at = version, None
         return [LeaseKilled(by)]
 
     def _raised(self, now: float, version: int) -> list[Effect]:
-        """Be valid from when the raise was sent."""
-        assert self._sent_at is not None, "a raise was under way"
+        """Extend the validity from the send time of the raise."""
+        assert self._sent_at is not None, "a raise was in flight"
         self.valid_until = self._sent_at + self.ttl * (1 - self.drift)
         self._version, self._sent_at = version, None
         if self._is_held or now >= self.valid_until:
@@ -284,7 +288,7 @@ class LeaseMachine:
         return [LeaseHeld(self.term)]
 
     def _expire(self, now: float) -> list[Effect]:
-        """Tell once that the own lease is over."""
+        """Report, once, that the own lease has expired."""
         if not self._is_held or self.is_valid(now):
             return []
         self._is_held = False

@@ -1,1 +1,1 @@
-"""Python processes for Spark that are forks of one that has imported all already."""
+"""Python processes for Spark, forked from one that has already imported what they need."""

@@ -1,18 +1,18 @@
-"""Python processes for Spark on this machine, forked from one that has all they need.
+"""Python processes for Spark on this machine, forked from a prepared one.
 
-Spark starts about ten of them one after the other before the first results of a query are
-there, and each imports pyspark from a zip of sources, which Python compiles again and again.
-Here one process imports everything while Java starts, and the others are forks of it.
+Spark starts about ten processes in sequence before a query returns its first results. Each of
+them imports pyspark from a zip of sources, which Python compiles every time. Here one process
+imports everything while Java starts, and the others are forks of it.
 
 | file in the folder | |
 |---|---|
-| `python` | what Spark starts instead of Python: `worker_python` |
-| `socket` | there it asks for a fork |
+| `python` | the program that Spark starts in place of Python: `worker_python` |
+| `socket` | the socket on which it requests a fork |
 
 A request is a length of 4 bytes, with the descriptors of standard input, output and error,
-then as many bytes of JSON: `{"argv": […], "env": {…}, "cwd": …}`. The answer is the id of the
-process in 4 bytes, and one byte with its exit code when it ends in order. Numbers are big
-endian.
+and then that many bytes of JSON: `{"argv": […], "env": {…}, "cwd": …}`. The reply is the
+process id in 4 bytes, and later one byte with the exit code, unless the process is killed.
+Numbers are big-endian.
 """
 
 import functools
@@ -38,14 +38,14 @@ from typing import Any, Final
 
 _FOLDER: Final = "callboard-python-"
 _CLIENT: Final = Path(__file__).with_name("worker_python.py")
-#: Requests that may wait until all is imported.
+#: Requests that may wait during the imports.
 _WAITING: Final = 64
 
-#: Its threads would not be there in forks.
+#: OpenBLAS must not start threads, because a fork does not copy them.
 _SINGLE: Final = "OPENBLAS_NUM_THREADS"
 
 _NEEDED: Final = (
-    # Nothing that Spark runs as a program of its own: Python warns of such modules.
+    # No module that Spark runs with `-m`: Python warns if such a module is imported already.
     "pandas",
     "callboard.pipeline.spark.format",
     "callboard.pipeline.state",
@@ -61,12 +61,12 @@ _NEEDED: Final = (
 
 @functools.cache
 def start_python(hash_seed: str = "0") -> Path:
-    """Return what Spark is to start instead of Python; it ends with this process.
+    """Return the program to start in place of Python; its server ends with this process.
 
-    Where a temporary folder cannot have sockets, that is Python itself.
+    If the temporary folder cannot hold sockets, it is Python itself.
 
     Args:
-        hash_seed: As Spark sets it for its workers, who have to agree on hashes.
+        hash_seed: Hash seed of Spark's workers, which must agree on hashes.
     """
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
     python = folder / "python"
@@ -76,7 +76,7 @@ def start_python(hash_seed: str = "0") -> Path:
     with socket.socket(socket.AF_UNIX) as listener:
         try:
             listener.bind(str(folder / "socket"))
-        except OSError:  # for instance since its path is too long
+        except OSError:  # for instance because the path is too long
             shutil.rmtree(folder)
             return Path(sys.executable)
         listener.listen(_WAITING)
@@ -85,7 +85,7 @@ def start_python(hash_seed: str = "0") -> Path:
 
 
 def _start_server(folder: Path, listener: int, hash_seed: str) -> None:
-    """Start the process that forks; it ends when this one does."""
+    """Start the process that forks; it ends with this one."""
     process = subprocess.Popen(  # noqa: S603  # this very interpreter, no shell
         [sys.executable, "-u", "-m", __name__, str(folder), str(listener)],
         stdin=subprocess.PIPE,  # closed when this process ends
@@ -100,7 +100,7 @@ def _start_server(folder: Path, listener: int, hash_seed: str) -> None:
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """End the process that forks and remove its folder."""
+    """End the process that forks, and remove its folder."""
     assert process.stdin is not None
     process.stdin.close()
     process.wait()
@@ -108,9 +108,9 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def main(folder: Path, listener: socket.socket) -> None:
-    """Import, then fork for each request until the input ends."""
+    """Import, then fork for each request until standard input is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, as with Java
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets forks that ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the forks
     for name in _NEEDED:
         if find_spec(name.partition(".")[0]):
             importlib.import_module(name)
@@ -128,7 +128,7 @@ def main(folder: Path, listener: socket.socket) -> None:
 
 
 def _serve(connection: socket.socket) -> None:
-    """Become what was asked for; never returns."""
+    """Run the requested module; never return."""
     code = 1
     try:
         request = _take_over(connection)
@@ -136,16 +136,16 @@ def _serve(connection: socket.socket) -> None:
         connection.sendall(os.getpid().to_bytes(4))
         _prepare(request)
         code = _run(request["argv"])
-    except BaseException:  # noqa: BLE001  # as Python tells of errors at its end
+    except BaseException:  # noqa: BLE001  # as Python reports an uncaught error
         traceback.print_exc()
     finally:
-        with suppress(OSError):  # whoever asked is gone
+        with suppress(OSError):  # the requester has ended
             connection.sendall(bytes([code & 0xFF]))
         os._exit(code & 0xFF)
 
 
 def _take_over(connection: socket.socket) -> dict[str, Any]:
-    """Read a request, and take its descriptors as this process's own."""
+    """Read a request, and replace the standard descriptors by its own."""
     head, descriptors, _, _ = socket.recv_fds(connection, 4, 3)
     size = int.from_bytes(head)
     with connection.makefile("rb") as source:
@@ -157,7 +157,7 @@ def _take_over(connection: socket.socket) -> dict[str, Any]:
 
 
 def _prepare(request: Mapping[str, Any]) -> None:
-    """Take environment, folder and path; pyspark is imported, so its zips are left out."""
+    """Apply environment, folder and path; pyspark is imported, so its zips are omitted."""
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
@@ -166,12 +166,14 @@ def _prepare(request: Mapping[str, Any]) -> None:
     zips = str(Path(pyspark.__file__).parent)
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [
-        each for each in folders if each and each not in sys.path and not each.startswith(zips)
+        entry
+        for entry in folders
+        if entry and entry not in sys.path and not entry.startswith(zips)
     ]
 
 
 def _run(arguments: list[str]) -> int:
-    """Run a module as `python -m` does; returns the exit code."""
+    """Run a module like `python -m`; return the exit code."""
     sys.argv = arguments
     try:
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)

@@ -1,8 +1,8 @@
-"""Spark's Python daemon, with what tasks need already there.
+"""Spark's Python daemon, with the modules for tasks imported in advance.
 
-Spark runs a daemon for each of its kinds of workers, and these fork when there is work. Each
-worker would then import pyarrow and what reads logs for itself, which takes longer than a whole
-micro-batch. The only thread that this starts is that of jemalloc, which goes through forks.
+Spark runs one daemon per kind of worker, and forks workers from it. Otherwise each worker would
+import pyarrow and the log reader itself, which takes longer than a micro-batch. The only thread
+that the imports start is jemalloc's, which survives a fork.
 """
 
 import gc
@@ -12,8 +12,8 @@ from callboard.support.slots import TASK_MODULES
 
 
 def main() -> None:
-    """Import, then do what Spark's own daemon does."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it would start its threads when loaded
+    """Import, then run Spark's own daemon."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else it starts threads on import
     TASK_MODULES.load("spark")
     from pyspark.daemon import manager
 

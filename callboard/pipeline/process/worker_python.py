@@ -1,9 +1,9 @@
-"""What Spark starts as Python: it asks `fork_server` for a fork, and stands for that process.
+"""The program that Spark starts as Python: it requests a fork from `fork_server`.
 
     worker_python.py PYTHON SOCKET -m MODULE ARGUMENTS…
 
-Where there is no server, or something else than a module is to run, it becomes PYTHON itself.
-It runs without site-packages, so that it is there at once.
+It stands for the fork: it passes signals on and exits with its code. Without a server, or for
+anything but a module, it becomes PYTHON itself. It starts without site-packages to be fast.
 """
 
 import json
@@ -16,31 +16,33 @@ from types import FrameType
 
 def main() -> int:
     """Return the exit code of the fork."""
-    python, place, *arguments = sys.argv[1:]
+    python, socket_path, *arguments = sys.argv[1:]
     connection = socket.socket(socket.AF_UNIX)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until it can be handed on
-    process = _ask(connection, place, arguments[1:]) if arguments[:1] == ["-m"] else 0
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until `forward` is installed
+    process = (
+        _request_fork(connection, socket_path, arguments[1:]) if arguments[:1] == ["-m"] else 0
+    )
     if not process:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        os.execv(python, [python, *arguments])  # noqa: S606  # what Spark asked for
+        os.execv(python, [python, *arguments])  # noqa: S606  # Spark's own command
 
-    def hand_on(number: int, _frame: FrameType | None) -> None:
+    def forward(number: int, _frame: FrameType | None) -> None:
         os.kill(process, number)
 
-    signal.signal(signal.SIGTERM, hand_on)
+    signal.signal(signal.SIGTERM, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     os.close(0)
-    os.close(1)  # Spark reads to its end
+    os.close(1)  # Spark reads until the fork closes its copy
     code = connection.recv(1)
     return code[0] if code else 1
 
 
-def _ask(connection: socket.socket, place: str, arguments: list[str]) -> int:
-    """Return the id of a fork; 0 if there is none."""
+def _request_fork(connection: socket.socket, socket_path: str, arguments: list[str]) -> int:
+    """Return the process id of a fork; 0 without a server."""
     request = {"argv": arguments, "env": dict(os.environ), "cwd": os.getcwd()}  # noqa: PTH109
     data = json.dumps(request).encode()
     try:
-        connection.connect(place)
+        connection.connect(socket_path)
         socket.send_fds(connection, [len(data).to_bytes(4, "big")], [0, 1, 2])
         connection.sendall(data)
         return int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")

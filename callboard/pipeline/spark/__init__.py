@@ -1,1 +1,1 @@
-"""What Spark runs in its own processes: sources, sinks, stateful queries; loads no actors."""
+"""Code for Spark's own processes: sources, sinks, stateful queries. It loads no actors."""

@@ -1,10 +1,10 @@
-"""That a query's checkpoint does not go back; for those who ask for it with `sync=checkpoint`.
+"""Durable checkpoints of queries, for the option `sync=checkpoint`.
 
-Spark does not sync a checkpoint in a folder. If a machine lost its power after results were
-published, but before the plan of their batch was on the disk, Spark would plan that batch anew
-with another end, and the records between would never be read. So the plan, and the states that
-the batch has written, are made durable before its results are. This knows how Spark arranges
-its checkpoints; nothing else opens their files, so they may be in any file system of Spark's.
+Spark does not sync a checkpoint in a folder. Suppose a machine loses power after the results of
+a batch were published, but before the batch's plan reached the disk: Spark would plan the batch
+again with another end, and the records between both ends would never be read. So the plan and
+the states of the batch are synced before its results are published. Only this module knows the
+layout of Spark's checkpoints, so without the option they may be in any file system.
 """
 
 import os
@@ -16,7 +16,7 @@ from callboard.commitlog.disk import sync_path
 
 
 def local_path(location: str) -> Path | None:
-    """Return a checkpoint's directory, or None if it is in another file system."""
+    """Return the directory of a checkpoint; None if it is in another file system."""
     parts = urlsplit(location)
     if parts.scheme in {"", "file"}:
         return Path(unquote(parts.path) if parts.scheme else location)
@@ -24,7 +24,7 @@ def local_path(location: str) -> Path | None:
 
 
 def sync_checkpoint(location: str, batch: int) -> None:
-    """Make durable the plan of a batch, and the states that it has written."""
+    """Sync the plan of a batch and the states that it has written."""
     folder = local_path(location)
     if folder is None:
         return
@@ -33,24 +33,24 @@ def sync_checkpoint(location: str, batch: int) -> None:
         since = plan.stat().st_mtime_ns
     except FileNotFoundError:
         return
-    touched = {folder}
+    folders = {folder}
     for path in (folder / "metadata", plan, *_states(folder / "state", since)):
         try:
             sync_path(path)
-        except FileNotFoundError:  # Spark removes old states
+        except FileNotFoundError:  # Spark has removed an old state
             continue
-        touched |= {path.parent, path.parent.parent}
-    for parent in touched:
+        folders |= {path.parent, path.parent.parent}
+    for parent in folders:
         sync_path(parent)
 
 
 def _states(folder: Path, since: int) -> list[Path]:
-    """Return the files of states that are not older than a moment."""
-    found: list[Path] = []
+    """Return the state files that were changed at or after a time."""
+    paths: list[Path] = []
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent, name)
             with suppress(FileNotFoundError):
                 if path.stat().st_mtime_ns >= since:
-                    found.append(path)
-    return found
+                    paths.append(path)
+    return paths

@@ -1,7 +1,7 @@
-"""What the processes of Spark know of the cluster: its master, and how many tasks it runs.
+"""Facts about Spark's cluster for its worker processes: the master, and the number of tasks.
 
-Sources plan and sinks publish in processes beside the driver, which have no session to ask. The
-session leaves word for them in variables, which Spark hands to each process of Python.
+Sources plan and sinks publish in processes beside the driver, without a session. So the session
+puts these facts into environment variables, which Spark passes to its Python processes.
 """
 
 import os
@@ -16,50 +16,51 @@ from callboard.support.slots import TASK_MODULES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Who has the folders that are written, under the same path: all hosts, or the driver alone.
+#: Hosts that have the folder to write, under the same path: all, or only the driver.
 SHARED: Final = "shared"
 DRIVER: Final = "driver"
 
 MASTER: Final = "CALLBOARD_SPARK_MASTER"
 TASKS: Final = "CALLBOARD_SPARK_TASKS"
 
-#: What of Spark's pages tells why a task could not run.
+#: Lines of Spark's error texts that name the cause.
 _TELLING: Final = re.compile(r"ModuleNotFound|ImportError|Cannot run program|VERSION_MISMATCH")
 
 _MOST_PARTITIONS: Final = 200
 _MOST_LOCAL: Final = 8
-#: Seconds in which no executor comes any more, and how often that is looked at.
+#: Seconds without a new executor after which all have started, and the most checks.
 _QUIET: Final = 1.0
 _LOOKS: Final = 10
 
 
 def is_local(master: str | None = None) -> bool:
-    """Return whether a master, by default that of this process, has no hosts of its own."""
+    """Return whether a master (by default this process's) runs on one host."""
     return (master or os.environ.get(MASTER) or "local").startswith("local")
 
 
 def check_folder(path: str, step: str) -> None:
-    """See that tasks do not fill a folder that each host has for itself.
+    """Refuse a folder that each host would have for itself.
 
     Raises:
-        InvalidSetting: that would be so; `step` says what to do.
+        InvalidSetting: the master has other hosts; `step` tells the user what to do.
     """
     if "://" not in path and not is_local():
         master = os.environ[MASTER]
-        what = f"{path} is a folder, and master {master} has hosts of its own; {step}"
-        raise InvalidSetting(what)
+        msg = f"{path} is a folder, but master {master} has other hosts; {step}"
+        raise InvalidSetting(msg)
 
 
 def tasks_at_once() -> int:
-    """Return how many tasks the cluster of this process runs at a time."""
-    told = os.environ.get(TASKS, "")
-    return int(told) if told.isdecimal() and int(told) else os.cpu_count() or 1
+    """Return how many tasks this process's cluster runs in parallel."""
+    text = os.environ.get(TASKS, "")
+    return int(text) if text.isdecimal() and int(text) else os.cpu_count() or 1
 
 
 def count_tasks(spark: "SparkSession") -> int:
-    """Return how many tasks a session's cluster runs at a time; waits for the first executor.
+    """Return how many tasks a session's cluster runs in parallel.
 
-    Where the settings say how large it is to be, that counts; else how large it is.
+    It waits for the first executor. The size in the settings takes precedence over the current
+    one.
 
     Raises:
         PipelineError: executors cannot run our tasks.
@@ -68,51 +69,51 @@ def count_tasks(spark: "SparkSession") -> int:
     conf = context.getConf()
     if not is_local(context.master):
         _try_executor(context)
-    told = conf.get("spark.default.parallelism") or conf.get("spark.cores.max")
-    if told is None and not is_local(context.master):
+    task_count = conf.get("spark.default.parallelism") or conf.get("spark.cores.max")
+    if task_count is None and not is_local(context.master):
         executors = conf.get("spark.dynamicAllocation.maxExecutors") or conf.get(
             "spark.executor.instances"
         )
         if executors is not None:
-            told = str(int(executors) * int(conf.get("spark.executor.cores") or 1))
+            task_count = str(int(executors) * int(conf.get("spark.executor.cores") or 1))
         else:
             _await_executors(lambda: context.defaultParallelism)
-    return int(told) if told else context.defaultParallelism
+    return int(task_count) if task_count else context.defaultParallelism
 
 
 def _try_executor(context: Any) -> None:
-    """Run a task that needs what ours need, as soon as there is an executor."""
+    """Run a task with our imports, as soon as there is an executor."""
     try:
         context.parallelize(range(1), 1).map(_import_ours).count()
-    except Exception as error:  # noqa: BLE001  # Java's errors are of many kinds
-        lines = [each.strip() for each in str(error).splitlines()]
-        told = [each for each in lines if _TELLING.search(each)] or lines
-        what = (
-            f"executors of {context.master} cannot run tasks of callboard ({told[0]}); install"
+    except Exception as error:  # noqa: BLE001  # Java's errors have many types
+        lines = [line.strip() for line in str(error).splitlines()]
+        causes = [line for line in lines if _TELLING.search(line)] or lines
+        msg = (
+            f"executors of {context.master} cannot run callboard's tasks ({causes[0]}); install"
             " callboard[spark] in the Python that PYSPARK_PYTHON names there, by default the"
             " python3 of their path"
         )
-        raise PipelineError(what) from None
+        raise PipelineError(msg) from None
 
 
 def _import_ours(_: int) -> None:
-    """Import what tasks need."""
+    """Import the modules that tasks need."""
     TASK_MODULES.load("spark")
 
 
 def _await_executors(count: Callable[[], int]) -> None:
-    """Wait until the executors are there that come together with the first one."""
-    seen = -1
+    """Wait for the executors that start together with the first one."""
+    previous = -1
     for _ in range(_LOOKS):
-        if seen == (seen := count()):
+        if previous == (previous := count()):
             return
         time.sleep(_QUIET)
 
 
 def choose_partitions(master: str, tasks: int) -> int:
-    """Return how many parts a query's states have.
+    """Return the number of partitions of a query's state.
 
-    Each part of each operator with states is a store that is opened, written and committed in
-    every micro-batch: with Spark's 200 on some processors this is all that a batch does.
+    Each partition of a stateful operator is a store that is opened, written and committed in
+    every micro-batch. With Spark's 200 on a few processors, a batch would do nothing else.
     """
     return max(2, min(tasks, _MOST_LOCAL if is_local(master) else _MOST_PARTITIONS))

@@ -1,7 +1,7 @@
-"""Conditions on topic, key, time and offset, by which a log is read in part.
+"""Conditions on topic, key, time and offset, which limit the part of a log that is read.
 
-Segments that are too old are not opened, batches are passed over by their headers and names,
-and payloads of records that are not wanted are not decoded.
+Old segments are not opened, batches are skipped by their headers and names, and payloads of
+records that do not match are not decoded.
 """
 
 import operator
@@ -42,133 +42,140 @@ _FILTERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a record has to be: name of a column, sign and value of each condition.
+    """Conditions on records: column, operator and value of each.
 
-    Times are in microseconds since 1970, which is what Spark has.
+    Times are in microseconds since 1970, as in Spark.
     """
 
     all: tuple[tuple[str, str, Any], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "Conditions":
-        """Read conditions as SQL has them, joined by AND; empty text is none.
+        """Parse SQL conditions joined by AND; an empty text has none.
 
         Raises:
-            InvalidSetting: they cannot be read.
+            InvalidSetting: the text cannot be parsed.
         """
-        found, at = [], 0
-        while at < len(text):
-            match = _CONDITION.match(text, at)
+        conditions, offset = [], 0
+        while offset < len(text):
+            match = _CONDITION.match(text, offset)
             try:
                 assert match is not None
                 name, sign, one, like, prefix, _, many = match.groups()
-                found_in = re.findall(_LITERAL, many or "", re.IGNORECASE)
-                values = [_value(each) for each in found_in]
+                literals = re.findall(_LITERAL, many or "", re.IGNORECASE)
+                values = [_value(literal) for literal in literals]
                 value = values if many else _value(one or f"{prefix}'")
-                found.append(_checked(name.lower(), sign or ("LIKE" if like else "IN"), value))
-            except (AssertionError, ValueError):
-                what = (
-                    f"where={text!r} cannot be read at {text[at:].strip()!r}; give topic or key"
-                    " = or IN a text, LIKE 'x%', time or offset = < > a value, joined by AND"
+                conditions.append(
+                    _checked(name.lower(), sign or ("LIKE" if like else "IN"), value)
                 )
-                raise InvalidSetting(what) from None
-            at = match.end()
-        return cls(tuple(found))
+            except (AssertionError, ValueError):
+                msg = (
+                    f"where={text!r} cannot be parsed at {text[offset:].strip()!r}; write topic"
+                    " or key = or IN a text, LIKE 'x%', time or offset = < > a value, joined by"
+                    " AND"
+                )
+                raise InvalidSetting(msg) from None
+            offset = match.end()
+        return cls(tuple(conditions))
 
     def and_of(self, filters: Iterable[Any]) -> "Conditions":
-        """Return these and filters of Spark, but for those of kinds that are not known."""
-        known = []
-        for each in filters:
-            sign = _FILTERS.get(type(each).__name__)
-            if sign and len(each.attribute) == 1:
+        """Return these and Spark's filters; filters of unsupported types are omitted."""
+        supported = []
+        for spark_filter in filters:
+            sign = _FILTERS.get(type(spark_filter).__name__)
+            if sign and len(spark_filter.attribute) == 1:
                 try:
-                    known.append(_checked(each.attribute[0], sign, each.value))
-                except ValueError:  # Spark checks it itself
+                    supported.append(
+                        _checked(spark_filter.attribute[0], sign, spark_filter.value)
+                    )
+                except ValueError:  # Spark applies the filter itself
                     continue
-        return Conditions((*self.all, *known))
+        return Conditions((*self.all, *supported))
 
     def ranges(self, log: LogReader, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of a range of a log that may hold such records."""
+        """Return the parts of a range of a log that may hold matching records."""
         since = self._since
         if since is None:
             return [(start, end)]
-        found: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []
         segments = log.segments
-        behind = [following.base for _, following in pairwise(segments)] + [end]
-        for segment, last in zip(segments, behind, strict=True):
+        ends = [following.base for _, following in pairwise(segments)] + [end]
+        for segment, last in zip(segments, ends, strict=True):
             begin, stop = max(segment.base, start), min(last, end)
-            is_whole = segment.end >= stop  # else its index ends at damage
+            is_whole = segment.end >= stop  # a damaged segment ends early
             if begin < stop and not (is_whole and segment.latest_time < since):
-                found.append(
-                    (found.pop()[0] if found and found[-1][1] == begin else begin, stop)
+                ranges.append(
+                    (ranges.pop()[0] if ranges and ranges[-1][1] == begin else begin, stop)
                 )
-        return found
+        return ranges
 
     @property
     def _since(self) -> int | None:
-        """Before which time no record is wanted, in nanoseconds; None for any."""
+        """Earliest matching time in nanoseconds; None for any."""
         times = [
-            at for name, sign, at in self.all if name == "time" and sign in {"=", ">", ">="}
+            moment
+            for name, sign, moment in self.all
+            if name == "time" and sign in {"=", ">", ">="}
         ]
         return max(times) * 1000 if times else None
 
     def choose(self, batch: Batch) -> Batch | None:
-        """Return a batch, no longer compressed; None if no record of it is wanted."""
+        """Return a batch, uncompressed; None if none of its records matches."""
         if batch.header.latest_time < (self._since or batch.header.latest_time):
             return None
-        tests = [each for each in self.all if each[0] in {"topic", "key"}]
+        tests = [item for item in self.all if item[0] in {"topic", "key"}]
         if not tests:
             return batch
         batch = plain(batch)
         names = layout_of(batch).names
-        own = {"topic": names.topics, "key": [_key_text(each) for each in names.keys]}
+        own = {"topic": names.topics, "key": [_key_text(item) for item in names.keys]}
         for name, sign, value in tests:
-            if not any(each is not None and _NAMES[sign](each, value) for each in own[name]):
+            if not any(item is not None and _NAMES[sign](item, value) for item in own[name]):
                 return None
         return batch
 
     def select(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the records that are wanted."""
+        """Return the matching records."""
         for name, sign, value in self.all:
             column = records[name]
             if name in {"topic", "key"}:
-                known = column.dictionary_encode()
-                texts = [_key_text(each) for each in known.dictionary.to_pylist()]
-                fits = pa.array([_NAMES[sign](each, value) for each in texts], pa.bool_())
-                records = records.filter(fits.take(known.indices))
+                encoded = column.dictionary_encode()
+                texts = [_key_text(item) for item in encoded.dictionary.to_pylist()]
+                fits = pa.array([_NAMES[sign](item, value) for item in texts], pa.bool_())
+                records = records.filter(fits.take(encoded.indices))
                 continue
             if name == "time":
                 column = pc.floor_temporal(column, unit="microsecond").cast(pa.int64())
-                value = value * 1000  # nanoseconds, as the column
-            value = max(-(2**63), min(value, 2**63 - 1))  # Arrow compares no larger ones
+                value = value * 1000  # to nanoseconds, as in the column
+            value = max(-(2**63), min(value, 2**63 - 1))  # Arrow's integers have 64 bits
             records = records.filter(getattr(pc, _ORDER[sign])(column, value))
         return records
 
 
 def _value(text: str) -> str | int:
-    """Return a literal of SQL."""
+    """Return the value of an SQL literal."""
     quote = text.find("'")
     return int(text) if quote < 0 else text[quote + 1 : -1].replace("''", "'")
 
 
 def _checked(name: str, sign: str, value: Any) -> tuple[str, str, Any]:
-    """Return a condition; raise `ValueError` if it is none of ours."""
+    """Return a condition; raise `ValueError` if it is not supported."""
     from callboard.commitlog.fields.decoding import time_of
 
     if name in {"topic", "key"} and sign in _NAMES:
         texts = value if sign == "IN" else [value]
-        if all(isinstance(each, str) for each in texts):
+        if all(isinstance(item, str) for item in texts):
             return name, sign, value
     elif name == "time" and sign in _ORDER and not isinstance(value, int | list):
         return name, sign, (time_of(value) - _1970) // timedelta(microseconds=1)
     elif name == "offset" and sign in _ORDER and type(value) is int:
         return name, sign, value
-    what = f"{name} {sign} {value!r}"
-    raise ValueError(what)
+    msg = f"{name} {sign} {value!r}"
+    raise ValueError(msg)
 
 
 def _key_text(key: str | bytes | None) -> str | None:
-    r"""Return a key as a column of text shows it; bytes that are none as \x and digits."""
+    r"""Return a key as a text column shows it; other bytes as \x and hexadecimal digits."""
     try:
         return key.decode() if isinstance(key, bytes) else key
     except UnicodeDecodeError:

@@ -1,22 +1,22 @@
-"""Records that do not decode: each goes into a log of dead letters, once for each query.
+"""Dead letters: records that do not decode, stored once per query in a separate log.
 
-A dead letter is the record as it was stored: its bytes (as a payload of plain bytes), its key,
-time, sender and headers. Its topic is `/dead-letters` and that of the record; headers of ours
-tell the rest:
+A dead letter is the record as it was stored: its bytes (as a payload of plain bytes), key,
+time, sender and headers. Its topic is `/dead-letters` followed by the record's. Our headers
+hold the rest:
 
-    offset, log      where the record stands, and in which log
-    query, name      whose letter it is: the query's id, and what people call it
+    offset, log      offset of the record, and its log
+    query, name      the query's id, and its name for people
     reason           why it does not decode
-    topic            that of the record
-    encoding         `bytes` if its payload was plain bytes, `cbor` if not
+    topic            topic of the record
+    encoding         `bytes` if its payload was plain bytes, else `cbor`
 
-A header of the record that has one of these names stands under `record.NAME`, and one that
-begins with `record.` gets another `record.`; so all of them can be told apart. Letters of
-before have no `query`, `name`, `log` and `topic`, but a `range`: `LOG:FIRST-END`.
+A header of the record with one of these names becomes `record.NAME`, and one that starts with
+`record.` gets another `record.` in front, so that nothing is lost. Letters of older releases
+lack `query`, `name`, `log` and `topic`, and have a `range`: `LOG:FIRST-END`.
 
-Tasks append to it, one at a time, or on an object store whoever comes first. A letter is known
-by its query, log and offset, not by the task that found it: a task that Spark runs again, or
-cuts otherwise, adds nothing, and another query has letters of its own.
+Tasks append letters, one task at a time; on an object store the first writer wins. A letter is
+identified by query, log and offset, not by the task that found it. So a task that Spark repeats
+or divides differently adds nothing, and another query has its own letters.
 """
 
 import os
@@ -40,30 +40,30 @@ from callboard.commitlog.folder import offset_in
 from callboard.pipeline.errors import PublishFailed
 from callboard.pipeline.spark.store_journal import LETTERS, journal_at
 
-#: The topic of a dead letter: this, and that of the record.
+#: Prefix of the topic of a dead letter; the record's topic follows.
 TOPIC: Final = "/dead-letters"
 
-#: Seconds that a task waits for the others that write the same log.
+#: Seconds that a task waits for other writers of the log.
 _PATIENCE: Final = 60.0
 
 _PAUSE: Final = 0.02
 
-#: Headers of ours, with that of letters of before.
+#: Our headers, including the one of older letters.
 _RANGE: Final = "range"
 _OURS: Final = frozenset(
     {"offset", "log", "query", "name", "reason", "topic", "encoding", _RANGE}
 )
 _RECORD: Final = "record."
 
-#: Logs and queries of which a process remembers which letters are there.
+#: Logs and queries whose letters a process caches.
 _REMEMBERED: Final = 16
 
-#: Records without a letter behind which reading begins anew.
+#: Records without a letter after which reading skips to the next letter.
 _RUN: Final = 1000
 
 
 class Origin(NamedTuple):
-    """Where letters come from: the log, the id of the query that reads it, and its name."""
+    """The source of letters: the log, and the id and name of the query that reads it."""
 
     log: str
     query: str
@@ -86,42 +86,44 @@ class DeadLetter(NamedTuple):
 
     @classmethod
     def of(cls, record: Record, origin: Origin, reason: str) -> "DeadLetter":
-        """Return the letter that a record becomes."""
+        """Return the letter for a record."""
         return cls(origin, record.offset, reason, *record[1:], record.is_bytes)
 
     @classmethod
     def read(cls, record: Record) -> "DeadLetter | None":
-        """Return what a record of a log of dead letters tells; None if it is no letter."""
-        told = record.headers
-        offset = offset_in(told.get("offset", ""))
-        if offset is None or "reason" not in told or not record.topic.startswith(TOPIC):
+        """Return the letter in a record; None if it is not a letter."""
+        headers = record.headers
+        offset = offset_in(headers.get("offset", ""))
+        if offset is None or "reason" not in headers or not record.topic.startswith(TOPIC):
             return None
-        log = told.get("log") or told.get(_RANGE, "").rpartition(":")[0]
-        topic = told.get("topic", record.topic.removeprefix(TOPIC))
-        headers = {
-            name.removeprefix(_RECORD): text for name, text in told.items() if name not in _OURS
+        log_path = headers.get("log") or headers.get(_RANGE, "").rpartition(":")[0]
+        topic = headers.get("topic", record.topic.removeprefix(TOPIC))
+        original = {
+            name.removeprefix(_RECORD): text
+            for name, text in headers.items()
+            if name not in _OURS
         }
         return cls(
-            Origin(log, told.get("query", ""), told.get("name", "")),
+            Origin(log_path, headers.get("query", ""), headers.get("name", "")),
             offset,
-            told["reason"],
+            headers["reason"],
             record.time,
             topic,
             record.key,
-            headers,
+            original,
             record.sender,
             record.data,
-            told.get("encoding") == "bytes",
+            headers.get("encoding") == "bytes",
         )
 
     @property
     def place(self) -> tuple[str, int]:
-        """The log and the offset of the record."""
+        """Log and offset of the record."""
         return self.origin.log, self.offset
 
     @property
     def payload(self) -> bytes:
-        """The payload as it is appended to a log."""
+        """The payload to append to a log."""
         return self.data if self.is_bytes else Cbor(self.data)
 
     @property
@@ -131,12 +133,12 @@ class DeadLetter(NamedTuple):
 
     @property
     def kept_headers(self) -> dict[str, str]:
-        """The headers of the letter: those of the record, and what is told of it."""
-        own = {
+        """The headers of the letter: the record's, and our own."""
+        record_headers = {
             _RECORD + name if name in _OURS or name.startswith(_RECORD) else name: text
             for name, text in self.headers.items()
         }
-        told = {
+        letter_headers = {
             "offset": str(self.offset),
             "reason": self.reason,
             "encoding": "bytes" if self.is_bytes else "cbor",
@@ -144,22 +146,26 @@ class DeadLetter(NamedTuple):
             "query": self.origin.query,
             "topic": self.topic,
         }
-        return own | told | ({"name": self.origin.name} if self.origin.name else {})
+        return (
+            record_headers
+            | letter_headers
+            | ({"name": self.origin.name} if self.origin.name else {})
+        )
 
 
 def full_path(path: str) -> str:
-    """Return what a log is called wherever one looks from."""
+    """Return an absolute path, or an address without a trailing slash."""
     return path.rstrip("/") if "://" in path else os.path.realpath(path)
 
 
 def append_all(log: CommitLog, letters: Sequence[DeadLetter], **columns: Any) -> range:
-    """Append to a log what letters hold; `columns` are those that are not the record's own."""
+    """Append the records of letters to a log; `columns` replace columns of the records."""
     own: dict[str, Any] = {
-        "topic": [each.topic for each in letters],
-        "key": [each.key for each in letters],
-        "headers": [each.headers for each in letters],
-        "sender": [each.sender for each in letters],
-        "time": [each.time for each in letters],
+        "topic": [letter.topic for letter in letters],
+        "key": [letter.key for letter in letters],
+        "headers": [letter.headers for letter in letters],
+        "sender": [letter.sender for letter in letters],
+        "time": [letter.time for letter in letters],
     }
     payloads: Sequence[Any] = columns.pop("payloads", None) or [e.payload for e in letters]
     return log.append_batch(payloads, **(own | columns))
@@ -168,25 +174,25 @@ def append_all(log: CommitLog, letters: Sequence[DeadLetter], **columns: Any) ->
 def stored_letters(
     log: LogReader, origin: Origin, reasons: Mapping[int, str]
 ) -> list[DeadLetter]:
-    """Return records as letters, by the reasons that are known of their offsets.
+    """Return records as letters, with the reasons by their offsets.
 
-    They are read once more, so that nothing of them is what columns made of it. One that
-    retention or damage has taken meanwhile is left out.
+    The records are read again, because the columns may have changed them. Records that
+    retention or damage has removed since are omitted.
     """
-    found: list[DeadLetter] = []
-    behind = 0
+    letters: list[DeadLetter] = []
+    next_offset = 0
     for offset in sorted(reasons):
-        if offset < behind:
+        if offset < next_offset:
             continue
-        near = offset
+        last_letter = offset
         for record in log.read(offset, on_damage=lambda _: None):
-            behind = record.offset + 1
+            next_offset = record.offset + 1
             if record.offset in reasons:
-                found.append(DeadLetter.of(record, origin, reasons[record.offset]))
-                near = record.offset
-            elif record.offset > near + _RUN:
+                letters.append(DeadLetter.of(record, origin, reasons[record.offset]))
+                last_letter = record.offset
+            elif record.offset > last_letter + _RUN:
                 break
-    return found
+    return letters
 
 
 def bury(
@@ -195,34 +201,34 @@ def bury(
     retain: Retention | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[DeadLetter]:
-    """Append dead letters of one query and log, but those that are there; durable on return.
+    """Append the dead letters of one query and log, except existing ones; durable on return.
 
     Args:
         folder: The directory of their log, or `s3://…`.
-        letters: What did not decode.
-        retain: How long dead letters are kept; their age counts from the time of the record.
-        storage_options: Of a store, what fsspec needs where the environment does not say.
+        letters: The letters.
+        retain: How long dead letters are kept; their age is that of the record.
+        storage_options: Options for fsspec, where the environment does not suffice.
 
     Returns:
-        Those that were not there.
+        The letters that were appended.
 
     Raises:
-        PublishFailed: others write that log all the time, or the store refuses.
-        LogFailed: the disk refuses.
+        PublishFailed: other writers hold the log too long, or the store fails.
+        LogFailed: the disk fails.
     """
     if not letters:
         return []
-    known, fresh = _Buried.of(folder, letters[0].origin), list(letters)
+    buried, fresh = _Buried.of(folder, letters[0].origin), list(letters)
 
     def add(log: CommitLog) -> None:
-        fresh[:] = [each for each in letters if each.offset not in known.offsets]
+        fresh[:] = [letter for letter in letters if letter.offset not in buried.offsets]
         if fresh:
             append_all(
                 log,
                 fresh,
-                payloads=[each.data for each in fresh],
-                topic=[each.kept_topic for each in fresh],
-                headers=[each.kept_headers for each in fresh],
+                payloads=[letter.data for letter in fresh],
+                topic=[letter.kept_topic for letter in fresh],
+                headers=[letter.kept_headers for letter in fresh],
             )
 
     if "://" in folder:
@@ -230,22 +236,23 @@ def bury(
         added: set[int] = set()
 
         def choose(log: CommitLog) -> None:
-            known.catch_up(journal.reader)
+            buried.catch_up(journal.reader)
             add(log)
-            added.update(each.offset for each in fresh)  # an answer that is lost may be a yes
+            # Kept over all attempts: one whose reply was lost may have succeeded.
+            added.update(letter.offset for letter in fresh)
 
         journal.append(choose)
-        return [each for each in letters if each.offset in added]
-    known.catch_up(_reader(folder))  # most of it without the lock
+        return [letter for letter in letters if letter.offset in added]
+    buried.catch_up(_reader(folder))  # reads most letters before taking the lock
     with _open(folder, retain) as log:
-        known.catch_up(_reader(folder))
+        buried.catch_up(_reader(folder))
         add(log)
         log.flush()
     return fresh
 
 
 def _reader(folder: str) -> LogReader | None:
-    """Return a reader of a log, if there is one."""
+    """Return a reader of a log, or None."""
     try:
         return LogReader(folder)
     except LogFailed:
@@ -253,72 +260,72 @@ def _reader(folder: str) -> LogReader | None:
 
 
 class _Buried:
-    """The letters of one query and log that are there, as far as they were read.
+    """Cache of the letters of one query and log.
 
     Attributes:
-        offsets: The offsets of their records.
+        offsets: Offsets of their records.
     """
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
-        self._begin()
+        self._clear()
 
     @classmethod
     def of(cls, folder: str, origin: Origin) -> "_Buried":
-        """Return what this process remembers, or begin."""
+        """Return the cache of this process, or a new one."""
         key = full_path(folder), origin
-        known = _KNOWN.pop(key, None) or cls(origin)
-        _KNOWN[key] = known
+        buried = _KNOWN.pop(key, None) or cls(origin)
+        _KNOWN[key] = buried
         if len(_KNOWN) > _REMEMBERED:
             _KNOWN.popitem(last=False)
-        return known
+        return buried
 
-    def _begin(self) -> None:
-        """Forget all."""
+    def _clear(self) -> None:
+        """Clear the cache."""
         self.offsets: set[int] = set()
         self._cursor = Cursor(0)
         self._last: Record | None = None
 
     def catch_up(self, log: LogReader | None) -> None:
-        """Read what came since; None if there is no log so far."""
+        """Read the letters since the last call; None if the log does not exist yet."""
         if log is None:
-            self._begin()
+            self._clear()
             return
         if not self._is_same(log):
-            self._begin()
+            self._clear()
         log_of, query, _ = self._origin
         reading = log.read(self._cursor, on_damage=lambda _: None)
         for record in reading:
-            self._last, told = record, record.headers
-            if told.get("query") == query and told.get("log") == log_of:
+            self._last, headers = record, record.headers
+            if headers.get("query") == query and headers.get("log") == log_of:
                 letter = DeadLetter.read(record)
                 if letter is not None:
                     self.offsets.add(letter.offset)
         self._cursor = reading.cursor
 
     def _is_same(self, log: LogReader) -> bool:
-        """Return whether that is still the log that was read: folders are made anew."""
+        """Return whether the log is still the same: its folder may have been replaced."""
         if self._last is None:
             return True
         try:
-            found = log.readv(self._last.offset, 1).records
+            records = log.readv(self._last.offset, 1).records
         except LogError:
             return False
-        return log.start > self._last.offset or found == [self._last]
+        return log.start > self._last.offset or records == [self._last]
 
 
-#: By folder and origin; the one that was used last stands last.
+#: Caches by folder and origin, the most recently used last.
 _KNOWN: Final[OrderedDict[tuple[str, Origin], _Buried]] = OrderedDict()
 
 
 def _open(folder: str, retain: Retention | None) -> CommitLog:
-    """Open the log of dead letters, waiting for other tasks that write it."""
+    """Open the log of dead letters; wait while another task writes it."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
             return CommitLog(folder, sync="none", retain=retain)
         except LogLocked:
             if time.monotonic() > deadline:
-                what = f"{folder} is locked for {_PATIENCE:g} s; see who writes it"
-                raise PublishFailed(what) from None
+                msg = f"{folder} has been locked for {_PATIENCE:g} s; check for another writer"
+                raise PublishFailed(msg) from None
             time.sleep(_PAUSE)

@@ -1,4 +1,4 @@
-"""Rows of results as record batches of a log, column by column as far as Arrow has them."""
+"""Encoder from rows of results to record batches of a log, by column where Arrow allows."""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -19,10 +19,10 @@ from callboard.commitlog.columns import encode_names, encode_payloads, header_pa
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.range_reader import RECORD_COLUMNS
 
-#: A record gets its offset from the log that it is published in.
+#: A column that is ignored: the log that publishes a record assigns its offset.
 _DROPPED: Final = "offset"
 
-#: The numbers of names where one serves all.
+#: Indices of names if all rows have the same name.
 _ALL: Final = memoryview(b"")
 
 
@@ -30,8 +30,8 @@ class _Payloads(NamedTuple):
     """Payloads of some rows.
 
     Attributes:
-        lengths: Of each, in bytes.
-        contents: All of them, one behind the other.
+        lengths: Length of each in bytes.
+        contents: All payloads, concatenated.
         kinds: For each whether it is plain bytes; None if all are alike.
         flags: `BYTES` if all are plain bytes.
     """
@@ -43,41 +43,41 @@ class _Payloads(NamedTuple):
 
 
 class RowEncoder:
-    """Encodes rows: columns of a record by their names, all others as fields of the payload."""
+    """Encodes rows: known columns become parts of the record, others fields of the payload."""
 
     def __init__(self, schema: pa.Schema, topic: str | None) -> None:
-        """Look at the columns.
+        """Check the columns.
 
         Args:
-            schema: What the rows have.
-            topic: The topic of rows that have no column of that name.
+            schema: Columns of the rows.
+            topic: The topic of rows without such a column.
 
         Raises:
-            InvalidSetting: rows have no topic, or fields beside a payload.
+            InvalidSetting: the topic is missing, or there are fields and a payload.
         """
         names = [name for name in schema.names if name != _DROPPED]
         self._fields = [name for name in names if name not in RECORD_COLUMNS]
         self._names = names
         self._topic = topic
         if "topic" not in names and not topic:
-            what = 'results have no column "topic"; add one, or give option("topic", …)'
-            raise InvalidSetting(what)
+            msg = 'results have no column "topic"; add one, or set option("topic", …)'
+            raise InvalidSetting(msg)
         if "payload" in names and self._fields:
-            beside = ", ".join(self._fields)
-            what = f'columns {beside} stand beside "payload"; drop them, or the payload'
-            raise InvalidSetting(what)
+            others = ", ".join(self._fields)
+            msg = f'there are columns {others} besides "payload"; drop them, or the payload'
+            raise InvalidSetting(msg)
         kind = schema.field("time").type if "time" in names else None
         if kind is not None and not pa.types.is_timestamp(kind):
-            what = f'the column "time" is {kind}; it has to be a timestamp'
-            raise InvalidSetting(what)
+            msg = f'the column "time" is {kind}; it must be a timestamp'
+            raise InvalidSetting(msg)
 
     def encode(self, rows: pa.RecordBatch, base: int, now: int) -> Iterator[bytes]:
-        """Iterate over the batches of a log that hold the rows.
+        """Yield record batches with the rows.
 
         Args:
-            rows: What is to be published.
-            base: The offset of the first one, as yet without meaning.
-            now: The time of rows that have none, in nanoseconds since 1970.
+            rows: The rows.
+            base: A preliminary offset of the first one.
+            now: The time of rows without one, in nanoseconds since 1970.
 
         Raises:
             InvalidRecord: a row cannot be stored.
@@ -86,24 +86,26 @@ class RowEncoder:
             part = rows.slice(start, MAX_BATCH_RECORDS)
             payloads = self._payloads(part)
             first = begin = 0
-            for end, behind in _cuts(payloads):
+            for end, stop in _cuts(payloads):
                 count = end - first
-                names, named = self._named(part.slice(first, count))
+                names, indices = self._named(part.slice(first, count))
                 times = self._times(part.slice(first, count), now)
-                at, latest, stamps, kinds = now, now, _ALL, _ALL
+                earliest, latest, stamps, kinds = now, now, _ALL, _ALL
                 if times is not None:
-                    at, latest = times[0].as_py(), pc.max(times).as_py()
+                    earliest, latest = times[0].as_py(), pc.max(times).as_py()
                     stamps = _buffer(times)
                 if payloads.kinds is not None:
                     kinds = _buffer(payloads.kinds, first, count)
-                lengths, contents = payloads.lengths, payloads.contents[begin:behind]
+                lengths, contents = payloads.lengths, payloads.contents[begin:stop]
                 sizes = _buffer(lengths, first, count)
-                packed = Packed(names, stamps, named, kinds, sizes, contents)
-                yield encode_packed(base + start + first, at, latest, packed, payloads.flags)
-                first, begin = end, behind
+                packed = Packed(names, stamps, indices, kinds, sizes, contents)
+                yield encode_packed(
+                    base + start + first, earliest, latest, packed, payloads.flags
+                )
+                first, begin = end, stop
 
     def _payloads(self, rows: pa.RecordBatch) -> _Payloads:
-        """Return the payloads of rows: the column of that name, or all fields as a map."""
+        """Return the payloads: the column of that name, or a map of all fields."""
         if "payload" not in self._names:
             columns = [_values(rows[name]) for name in self._fields]
             fields = self._fields
@@ -116,7 +118,7 @@ class RowEncoder:
         tells_kinds = "is_bytes" in self._names
         if not pa.types.is_binary(column.type) or (column.null_count and not tells_kinds):
             return _encoded(_values(column))
-        # The bytes are stored as they are; some may be of CBOR that was read.
+        # The bytes are stored unchanged; some may be CBOR, if the rows were read from a log.
         kinds = rows["is_bytes"].fill_null(pa.scalar(value=False)) if tells_kinds else None
         contents, lengths = _contents(column.fill_null(b""))
         plain = rows.num_rows if kinds is None else pc.sum(kinds).as_py()
@@ -125,7 +127,7 @@ class RowEncoder:
         return _Payloads(lengths, contents, marks, BYTES if plain else 0)
 
     def _named(self, rows: pa.RecordBatch) -> tuple[bytes, list[memoryview]]:
-        """Return the names of records, and for each record the numbers of its own."""
+        """Return the distinct names of the records, and for each record their indices."""
         topics, of_topics = self._distinct(rows, "topic", self._topic)
         keys, of_keys = self._distinct(rows, "key", None)
         senders, of_senders = self._distinct(rows, "sender", "")
@@ -136,7 +138,7 @@ class RowEncoder:
     def _distinct(
         self, rows: pa.RecordBatch, name: str, default: str | None
     ) -> tuple[list[Any], memoryview]:
-        """Return the distinct values of a column, and the numbers of each row's own."""
+        """Return the distinct values of a column, and the index of each row's value."""
         if name not in self._names:
             return [default], _ALL
         column = rows[name].dictionary_encode(null_encoding="encode")
@@ -144,18 +146,18 @@ class RowEncoder:
         return values, _ALL if len(values) == 1 else _buffer(column.indices)
 
     def _headers(self, rows: pa.RecordBatch) -> tuple[list[Any], memoryview]:
-        """Return the distinct headers, and the numbers of each row's own."""
+        """Return the distinct headers, and the index of each row's headers."""
         if "headers" not in self._names or _is_empty(rows["headers"]):
             return [None], _ALL
         pairs = rows["headers"].to_pylist()
         distinct, numbers = interned(
-            [header_pairs(None if each is None else dict(each)) for each in pairs], len(pairs)
+            [header_pairs(None if item is None else dict(item)) for item in pairs], len(pairs)
         )
-        found = [dict(each) for each in distinct]
-        return found, _ALL if numbers is None else _buffer(pa.array(numbers, pa.uint32()))
+        headers = [dict(item) for item in distinct]
+        return headers, _ALL if numbers is None else _buffer(pa.array(numbers, pa.uint32()))
 
     def _times(self, rows: pa.RecordBatch, now: int) -> pa.Int64Array | None:
-        """Return the rows' times in nanoseconds; None if they have none."""
+        """Return the times of the rows in nanoseconds; None without such a column."""
         if "time" not in self._names:
             return None
         nanoseconds = rows["time"].cast(pa.timestamp("ns", tz="UTC"), safe=False)
@@ -163,15 +165,15 @@ class RowEncoder:
 
 
 def _encoded(values: list[Any]) -> _Payloads:
-    """Return values as payloads."""
+    """Return values as encoded payloads."""
     data, all_bytes, kinds = encode_payloads(values)
-    lengths = pa.array([len(each) for each in data], pa.int32())
+    lengths = pa.array([len(payload) for payload in data], pa.int32())
     marks, flags = pa.array(kinds, pa.uint8()) if kinds else None, BYTES if all_bytes else 0
     return _Payloads(lengths, memoryview(b"".join(data)), marks, flags)
 
 
 def _contents(column: pa.BinaryArray) -> tuple[memoryview, pa.Int32Array]:
-    """Return the bytes of a column, and how long each value is."""
+    """Return the bytes of a column, and the length of each value."""
     _, offsets, contents = column.buffers()
     ends = pa.Array.from_buffers(
         pa.int32(), len(column) + 1, [None, offsets], offset=column.offset
@@ -182,7 +184,7 @@ def _contents(column: pa.BinaryArray) -> tuple[memoryview, pa.Int32Array]:
 
 
 def _buffer(column: pa.Array, first: int = 0, count: int | None = None) -> memoryview:
-    """Return numbers as the bytes that they are in memory."""
+    """Return the memory of a column of numbers."""
     part = column.slice(first, count)
     size = part.type.bit_width // 8
     begin = part.offset * size
@@ -190,7 +192,7 @@ def _buffer(column: pa.Array, first: int = 0, count: int | None = None) -> memor
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Return the values of a column as what CBOR holds."""
+    """Return the values of a column in the types that CBOR supports."""
     values: list[Any] = column.to_pylist()
     if pa.types.is_map(column.type):
         return [None if pairs is None else dict(pairs) for pairs in values]
@@ -198,13 +200,13 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _is_empty(headers: pa.Array) -> bool:
-    """Whether no record has any, as in most logs."""
+    """Return whether no record has headers, as in most logs."""
     offsets = headers.offsets
     return bool(offsets[0] == offsets[-1])
 
 
 def _cuts(payloads: _Payloads) -> Iterator[tuple[int, int]]:
-    """Return where to cut so that no batch gets too large: after which row, and which byte."""
+    """Yield the ends of batches of limited size, as row and byte."""
     count, size = len(payloads.lengths), len(payloads.contents)
     if size <= MAX_RECORD:
         yield count, size
@@ -212,12 +214,12 @@ def _cuts(payloads: _Payloads) -> Iterator[tuple[int, int]]:
     lengths = payloads.lengths.to_pylist()
     largest = max(lengths)
     if largest > MAX_RECORD:
-        what = f"a payload of {largest:,} bytes exceeds the limit of {MAX_RECORD:,}; split it"
-        raise InvalidRecord(what)
-    taken = before = 0
-    for row, upto in enumerate(accumulate(lengths)):
-        if upto - taken > MAX_RECORD:
-            yield row, before
-            taken = before
-        before = upto
+        msg = f"a payload of {largest:,} bytes exceeds the limit of {MAX_RECORD:,}; split it"
+        raise InvalidRecord(msg)
+    batch_start = previous = 0
+    for row, total in enumerate(accumulate(lengths)):
+        if total - batch_start > MAX_RECORD:
+            yield row, previous
+            batch_start = previous
+        previous = total
     yield count, size

@@ -1,4 +1,4 @@
-"""The format "callboard": what Spark asks for readers and writers of logs."""
+"""The format "callboard": the readers and writers that Spark requests."""
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -15,7 +15,7 @@ from callboard.pipeline.spark.source import (
 
 
 class CallboardFormat(DataSource):
-    """`spark.read.format("callboard")` and its relatives; options in `docs/pipeline.md`."""
+    """`spark.read.format("callboard")` and the like; for options see `docs/pipeline.md`."""
 
     @classmethod
     def name(cls) -> str:
@@ -23,28 +23,28 @@ class CallboardFormat(DataSource):
         return "callboard"
 
     def schema(self) -> StructType:
-        """Return the columns of a log that is read without a schema."""
+        """Return the columns of a log for a read without a schema."""
         return infer_schema(SourceOptions.parse(self.options))
 
     def reader(self, schema: StructType) -> LogBatchReader:
-        """Return what reads a log once."""
+        """Return a reader for a table."""
         options = SourceOptions.parse(self.options)
         return (PushedBatchReader if options.pushes else LogBatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802
-        """Return what reads a log as it grows."""
+        """Return a reader for a stream."""
         return LogStreamReader(SourceOptions.parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> LogBatchWriter:  # noqa: FBT001  # Spark's signature
-        """Return what appends a table to a log."""
+        """Return a writer for a table."""
         if overwrite:
-            what = 'a log is never overwritten; use mode("append")'
-            raise InvalidSetting(what)
+            msg = 'a log cannot be overwritten; use mode("append")'
+            raise InvalidSetting(msg)
         return LogBatchWriter(SinkOptions.parse(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LogStreamWriter:  # noqa: FBT001, N802
-        """Return what publishes the results of a query."""
+        """Return a writer for the results of a query."""
         if overwrite:
-            what = 'a log is never overwritten; use outputMode("append")'
-            raise InvalidSetting(what)
+            msg = 'a log cannot be overwritten; use outputMode("append")'
+            raise InvalidSetting(msg)
         return LogStreamWriter(SinkOptions.parse(self.options), schema)

@@ -1,20 +1,20 @@
-"""Publishing the results of a micro-batch in a log: all at once, and once.
+"""Publishing micro-batches in the log of a folder, atomically and once.
 
-Tasks write record batches into staged files of their own. To publish, one of these files gets
-the others appended and its batches the offsets that come next, and is renamed to be the next
-segment of the log. That one rename is the moment at which all of it is there. Small segments
-are put together, and old ones go, after that; see `segments`.
+Tasks write record batches into their own staged files. To publish, the others are appended to
+one of these files, its batches get the next offsets, and it is renamed to be the next segment
+of the log. This one rename makes the batch visible. Afterwards small segments are merged, and
+old ones are removed; see `segments`.
 
-Notes beside the segments say which batches of which queries were published. A note is written
-before the segment that it tells of, and counts only together with that:
+Notes beside the segments record which batches of which queries are published. A note is written
+before its segment, and is valid only together with it:
 
-    {"header": its first 48 bytes, "bytes": its size, "end": the offset behind it,
+    {"header": its first 48 bytes, "bytes": its size, "end": the offset after it,
      "published": {query: last batch, …}}
 
-So it may be left over from an attempt that failed. When the segment is there the note gets
-another name, and then counts without it too: another writer of the log may remove old
-segments, and a batch that came back would otherwise be published twice. Each note tells of all
-queries, so the newest one is enough.
+So a note may be left over from a failed attempt. Once the segment exists, its note is renamed,
+and is then valid without it: another writer of the log may remove old segments, and a batch
+that Spark repeats would otherwise be published twice. Each note covers all queries, so the
+newest one is sufficient.
 """
 
 import json
@@ -49,13 +49,13 @@ PUBLISHING: Final = ".publishing"
 
 
 class Note(NamedTuple):
-    """What is told of a segment.
+    """The note of a segment.
 
     Attributes:
-        header: Its first bytes, as hexadecimal digits.
+        header: First bytes of the segment, as hexadecimal digits.
         bytes: Its size.
-        end: The offset behind its last record.
-        published: The last batch of each query, up to and with this segment.
+        end: The offset after its last record.
+        published: The last batch of each query, up to and including this segment.
     """
 
     header: str
@@ -71,7 +71,7 @@ class Notes(NamedTuple):
     is_durable: bool
 
     def newest(self) -> Note | None:
-        """Return the newest note that counts."""
+        """Return the newest valid note."""
         for base in sorted(self.bases(), reverse=True):
             note = self.of(base)
             if note is not None:
@@ -79,12 +79,12 @@ class Notes(NamedTuple):
         return None
 
     def of(self, base: int) -> Note | None:
-        """Return the note of a segment, if it counts."""
+        """Return the note of a segment, if it is valid."""
         for kind in (PUBLISHED, PUBLISHING):
             try:
-                told = json.loads(self.folder.read(self.folder.segment(base, kind)))
-                note = Note(**told)
-            except (TypeError, ValueError):  # there is none, or half of one
+                fields = json.loads(self.folder.read(self.folder.segment(base, kind)))
+                note = Note(**fields)
+            except (TypeError, ValueError):  # it is missing or truncated
                 continue
             header = self._header(base)
             if header == note.header or (header is None and kind == PUBLISHED):
@@ -92,33 +92,33 @@ class Notes(NamedTuple):
         return None
 
     def write(self, base: int, note: Note) -> None:
-        """Write the note of a segment that is about to be published."""
+        """Write the note of a segment that will be published."""
         data, path = json.dumps(note._asdict()).encode(), self.folder.segment(base, PUBLISHING)
         self.folder.write(path, data, durably=self.is_durable)
         if self.is_durable:
             self.folder.sync()
 
     def confirm(self, base: int) -> None:
-        """Say that the segment is there, as durably as was promised."""
+        """Rename the note of a segment that was published."""
         segment_file(self.folder, base, PUBLISHING).rename(
             segment_file(self.folder, base, PUBLISHED)
         )
 
     def forget(self, bases: Iterable[int]) -> None:
-        """Remove notes; a newer one tells the same."""
+        """Remove old notes, which the newest one covers."""
         for base in bases:
             for kind in (PUBLISHED, PUBLISHING):
                 self.folder.remove(self.folder.segment(base, kind))
 
     def bases(self) -> set[int]:
-        """Return the segments that have a note, whether it counts or not."""
+        """Return the segments with a note, valid or not."""
         try:
             return {*self.folder.bases(PUBLISHED), *self.folder.bases(PUBLISHING)}
-        except FileNotFoundError:  # nothing was published so far
+        except FileNotFoundError:  # nothing is published yet
             return set()
 
     def _header(self, base: int) -> str | None:
-        """Return the first bytes of a segment; None if it is not there."""
+        """Return the first bytes of a segment; None if it is missing."""
         try:
             with open(segment_file(self.folder, base), "rb", opener=open_plain) as segment:
                 return segment.read(HEADER_SIZE).hex()
@@ -130,37 +130,37 @@ _log = logging.getLogger("callboard.pipeline")
 
 STAGED: Final = "staged"
 _COPY: Final = 1 << 20
-#: Seconds to wait for another query that publishes in the same log.
+#: Seconds to wait for another query that publishes in this log.
 _PATIENCE: Final = 60.0
 
 _PAUSE: Final = 0.01
-#: Seconds after which a staged file is of no task any more.
+#: Age in seconds after which the task of a staged file counts as dead.
 _ORPHANED: Final = 24 * 3600.0
 
-#: Queries that are told of; the ones that published last.
+#: Queries in a note: the last ones that published.
 QUERIES: Final = 1000
 
 
 class Staged(NamedTuple):
-    """What one task has written, not yet to be seen."""
+    """Rows of a task, staged but not published."""
 
     name: str
     records: int
 
 
 class FolderJournal:
-    """A log into which queries publish, each batch once."""
+    """A log in a folder in which queries publish each batch once."""
 
     def __init__(
         self, path: str, *, is_durable: bool = True, retain: Retention | None = None
     ) -> None:
-        """Name the directory of the log, which need not exist.
+        """Open the directory of a log, which need not exist.
 
         Args:
             path: The directory.
-            is_durable: Whether what was published outlives a crash of the machine.
-            retain: How long results are kept, by the time when they were published; the
-                newest batch always is.
+            is_durable: Whether published rows survive a crash of the machine.
+            retain: How long results are kept, by their publication time; the newest batch is
+                always kept.
         """
         self._path = Path(path)
         self._folder = open_folder(path, None)
@@ -169,12 +169,12 @@ class FolderJournal:
         self._notes = Notes(self._folder, is_durable=is_durable)
 
     def stage(self, batches: Iterable[tuple[bytes, int]]) -> Staged:
-        """Write encoded batches, each with how many records it has, where nobody reads them.
+        """Write encoded batches, with their numbers of records, invisibly for readers.
 
-        They are made durable by who publishes them.
+        `publish` makes them durable.
 
         Raises:
-            PublishFailed: the disk refuses; nothing is left of them.
+            PublishFailed: the disk fails; nothing remains of them.
         """
         folder = self._path / STAGED
         name, records = uuid.uuid4().hex, 0
@@ -186,41 +186,39 @@ class FolderJournal:
                     records += count
         except OSError as error:
             (folder / name).unlink(missing_ok=True)
-            what = f"results cannot be staged in {folder}: {error}; make room and start again"
-            raise PublishFailed(what) from error
+            msg = f"results cannot be staged in {folder}: {error}; free space and start again"
+            raise PublishFailed(msg) from error
         return Staged(name, records)
 
     def discard(self, staged: Iterable[Staged]) -> None:
-        """Remove what tasks have written; what was published stays."""
-        for each in staged:
-            (self._path / STAGED / each.name).unlink(missing_ok=True)
+        """Remove staged files; published rows stay."""
+        for staged_rows in staged:
+            (self._path / STAGED / staged_rows.name).unlink(missing_ok=True)
 
     def publish(self, query: str, batch: int, staged: Sequence[Staged]) -> bool:
-        """Publish what tasks have written; returns False if this batch was published before.
+        """Publish staged rows; return False if the batch is published already.
 
         Args:
-            query: Which query it is, the same after a new start.
-            batch: The number of its batch; each is greater than those before.
-            staged: What its tasks have written, in the order in which it is to stand.
+            query: Id of the query, which stays the same after a restart.
+            batch: Number of its batch, greater than all earlier ones.
+            staged: Rows of its tasks, in the order in which to publish them.
 
         Raises:
-            PublishFailed: the disk refuses, or others hold the log; nothing is to be seen.
+            PublishFailed: the disk fails, or other queries hold the log; nothing is visible.
         """
-        full = [each for each in staged if each.records]
+        nonempty = [staged_rows for staged_rows in staged if staged_rows.records]
         make_folder(self._path)
         lock = self._locked()
         try:
             published = self.published()
             is_fresh = published.get(query, -1) < batch
-            if is_fresh and full:
-                self._publish({**published, query: batch}, query, full)
+            if is_fresh and nonempty:
+                self._publish({**published, query: batch}, query, nonempty)
         except OSError as error:
             if isinstance(error, PublishFailed):
                 raise
-            what = (
-                f"batch {batch} of query {query} cannot be published in {self._path}: {error}"
-            )
-            raise PublishFailed(what) from error
+            msg = f"batch {batch} of query {query} cannot be published in {self._path}: {error}"
+            raise PublishFailed(msg) from error
         finally:
             lock.release()
         self.discard(staged)
@@ -228,16 +226,18 @@ class FolderJournal:
         return is_fresh
 
     def published(self) -> dict[str, int]:
-        """Return the last batch of each query that was published."""
+        """Return the last published batch of each query."""
         note = self._notes.newest()
         return {} if note is None else note.published
 
     def _publish(self, published: dict[str, int], query: str, staged: list[Staged]) -> None:
-        """Join staged files, give them offsets, and rename them to be the next segment."""
+        """Join staged files, assign offsets, and rename the file to the next segment."""
         bases, end = self._folder.bases(), self._end()
         first = self._path / STAGED / staged[0].name
-        self._join(first, [self._path / STAGED / each.name for each in staged[1:]])
-        published[query] = published.pop(query)  # the newest stands last
+        self._join(
+            first, [self._path / STAGED / staged_rows.name for staged_rows in staged[1:]]
+        )
+        published[query] = published.pop(query)  # the newest is last
         note = self._move(first, end, dict(list(published.items())[-QUERIES:]))
         self._notes.write(end, note)
         first.rename(segment_file(self._folder, end))
@@ -246,11 +246,11 @@ class FolderJournal:
             if not bases:
                 self._folder.sync_above()
         self._notes.confirm(end)
-        self._notes.forget(self._notes.bases() - {end})  # only the newest one is asked
+        self._notes.forget(self._notes.bases() - {end})  # only the newest one is needed
         self._clear_up(note.end, len(bases))
 
     def _clear_up(self, end: int, segments: int) -> None:
-        """Remove what is too old, and put small segments together; can be done later."""
+        """Remove old segments and merge small ones; errors are logged only."""
         try:
             if not self._retain.is_unlimited:
                 self._trim(end)
@@ -259,13 +259,13 @@ class FolderJournal:
                 merged = self._path / STAGED / uuid.uuid4().hex
                 merge_small(self._folder, merged, limits, is_durable=self._is_durable)
         except OSError as error:
-            _log.warning("segments of %s are not put in order: %s", self._path, error)
+            _log.warning("cannot remove or merge segments of %s: %s", self._path, error)
 
     def _trim(self, end: int) -> None:
-        """Remove the segments that retention ends."""
+        """Remove expired segments."""
         bases = self._folder.bases()
         borders = pairwise([*bases, end])
-        segments = [describe_segment(self._folder, base, behind) for base, behind in borders]
+        segments = [describe_segment(self._folder, base, stop) for base, stop in borders]
         for base in bases[: self._retain.count_expired(segments, time.time_ns())]:
             forget_copies(self._folder, base)
             segment_file(self._folder, base).unlink()
@@ -278,14 +278,14 @@ class FolderJournal:
                     shutil.copyfileobj(source, target, _COPY)
 
     def _move(self, path: Path, base: int, published: dict[str, int]) -> Note:
-        """Give the batches of a file the offsets from `base` on."""
+        """Assign the offsets from `base` on to the batches of a file."""
         first = ""
         with path.open("r+b") as target:
             while head := target.read(HEADER_SIZE):
                 header = decode_header(head)
                 if header is None:
-                    what = f"{path} is damaged at byte {target.tell() - len(head)}"
-                    raise PublishFailed(what)
+                    msg = f"{path} is damaged at byte {target.tell() - len(head)}"
+                    raise PublishFailed(msg)
                 moved = encode_header(header._replace(base=base))
                 first = first or moved.hex()
                 target.seek(-HEADER_SIZE, os.SEEK_CUR)
@@ -299,7 +299,7 @@ class FolderJournal:
         return Note(first, size, base, published)
 
     def _end(self) -> int:
-        """Return the offset that comes next."""
+        """Return the next offset."""
         bases = self._folder.bases()
         if not bases:
             return 0
@@ -309,19 +309,19 @@ class FolderJournal:
         return LogReader(self._path).end
 
     def _locked(self) -> FileLock:
-        """Take the writer's lock, waiting for other queries that publish."""
+        """Take the writer's lock; wait while other queries publish."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
                 return lock_writing(str(self._path))
             except LogLocked as error:
                 if time.monotonic() > deadline:
-                    what = f"{error}; waited for {_PATIENCE:g} s"
-                    raise PublishFailed(what) from None
+                    msg = f"{error}; waited for {_PATIENCE:g} s"
+                    raise PublishFailed(msg) from None
                 time.sleep(_PAUSE)
 
     def _sweep(self) -> None:
-        """Remove what tasks left that died before they could tell of it."""
+        """Remove staged files of dead tasks."""
         oldest = time.time_ns() - int(_ORPHANED * 1e9)
         for path in (self._path / STAGED).glob("*"):
             with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""What users say to the source: where to begin and to end, which topics, what on trouble."""
+"""Options of the source: start and end, topics, limits, and the treatment of errors."""
 
 import datetime
 import json
@@ -21,39 +21,39 @@ _NUMBER: Final = re.compile(r"-?\d+")
 
 _STORAGE: Final = "storage."
 
-#: Records that a schema is inferred from.
+#: Records from which a schema is inferred.
 SAMPLE_RECORDS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of `format("callboard")` when it reads.
+    """The options of `format("callboard")` for reading.
 
     Attributes:
-        path: The directory of the log, `grpc://HOST:PORT/NAME` of one that is served, or
-            `s3://…` of an archive.
-        token: `token`: what proves to a server who reads; Spark hides it in what it shows.
+        path: The directory of the log, `grpc://HOST:PORT/NAME` of a served log, or `s3://…` of
+            an archive.
+        token: `token`: authenticates the reader to a server; Spark hides it in its output.
         start: `startingOffsets`: earliest, latest, a number or a time.
-        end: `endingOffsets`, of batches only.
-        topics: `topics`: beginnings of topics, with commas; empty takes all.
-        max_rows: `maxOffsetsPerTrigger`; None is no limit.
+        end: `endingOffsets`, only for tables.
+        topics: `topics`: prefixes of topics, separated by commas; empty for all.
+        max_rows: `maxOffsetsPerTrigger`; None for no limit.
         fails_on_loss: `failOnDataLoss`.
-        dead_letters: `deadLetters`: the log that takes records which do not decode; a folder,
-            or on an object store.
-        dead_letters_retain: `deadLettersRetain`: how long these are kept.
-        query: `queryId`: whose dead letters those are; by default the id that Spark gives a
-            stream, of a table its schema.
-        query_name: What people call that query; no option.
-        infers: `inferSchema`: whether fields of payloads are found in a sample.
-        sample: `sampleRecords`: how many records that are.
+        dead_letters: `deadLetters`: the log for records that do not decode; a folder, or on an
+            object store.
+        dead_letters_retain: `deadLettersRetain`: how long dead letters are kept.
+        query: `queryId`: the query that dead letters belong to; by default Spark's id of a
+            stream, and for a table one derived from its schema.
+        query_name: Name of that query for people; not an option.
+        infers: `inferSchema`: whether fields of payloads are inferred from a sample.
+        sample: `sampleRecords`: number of records in the sample.
         partitions: `numPartitions`; 0 lets the source choose.
-        texts: `textFields`: fields of payloads whose numbers and times are text as well.
-        required: `requiredFields`: those without which a record does not decode.
+        texts: `textFields`: fields of payloads whose numbers and times are also read as text.
+        required: `requiredFields`: fields without which a record does not decode.
         where: `where`: conditions on topic, key, time and offset.
-        pushes: `pushFilters`: whether conditions of the only query over a table are such, too.
-        zone: `timeZone`: where times in payloads are at home that tell no zone.
-        tail: `tail`: of an archive, where the log is written, for what is not copied yet.
-        storage: `storage.NAME`: what fsspec needs for an archive and dead letters, as JSON.
+        pushes: `pushFilters`: whether the conditions of a table's only query are used as well.
+        zone: `timeZone`: time zone of times in payloads that name none.
+        tail: `tail`: for an archive, the log that it copies, to read records not copied yet.
+        storage: `storage.NAME`: options of fsspec for an archive and dead letters, as JSON.
     """
 
     path: str
@@ -80,118 +80,118 @@ class SourceOptions:
 
     @property
     def access(self) -> dict[str, Any]:
-        """What a reader of the log needs beside its path."""
+        """Arguments for a reader of the log, besides its path."""
         is_for_letters = "://" in (self.dead_letters or "") and not is_archive(self.path)
         storage = None if is_for_letters else self.storage_options
         return {"token": self.token, "tail": self.tail, "storage_options": storage}
 
     @property
     def storage_options(self) -> dict[str, Any] | None:
-        """What fsspec needs for the log, if that is on a store, and for dead letters there."""
+        """Options of fsspec for the log and the dead letters on a store."""
         return json.loads(self.storage) if self.storage else None
 
     @property
     def rules(self) -> Rules:
-        """How fields of payloads are read."""
+        """Rules for decoding fields of payloads."""
         return Rules(self.texts, self.required, _zone(self.zone))
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """Read Spark's options, whose names it has in lower case.
+        """Parse Spark's options.
 
         Raises:
-            InvalidSetting: one of them makes no sense, or the path is missing.
+            InvalidSetting: an option is invalid, or the path is missing.
         """
-        given = lowered(options)
-        zone = given.get("timezone", "UTC")
-        _zone(zone)  # or say what is wrong
-        if letters := given.get("deadletters", ""):
-            _check_letters(letters, given)
+        values = lowered(options)
+        zone = values.get("timezone", "UTC")
+        _zone(zone)  # raises for an unknown zone
+        if letters := values.get("deadletters", ""):
+            _check_letters(letters, values)
         return cls(
-            path=given["path"],
-            start=_place(given.get("startingoffsets", "earliest"), "startingOffsets"),
-            end=_place(given.get("endingoffsets", "latest"), "endingOffsets"),
-            topics=_names(given, "topics"),
-            max_rows=_at_least(given, "maxOffsetsPerTrigger", 1),
-            fails_on_loss=_flag(given, "failOnDataLoss", default=True),
+            path=values["path"],
+            start=_place(values.get("startingoffsets", "earliest"), "startingOffsets"),
+            end=_place(values.get("endingoffsets", "latest"), "endingOffsets"),
+            topics=_names(values, "topics"),
+            max_rows=_at_least(values, "maxOffsetsPerTrigger", 1),
+            fails_on_loss=_flag(values, "failOnDataLoss", default=True),
             dead_letters=letters or None,
-            dead_letters_retain=retention_of(given, "deadLettersRetain"),
-            query=given.get("queryid", "").strip(),
-            infers=_flag(given, "inferSchema", default=False),
-            sample=_at_least(given, "sampleRecords", 1) or SAMPLE_RECORDS,
-            partitions=_at_least(given, "numPartitions", 1) or 0,
-            token=given.get("token"),
-            texts=frozenset(_names(given, "textFields")),
-            required=frozenset(_names(given, "requiredFields")),
+            dead_letters_retain=retention_of(values, "deadLettersRetain"),
+            query=values.get("queryid", "").strip(),
+            infers=_flag(values, "inferSchema", default=False),
+            sample=_at_least(values, "sampleRecords", 1) or SAMPLE_RECORDS,
+            partitions=_at_least(values, "numPartitions", 1) or 0,
+            token=values.get("token"),
+            texts=frozenset(_names(values, "textFields")),
+            required=frozenset(_names(values, "requiredFields")),
             zone=zone,
-            where=Conditions.parse(given.get("where", "")),
-            pushes=_flag(given, "pushFilters", default=False),
-            tail=given.get("tail"),
-            storage=storage_of(given),
+            where=Conditions.parse(values.get("where", "")),
+            pushes=_flag(values, "pushFilters", default=False),
+            tail=values.get("tail"),
+            storage=storage_of(values),
         )
 
 
-def _check_letters(letters: str, given: Mapping[str, str]) -> None:
+def _check_letters(letters: str, values: Mapping[str, str]) -> None:
     """Raise `InvalidSetting` if tasks cannot write dead letters there."""
     if "://" in letters:
-        storage = storage_of(given)
+        storage = storage_of(values)
         journal_at(letters, json.loads(storage) if storage else None)
-    elif given.get("staging") != SHARED:
+    elif values.get("staging") != SHARED:
         check_folder(
             letters,
-            "tasks append dead letters there: give s3://…, ask for the column error STRING"
-            f' instead, or give option("staging", "{SHARED}") if all hosts have it under this'
+            "tasks append dead letters there: use s3://…, read the column error STRING"
+            f' instead, or set option("staging", "{SHARED}") if all hosts have it under this'
             " path",
         )
 
 
-def _names(given: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return an option that is a list with commas."""
-    return tuple(filter(None, map(str.strip, given.get(name.lower(), "").split(","))))
+def _names(values: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Return an option that is a list separated by commas."""
+    return tuple(filter(None, map(str.strip, values.get(name.lower(), "").split(","))))
 
 
 def _zone(name: str) -> datetime.tzinfo:
-    """Return a zone by its name.
+    """Return a time zone by its name.
 
     Raises:
-        InvalidSetting: there is none.
+        InvalidSetting: the zone is unknown.
     """
     if name == "UTC":
         return datetime.UTC
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):
-        what = f"timeZone={name!r}: give a zone like Europe/Berlin"
-        raise InvalidSetting(what) from None
+        msg = f"timeZone={name!r}: use a zone like Europe/Berlin"
+        raise InvalidSetting(msg) from None
 
 
 def lowered(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options by their names in lower case, as Spark may give them.
+    """Return options with their names in lower case: Spark may give either case.
 
     Raises:
         InvalidSetting: the path is missing.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    if not given.get("path"):
-        what = 'the option "path" is missing; give the directory of a log'
-        raise InvalidSetting(what)
-    return given
+    values = {name.lower(): value for name, value in options.items()}
+    if not values.get("path"):
+        msg = 'the option "path" is missing; set it to the directory of a log'
+        raise InvalidSetting(msg)
+    return values
 
 
-def storage_of(given: Mapping[str, str]) -> str:
-    """Return the options `storage.NAME`, which are fsspec's for a store, as JSON."""
-    found: dict[str, Any] = {}
-    for name, text in sorted(given.items()):
+def storage_of(values: Mapping[str, str]) -> str:
+    """Return the options `storage.NAME`, which are meant for fsspec, as JSON."""
+    storage_options: dict[str, Any] = {}
+    for name, text in sorted(values.items()):
         if name.startswith(_STORAGE):
             try:
-                found[name.removeprefix(_STORAGE)] = json.loads(text)
+                storage_options[name.removeprefix(_STORAGE)] = json.loads(text)
             except ValueError:
-                found[name.removeprefix(_STORAGE)] = text
-    return json.dumps(found) if found else ""
+                storage_options[name.removeprefix(_STORAGE)] = text
+    return json.dumps(storage_options) if storage_options else ""
 
 
 def find_offset(log: LogReader, place: str) -> int:
-    """Return the offset that `earliest`, `latest`, a number or a time stands for."""
+    """Return the offset for `earliest`, `latest`, a number or a time."""
     if place == "earliest":
         return log.start
     if place == "latest":
@@ -201,25 +201,25 @@ def find_offset(log: LogReader, place: str) -> int:
     return log.offset_at(nanoseconds(place))
 
 
-def retention_of(given: Mapping[str, str], name: str) -> Retention | None:
-    """Return how long a log is kept, by an option like `bytes=1000000000,seconds=86400`.
+def retention_of(values: Mapping[str, str], name: str) -> Retention | None:
+    """Return the retention in an option like `bytes=1000000000,seconds=86400`.
 
     Raises:
-        InvalidSetting: it is something else.
+        InvalidSetting: the option is invalid.
     """
-    text = given.get(name.lower(), "")
+    text = values.get(name.lower(), "")
     try:
         return Retention.parse(text) if text else None
     except ValueError:
-        what = f"{name}={text!r}; give for instance bytes=1000000000,seconds=86400"
-        raise InvalidSetting(what) from None
+        msg = f"{name}={text!r}; use a value like bytes=1000000000,seconds=86400"
+        raise InvalidSetting(msg) from None
 
 
 def nanoseconds(text: str) -> int:
-    """Return a time of ISO 8601 in nanoseconds since 1970; without a zone it is UTC.
+    """Return a time in ISO 8601 as nanoseconds since 1970; the default zone is UTC.
 
     Raises:
-        ValueError: it is no time.
+        ValueError: the text is not a time.
     """
     moment = datetime.datetime.fromisoformat(text)
     if moment.tzinfo is None:
@@ -229,7 +229,7 @@ def nanoseconds(text: str) -> int:
 
 
 def _place(text: str, name: str) -> str:
-    """Return a begin or end of reading, checked."""
+    """Return a valid start or end."""
     place = text.strip()
     if place.lower() in {"earliest", "latest"}:
         return place.lower()
@@ -238,32 +238,32 @@ def _place(text: str, name: str) -> str:
     try:
         nanoseconds(place)
     except ValueError:
-        what = (
-            f"{name}={text!r}: give earliest, latest, an offset or a time like"
+        msg = (
+            f"{name}={text!r}: use earliest, latest, an offset or a time like"
             " 2026-01-31T12:00:00Z"
         )
-        raise InvalidSetting(what) from None
+        raise InvalidSetting(msg) from None
     return place
 
 
-def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+def _flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
     """Return an option that is true or false."""
-    text = given.get(name.lower())
+    text = values.get(name.lower())
     if text is None:
         return default
     value = _TRUE.get(text.strip().lower())
     if value is None:
-        what = f"{name}={text!r}: give true or false"
-        raise InvalidSetting(what)
+        msg = f"{name}={text!r}: use true or false"
+        raise InvalidSetting(msg)
     return value
 
 
-def _at_least(given: Mapping[str, str], name: str, least: int) -> int | None:
-    """Return an option that is a number; None if it is not given."""
-    text = given.get(name.lower())
+def _at_least(values: Mapping[str, str], name: str, minimum: int) -> int | None:
+    """Return an option that is a number; None if it is missing."""
+    text = values.get(name.lower())
     if text is None:
         return None
-    if not _NUMBER.fullmatch(text.strip()) or int(text) < least:
-        what = f"{name}={text!r}: give a number of at least {least}"
-        raise InvalidSetting(what)
+    if not _NUMBER.fullmatch(text.strip()) or int(text) < minimum:
+        msg = f"{name}={text!r}: use a number of at least {minimum}"
+        raise InvalidSetting(msg)
     return int(text)

@@ -1,4 +1,4 @@
-"""What Spark's transformWithState runs for each topic: the functions of `state`, remembered."""
+"""Stateful operators of Spark that apply the functions of `state` to each topic."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -17,20 +17,20 @@ ANOMALY_SCHEMA: Final = (
     "source STRING, seconds DOUBLE, value DOUBLE, expected DOUBLE, score DOUBLE"
 )
 LATE_SCHEMA: Final = "source STRING, seconds DOUBLE, records BIGINT, late BIGINT, worst DOUBLE"
-#: Results of a topic, in the columns of these schemas: behind it an `Anomaly`, or a `Lateness`.
+#: Result rows in these schemas: the topic, then the fields of an `Anomaly` or a `Lateness`.
 _ANOMALY_ROW: Final = Row("source", "seconds", "value", "expected", "score")
 _LATE_ROW: Final = Row("source", "seconds", "records", "late", "worst")
 
-#: What is remembered of a topic, in the columns of the state; None is nothing yet.
+#: State of a topic, in the columns of the state store; None if there is none yet.
 Known = tuple[Any, ...] | None
 
-#: Takes a topic, what is known of it and its rows; returns what is known then, and results.
+#: A step takes a topic, its state and its rows, and returns the new state and the results.
 Stepped = tuple[tuple[Any, ...], list[Row]]
 Step = Callable[[str, Known, Iterator[Row]], Stepped]
 
 
 class TopicProcessor(StatefulProcessor):
-    """Remembers one value for each topic, and lets a function make results and the next one."""
+    """Keeps one state per topic, and updates it with a step function."""
 
     def __init__(self, name: str, schema: str, step: Step) -> None:
         self._name = name
@@ -39,7 +39,7 @@ class TopicProcessor(StatefulProcessor):
         self._state: Any = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Get at the memory."""
+        """Open the state."""
         self._state = handle.getValueState(self._name, self._schema)
 
     def handleInputRows(  # noqa: N802
@@ -48,35 +48,35 @@ class TopicProcessor(StatefulProcessor):
         rows: Iterator[Row],
         timerValues: object,  # noqa: N803
     ) -> Iterator[Row]:
-        """Take the rows of a topic; returns its results."""
-        known, results = self._step(key[0], self._state.get(), rows)
-        self._state.update(known)
+        """Process the rows of a topic, and yield its results."""
+        state, results = self._step(key[0], self._state.get(), rows)
+        self._state.update(state)
         yield from results
 
     def close(self) -> None:
-        """Do nothing: Spark keeps the memory."""
+        """Do nothing: Spark keeps the state."""
 
 
 def anomaly_processor(how: Detection) -> TopicProcessor:
-    """Return what finds anomalies among rows with `seconds` and `value`."""
+    """Return a processor that finds anomalies in rows with `seconds` and `value`."""
 
-    def step(topic: str, known: Known, rows: Iterator[Row]) -> Stepped:
-        before = Baseline._make((*known[:4], tuple(known[4]))) if known else Baseline()
+    def step(topic: str, columns: Known, rows: Iterator[Row]) -> Stepped:
+        previous = Baseline._make((*columns[:4], tuple(columns[4]))) if columns else Baseline()
         values = ((row.seconds, row.value) for row in rows)
-        baseline, found = learn_all(before, values, how)
-        results = [_ANOMALY_ROW(topic, *anomaly) for anomaly in found]
+        baseline, anomalies = learn_all(previous, values, how)
+        results = [_ANOMALY_ROW(topic, *anomaly) for anomaly in anomalies]
         return (*baseline[:4], list(baseline.seasonal)), results
 
     return TopicProcessor("baseline", BASELINE_SCHEMA, step)
 
 
 def late_processor(allowed: float) -> TopicProcessor:
-    """Return what counts rows, with `offset` and `seconds`, that are later than they may be."""
+    """Return a processor that counts late rows, from their `offset` and `seconds`."""
 
-    def step(topic: str, known: Known, rows: Iterator[Row]) -> Stepped:
-        before = Lateness._make(known) if known else Lateness()
+    def step(topic: str, columns: Known, rows: Iterator[Row]) -> Stepped:
+        previous = Lateness._make(columns) if columns else Lateness()
         ordered = sorted((row.offset, row.seconds) for row in rows)
-        lateness = count_late(before, (seconds for _, seconds in ordered), allowed)
+        lateness = count_late(previous, (seconds for _, seconds in ordered), allowed)
         return tuple(lateness), [_LATE_ROW(topic, *lateness)]
 
     return TopicProcessor("lateness", LATENESS_SCHEMA, step)

@@ -1,4 +1,4 @@
-"""Reading a range of a log as Arrow record batches; what Spark's tasks run."""
+"""Reader of a range of a log as Arrow record batches; Spark's tasks run it."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from callboard.pipeline.errors import DataLost, Undecodable
 from callboard.pipeline.spark.dead_letters import Origin, bury, full_path, stored_letters
 from callboard.pipeline.spark.options import SourceOptions
 
-#: What a log is read as when nobody asks for anything else: Spark's times are microseconds.
+#: Default schema; Spark's times are in microseconds.
 RECORD_SCHEMA: Final = (
     arrow_schema()
     .set(1, pa.field("time", pa.timestamp("us", tz="UTC")))
@@ -27,25 +27,25 @@ RECORD_SCHEMA: Final = (
 
 RECORD_COLUMNS: Final = frozenset(RECORD_SCHEMA.names)
 
-#: A column that tells why the payload of a record does not decode.
+#: Column with the reason why a payload does not decode.
 ERROR: Final = "error"
 
 
 def read_range(
     options: SourceOptions, schema: pa.Schema, start: int, end: int
 ) -> Iterator[pa.RecordBatch]:
-    """Iterate over the records from `start` up to, not with, `end`.
+    """Yield the records from `start` up to, but not including, `end`.
 
     Args:
-        options: Which log that is, and what of it is wanted.
-        schema: The columns: those of records, `error`, and fields of payloads.
+        options: The log, and the records to select.
+        schema: The columns: of records, `error`, and fields of payloads.
         start: The first offset.
-        end: The offset behind the last one.
+        end: The offset after the last one.
 
     Raises:
-        DataLost: some of them are gone.
-        LogCorrupt: some of them are damaged.
-        Undecodable: a payload does not fit, and there is no place for dead letters.
+        DataLost: some records are gone.
+        LogCorrupt: some records are damaged.
+        Undecodable: a payload does not fit, and dead letters are off.
     """
     decoder = _Decoder(options, schema)
     for records in _records(options, start, end):
@@ -59,9 +59,9 @@ def read_range(
 
 
 def _reader_of(options: SourceOptions, schema: pa.Schema) -> tuple[str, str]:
-    """Return the id of the query that reads, and its name.
+    """Return the id and the name of the reading query.
 
-    A table has none: there it is made of the schema, which decides what does not decode.
+    The id of a table is derived from its schema, which decides which records do not decode.
     """
     if options.query:
         return options.query, options.query_name
@@ -71,7 +71,7 @@ def _reader_of(options: SourceOptions, schema: pa.Schema) -> tuple[str, str]:
 
 
 def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Iterate over the records of a range that are wanted, and account for the others."""
+    """Yield the selected records of a range, and check for losses."""
     table = LogSegmentTable(open_folder(options.path, **options.access))
     common = os.path.commonprefix(options.topics) if options.topics else ""
     expected = start
@@ -81,9 +81,9 @@ def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.Record
             for records in record_batches(reading, end, common, choose=options.where.choose):
                 see_loss(options, expected, expected + reading.lost)
                 yield options.where.select(_of_topics(records, options.topics))
-            found = min(reading.cursor.offset, end)
+            reached = min(reading.cursor.offset, end)
             see_loss(options, expected, expected + reading.lost)
-            see_loss(options, found, end)
+            see_loss(options, reached, end)
             return
         except LogCorrupt as error:
             if options.fails_on_loss:
@@ -92,35 +92,35 @@ def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.Record
 
 
 def see_loss(options: SourceOptions, expected: int, found: int) -> None:
-    """Look whether records are missing.
+    """Check for missing records.
 
     Raises:
-        DataLost: so it is, and the query has to read them.
+        DataLost: records are missing, and the query must read them.
     """
     if found > expected and options.fails_on_loss:
-        what = (
-            f"records {expected} to {found - 1} of {options.path} are gone, though this query"
-            " has to read them; keep them for longer, or accept it with"
+        msg = (
+            f"records {expected} to {found - 1} of {options.path} are gone, but this query"
+            " must read them; retain records longer, or accept the loss with"
             ' option("failOnDataLoss", "false")'
         )
-        raise DataLost(what)
+        raise DataLost(msg)
 
 
 def _of_topics(records: pa.RecordBatch, prefixes: tuple[str, ...]) -> pa.RecordBatch:
-    """Return the records whose topic begins with one of several prefixes."""
-    if len(prefixes) < 2:  # one was applied already
+    """Return the records whose topic starts with one of several prefixes."""
+    if len(prefixes) < 2:  # a single prefix was applied by the reader
         return records
-    wanted = pc.starts_with(records["topic"], prefixes[0])
+    matches = pc.starts_with(records["topic"], prefixes[0])
     for prefix in prefixes[1:]:
-        wanted = pc.or_(wanted, pc.starts_with(records["topic"], prefix))
-    return records.filter(wanted)
+        matches = pc.or_(matches, pc.starts_with(records["topic"], prefix))
+    return records.filter(matches)
 
 
 class _Decoder:
-    """Turns records into what the schema asks for.
+    """Converts records to the schema.
 
     Attributes:
-        reasons: Why records did not decode, by their offsets.
+        reasons: Reasons why records did not decode, by offset.
     """
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
@@ -131,7 +131,7 @@ class _Decoder:
         self._tells_errors = ERROR in schema.names
 
     def decode(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns of the schema."""
+        """Return records in the schema; undecodable ones get an error or are set aside."""
         columns = {
             field.name: _converted(records[field.name], field.type)
             for field in self._schema
@@ -140,12 +140,15 @@ class _Decoder:
         reasons: dict[int, str] = {}
         if self._fields or self._tells_errors:
             payloads, kinds = records["payload"].to_pylist(), records["is_bytes"].to_pylist()
-            found, reasons = decode_payloads(payloads, kinds, self._fields, self._options.rules)
+            field_columns, reasons = decode_payloads(
+                payloads, kinds, self._fields, self._options.rules
+            )
             columns |= {
-                field.name: column for field, column in zip(self._fields, found, strict=True)
+                field.name: column
+                for field, column in zip(self._fields, field_columns, strict=True)
             }
-            told = [reasons.get(index) for index in range(records.num_rows)]
-            columns[ERROR] = pa.array(told, pa.string())
+            texts = [reasons.get(index) for index in range(records.num_rows)]
+            columns[ERROR] = pa.array(texts, pa.string())
         arrays = [columns[name] for name in self._schema.names]
         if not arrays:  # a query that only counts
             return records.select([])
@@ -156,40 +159,40 @@ class _Decoder:
         return whole.filter(columns[ERROR].is_null())
 
     def _put_aside(self, bad: pa.RecordBatch, reasons: dict[int, str]) -> None:
-        """Keep why records do not decode.
+        """Store the reasons of records that do not decode.
 
         Raises:
-            Undecodable: there is no place for dead letters.
+            Undecodable: dead letters are off.
         """
         offsets: list[int] = bad["offset"].to_pylist()
-        told = [reason for _, reason in sorted(reasons.items())]
+        texts = [reason for _, reason in sorted(reasons.items())]
         if self._options.dead_letters is None:
             topic = bad["topic"][0].as_py()
-            what = (
+            msg = (
                 f"record {offsets[0]} of {self._options.path} ({topic}) does not"
-                f' decode: {told[0]}; name a log with option("deadLetters", …), or ask'
-                f" for the column {ERROR} STRING"
+                f' decode: {texts[0]}; set a log with option("deadLetters", …), or add'
+                f" the column {ERROR} STRING to the schema"
             )
-            raise Undecodable(what)
-        self.reasons.update(zip(offsets, told, strict=True))
+            raise Undecodable(msg)
+        self.reasons.update(zip(offsets, texts, strict=True))
 
 
 def _converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column of records as what the schema wants: Spark's times are microseconds."""
+    """Return a column of records in the type of the schema."""
     if column.type == kind:
         return column
     try:
-        if pa.types.is_timestamp(kind):  # rounded down, as in columns of sealed segments
+        if pa.types.is_timestamp(kind):  # rounded down, as in Parquet files of segments
             column = pc.floor_temporal(column, unit="microsecond")
         return column.cast(kind)
     except pa.ArrowInvalid:
         if not (pa.types.is_binary(column.type) and pa.types.is_string(kind)):
             raise
-        return pa.array([_text(each) for each in column.to_pylist()], pa.string())
+        return pa.array([_text(key) for key in column.to_pylist()], pa.string())
 
 
 def _text(key: bytes | None) -> str | None:
-    r"""Return a key as text; one that is none as \x and its hexadecimals."""
+    r"""Return a key as text; other bytes as \x and hexadecimal digits."""
     try:
         return None if key is None else key.decode()
     except UnicodeDecodeError:

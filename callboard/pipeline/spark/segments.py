@@ -1,10 +1,10 @@
-"""The segments of a log of results, as its publishers see them, and merging small ones.
+"""Segments of a log of results, and the merging of small ones.
 
-A query that is quick makes several segments a second, so small ones are put together. The
-merged file takes the name of the first of them, by one rename; then the others go. Readers
-that were about to open one of these look again, and find their place in the merged file. After
-a death in between, segments are left over whose records the merged file has: readers pass them
-over, since they go on behind what they have read, and the next merge removes them.
+A fast query publishes several segments per second, so small segments are merged. The merged
+file is renamed to the first of them, and then the others are removed. A reader that was about
+to open one of these looks again, and continues in the merged file. After a crash in between,
+some segments are left whose records are also in the merged file. Readers skip them, because
+they continue after the last record that they have read, and the next merge removes them.
 """
 
 import os
@@ -23,12 +23,12 @@ from callboard.support.private_file import open_private
 
 
 def segment_file(folder: Folder, base: int, kind: str = SEGMENT) -> Path:
-    """Return the path of a segment, or of a file of another kind beside it."""
+    """Return the path of a segment, or of another file with its name."""
     return Path(folder.segment(base, kind))
 
 
 def end_of(path: Path) -> int:
-    """Return the offset behind the last record of a segment, by its headers."""
+    """Return the offset after the last record of a segment, from its headers."""
     end = int(path.stem)
     with open(path, "rb", opener=open_plain) as file:
         while header := decode_header(file.read(HEADER_SIZE)):
@@ -38,24 +38,24 @@ def end_of(path: Path) -> int:
 
 
 def describe_segment(folder: Folder, base: int, end: int) -> SegmentInfo:
-    """Describe a segment; its latest time is that at which it was published."""
+    """Describe a segment; its latest time is its publication time."""
     path = segment_file(folder, base)
-    found = path.stat()
-    return SegmentInfo(base, end, found.st_size, found.st_mtime_ns, str(path))
+    status = path.stat()
+    return SegmentInfo(base, end, status.st_size, status.st_mtime_ns, str(path))
 
 
 def forget_copies(folder: Folder, base: int) -> None:
-    """Remove what was made of a segment, which is no longer what it was."""
+    """Remove files derived from a segment that has changed."""
     segment = segment_file(folder, base)
     for path in segment.parent.glob(f"{segment.stem}.*"):
         if path != segment:
             path.unlink(missing_ok=True)
 
 
-#: Bytes of a segment below which it is put together with others.
+#: Size in bytes below which a segment is merged.
 SMALL: Final = 1 << 20
 
-#: Small segments in a row that are put together.
+#: Consecutive small segments that trigger a merge.
 MANY: Final = 64
 
 _NO_LIMIT: Final = 1 << 62
@@ -64,39 +64,39 @@ _NO_LIMIT: Final = 1 << 62
 def merge_small(
     folder: Folder, staged: Path, limits: SegmentLimits, *, is_durable: bool
 ) -> int:
-    """Put the small segments before the newest one together, if there are many.
+    """Merge the small segments before the newest one, if there are many.
 
     Args:
-        folder: That of the log, whose lock is held.
+        folder: Folder of the log; the caller holds its lock.
         staged: A file that does not exist, on the same disk.
-        limits: What a merged segment may have at most, so that retention takes small steps.
-        is_durable: Whether the merged file has to be on the disk before others go.
+        limits: Limits of a merged segment, so that retention removes small parts.
+        is_durable: Whether the merged file must be synced before the others are removed.
 
     Returns:
-        How many segments went.
+        The number of removed segments.
     """
     bases = folder.bases()[:-1]
     small = list(takewhile(lambda base: _is_small(folder, base), reversed(bases)))[::-1]
     if len(small) < MANY:
         return 0
-    before = bases[: len(bases) - len(small)]
-    behind = end_of(segment_file(folder, before[-1])) if before else 0
+    earlier = bases[: len(bases) - len(small)]
+    end = end_of(segment_file(folder, earlier[-1])) if earlier else 0
     parts: list[SegmentInfo] = []
-    gone: list[int] = []
+    removed: list[int] = []
     for base in small:
-        if base < behind:  # its records are in the one before
-            gone.append(base)
+        if base < end:  # its records are also in the previous segment
+            removed.append(base)
             continue
-        behind = end_of(segment_file(folder, base))
-        parts.append(describe_segment(folder, base, behind))
+        end = end_of(segment_file(folder, base))
+        parts.append(describe_segment(folder, base, end))
     for run in _runs(parts, limits):
         if len(run) > 1:
             _merge(folder, staged, run, is_durable=is_durable)
-            gone += [each.base for each in run[1:]]
-    for base in gone:
+            removed += [segment.base for segment in run[1:]]
+    for base in removed:
         forget_copies(folder, base)
         segment_file(folder, base).unlink()
-    return len(gone)
+    return len(removed)
 
 
 def _is_small(folder: Folder, base: int) -> bool:
@@ -105,12 +105,12 @@ def _is_small(folder: Folder, base: int) -> bool:
 
 
 def _runs(parts: list[SegmentInfo], limits: SegmentLimits) -> Iterator[list[SegmentInfo]]:
-    """Cut segments into runs that may become one each."""
+    """Divide segments into runs that can be merged."""
     records, seconds = limits.records or _NO_LIMIT, limits.seconds or _NO_LIMIT
     run: list[SegmentInfo] = []
     for part in parts:
         fits = run and (
-            sum(each.bytes for each in run) + part.bytes <= limits.bytes
+            sum(segment.bytes for segment in run) + part.bytes <= limits.bytes
             and part.end - run[0].base <= records
             and part.latest_time - run[0].latest_time <= seconds * 1e9
         )
@@ -122,14 +122,14 @@ def _runs(parts: list[SegmentInfo], limits: SegmentLimits) -> Iterator[list[Segm
 
 
 def _merge(folder: Folder, staged: Path, run: list[SegmentInfo], *, is_durable: bool) -> None:
-    """Put segments into one file that takes the place of the first."""
+    """Merge segments into one file that replaces the first."""
     with open(staged, "wb", opener=open_private) as target:
         for part in run:
             with open(part.path, "rb", opener=open_plain) as source:
                 shutil.copyfileobj(source, target)
         target.flush()
         newest = run[-1].latest_time
-        os.utime(target.fileno(), ns=(newest, newest))  # the age of what is in it
+        os.utime(target.fileno(), ns=(newest, newest))  # retention goes by this time
         if is_durable:
             os.fsync(target.fileno())
     forget_copies(folder, run[0].base)

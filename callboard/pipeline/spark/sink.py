@@ -1,4 +1,4 @@
-"""Results of Spark as records of a log: those of each batch all at once, and once."""
+"""Spark's results as records of a log: each batch is published atomically and once."""
 
 import json
 import time
@@ -29,23 +29,23 @@ from callboard.pipeline.spark.store_journal import StoreJournal, journal_at
 
 _SYNCS: Final = ("batch", "checkpoint", "none")
 
-#: What Spark tells each task of a stream: the query's id, the same after a new start.
+#: Local property with the query's id, which stays the same after a restart.
 _QUERY_ID: Final = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of `format("callboard")` when it writes.
+    """The options of `format("callboard")` for writing.
 
     Attributes:
-        path: The directory of the log that takes the results.
-        topic: The topic of rows that have none.
+        path: The directory of the log for the results.
+        topic: The topic of rows without one.
         is_durable: Whether `sync` is not "none".
-        syncs: The checkpoint that is made durable first, with `sync` "checkpoint".
+        syncs: The checkpoint to sync first, with `sync` "checkpoint".
         retain: `retain`: how long results are kept.
-        is_sent: Whether tasks send what they write to the driver: `staging` is "driver".
-        query: `queryId`: which query this is; by default what Spark says.
-        storage: `storage.NAME`: what fsspec needs for a store, as JSON.
+        is_sent: Whether tasks send their rows to the driver: `staging` is "driver".
+        query: `queryId`: id of the query; by default Spark's.
+        storage: `storage.NAME`: options for fsspec, as JSON.
     """
 
     path: str
@@ -59,37 +59,37 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
-        """Read Spark's options, whose names it has in lower case.
+        """Parse Spark's options.
 
         Raises:
-            InvalidSetting: one of them makes no sense, the path is missing, or it is that of a
-                folder on a cluster, and nothing says who has it.
+            InvalidSetting: an option is invalid, or the path is missing, or it is a folder on a
+                cluster and `staging` does not say which hosts have it.
         """
-        given = lowered(options)
-        sync, checkpoint = given.get("sync", "batch"), given.get("checkpointlocation", "")
+        values = lowered(options)
+        sync, checkpoint = values.get("sync", "batch"), values.get("checkpointlocation", "")
         if sync not in _SYNCS:
-            what = f"sync={sync!r}; give {', '.join(_SYNCS[:-1])} or {_SYNCS[-1]}"
-            raise InvalidSetting(what)
+            msg = f"sync={sync!r}; use {', '.join(_SYNCS[:-1])} or {_SYNCS[-1]}"
+            raise InvalidSetting(msg)
         if sync == "checkpoint" and (not checkpoint or local_path(checkpoint) is None):
-            what = f"sync=checkpoint, but {checkpoint!r} is no folder of the driver; give batch"
-            raise InvalidSetting(what)
+            msg = f"sync=checkpoint, but {checkpoint!r} is not a local folder; use batch"
+            raise InvalidSetting(msg)
         return cls(
-            given["path"],
-            given.get("topic"),
+            values["path"],
+            values.get("topic"),
             sync != "none",
             checkpoint if sync == "checkpoint" else None,
-            retention_of(given, "retain"),
-            _is_sent(given),
-            given.get("queryid", ""),
-            storage_of(given),
+            retention_of(values, "retain"),
+            _is_sent(values),
+            values.get("queryid", ""),
+            storage_of(values),
         )
 
     @property
     def journal(self) -> FolderJournal | StoreJournal:
-        """The log, to publish in it.
+        """The log, opened for publishing.
 
         Raises:
-            InvalidSetting: it is served to be read, or a package is missing.
+            InvalidSetting: the log is read-only, or a package is missing.
         """
         if "://" in self.path:
             options = json.loads(self.storage) if self.storage else None
@@ -97,32 +97,32 @@ class SinkOptions:
         return FolderJournal(self.path, is_durable=self.is_durable, retain=self.retain)
 
 
-def _is_sent(given: Mapping[str, str]) -> bool:
+def _is_sent(values: Mapping[str, str]) -> bool:
     """Return whether tasks send results to the driver.
 
     Raises:
-        InvalidSetting: the option is something else, or is needed and missing.
+        InvalidSetting: the option is invalid, or is needed and missing.
     """
-    staging = given.get("staging", "")
+    staging = values.get("staging", "")
     if staging not in {"", SHARED, DRIVER}:
-        what = f"staging={staging!r}; give {SHARED} or {DRIVER}"
-        raise InvalidSetting(what)
+        msg = f"staging={staging!r}; use {SHARED} or {DRIVER}"
+        raise InvalidSetting(msg)
     if not staging:
         check_folder(
-            given["path"],
-            f'give option("staging", "{DRIVER}") if the folder is the driver\'s,'
+            values["path"],
+            f'set option("staging", "{DRIVER}") if only the driver has the folder, or'
             f' "{SHARED}" if all hosts have it under this path (--staging)',
         )
     return staging == DRIVER
 
 
 class StagedRows(WriterCommitMessage):
-    """What a task has staged, or sends to be staged.
+    """The rows of a task, staged or sent to be staged.
 
     Attributes:
-        staged: What is in the folder of the log.
-        sent: Batches that are not there yet, with how many records each has.
-        query: The id of the query.
+        staged: Rows that are staged in the folder of the log.
+        sent: Batches that are not staged yet, with their numbers of records.
+        query: Id of the query.
     """
 
     def __init__(
@@ -134,20 +134,20 @@ class StagedRows(WriterCommitMessage):
 
 
 class _Stager:
-    """Stages the rows of tasks; to publish them is for those that derive from it."""
+    """Stages the rows of tasks; subclasses publish them."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._encoder()  # or say what is wrong, as the next does
+        self._encoder()  # raises for an invalid schema, as the next for invalid options
         assert options.journal is not None
 
     def _encoder(self) -> RowEncoder:
-        """Return what encodes rows."""
+        """Return an encoder for the rows."""
         return RowEncoder(to_arrow_schema(self._schema, timezone="UTC"), self._options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
-        """Encode the rows of one task and stage them."""
+        """Encode and stage the rows of one task."""
         encoder = self._encoder()
 
         def batches() -> Iterator[tuple[bytes, int]]:
@@ -165,63 +165,63 @@ class _Stager:
             return StagedRows(None, list(batches()), query)
         return StagedRows(self._options.journal.stage(batches()), (), query)
 
-    def _publish(self, query: str, batch: int, told: "list[StagedRows]") -> None:
-        """Publish what the tasks of a batch have written, unless it was published before."""
+    def _publish(self, query: str, batch: int, results: "list[StagedRows]") -> None:
+        """Publish the rows of a batch, unless it is published already."""
         journal = self._options.journal
-        sent = [journal.stage(each.sent) for each in told if each.sent]
-        journal.publish(query, batch, [*_staged(told), *sent])
+        sent = [journal.stage(result.sent) for result in results if result.sent]
+        journal.publish(query, batch, [*_staged(results), *sent])
 
     def _discard(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what tasks have staged."""
-        self._options.journal.discard(_staged(_told(messages)))
+        """Remove staged rows."""
+        self._options.journal.discard(_staged(_results(messages)))
 
 
-def _told(messages: list[WriterCommitMessage | None]) -> list[StagedRows]:
-    """Return what tasks that succeeded have told."""
-    return [each for each in messages if isinstance(each, StagedRows)]
+def _results(messages: list[WriterCommitMessage | None]) -> list[StagedRows]:
+    """Return the rows of tasks that succeeded."""
+    return [message for message in messages if isinstance(message, StagedRows)]
 
 
-def _staged(told: list[StagedRows]) -> list[Staged]:
-    """Return what is in the folder of the log."""
-    return [each.staged for each in told if each.staged is not None]
+def _staged(results: list[StagedRows]) -> list[Staged]:
+    """Return the rows that are staged in the folder of the log."""
+    return [result.staged for result in results if result.staged is not None]
 
 
 class LogStreamWriter(_Stager, DataSourceStreamArrowWriter):
-    """Publishes the results of micro-batches, by the id of the query and of the batch."""
+    """Publishes results of micro-batches, identified by query and batch."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish what the tasks of a batch have staged, unless it was published before.
+        """Publish the staged rows of a batch, unless it is published already.
 
         Raises:
-            InvalidSetting: neither Spark nor an option says which query this is.
+            InvalidSetting: neither Spark nor an option gives the id of the query.
         """
-        told = _told(messages)
-        if not told:  # a batch without tasks has no results
+        results = _results(messages)
+        if not results:  # a batch without tasks is empty
             return
-        query = told[0].query
+        query = results[0].query
         if not query:
-            what = 'Spark does not tell the id of this query; give option("queryId", …)'
-            raise InvalidSetting(what)
+            msg = 'Spark gives no id for this query; set option("queryId", …)'
+            raise InvalidSetting(msg)
         if self._options.syncs is not None:
             sync_checkpoint(self._options.syncs, batchId)
-        self._publish(query, batchId, told)
+        self._publish(query, batchId, results)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Remove what tasks have staged; Spark says this of published batches as well."""
+        """Remove staged rows; Spark calls this for published batches, too."""
         self._discard(messages)
 
 
 class LogBatchWriter(_Stager, DataSourceArrowWriter):
-    """Appends the rows of a table, all of them or none."""
+    """Appends the rows of a table, all or none."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._query = f"batch-{uuid.uuid4()}"
         super().__init__(options, schema)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what all tasks have staged."""
-        self._publish(self._query, 0, _told(messages))
+        """Publish the staged rows of all tasks."""
+        self._publish(self._query, 0, _results(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what tasks have staged."""
+        """Remove staged rows."""
         self._discard(messages)

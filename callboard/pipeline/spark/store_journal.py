@@ -1,13 +1,13 @@
-"""Publishing the results of a micro-batch on an object store: all at once, and once.
+"""Publishing micro-batches on an object store, atomically and once.
 
-Tasks write record batches into objects of their own, below `staged`. To publish, the driver
-writes them again as segments with the offsets that come next, and creates the manifest that
-lists these and says which batch of which query they are. That one create-if-absent is the
-moment at which all of it is there; a publisher that was slower finds its batch published, or
-begins anew with other offsets. See `commitlog.objects.manifest`.
+Tasks write record batches into their own objects, below `staged`. To publish, the driver copies
+them into segments with the next offsets. Then it creates the manifest that lists these segments
+and names the batch and its query. This one create-if-absent makes the batch visible. A slower
+publisher either finds the batch published, or starts over with other offsets. See
+`commitlog.objects.manifest`.
 
-Dead letters, and notes of what became of them, are such logs as well: what is appended there is
-chosen anew for each try, with all before it in sight, so several writers add nothing twice.
+Logs of dead letters and of requeue notes work alike. For each attempt the records to append are
+selected again, with all earlier records visible, so concurrent writers add nothing twice.
 """
 
 import logging
@@ -37,35 +37,35 @@ from callboard.pipeline.spark.journal import QUERIES, Staged
 from callboard.pipeline.spark.segments import MANY, SMALL
 from callboard.support.redaction import redacted
 
-#: How the identity of a log of results begins, by what these are; archives have others.
+#: First part of a log's identity, by its kind; archives have other identities.
 RESULTS: Final = "results"
 LETTERS: Final = "letters"
 NOTES: Final = "notes"
 _PIECE: Final = 8 << 20
 _SEGMENT: Final = 64 << 20
-#: Seconds in which a publication is tried again, and between two tries.
+#: Seconds for which a publication is retried, and between two attempts.
 _PATIENCE: Final = 60.0
 _PAUSE: Final = 0.5
-#: Manifests between two looks for what tasks left that died.
+#: Manifests between two searches for staged objects of dead tasks.
 _SWEEP: Final = 256
 
-_Told = TypeVar("_Told")
+_Result = TypeVar("_Result")
 _log = logging.getLogger("callboard.pipeline")
 
 
 class StoreJournal:
-    """A log on an object store into which queries publish, each batch once."""
+    """A log on an object store in which queries publish each batch once."""
 
     def __init__(
         self, objects: Objects, *, retain: Retention | None = None, kind: str = RESULTS
     ) -> None:
-        """Name the place of the log, where nothing need be.
+        """Open the place of a log, which need not exist.
 
         Args:
             objects: The place.
-            retain: How long results are kept, by the time when they were published; letters
-                by their own times. The newest batch always is.
-            kind: What the log holds; a log of another kind is refused.
+            retain: How long results are kept, by their publication time; dead letters by their
+                own time. The newest batch is always kept.
+            kind: Kind of log; a log of another kind is refused.
         """
         self._objects = objects
         self._manifests = Manifests(objects)
@@ -74,20 +74,20 @@ class StoreJournal:
 
     @property
     def reader(self) -> LogReader | None:
-        """A reader of all that was published until now; None where nothing was.
+        """A reader of the published records; None if there are none.
 
         Raises:
-            LogFailed: the store refuses.
+            LogFailed: the store fails.
         """
         if self._manifests.newest(surely=True) is None:
             return None
         return LogReader(self._objects.url, disk=ObjectDisk(self._manifests))
 
     def stage(self, batches: Iterable[tuple[bytes, int]]) -> Staged:
-        """Write encoded batches, each with how many records it has, where nobody reads them.
+        """Write encoded batches, with their numbers of records, invisibly for readers.
 
         Raises:
-            PublishFailed: the store refuses.
+            PublishFailed: the store fails.
         """
         name, records = uuid.uuid4().hex, 0
 
@@ -100,109 +100,111 @@ class StoreJournal:
         try:
             self._objects.write(f"{STAGED}/{name}", pieces())
         except LogError as error:
-            what = f"results cannot be staged: {error}"
-            raise PublishFailed(what) from error
+            msg = f"results cannot be staged: {error}"
+            raise PublishFailed(msg) from error
         return Staged(name, records)
 
     def discard(self, staged: Iterable[Staged]) -> None:
-        """Remove what tasks have written; what was published stays, and the rest is swept."""
+        """Remove staged objects; an error leaves them to `sweep`."""
         with suppress(LogError):
-            for each in staged:
-                self._objects.remove(f"{STAGED}/{each.name}")
+            for staged_rows in staged:
+                self._objects.remove(f"{STAGED}/{staged_rows.name}")
 
     def published(self) -> dict[str, int]:
-        """Return the last batch of each query that was published."""
+        """Return the last published batch of each query."""
         newest = self._manifests.newest(surely=True)
         return {} if newest is None else dict(newest.published)
 
     def publish(self, query: str, batch: int, staged: Sequence[Staged]) -> bool:
-        """Publish what tasks have written; returns False if this batch was published before.
+        """Publish staged rows; return False if the batch is published already.
 
         Args:
-            query: Which query it is, the same after a new start.
-            batch: The number of its batch; each is greater than those before.
-            staged: What its tasks have written, in the order in which it is to stand.
+            query: Id of the query, which stays the same after a restart.
+            batch: Number of its batch, greater than all earlier ones.
+            staged: Rows of its tasks, in the order in which to publish them.
 
         Raises:
-            PublishFailed: the store refuses for a minute, or holds another log.
+            PublishFailed: the store fails for a minute, or holds another log.
         """
-        full = [each for each in staged if each.records]
-        made: list[ListedSegment] = []  # also of tries that were not heard
-        what = f"batch {batch} of query {query}"
+        nonempty = [staged_rows for staged_rows in staged if staged_rows.records]
+        segments: list[ListedSegment] = []  # of all attempts, also those without a reply
+        label = f"batch {batch} of query {query}"
         try:
-            is_fresh = _patiently(lambda: self._publish(query, batch, full, made), what)
-        except FileNotFoundError as error:  # who published it has removed what was staged
+            is_fresh = _patiently(
+                lambda: self._publish(query, batch, nonempty, segments), label
+            )
+        except FileNotFoundError as error:  # another publisher has removed the staged objects
             if self.published().get(query, -1) < batch:
-                what = f"{what} is gone before it was published"
-                raise PublishFailed(what) from error
+                msg = f"{label} was removed before it was published"
+                raise PublishFailed(msg) from error
             is_fresh = False
         self.discard(staged)
-        if is_fresh and full:
+        if is_fresh and nonempty:
             self._clear_up()
         return is_fresh
 
     def append(self, fill: Callable[[CommitLog], object]) -> None:
-        """Append what `fill` puts into a log in memory; nothing if that is nothing.
+        """Append the records that `fill` puts into an empty log in memory, if any.
 
-        It is asked again whenever another writer was there first, or an answer was lost, and
-        finds with `reader` what is there.
+        `fill` is called again if another writer was first, or a reply was lost. It can use
+        `reader` to find the records that exist.
 
         Raises:
-            PublishFailed: the store refuses for a minute, or holds another log.
+            PublishFailed: the store fails for a minute, or holds another log.
         """
 
         def change(newest: Manifest | None) -> Manifest | None:
             newest = self._own(newest)
-            with CommitLog() as made:
-                fill(made)
-                data = b"".join(made.place.read(each.path) for each in made.segments)
+            with CommitLog() as log:
+                fill(log)
+                data = b"".join(log.place.read(segment.path) for segment in log.segments)
             if not data:
                 return None
             rows = self._segments(newest.end, _batches_in(data))
-            grown = newest._replace(segments=(*newest.segments, *rows))
-            return grown.kept(self._retain, time.time_ns())
+            manifest = newest._replace(segments=(*newest.segments, *rows))
+            return manifest.kept(self._retain, time.time_ns())
 
         if _patiently(lambda: self._manifests.change(change), f"{self._kind} of this query"):
             self._clear_up()
 
     def _own(self, newest: Manifest | None) -> Manifest:
-        """Return the newest manifest of this log, or the first one.
+        """Return the newest manifest of this log, or a first one.
 
         Raises:
-            PublishFailed: the place has another log.
+            PublishFailed: the place holds another log.
         """
         first = Manifest(0, f"{self._kind}-{uuid.uuid4().hex}", f"{self._kind} of Spark")
         newest = newest or first
         kind = newest.log.partition("-")[0]
         if kind == self._kind:
             return newest
-        held = kind if kind in {RESULTS, LETTERS, NOTES} else "the archive"
-        what = (
-            f"{redacted(self._objects.url)} has {held} of {newest.origin}; give another place"
+        holds = kind if kind in {RESULTS, LETTERS, NOTES} else "the archive"
+        msg = (
+            f"{redacted(self._objects.url)} holds {holds} of {newest.origin}; use another place"
         )
-        raise PublishFailed(what)
+        raise PublishFailed(msg)
 
     def _publish(
-        self, query: str, batch: int, staged: list[Staged], made: list[ListedSegment]
+        self, query: str, batch: int, staged: list[Staged], segments: list[ListedSegment]
     ) -> bool:
-        """Create the manifest that lists a batch; returns False if another one did."""
+        """Create the manifest that lists a batch; return False if another one does."""
         is_fresh = True
 
         def change(newest: Manifest | None) -> Manifest | None:
             nonlocal is_fresh
             newest = self._own(newest)
             if newest.published.get(query, -1) >= batch:
-                names = {each.name for each in made}
-                is_fresh = any(each.name in names for each in newest.segments)
+                names = {item.name for item in segments}
+                is_fresh = any(item.name in names for item in newest.segments)
                 return None
             if not staged:
                 return None
-            parts = (part for each in staged for part in self._batches(f"{STAGED}/{each.name}"))
+            parts = (part for item in staged for part in self._batches(f"{STAGED}/{item.name}"))
             rows = list(self._segments(newest.end, parts))
-            made.extend(rows)
+            segments.extend(rows)
             published = {**newest.published}
             published.pop(query, None)
-            published[query] = batch  # the newest stands last
+            published[query] = batch  # the newest is last
             return newest._replace(
                 segments=(*newest.segments, *rows),
                 published=dict(list(published.items())[-QUERIES:]),
@@ -214,7 +216,7 @@ class StoreJournal:
     def _segments(
         self, base: int, batches: Iterable[tuple[Header, bytes]]
     ) -> Iterator[ListedSegment]:
-        """Write batches as segments with the offsets from `base` on."""
+        """Write batches as segments whose offsets start at `base`."""
         parts: list[bytes] = []
         index, size = SegmentIndex(base), 0
         for header, body in batches:
@@ -230,76 +232,82 @@ class StoreJournal:
             yield self._write(index, parts)
 
     def _write(self, index: SegmentIndex, parts: list[bytes]) -> ListedSegment:
-        """Write the objects of a segment, which nobody sees before they are listed."""
+        """Write the objects of a segment; they are invisible until listed."""
         data, base = b"".join(parts), index.first(0)
         name = f"{base:020}-{uuid.uuid4().hex}"
         latest = time.time_ns() if self._kind == RESULTS else index.latest
-        made = ListedSegment(base, index.end, len(data), latest, crc32(data), name)
-        self._objects.write(made.object, [data])
+        segment = ListedSegment(base, index.end, len(data), latest, crc32(data), name)
+        self._objects.write(segment.object, [data])
         if len(data) > STEP:
             encoded = index.encode()
-            self._objects.write(made.index_object, [encoded])
-            made = made._replace(index_bytes=len(encoded))
-        return made
+            self._objects.write(segment.index_object, [encoded])
+            segment = segment._replace(index_bytes=len(encoded))
+        return segment
 
     def _batches(self, name: str) -> Iterator[tuple[Header, bytes]]:
         """Yield the headers and bodies of the batches in an object.
 
         Raises:
-            PublishFailed: it is damaged.
+            PublishFailed: the object is damaged.
         """
-        at, data, is_whole = 0, b"", False
+        offset, data, is_whole = 0, b"", False
         while not is_whole:
-            piece = self._objects.read(name, at, at + _PIECE)
-            at, is_whole, cut = at + len(piece), len(piece) < _PIECE, 0
+            piece = self._objects.read(name, offset, offset + _PIECE)
+            offset, is_whole, cut = offset + len(piece), len(piece) < _PIECE, 0
             data += piece
             for header, body in _batches_in(data):
                 yield header, body
                 cut += HEADER_SIZE + len(body)
             data = data[cut:]
         if data:
-            what = f"{redacted(self._objects.url)}/{name} is damaged at byte {at - len(data)}"
-            raise PublishFailed(what)
+            msg = (
+                f"{redacted(self._objects.url)}/{name} is damaged at byte {offset - len(data)}"
+            )
+            raise PublishFailed(msg)
 
     def _clear_up(self) -> None:
-        """Put small segments together, and sweep now and then; can be done later."""
+        """Merge small segments, and sweep from time to time; errors are logged only."""
         try:
             newest = self._manifests.newest()
             if newest is None:
                 return
             if newest.number % _SWEEP == 0:
                 self._manifests.sweep()
-            small = list(takewhile(lambda each: each.bytes < SMALL, newest.segments[-2::-1]))
+            small = list(
+                takewhile(lambda segment: segment.bytes < SMALL, newest.segments[-2::-1])
+            )
             if len(small) >= MANY:
                 self._merge(small[::-1])
         except (LogError, FileNotFoundError) as error:
-            _log.warning("segments of %s are not put in order: %s", self._objects.url, error)
+            _log.warning("cannot merge segments of %s: %s", self._objects.url, error)
 
     def _merge(self, small: list[ListedSegment]) -> None:
-        """Put small segments into one, which takes their place in the next manifest."""
+        """Merge small segments into one, which replaces them in the next manifest."""
         limits, run, size = SegmentLimits.fitting(self._retain, None), small[:1], small[0].bytes
-        for each in small[1:]:
-            size += each.bytes
-            is_wide = limits.records is not None and each.end - run[0].base > limits.records
+        for segment in small[1:]:
+            size += segment.bytes
+            is_wide = limits.records is not None and segment.end - run[0].base > limits.records
             if size > limits.bytes or is_wide:
                 break
-            run.append(each)
-        data = b"".join(self._objects.read(each.object) for each in run)
-        if len(run) < 2 or len(data) != sum(each.bytes for each in run):
+            run.append(segment)
+        data = b"".join(self._objects.read(segment.object) for segment in run)
+        if len(run) < 2 or len(data) != sum(segment.bytes for segment in run):
             return
         name = f"{run[0].base:020}-{uuid.uuid4().hex}"
-        latest = max(each.latest_time for each in run)
+        latest = max(segment.latest_time for segment in run)
         whole = ListedSegment(run[0].base, run[-1].end, len(data), latest, crc32(data), name)
         self._objects.write(whole.object, [data])
 
         def change(newest: Manifest | None) -> Manifest | None:
             rows = [] if newest is None else list(newest.segments)
             if newest is None or run[0] not in rows:
-                return None  # retention or another publisher was here
-            at = rows.index(run[0])
-            if rows[at : at + len(run)] != run:
+                return None  # retention or another publisher has changed the list
+            position = rows.index(run[0])
+            if rows[position : position + len(run)] != run:
                 return None
-            return newest._replace(segments=(*rows[:at], whole, *rows[at + len(run) :]))
+            return newest._replace(
+                segments=(*rows[:position], whole, *rows[position + len(run) :])
+            )
 
         self._manifests.change(change)
 
@@ -311,14 +319,15 @@ def journal_at(
     retain: Retention | None = None,
     kind: str = RESULTS,
 ) -> StoreJournal:
-    """Return the log at an address that fsspec opens.
+    """Return the log at an address for fsspec.
 
     Raises:
-        InvalidSetting: logs are only read there, it means nothing, or a package is missing.
+        InvalidSetting: logs at this address are read-only, it is invalid, or a package is
+            missing.
     """
     if not is_archive(address):
-        what = f"{address} is served to be read; give a folder, or s3://…"
-        raise InvalidSetting(what)
+        msg = f"{address} is read-only; use a folder, or s3://…"
+        raise InvalidSetting(msg)
     try:
         objects = FileSystemObjects(object_address(address, storage_options))
     except LogError as error:
@@ -327,7 +336,7 @@ def journal_at(
 
 
 def _batches_in(data: bytes) -> Iterator[tuple[Header, bytes]]:
-    """Yield the headers and bodies of whole batches, up to one that is cut off."""
+    """Yield the headers and bodies of complete batches."""
     cut = 0
     while (header := decode_header(data, cut)) is not None:
         end = cut + HEADER_SIZE + header.length
@@ -337,11 +346,11 @@ def _batches_in(data: bytes) -> Iterator[tuple[Header, bytes]]:
         cut = end
 
 
-def _patiently(work: Callable[[], _Told], what: str) -> _Told:
-    """Try to publish for a minute.
+def _patiently(work: Callable[[], _Result], label: str) -> _Result:
+    """Call a function until it succeeds, for a minute.
 
     Raises:
-        PublishFailed: the store refuses for so long, or this cannot be.
+        PublishFailed: the store fails for so long, or the function raised it.
     """
     deadline = time.monotonic() + _PATIENCE
     while True:
@@ -351,6 +360,6 @@ def _patiently(work: Callable[[], _Told], what: str) -> _Told:
             raise
         except LogError as error:
             if time.monotonic() > deadline:
-                what = f"{what} cannot be published: {error}"
-                raise PublishFailed(what) from error
+                msg = f"{label} cannot be published: {error}"
+                raise PublishFailed(msg) from error
             time.sleep(_PAUSE)

@@ -1,1 +1,1 @@
-"""Doors: drivers that carry messages between the topics of a node and foreign software."""
+"""Doors: adapters that carry messages between a node's topics and other software."""

@@ -1,4 +1,4 @@
-"""What peerings of both of Broker's wires share: filters, encoding, ports and dials."""
+"""Base of the peerings over both Broker wires: filters, encoding, ports and dials."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -20,81 +20,84 @@ from callboard.zeek.transcoder import broker_from_cbor
 
 _log: Final = logging.getLogger("callboard.zeek")
 
-#: Seconds without reading from a peer while publishers have to wait.
+#: Seconds for which reading from a peer pauses while the hub is full.
 PAUSE: Final = 0.02
 
-#: A TTL has 16 bits.
+#: The wire has 16 bits for a TTL.
 _TTL_HIGHEST: Final = 0xFFFF
 
 
 class BrokerNeighbor(DoorReceiver):
-    """One peer, and what goes to it: all that its filter has.
+    """A peer, and the receiver of the messages that its filter matches.
 
     Attributes:
-        name: its node or endpoint, as its own programs print it.
-        topics: its whole filter.
-        brought: messages from it.
-        taken: messages to it.
-        unwritten: messages that Broker has no form for.
+        name: of its node or endpoint, as its own programs print it.
+        topics: its filter.
+        brought: messages received from it.
+        taken: messages sent to it.
+        unwritten: messages that Broker's format cannot express.
         dropped: messages that found no room.
-        commands: commands of stores that it sent; stores do not reach across.
+        commands: store commands that it sent; they are ignored.
     """
 
     takes_pairs = True
 
     def __init__(self, hub: Hub, name: str = "") -> None:
-        """Make one that wants nothing yet."""
+        """Create a neighbor with an empty filter."""
         self.name = name
         self.topics: tuple[str, ...] = ()
         self.brought = self.taken = self.dropped = self.commands = 0
         self._hub = hub
         self._unwritten = UnwrittenMessages(hub, _log)
-        self._given: frozenset[str] = frozenset()
+        self._subscribed: frozenset[str] = frozenset()
 
     @property
     def unwritten(self) -> int:
-        """Messages that Broker has no form for."""
+        """Messages that Broker's format cannot express."""
         return self._unwritten.count
 
     def _give(self) -> None:
-        """Let the hub give what the peer's filter has."""
-        wanted = frozenset(topic for topic in self.topics if not is_reserved(topic))
-        given, self._given = self._given, wanted
-        if wanted - given:
-            self._hub.add_receiver(self, sorted(wanted - given), sees_own=True)
-        if given - wanted:
-            self._hub.remove_receiver(self, sorted(given - wanted))
+        """Subscribe at the hub to the topics of the peer's filter."""
+        topics = frozenset(topic for topic in self.topics if not is_reserved(topic))
+        previous, self._subscribed = self._subscribed, topics
+        if topics - previous:
+            self._hub.add_receiver(self, sorted(topics - previous), sees_own=True)
+        if previous - topics:
+            self._hub.remove_receiver(self, sorted(previous - topics))
 
     def _give_nothing(self) -> None:
-        """Let the hub give nothing any more."""
-        self._given = frozenset()
+        """Remove all of this peer's subscriptions from the hub."""
+        self._subscribed = frozenset()
         self._hub.remove_receiver(self)
 
     def _own_ttl(self) -> int:
-        """Return the TTL of what this endpoint publishes."""
+        """Return the TTL of messages that this endpoint publishes."""
         return min(self._hub.core.ttl, _TTL_HIGHEST)
 
     def take_own(self, run: Sequence[Pair]) -> None:
-        """Send what this endpoint published."""
+        """Send messages that this endpoint published."""
         messages = [(pair[0], content_of(pair)) for pair in run]
         self._send(messages, self._own_ttl(), self._hub.runtime.node_id)
 
     def take_within(self, ttl: int, sender: bytes, items: list[Item], _size: int) -> None:
-        """Send what others published, if it may still cross a link."""
+        """Forward messages of others while their TTL allows another link."""
         if ttl > 0 and self._hub.options.forwards:
             messages = [(topic, python_to_cbor(value)) for topic, value in items]
             self._send(messages, min(ttl, _TTL_HIGHEST), sender)
 
     def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
-        """Send what came by a way without TTL."""
+        """Forward messages that arrived without a TTL."""
         self.take_within(self._hub.core.ttl, sender, items, size)
 
     def _send(self, run: list[tuple[str, bytes]], ttl: int, sender: bytes) -> None:
-        """Send values in our encoding."""
+        """Encode values and send them."""
         raise NotImplementedError
 
     def _written(self, run: list[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
-        """Return messages with values as Broker writes them, without those that it cannot."""
+        """Yield messages with their values in Broker's encoding.
+
+        Messages that Broker's format cannot express are counted and left out.
+        """
         for topic, content in run:
             if not is_reserved(topic):
                 try:
@@ -107,11 +110,11 @@ class BrokerPeering(Closing):
     """All peerings of one endpoint on one wire; see `Endpoint.peer` and `Endpoint.listen`."""
 
     def __init__(self, hub: Hub, tls: TlsSource | None) -> None:
-        """Make one without ports and dials.
+        """Create a peering without ports and dials.
 
         Args:
             hub: of the node.
-            tls: as Broker has it; None for plain connections.
+            tls: as for Broker; None for plain connections.
         """
         self._certificates = None if tls is None else Certificates(tls, hub.runtime.report)
         self._hub = hub
@@ -122,22 +125,23 @@ class BrokerPeering(Closing):
     def listen(
         self, address: str, port: int, *, is_guarded: bool = False, insecure: bool = False
     ) -> int:
-        """Accept peers on a port; returns it.
+        """Accept peers on a port, and return the port.
 
         Args:
             address: local address.
             port: 0 picks a free one.
-            is_guarded: whether peers have to show certificates.
-            insecure: allow an address that other machines reach though peers prove nothing.
+            is_guarded: whether peers must present certificates.
+            insecure: allow a public address although peers are not authenticated.
 
         Raises:
-            PublicAddress: other machines reach the address, and nothing guards it.
+            PublicAddress: other machines can reach the address, and peers are not
+                authenticated.
             TlsError: a file for TLS is unusable.
-            PortUnavailable: the address is not ours or the port is taken.
+            PortUnavailable: the address is not local, or the port is in use.
         """
-        if not insecure:  # TLS without certificates keeps nobody out
+        if not insecure:  # TLS authenticates a client only if the client has a certificate
             refuse_unguarded(address, is_guarded=is_guarded)
-        made = self._foreign.listen(
+        listener = self._foreign.listen(
             self,
             address,
             port,
@@ -147,16 +151,18 @@ class BrokerPeering(Closing):
             limits=self._foreign.limits,
             patience=HANDSHAKE_LIMIT,
         )
-        self._ports.append(made)
-        number: int = made.port
+        self._ports.append(listener)
+        number: int = listener.port
         return number
 
     def peer(self, address: Endpoint, retry: float) -> Future[bool]:
-        """Peer with who listens at an address; True when both know each other's topics.
+        """Peer with the program at an address.
+
+        The future is true once both sides know each other's topics.
 
         Args:
             address: host and port.
-            retry: seconds between attempts at most; 0 tries once.
+            retry: longest pause between attempts, in seconds; 0 tries once.
         """
         done: Future[bool] = Future()
         dial = self._dials.get(address)
@@ -169,7 +175,7 @@ class BrokerPeering(Closing):
             if error is None:
                 self._linked(linked.result(), done)
                 return
-            if not retry:  # dials that go on tell of it themselves
+            if not retry:  # a dial that retries logs its failures itself
                 _log.warning("%s", error)
             done.set_result(False)
 
@@ -177,14 +183,14 @@ class BrokerPeering(Closing):
         return done
 
     def _linked(self, link: ForeignLink, done: Future[bool]) -> None:
-        """Let `done` be true when the other side has our filter, and its is followed."""
+        """Resolve `done` once the peer has our filter and the hub follows the peer's."""
         raise NotImplementedError
 
     def unpeer(self, address: Endpoint) -> Future[bool] | None:
-        """Dial an address no more; the future is done when the peering has ended.
+        """Stop dialing an address; the future is done when the peering has ended.
 
         Returns:
-            None where the address is not dialed on this wire.
+            None if the address is not dialed on this wire.
         """
         dial = self._dials.pop(address, None)
         if dial is None or dial.is_stopped:
@@ -194,11 +200,11 @@ class BrokerPeering(Closing):
         return done
 
     def _leave(self, dial: ForeignDial, done: Future[bool]) -> None:
-        """End the peering with who is dialed; `done` when the news of it was told."""
+        """End a dialed peering; resolve `done` after its end was reported."""
         raise NotImplementedError
 
     def _stop(self) -> bool:
-        """Dial and listen no more; return whether anything did."""
+        """Close all dials and ports; return whether there were any."""
         dials, self._dials = self._dials, {}
         ports, self._ports = self._ports, []
         for dial in dials.values():
@@ -208,7 +214,7 @@ class BrokerPeering(Closing):
         return bool(dials or ports)
 
     def _redial(self, reason: str, *, but: ForeignDial | None = None) -> None:
-        """Let dials go on that stood back for a connection which has ended."""
+        """Resume dials that had yielded to a connection which has now ended."""
         for dial in list(self._dials.values()):
             if dial.link is None and dial is not but:
                 self._foreign.redial(dial, reason)

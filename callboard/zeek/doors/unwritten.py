@@ -1,4 +1,4 @@
-"""Messages that a foreign wire has no form for: counted, and each kind logged once."""
+"""Messages that a foreign format cannot express: counted, and logged once per kind."""
 
 import logging
 from typing import Final
@@ -6,15 +6,15 @@ from typing import Final
 from callboard.endpoint.hub import Hub
 from callboard.model.errors import EndpointError
 
-#: Kinds of messages of one door that are logged.
+#: Kinds of messages that one adapter logs; a kind is a topic and a type of error.
 KINDS_LIMIT: Final = 100
 
 
 class UnwrittenMessages:
-    """Those of one door.
+    """Counter of the messages that one adapter could not encode.
 
     Attributes:
-        count: how many there were.
+        count: messages counted.
     """
 
     def __init__(self, hub: Hub, log: logging.Logger) -> None:
@@ -30,5 +30,5 @@ class UnwrittenMessages:
         if kind in self._logged or len(self._logged) >= KINDS_LIMIT:
             return
         self._logged.add(kind)
-        text = "a message on %s is not sent to %s, and others like it are only counted: %s"
+        text = "a message on %s was not sent to %s; further ones are only counted: %s"
         self._log.warning(text, topic[:80], receiver or "a client", error)

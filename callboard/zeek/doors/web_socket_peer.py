@@ -1,17 +1,17 @@
-"""A Zeek that is reached over WebSocket JSON, with as many connections as its filters need.
+"""A link to a Zeek over WebSocket JSON, with one connection for each filter.
 
-A filter goes once, when a connection begins. So topics that come to be wanted later need a
-further connection; topics that are not wanted any more go with the next reconnect. A message
-must not come twice, so the filters of two connections never overlap: a topic is asked for by
-one of them, and where a wish is wider than a filter that went (`/zeek` after `/zeek/event`),
-that connection ends before the wider filter goes. What a connection has brought before its end
-is kept; what Zeek publishes in the milliseconds between the two is missed, as in any cut.
+A connection sends its filter once, at the start. A topic that is subscribed to later needs a
+further connection; a topic that is no longer subscribed to is dropped at the next reconnect.
+No message may arrive twice, so the filters of two connections never overlap. If a new topic is
+wider than a filter in use (`/zeek` after `/zeek/event`), that connection ends before the wider
+filter is sent. Messages that it has delivered are kept; what Zeek publishes in the milliseconds
+between the two connections is lost, as when any connection is cut.
 
-Zeek does not give a connection what was published through it. So a message goes out by the
-connection whose filter has its topic: by any other one it would come back. For the same reason
-a node that stands by hands what it publishes to the node that is the door.
+Zeek does not return a message over the connection on which it was published. So a message is
+sent over the connection whose filter matches its topic: over any other it would come back. For
+the same reason a node that stands by passes its messages to the node that holds the claim.
 
-`FilterPlan` decides; it is pure. `WebSocketPeer` follows it, on the node's thread.
+`FilterPlan` decides, without I/O. `WebSocketPeer` carries its steps out on the node's thread.
 """
 
 import logging
@@ -48,35 +48,34 @@ from callboard.zeek.web_socket import (
 
 _log: Final = logging.getLogger("callboard.zeek")
 
-#: Connections to one Zeek; a wish that needs another one makes them one again.
+#: Connections to one Zeek; when a topic would need one more, all are merged into one.
 CONNECTION_LIMIT: Final = 4
 
-#: Seconds between two attempts to connect, at most.
+#: Longest pause between two attempts to connect, in seconds.
 RETRY: Final = 0.5
 
-#: Bytes of a message.
+#: Largest message in bytes.
 MESSAGE_LIMIT: Final = 64 << 20
 
-#: Seconds without a connection after which another node of the cluster, if it has one, is to
-#: be the door.
+#: Seconds without a connection after which another node that has one takes the claim over.
 PATIENCE: Final = 5.0
 
-#: Messages, and their characters, that wait while no connection is there; the oldest are
-#: dropped beyond either.
+#: Messages queued without a connection, and their total size; above either, the oldest are
+#: dropped.
 QUEUE_LIMIT: Final = 16_384
 QUEUE_SIZE: Final = 64 << 20
 
-#: Seconds without reading while publishers have to wait.
+#: Seconds for which reading pauses while the hub is full.
 PAUSE: Final = 0.02
 
 
 class PlanStep(NamedTuple):
-    """What is to be done.
+    """The next changes to the connections.
 
     Attributes:
-        stop: connections that are not needed any more, or in the way.
-        renew: the connection that begins anew, to ask for more; None for none.
-        opens: whether a further one is opened.
+        stop: connections to close.
+        renew: the connection to reconnect with a larger filter; None for none.
+        opens: whether to open another connection.
     """
 
     stop: tuple[object, ...] = ()
@@ -86,71 +85,71 @@ class PlanStep(NamedTuple):
 
 @dataclass(slots=True)
 class FilterPlan:
-    """Which connection asks for what.
+    """Assignment of topics to connections.
 
     Attributes:
-        wanted: the topics that are wanted, none of which covers another.
-        held: the filters that went, by connection, in the order of these; None before.
+        wanted: the subscribed topics; none covers another.
+        held: the filter of each connection, oldest first; None until it is sent.
     """
 
     wanted: tuple[str, ...] = ()
     held: dict[object, tuple[str, ...] | None] = field(default_factory=dict)
 
     def missing(self, beside: object = None) -> tuple[str, ...]:
-        """Return what is wanted and no filter has; but for one connection's."""
-        held = self._held(beside)
-        return tuple(each for each in self.wanted if not each.startswith(held))
+        """Return wanted topics in no filter; that of connection `beside` is ignored."""
+        covered = self._filter_topics(beside)
+        return tuple(topic for topic in self.wanted if not topic.startswith(covered))
 
-    def _held(self, beside: object = None) -> tuple[str, ...]:
-        """Return all topics of the filters that went."""
+    def _filter_topics(self, beside: object = None) -> tuple[str, ...]:
+        """Return the topics of all filters except that of connection `beside`."""
         filters = [topics for key, topics in self.held.items() if key is not beside]
         return tuple(topic for topics in filters for topic in topics or ())
 
     def _in_the_way(self, beside: object = None) -> list[object]:
-        """Return connections with a filter that is narrower than what is missing."""
-        missing, found = self.missing(beside), []
+        """Return the connections whose filter is narrower than a missing topic."""
+        missing, connections = self.missing(beside), []
         for key, topics in self.held.items():
             if key is not beside and any(topic.startswith(missing) for topic in topics or ()):
-                found.append(key)
-        return found
+                connections.append(key)
+        return connections
 
     def next_step(self) -> PlanStep:
-        """Return what is to be done for the topics that are wanted."""
+        """Return the next changes that the wanted topics need."""
         if not self.held:
             return PlanStep(opens=True)
         if not self.missing() or None in self.held.values():
-            return PlanStep()  # a connection that is being made takes all that is missing
+            return PlanStep()  # a connection in progress will ask for all missing topics
         blocked = self._in_the_way()
         if blocked:
             return PlanStep(tuple(blocked[1:]), renew=blocked[0])
         if len(self.held) < CONNECTION_LIMIT:
             return PlanStep(opens=True)
-        first, *others = self.held
-        return PlanStep(tuple(others), renew=first)
+        first, *rest = self.held
+        return PlanStep(tuple(rest), renew=first)
 
     def ask(self, key: object) -> tuple[tuple[str, ...], tuple[object, ...]]:
-        """Return the filter that a connection sends, and the connections that end before."""
+        """Return the filter for a connection, and the connections to close first."""
         self.held[key] = None
         ended: list[object] = []
         while blocked := self._in_the_way(key):
-            for each in blocked:
-                del self.held[each]
+            for other in blocked:
+                del self.held[other]
             ended += blocked
         topics = self.held[key] = self.missing(key)
         return topics, tuple(ended)
 
     def is_spare(self, key: object) -> bool:
-        """Return whether others hold all that is wanted, so that a connection is not needed."""
-        return not self.held[key] and any(each is not key for each in self.held)
+        """Return whether other connections cover all topics."""
+        return not self.held[key] and any(other is not key for other in self.held)
 
     def way_of(self, topic: str, ways: Sequence[object]) -> object:
-        """Return by which connection a message goes out; None where it has to wait.
+        """Return the connection on which to send a message; None to wait.
 
-        It waits while a connection that has asked for its topic, or will, is being made.
+        A message waits while the connection that has its topic, or will have it, is being made.
 
         Args:
             topic: of the message.
-            ways: the connections that stand.
+            ways: the connections that are open.
         """
         for key, topics in self.held.items():
             if topics and topic.startswith(topics):
@@ -161,7 +160,7 @@ class FilterPlan:
 
 
 class ZeekConnection:
-    """One connection: what its link is handed to."""
+    """One connection to Zeek; the callbacks of its link."""
 
     kind: Final = "websocket"
 
@@ -172,45 +171,45 @@ class ZeekConnection:
         self.session: ZeekClientSession | None = None
 
     def make_machine(self, opening: Opening) -> ZeekClientSession:
-        """Return the machine of a new connection."""
+        """Return the protocol machine of a new connection."""
         self.session = self._peer.session(self, opening)
         return self.session
 
     def link_up(self, link: ForeignLink, _name: str) -> None:
-        """Take note that Zeek has acknowledged the filter."""
+        """Handle Zeek's acknowledgment of the filter."""
         self.link = link
         self._peer.connected(self)
 
     def link_down(self, _link: ForeignLink, reason: str) -> None:
-        """Take note that the connection ended."""
+        """Handle the end of the connection."""
         self.link = None
         self._peer.disconnected(self, reason)
 
     def deliver(self, link: ForeignLink, messages: list[Any]) -> None:
-        """Take what Zeek sent."""
+        """Handle messages of Zeek."""
         self._peer.bring(self, link, messages)
 
     def not_linked(self, _remote: Endpoint, reason: str) -> None:
-        """Take note that an attempt came to nothing."""
+        """Handle a failed attempt to connect."""
         self._peer.disconnected(self, reason)
 
 
 class WebSocketPeer(RunReceiver, Closing):
-    """A Zeek, until it is closed; see `Endpoint.connect_web_socket`.
+    """A link to a Zeek, until it is closed; see `Endpoint.connect_web_socket`.
 
     Attributes:
-        url: where it is.
-        endpoint: what it calls this connection, as its last ack said.
-        version: its version, as its last ack said.
-        brought: messages from Zeek.
-        taken: messages to Zeek.
-        unreadable: messages of Zeek that were none.
-        unasked: messages of Zeek on topics that it was not asked for; they go nowhere.
-        unwritten: messages that JSON has no form for.
-        dropped: messages that found no room while no connection was there.
-        errors: messages that Zeek refused; the last of its error frames is `last_error`.
+        url: Zeek's address.
+        endpoint: Zeek's name for this connection, from its last ack.
+        version: of Zeek, from its last ack.
+        brought: messages received.
+        taken: messages sent.
+        unreadable: messages of Zeek that could not be decoded.
+        unasked: messages on topics outside the filter; they are ignored.
+        unwritten: messages that JSON cannot express.
+        dropped: messages dropped from the full queue while there was no connection.
+        errors: messages that Zeek refused; `last_error` is the last error frame.
         connects: acks so far.
-        reason: why there is no connection, as far as that is known.
+        reason: why it is not connected, if that is known.
     """
 
     def __init__(
@@ -226,14 +225,14 @@ class WebSocketPeer(RunReceiver, Closing):
         retry: float = RETRY,
         message_limit: int = MESSAGE_LIMIT,
     ) -> None:
-        """Begin to connect; the arguments are those of `Endpoint.connect_web_socket`."""
+        """Start to connect; the arguments are as for `Endpoint.connect_web_socket`."""
         self.url = url
         self.endpoint = self.version = self.reason = ""
         self.brought = self.taken = self.unreadable = self.dropped = 0
         self._unwritten = UnwrittenMessages(hub, _log)
         self.errors = self.connects = self.unasked = 0
         self.last_error: ErrorFrame | None = None
-        #: Called with each error frame of Zeek, on the node's thread.
+        #: Called with each error frame from Zeek; on the node's thread.
         self.on_error: Callable[[ErrorFrame], object] = self._log_error
         self._hub = hub
         self._uri = parse_address(url)
@@ -252,10 +251,10 @@ class WebSocketPeer(RunReceiver, Closing):
         self._certificates = None
         if self._uri.secure:
             self._certificates = Certificates(tls or Tls(), self._runtime.report)
-            self._certificates.dialing()  # its files are of use
+            self._certificates.dialing()  # raises if a file is unusable
         self._foreign = hub.node.overlay.foreign
         self._unwatch = _nothing
-        #: Which node of the cluster brings in what all of them want; None where the user says.
+        #: Decides which node of the overlay receives for all; None with fixed topics.
         self._claim: DoorClaim | None = None
         if self._fixed is None:
             self._claim = DoorClaim(
@@ -270,25 +269,25 @@ class WebSocketPeer(RunReceiver, Closing):
 
     @property
     def is_connected(self) -> bool:
-        """Whether Zeek has acknowledged a filter, and the connection stands."""
-        return any(each.link is not None for each in self._connections())
+        """Whether an open connection has an acknowledged filter."""
+        return any(connection.link is not None for connection in self._connections())
 
     @property
     def is_door(self) -> bool:
-        """Whether this node brings messages in; of a cluster's nodes one does."""
+        """Whether this node receives messages; one node of the overlay does."""
         return self._claim is None or self._claim.state is DoorState.HELD
 
     def subscriptions(self) -> tuple[str, ...]:
-        """Return what Zeek was asked for, by the connections that stand."""
+        """Return the topics in the filters of open connections."""
         return tuple(
             topic
-            for each in self._connections()
-            if each.link is not None
-            for topic in self._plan.held.get(each) or ()
+            for connection in self._connections()
+            if connection.link is not None
+            for topic in self._plan.held.get(connection) or ()
         )
 
     def await_subscribed(self, timeout: float = 10.0) -> bool:
-        """Wait until Zeek has acknowledged all that is wanted; False after `timeout` seconds.
+        """Wait until Zeek has acknowledged all topics; False after `timeout` seconds.
 
         Raises:
             WouldBlock: called on the thread of a running event loop.
@@ -300,9 +299,9 @@ class WebSocketPeer(RunReceiver, Closing):
         return True
 
     def settled(self) -> Future[None]:
-        """Return a future that is done when Zeek has acknowledged all that is wanted."""
+        """Return a future that resolves when Zeek has acknowledged all topics."""
         future: Future[None] = Future()
-        # Behind what the same thread has subscribed to before.
+        # Queued after the subscriptions that this thread has made, so it waits for them too.
         self._hub.call_soon(self._await, future)
         self._runtime.shutdown.guard(future)
         return future
@@ -319,88 +318,88 @@ class WebSocketPeer(RunReceiver, Closing):
                 self._hub.call_soon(self._end)
 
     def _end(self) -> None:
-        """Stop all connections; nobody waits any more."""
+        """Close all connections, and fail the futures of `settled`."""
         if self._claim is not None:
             self._claim.release()
-        for each in self._connections():
-            self._stop(each)
+        for connection in self._connections():
+            self._stop(connection)
         for future in self._settled:
             future.set_exception(
                 NodeUnreachable(f"the connection to {redacted(self.url)} was closed")
             )
         self._settled.clear()
 
-    # --- the plan ---
+    # --- connections ---
 
     def _connections(self) -> list[ZeekConnection]:
         """Return the connections of the plan."""
         return list(self._plan.held)  # type: ignore[arg-type]
 
     def _follow(self) -> None:
-        """Do what the plan says."""
+        """Carry out the next step of the plan."""
         if self._is_closed or self._runtime.is_closed:
             return
         if self._claim is not None and self._claim.state is DoorState.CLAIMING:
-            return  # it is not decided whether anything is wanted by this node
+            return  # another node may receive for the overlay
         self._plan.wanted = self._wanted()
         step = self._plan.next_step()
-        for each in step.stop:
-            self._stop(each)
+        for stopped in step.stop:
+            self._stop(stopped)
         if isinstance(step.renew, ZeekConnection) and step.renew.dial is not None:
             self._plan.held[step.renew] = None
             self._foreign.redial(step.renew.dial, "more topics are wanted")
         if step.opens:
-            made = ZeekConnection(self)
-            self._plan.held[made] = None
-            made.dial = self._foreign.dial(
-                made,
+            connection = ZeekConnection(self)
+            self._plan.held[connection] = None
+            connection.dial = self._foreign.dial(
+                connection,
                 (self._uri.host, self._uri.port),
                 retry=self._retry,
                 tls=self._certificates,
             )
-        self._look_for_settled()
+        self._check_settled()
         self._flush()
 
     def _reaches(self) -> bool:
-        """Return whether Zeek is there, or was a short while ago."""
+        """Return whether Zeek is connected, or was within `PATIENCE` seconds."""
         if self.is_connected:
             self._seen_at = self._runtime.now()
         is_patient: bool = self._runtime.now() - self._seen_at < PATIENCE
         return is_patient
 
     def _yield(self, _holder: bytes) -> None:
-        """Ask for nothing any more: another node brings in what is wanted."""
-        for each in self._connections():
-            if each.dial is not None and self._plan.held[each]:
-                self._plan.held[each] = None
+        """Drop all topics: another node receives them."""
+        for connection in self._connections():
+            if connection.dial is not None and self._plan.held[connection]:
+                self._plan.held[connection] = None
                 self._foreign.redial(
-                    each.dial, "another node of the cluster brings messages in"
+                    connection.dial, "another node of the overlay receives the messages"
                 )
         self._follow()
 
     def _wanted(self) -> tuple[str, ...]:
-        """Return the topics that are wanted: none where another node brings them in."""
+        """Return the topics to receive; none while another node receives them."""
         if self._claim is not None and self._claim.state is not DoorState.HELD:
             return ()
         return self._hub.core.wishes(self) if self._fixed is None else self._fixed
 
     def _stop(self, connection: object) -> None:
-        """End a connection for good."""
+        """Close a connection for good."""
         self._plan.held.pop(connection, None)
         if isinstance(connection, ZeekConnection) and connection.dial is not None:
             self._foreign.stop(connection.dial)
 
     def session(self, connection: ZeekConnection, opening: Opening) -> ZeekClientSession:
-        """Return the machine of a connection that was made."""
+        """Return the protocol machine of a new connection."""
 
         def topics() -> tuple[str, ...]:
             if connection not in self._plan.held:
                 return ()
             self._plan.wanted = self._wanted()
-            asked, ended = self._plan.ask(connection)
-            for each in ended:
-                self._stop(each)
-            return asked
+            filter_topics, ended = self._plan.ask(connection)
+            for other in ended:
+                self._stop(other)
+            return filter_topics
 
         return ZeekClientSession(
             self._uri,
@@ -411,7 +410,7 @@ class WebSocketPeer(RunReceiver, Closing):
         )
 
     def connected(self, connection: ZeekConnection) -> None:
-        """A connection stands."""
+        """Handle a connection whose filter was acknowledged."""
         if connection not in self._plan.held:
             return
         session = connection.session
@@ -423,21 +422,21 @@ class WebSocketPeer(RunReceiver, Closing):
         self._follow()
 
     def disconnected(self, connection: ZeekConnection, reason: str) -> None:
-        """A connection ended, or could not be made."""
+        """Handle a connection that ended or could not be made."""
         self.reason = reason
         if connection in self._plan.held:
             self._plan.held[connection] = None
             self._flush()
 
     def _await(self, future: Future[None]) -> None:
-        """Wake this one when all is acknowledged."""
+        """Resolve a future once Zeek has acknowledged all topics."""
         self._settled.append(future)
         self._follow()
 
-    def _look_for_settled(self) -> None:
-        """Wake those who wait until all wishes were acknowledged."""
+    def _check_settled(self) -> None:
+        """Resolve the futures of `settled` once all topics are acknowledged."""
         is_asked = self._plan.held and None not in self._plan.held.values()
-        is_acknowledged = all(each.link is not None for each in self._connections())
+        is_acknowledged = all(connection.link is not None for connection in self._connections())
         if is_asked and is_acknowledged and not self._plan.missing():
             settled, self._settled = self._settled, []
             for future in settled:
@@ -446,26 +445,26 @@ class WebSocketPeer(RunReceiver, Closing):
     # --- messages; on the node's thread ---
 
     def bring(self, connection: ZeekConnection, link: ForeignLink, messages: list[Any]) -> None:
-        """Publish what Zeek sent."""
+        """Publish messages of Zeek."""
         if connection not in self._plan.held:
-            return  # another one brings its topics since
-        brought: list[Message] = []
-        asked = self._plan.held[connection] or ()
+            return  # another connection has its topics now
+        received: list[Message] = []
+        filter_topics = self._plan.held[connection] or ()
         for message in messages:
             if isinstance(message, ErrorFrame):
-                self._refused(message)
-            elif message[0].startswith(asked):
-                brought.append(message)
+                self._on_error_frame(message)
+            elif message[0].startswith(filter_topics):
+                received.append(message)
             else:
                 self.unasked += 1
-        self.brought += len(brought)
-        if brought:
-            self._hub.bring_in_encoded(brought, self)
+        self.brought += len(received)
+        if received:
+            self._hub.bring_in_encoded(received, self)
         if not self._hub.has_room():
             link.put_off(PAUSE)
 
-    def _refused(self, frame: ErrorFrame) -> None:
-        """Take note of an error frame."""
+    def _on_error_frame(self, frame: ErrorFrame) -> None:
+        """Count an error frame, and pass it to the user's callback."""
         if frame.code == "unreadable":
             self.unreadable += 1
         else:
@@ -473,69 +472,69 @@ class WebSocketPeer(RunReceiver, Closing):
             self.last_error = frame
         try:
             self.on_error(frame)
-        except Exception:  # noqa: BLE001  # the user's: messages behind it are not lost for that
+        except Exception:  # noqa: BLE001  # of user code; the following messages must not be lost
             _log.exception("on_error of %s failed", self.url)
 
     def _log_error(self, frame: ErrorFrame) -> None:
-        """Tell the log of an error frame: each, while they are few."""
+        """Log error frames 1, 2, 4, 8 and so on, so that many cannot fill the log."""
         count = self.errors + self.unreadable
         if not count & (count - 1):  # 1, 2, 4, 8 …
             _log.warning("%s: error %d: %s: %s", self.url, count, frame.code, frame.context)
 
     def takes(self, topic: str) -> bool:
-        """Return whether messages with a topic go to Zeek."""
+        """Return whether messages on a topic are sent to Zeek."""
         return topic.startswith(self._publish) and not is_reserved(topic)
 
     def peer_topics(self) -> tuple[str, ...]:
-        """Return nothing: a Zeek does not tell what it wants."""
+        """Return nothing: Zeek does not send its subscriptions."""
         return ()
 
     def take_own(self, run: Sequence[Pair]) -> None:
-        """Send what was published here."""
-        self._carry_out([(each[0], content_of(each)) for each in run if self.takes(each[0])])
+        """Send messages that this endpoint published."""
+        self._carry_out([(pair[0], content_of(pair)) for pair in run if self.takes(pair[0])])
 
     def take_from(self, _sender: bytes, items: list[Item], _size: int) -> None:
-        """Send what a node that stands by hands to this one."""
-        handed = [each for _, each in items if type(each) is tuple]
-        self._carry_out([each for each in handed if [*map(type, each)] == [str, bytes]])
+        """Send messages that a node on standby has passed to this one."""
+        handed = [value for _, value in items if type(value) is tuple]
+        self._carry_out([pair for pair in handed if [*map(type, pair)] == [str, bytes]])
 
     def _carry_out(self, messages: Sequence[Message]) -> None:
-        """Send messages behind all that wait."""
+        """Queue messages, and send those that can be sent."""
         self._waiting.extend(messages)
         self._waiting_size += sum(len(content) for _, content in messages)
         self._flush()
 
     def _flush(self) -> None:
-        """Send what waits, as far as that is possible, and keep the rest in bounds."""
+        """Send queued messages if possible, and keep the queue within its limits."""
         claim = self._claim
         if claim is None or claim.state is DoorState.HELD:
             self._send()
         elif claim.state is DoorState.STANDBY and claim.holder is not None:
             self._hand_on(claim.topic, claim.holder)
         while len(self._waiting) > QUEUE_LIMIT or self._waiting_size > QUEUE_SIZE:
-            self._next_waiting()
+            self._pop_waiting()
             self.dropped += 1
 
-    def _next_waiting(self) -> Message:
-        """Take the oldest message that waits."""
+    def _pop_waiting(self) -> Message:
+        """Remove and return the oldest queued message."""
         message = self._waiting.popleft()
         self._waiting_size -= len(message[1])
         return message
 
     def _hand_on(self, topic: str, holder: bytes) -> None:
-        """Hand all that waits to the node that is the door, if it is in reach."""
+        """Pass the queue to the node that holds the claim, if it is reachable."""
         if self._waiting and self._hub.has_hub(holder):
             waiting, self._waiting, self._waiting_size = self._waiting, deque(), 0
-            self._hub.hand_to(holder, topic, [cbor2.dumps(each) for each in waiting])
+            self._hub.hand_to(holder, topic, [cbor2.dumps(message) for message in waiting])
 
     @property
     def unwritten(self) -> int:
-        """Messages that JSON has no form for."""
+        """Messages that JSON cannot express."""
         return self._unwritten.count
 
     def _send(self) -> None:
-        """Send messages until one has to wait."""
-        ways = [each for each in self._connections() if each.link is not None]
+        """Send queued messages up to the first that must wait."""
+        ways = [connection for connection in self._connections() if connection.link is not None]
         frames: dict[ZeekConnection, list[bytes]] = {}
         while self._waiting:
             topic, content = self._waiting[0]
@@ -543,7 +542,7 @@ class WebSocketPeer(RunReceiver, Closing):
             way = ways[0] if is_only else self._plan.way_of(topic, ways)
             if not isinstance(way, ZeekConnection) or way.session is None:
                 break
-            self._next_waiting()
+            self._pop_waiting()
             try:
                 text = content_to_json(topic, content)
             except EndpointError as error:
@@ -557,7 +556,7 @@ class WebSocketPeer(RunReceiver, Closing):
 
 
 def _headers(name: str, token: str) -> Mapping[str, str]:
-    """Return the headers of a request."""
+    """Return the HTTP headers of the request."""
     headers = {}
     if name:
         headers["X-Application-Name"] = checked_name(name)
@@ -567,4 +566,4 @@ def _headers(name: str, token: str) -> Mapping[str, str]:
 
 
 def _nothing() -> None:
-    """Stand where no wishes are watched."""
+    """Do nothing: no wishes are watched."""

@@ -1,11 +1,11 @@
-"""A port that speaks Zeek's WebSocket JSON: programs, browsers and Zeeks come in by it.
+"""A port for Zeek's WebSocket JSON, for programs, browsers and Zeeks.
 
     client ──> session ──> Hub.bring_in_encoded ──> endpoints, actors, the other clients
     endpoint ──> Hub ──> receiver of the client ──> session ──> client
 
-A client gets what begins as its filter says and is published on any node in reach, but never
-what it published itself. Clients are not trusted with anything but that: what they may
-publish and subscribe to can be limited by the name of their token or certificate.
+A client receives messages that match its filter from all reachable nodes, except its own. The
+name of a client's token or certificate can limit the topics that it may publish and subscribe
+to.
 """
 
 import logging
@@ -31,29 +31,31 @@ from callboard.zeek.web_socket import Admission, ZeekServerSession
 
 _log: Final = logging.getLogger("callboard.zeek")
 
-#: The version that acks say where the user gives none: a Zeek whose dialect this is.
+#: Default version in acks: the Zeek release whose dialect this is.
 VERSION: Final = "8.1.0"
 
-#: Seconds without reading from a client while publishers have to wait.
+#: Seconds for which reading from a client pauses while the hub is full.
 PAUSE: Final = 0.02
 
 
-#: Bytes of a run whose frames are kept for the next client that takes it.
+#: Largest run in bytes whose frames are kept for the other clients.
 KEPT_SIZE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class WebSocketLimits:
-    """What clients of a port may take.
+    """Limits of a port.
 
     Attributes:
         clients: connections; further ones are closed at once.
-        clients_per_address: those of one address.
-        message: bytes of a message, whole or in parts.
-        waiting: bytes that may wait for a client that does not read; it is ended then.
-        handshake: seconds from connecting to the filter.
-        messages_per_second: messages that one client may send; more wait with it. 0: no limit.
-        bytes_per_second: bytes that one client may send; the same.
+        clients_per_address: connections from one address.
+        message: largest message in bytes, whole or fragmented.
+        waiting: bytes queued for a client that does not read; above it the client is
+            disconnected.
+        handshake: seconds from the connection to the filter.
+        messages_per_second: messages accepted from a client; more wait in its socket. 0: no
+            limit.
+        bytes_per_second: bytes accepted from a client; more wait in its socket. 0: no limit.
     """
 
     clients: int = 1_024
@@ -68,7 +70,7 @@ class WebSocketLimits:
         check_numbers(self)
 
     def of_port(self) -> Limits:
-        """Return them as ports have them."""
+        """Return these limits in the form that ports use."""
         return Limits(
             links=self.clients,
             links_per_address=self.clients_per_address,
@@ -79,15 +81,15 @@ class WebSocketLimits:
 
 
 class WebSocketClient(DoorReceiver):
-    """One client of a port.
+    """A client of a port.
 
     Attributes:
-        name: of its token or certificate, or what it calls itself.
-        topics: its filter, as far as it has the right to.
-        brought: messages that it published.
-        taken: messages that it was sent.
-        refused: messages that it had no right to publish.
-        unwritten: messages that JSON has no form for.
+        name: of its token or certificate, or the one that it sent.
+        topics: the permitted part of its filter.
+        brought: messages received from it.
+        taken: messages sent to it.
+        refused: messages that it was not permitted to publish.
+        unwritten: messages that JSON cannot express.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class WebSocketClient(DoorReceiver):
 
 
 class RunFrames:
-    """The frames of the run that was sent last: all clients that take it are sent the same."""
+    """Cache of the last run's frames, which are the same for all clients."""
 
     def __init__(self) -> None:
         self._frames: dict[int, tuple[Item, bytes | EndpointError | None]] = {}
@@ -131,24 +133,24 @@ class RunFrames:
     def of(
         self, items: list[Item], size: int, session: ZeekServerSession
     ) -> list[bytes | EndpointError | None]:
-        """Return the frame of each message: None for those of the endpoints themselves.
+        """Return the frame of each message, and None for messages on reserved topics.
 
-        An error stands for a value that JSON has no form for. `size` is that of the run.
+        A value that JSON cannot express gives an error instead. `size` is that of the run.
         """
-        known = self._frames
+        cache = self._frames
         if size > KEPT_SIZE:
-            known.clear()
+            cache.clear()
             return [_frame_of(item, session) for item in items]
-        if id(items[0]) not in known and id(items[-1]) not in known:
-            known.clear()  # another run
+        if id(items[0]) not in cache and id(items[-1]) not in cache:
+            cache.clear()  # another run
         for item in items:
-            if id(item) not in known:
-                known[id(item)] = item, _frame_of(item, session)
-        return [known[id(item)][1] for item in items]
+            if id(item) not in cache:
+                cache[id(item)] = item, _frame_of(item, session)
+        return [cache[id(item)][1] for item in items]
 
 
 def _frame_of(item: Item, session: ZeekServerSession) -> bytes | EndpointError | None:
-    """Return a message as it goes to every client."""
+    """Return the frame of a message."""
     if is_reserved(item[0]):
         return None
     try:
@@ -158,9 +160,9 @@ def _frame_of(item: Item, session: ZeekServerSession) -> bytes | EndpointError |
 
 
 class WebSocketServer(Closing):
-    """One port, until it is closed; see `Endpoint.listen_web_socket`."""
+    """A port, until it is closed; see `Endpoint.listen_web_socket`."""
 
-    #: What peers of this wire are called.
+    #: Name of this wire in events and figures.
     kind: Final = "websocket"
 
     def __init__(
@@ -178,7 +180,7 @@ class WebSocketServer(Closing):
         version: str = VERSION,
         insecure: bool = False,
     ) -> None:
-        """Open the port; the arguments are those of `Endpoint.listen_web_socket`."""
+        """Open the port; the arguments are as for `Endpoint.listen_web_socket`."""
         self._hub = hub
         self._limits = limits or WebSocketLimits()
         self._version = version
@@ -192,7 +194,7 @@ class WebSocketServer(Closing):
         self._unwritten = UnwrittenMessages(hub, _log)
         node = hub.node
         is_guarded = bool(tokens) or (tls is not None and tls.mutual)
-        if not insecure:  # a certificate of the server alone keeps nobody out
+        if not insecure:  # the server's certificate does not authenticate clients
             refuse_unguarded(address, is_guarded=is_guarded)
         certificates = None if tls is None else Certificates(tls, node.context.report)
         self._foreign = node.overlay.foreign
@@ -215,17 +217,17 @@ class WebSocketServer(Closing):
         return number
 
     def clients(self) -> list[WebSocketClient]:
-        """Return the clients that are there; from any thread."""
+        """Return the connected clients; from any thread."""
         return list(self._clients.values())
 
     def close(self) -> None:
-        """Accept nobody any more, and say goodbye to those who are there. Idempotent."""
+        """Close the port, and send its clients a close frame. Idempotent."""
         self._foreign.close_port(self._port, "the port is closed")
 
-    # --- the door; on the node's thread ---
+    # --- callbacks of the links; on the node's thread ---
 
     def make_machine(self, opening: Opening) -> ZeekServerSession:
-        """Return the machine of a new connection."""
+        """Return the protocol machine of a new connection."""
         endpoint = f"{self._hub.name}-websocket-{self._hub.make_object()}"
         return ZeekServerSession(
             self._entry,
@@ -237,13 +239,13 @@ class WebSocketServer(Closing):
         )
 
     def link_up(self, link: ForeignLink, _name: str) -> None:
-        """Give a client its messages from here on."""
+        """Register a client's permitted topics, so that it receives messages."""
         session: Any = link.machine
         client = WebSocketClient(link, session, self._frames, self._unwritten)
         rights = self._rights(client)
         topics = client.session.topics
         if rights is not None:
-            topics = tuple(each for each in topics if rights.permit_topic("subscribe", each))
+            topics = tuple(topic for topic in topics if rights.permit_topic("subscribe", topic))
             for refused in set(client.session.topics) - set(topics):
                 text = f"topic {refused[:80]!r} is not permitted"
                 link.say(client.session.refuse("not_permitted", text))
@@ -261,7 +263,7 @@ class WebSocketServer(Closing):
                 self._hub.remove_receiver(client)
 
     def deliver(self, link: ForeignLink, messages: list[Any]) -> None:
-        """Publish what a client sent."""
+        """Publish messages of a client."""
         client = self._clients[link]
         rights = self._rights(client)
         permitted: list[tuple[str, bytes]] = []
@@ -279,11 +281,11 @@ class WebSocketServer(Closing):
             link.put_off(PAUSE)
 
     def not_linked(self, remote: Endpoint, reason: str) -> None:
-        """Take note that a handshake came to nothing."""
+        """Log a failed handshake."""
         _log.info("no client from %s: %s", remote[0], reason)
 
     def _rights(self, client: WebSocketClient) -> Rights | None:
-        """Return what a client may do; None for everything."""
+        """Return the rights of a client; None if it may do everything."""
         if self._permissions is None:
             return None
         name = client.session.guest.name
@@ -292,23 +294,23 @@ class WebSocketServer(Closing):
 
 
 def _checked_tokens(tokens: Mapping[str, str] | None) -> dict[str, str]:
-    """Return tokens by name.
+    """Return the tokens by name.
 
     Raises:
-        InvalidOption: one is empty, or there twice.
-        WrongArgument: they are no map of texts.
+        InvalidOption: a token or a name is empty, or two tokens are equal.
+        WrongArgument: `tokens` does not map texts to texts.
     """
     if tokens is None:
         return {}
     hint = 'tokens takes a map of names and tokens: {"zeek-1": "…"}'
-    given: Any = tokens
-    require(isinstance(given, Mapping), hint, given)
-    for name, token in given.items():
+    checked: Any = tokens
+    require(isinstance(checked, Mapping), hint, checked)
+    for name, token in checked.items():
         require(isinstance(name, str) and isinstance(token, str), hint, token)
         if not token or not name:
             msg = f"the token of {name!r} is empty" if name else "a token has no name"
             raise InvalidOption(msg)
-    if len(set(given.values())) < len(given):
-        msg = "two names have the same token: nobody could tell who shows it"
+    if len(set(checked.values())) < len(checked):
+        msg = "two names have the same token; give each name its own"
         raise InvalidOption(msg)
-    return dict(given)
+    return dict(checked)

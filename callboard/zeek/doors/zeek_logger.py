@@ -1,13 +1,13 @@
-"""A logger for Zeek's nodes: what they write to logs is appended to ours.
+"""A logger for Zeek nodes: it appends their log records to commit logs.
 
-Since Zeek 8.1 nodes push their logs over ZeroMQ to loggers that pull them. Each path (`conn`,
-`dns`) becomes a log in a folder of its own, with Zeek's fields as declared columns. A message
-is decoded and appended on one thread, all that came at once together.
+Since release 8.1, Zeek nodes push log records over ZeroMQ to loggers that pull them. Each path
+(`conn`, `dns`) becomes a log in its own folder, with Zeek's fields as declared columns. One
+thread decodes and appends; it appends all messages that it has read together.
 
-PUSH and PULL know no acknowledgment. What a node has sent and this process has not appended is
-lost when either ends; what was appended outlives this process, and `sync_interval` seconds
-later the machine. When the disk refuses, nothing more is read: messages wait here, then in
-TCP, then at the nodes, which drop what exceeds their `log_sndhwm`.
+PUSH and PULL have no acknowledgment. Records that a node has sent and this process has not
+appended are lost when either of them ends. Appended records survive the process, and after
+`sync_interval` seconds the machine. When the disk fails, the logger stops reading: messages
+wait here, then in TCP, then at the nodes, which drop messages above their `log_sndhwm`.
 """
 
 import logging
@@ -45,31 +45,33 @@ from callboard.zeek.doors.zeromq_socket import (
 )
 from callboard.zeek.log_write import LogHeader, LogWriteDecoder
 
-#: Where a logger listens: beside the ports 5555 and 5556 of Zeek's manager.
+#: Default address; Zeek's manager uses the ports 5555 and 5556.
 ADDRESS: Final = "tcp://127.0.0.1:5557"
 
-#: Logs of one logger: each takes descriptors, and a thread that syncs.
+#: Logs of one logger: each needs file descriptors and a thread for syncs.
 LOGS_LIMIT: Final = 200
-#: Logs of one path, where nodes give a field two types.
+#: Logs of one path, if nodes disagree about the type of a field.
 _VARIANTS: Final = 16
-#: Nodes that are told apart in figures.
+#: Nodes that are counted separately in the figures.
 _NODES: Final = 1_000
 _HEADERS: Final = 1_024
-#: Bytes of a node's name, and of a log's.
+#: Longest names of a node and of a log, in bytes.
 _NODE_BYTES: Final = 256
 _NAME_BYTES: Final = 200
 
-#: Seconds until a disk that refused is tried again.
+#: Seconds between attempts to write after a disk error.
 RETRY_INTERVAL: Final = 1.0
-#: Seconds without a message that end the drain of a logger that is closed, and at most.
+#: A logger that is being closed reads until no message arrives for `_QUIET` seconds, and for at
+#: most `DRAIN_LIMIT` seconds.
 _QUIET: Final = 0.05
 DRAIN_LIMIT: Final = 2.0
-#: Seconds beyond that for logs to be closed.
+#: Further seconds in which the logs must be closed.
 _CLOSE_LIMIT: Final = 60.0
 
 _KIND, _FORMAT = b"log-write", b"zeek-bin-v1"
 _PARTS: Final = 4
-#: Kinds of malformed messages that are told apart, and what differs within one.
+#: Kinds of malformed messages that are counted apart; `_DETAIL` matches the parts of an error
+#: text that vary within a kind.
 _KINDS: Final = 100
 _DETAIL: Final = re.compile(r": .*|'.*'|\d[\d,]*")
 _ODD: Final = re.compile(rb"^\.|[^A-Za-z0-9_.@-]")
@@ -78,7 +80,7 @@ _log = logging.getLogger("callboard.zeek")
 
 
 class _Run(NamedTuple):
-    """Records of one log and node that came at once."""
+    """Consecutive records of one log and node."""
 
     header: LogHeader
     node: str
@@ -87,21 +89,21 @@ class _Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ZeekLoggerStats:
-    """What a logger has done.
+    """Counters of a logger.
 
     Attributes:
-        records: appended.
-        messages: log-writes they came in.
-        bytes: of these.
-        malformed: messages that are no log-write, by what was wrong.
-        refused: records of logs that were not taken, as there are too many.
-        lost: records that were read and could not be appended until the end.
+        records: records appended.
+        messages: log-write messages with these records.
+        bytes: size of these messages.
+        malformed: messages that could not be decoded, by kind of error.
+        refused: records dropped because there are too many logs.
+        lost: records that were read and could not be appended before the end.
         logs: records by log.
         nodes: records by node.
-        connections: of nodes, now.
-        rejected: connections whose keys were not accepted.
-        stalls: times that the disk refused.
-        stalled: why nothing is read now; empty while all is well.
+        connections: connected nodes.
+        rejected: connections refused because of an unknown key.
+        stalls: disk errors that stopped reading.
+        stalled: why the logger does not read now; empty if it does.
     """
 
     records: int
@@ -119,13 +121,13 @@ class ZeekLoggerStats:
 
 
 class ZeekLogger:
-    """Pulls the logs of Zeek's nodes into logs of a folder, one for each path.
+    """Pulls log records from Zeek nodes into one log per path, in one folder.
 
         with ZeekLogger("logs", "tcp://127.0.0.1:5557") as logger:
             ...
         LogReader("logs/conn").to_arrow(fields=True)
 
-    It listens from its making until `close`. Methods may be called from any thread.
+    It listens as soon as it is created, until `close`. Methods may be called from any thread.
     """
 
     def __init__(
@@ -144,30 +146,30 @@ class ZeekLogger:
         compression: Literal["zlib", "zstd"] | None = None,
         archive: str = "",
     ) -> None:
-        """Open the port; logs are opened when something comes for them.
+        """Open the port; a log is opened when its first record arrives.
 
         Args:
-            folder: Of the logs, made if needed.
-            address: `tcp://HOST:PORT`, or `HOST:PORT`; the port 0 picks a free one.
-            curve: Keys, or a TOML file with them: which nodes may connect.
-            insecure: Allow an address that other machines reach though nothing guards it.
-            high_water_mark: Messages that wait for each node before its own begin to wait.
+            folder: Folder of the logs; created if necessary.
+            address: `tcp://HOST:PORT` or `HOST:PORT`; port 0 picks a free one.
+            curve: Keys, or a TOML file with keys, that select the nodes that may connect.
+            insecure: Allow a public address although nodes need no key.
+            high_water_mark: Messages queued here per node; above it the node queues its own.
             sync_interval: Seconds between syncs of a log.
-            retain: How long each log is kept; for ever by default.
-            segment_bytes: As for `CommitLog`, as are all that follow.
-            segment_seconds: When a new file begins at the latest.
-            columns: Whether sealed segments are kept as Parquet as well.
-            compression: Of batches.
-            archive: An address under which each log is copied, by its name.
+            retain: How long records are kept; by default for ever.
+            segment_bytes: As for `CommitLog`, like the arguments below.
+            segment_seconds: Largest age of a segment.
+            columns: Whether sealed segments are also kept as Parquet.
+            compression: Compression of batches.
+            archive: Address for copies of the logs; each log's name is added to it.
 
         Raises:
             LogLocked: another logger uses the folder.
-            LogFailed: the folder cannot be made.
-            PublicAddress: other machines reach the address, and no keys guard it.
-            PortUnavailable: the port is taken.
-            ValueError: an option makes no sense.
+            LogFailed: the folder cannot be created.
+            PublicAddress: other machines can reach the address, and no key is required.
+            PortUnavailable: the port is in use.
+            ValueError: an option is invalid.
         """
-        given = {
+        options = {
             "retain": retain,
             "sync_interval": sync_interval,
             "segment_bytes": segment_bytes,
@@ -176,20 +178,20 @@ class ZeekLogger:
         }
         if isinstance(curve, str | Path):
             curve = CurveServer.of_file(Path(curve))
-        CommitLog(**given).close()  # type: ignore[arg-type]  # says what makes no sense
+        CommitLog(**options).close()  # type: ignore[arg-type]  # raises for invalid options
         if columns:
             load_pyarrow()
-        self._options: dict[str, Any] = given | {"columns": columns}
+        self._options: dict[str, Any] = options | {"columns": columns}
         self._archive = archive.rstrip("/")
         self.folder = Path(folder).absolute()
         if high_water_mark < 1:
-            what = f"high_water_mark={high_water_mark}: give at least 1"
-            raise InvalidOption(what)
+            message = f"high_water_mark is {high_water_mark}; it must be at least 1"
+            raise InvalidOption(message)
         self._lock = self._lock_folder()
         self._decoder = LogWriteDecoder()
         self._logs: dict[str, CommitLog] = {}
         self._of_header: dict[LogHeader, str] = {}
-        self._names = {each.name for each in self.folder.iterdir() if each.is_dir()}
+        self._names = {child.name for child in self.folder.iterdir() if child.is_dir()}
         self._pending: deque[_Run] = deque()
         self._counts, self._malformed = Counter[str](), Counter[str]()
         self._by_log, self._by_node = Counter[str](), Counter[str]()
@@ -213,18 +215,20 @@ class ZeekLogger:
         self._runner.start()
 
     def _lock_folder(self) -> FileLock:
-        """Make the folder, and hold it."""
+        """Create the folder and lock it."""
         try:
             make_folder(self.folder)
-            what, remedy = f"a logger writes to {self.folder}", "give another folder"
-            return FileLock(str(self.folder), ".lock", what, remedy)
+            problem, remedy = f"another logger writes to {self.folder}", "use another folder"
+            return FileLock(str(self.folder), ".lock", problem, remedy)
         except OSError as error:
-            what = f"{self.folder} cannot be used: {error.strerror or error}; give another"
-            raise InvalidOption(what) from error
+            reason = error.strerror or error
+            message = f"{self.folder} cannot be used: {reason}; use another folder"
+            raise InvalidOption(message) from error
 
     def _bind(self, address: str, high_water_mark: int, *, insecure: bool) -> LoopSocket:
         """Open the port."""
-        # ZeroMQ's heartbeats would end connections while nothing is read, and what is in them.
+        # No heartbeats: while the logger does not read, they would time out, and the messages
+        # in the closed connections would be lost. TCP keep-alive detects dead nodes instead.
         options: dict[int, int] = {
             zmq.RCVHWM: high_water_mark,
             zmq.HEARTBEAT_IVL: 0,
@@ -234,7 +238,7 @@ class ZeekLogger:
         return self._sockets.bind(
             zmq.PULL,
             address if "://" in address else f"tcp://{address}",
-            self._take,
+            self._on_messages,
             self._changed,
             frames=_PARTS,
             options=options,
@@ -243,16 +247,16 @@ class ZeekLogger:
 
     @property
     def address(self) -> str:
-        """Where nodes reach it: an item of Zeek's `connect_log_endpoints`."""
+        """Address for nodes: an item of Zeek's `connect_log_endpoints`."""
         return self._socket.address
 
     @property
     def logs(self) -> dict[str, Path]:
-        """The folders of all logs, by name."""
+        """Folders of all logs, by name."""
         return {name: self.folder / name for name in sorted(self._names)}
 
     def stats(self) -> ZeekLoggerStats:
-        """Return what was done so far."""
+        """Return the counters."""
         counts = self._counts
         return ZeekLoggerStats(
             counts["records"],
@@ -270,10 +274,10 @@ class ZeekLogger:
         )
 
     def flush(self) -> None:
-        """Make durable what was appended before.
+        """Sync the appended records.
 
         Raises:
-            LogFailed: the disk refuses.
+            LogFailed: a sync failed.
         """
         for log in list(self._logs.values()):
             log.flush()
@@ -281,19 +285,19 @@ class ZeekLogger:
     # --- on the thread of the logger ---
 
     def _changed(self, change: SocketChange) -> None:
-        """Tell of a connection."""
-        text = "a node connected" if change.is_up else f"a connection: {change.reason}"
+        """Log a connection that came up or ended."""
+        text = "a node connected" if change.is_up else f"a connection failed: {change.reason}"
         _log.info("%s; %d at %s", text, change.connections, self.folder)
 
-    def _take(self, messages: list[list[bytes]]) -> None:
-        """Take messages, and append what they hold."""
+    def _on_messages(self, messages: list[list[bytes]]) -> None:
+        """Decode messages and append their records."""
         runs: dict[tuple[LogHeader, str], _Run] = {}
         for parts in messages:
             try:
                 node, payload = _checked(parts)
                 header, records = self._decoder.decode(payload)
             except InvalidData as error:
-                self._refuse(str(error))
+                self._reject(str(error))
                 continue
             self._counts["messages"] += 1
             self._counts["bytes"] += len(payload)
@@ -303,17 +307,17 @@ class ZeekLogger:
         if self._pending and not self._stalled:
             self._write()
 
-    def _refuse(self, why: str) -> None:
-        """Count a message that is no log-write; each kind of trouble is told once."""
-        kind = _DETAIL.sub("…", why)
+    def _reject(self, reason: str) -> None:
+        """Count a malformed message; log the first of each kind."""
+        kind = _DETAIL.sub("…", reason)
         if kind not in self._malformed:
             if len(self._malformed) >= _KINDS:
                 kind = "other"
-            _log.warning("a message is no log-write and is left out: %s", printable(why))
+            _log.warning("skipped a message that is not a log-write: %s", printable(reason))
         self._malformed[kind] += 1
 
     def _write(self) -> None:
-        """Append what waits; where the disk refuses, read no more until it takes it."""
+        """Append pending records; after a disk error, stop reading until it succeeds."""
         while self._pending:
             header, node, records = self._pending[0]
             try:
@@ -323,13 +327,13 @@ class ZeekLogger:
                 else:
                     self._counts["refused"] += len(records)
             except InvalidRecord as error:
-                self._refuse(str(error))
+                self._reject(str(error))
             except LogError as error:
                 self._stall(str(error))
                 return
             self._pending.popleft()
         if self._stalled:
-            _log.warning("the logs of %s are written again", self.folder)
+            _log.warning("writing to the logs of %s works again", self.folder)
             self._stalled = ""
             self._socket.resume()
 
@@ -337,44 +341,44 @@ class ZeekLogger:
         """Append records to a log.
 
         Raises:
-            LogError: they were not.
+            LogError: the records were not appended.
         """
         log = self._logs[name]
-        if log.may_reopen:  # a sync did, so nobody knows what the disk holds
+        if log.may_reopen:  # a sync failed: only reopening shows which records are on disk
             del self._logs[name]
             log.close()
             log = self._open(name)
-        told = {"stream": header.stream, "writer": header.writer, "filter": header.filter}
+        headers = {"stream": header.stream, "writer": header.writer, "filter": header.filter}
         topic = f"/zeek/log/{header.path}"
-        log.append_batch(records, topic=topic, headers=told, sender=node)
+        log.append_batch(records, topic=topic, headers=headers, sender=node)
         count = len(records)
         self._counts["records"] += count
         self._by_log[name] += count
-        is_told = node in self._by_node or len(self._by_node) < _NODES
-        self._by_node[node if is_told else ""] += count
+        is_counted = node in self._by_node or len(self._by_node) < _NODES
+        self._by_node[node if is_counted else ""] += count
 
-    def _stall(self, why: str) -> None:
-        """Read nothing until the disk takes what waits."""
+    def _stall(self, reason: str) -> None:
+        """Stop reading until the disk accepts the pending records."""
         if not self._stalled:
-            _log.error("%s; nothing is read from Zeek's nodes until then", why)
+            _log.error("%s; reading from Zeek nodes stops until writing works again", reason)
             self._counts["stalls"] += 1
             self._socket.pause()
-        self._stalled = why
+        self._stalled = reason
         if not self._ending:
             self._runner.call_later(RETRY_INTERVAL, self._retry)
 
     def _retry(self) -> None:
-        """Try again what the disk refused."""
+        """Try again to append the pending records."""
         if self._stalled and not self._ending:
             self._write()
 
     # --- logs ---
 
     def _name_of(self, header: LogHeader) -> str:
-        """Return the name of the log that takes records; empty if none does.
+        """Return the name of the log for a header; empty if there are too many logs.
 
         Raises:
-            LogError: it cannot be opened, or its fields not be declared.
+            LogError: the log cannot be opened, or its fields cannot be declared.
         """
         name = self._of_header.get(header)
         if name is None:
@@ -385,7 +389,7 @@ class ZeekLogger:
         return name
 
     def _choose(self, header: LogHeader) -> str:
-        """Declare the fields at the first log of a path that has none of another type."""
+        """Declare the fields at the first log of the path whose types do not conflict."""
         columns = [field.column for field in header.fields]
         for number in range(1, _VARIANTS + 1):
             name = _folder_name(header.path) + (f"+{number}" if number > 1 else "")
@@ -396,11 +400,12 @@ class ZeekLogger:
                 log.declare(columns)
                 return name
             except FieldConflict as conflict:
-                _log.info("%s goes on in another log: %s", name, printable(str(conflict)))
-            except InvalidOption:  # it has too many fields
+                _log.info("%s continues in another log: %s", name, printable(str(conflict)))
+            except InvalidOption:  # the log would have too many fields
                 break
-        shown = printable(header.path)
-        _log.warning("records of %s are not taken: there are %d logs", shown, len(self._names))
+        path = printable(header.path)
+        text = "records of %s are dropped: there are %d logs already"
+        _log.warning(text, path, len(self._names))
         return ""
 
     def _open(self, name: str) -> CommitLog:
@@ -411,41 +416,41 @@ class ZeekLogger:
         self._logs[name] = log
         return log
 
-    # --- the end ---
+    # --- closing ---
 
     @after_fork.nothing_in_copies
     def close(self) -> None:
-        """Append what has come, make all durable, and end; a second call does nothing.
+        """Append and sync the received messages, and stop. Idempotent.
 
-        Messages are read for as long as more come, for up to 2 seconds.
+        Messages are read while more arrive, for up to 2 seconds.
 
         Raises:
-            LogError: something could not be written.
+            LogError: records could not be written.
         """
-        self._runner.post(self._begin_to_end)
+        self._runner.post(self._begin_drain)
         if not self._done.wait(DRAIN_LIMIT + _CLOSE_LIMIT):
-            what = f"the logs of {self.folder} were not closed in time; see its disk"
-            raise LogError(what)
+            msg = f"the logs of {self.folder} were not closed in time; check the disk"
+            raise LogError(msg)
         troubles, self._troubles = self._troubles, []
         if troubles:
             raise LogError("; ".join(troubles))
 
-    def _begin_to_end(self) -> None:
-        """Wait until no more comes."""
+    def _begin_drain(self) -> None:
+        """Start to drain."""
         if not self._ending:
             self._ending = True
             self._drain(self._runner.now() + DRAIN_LIMIT, -1)
 
-    def _drain(self, until: float, before: int) -> None:
-        """Look whether more came."""
+    def _drain(self, deadline: float, previous: int) -> None:
+        """Close everything once messages stop arriving, or at the deadline."""
         count, now = self._counts["messages"], self._runner.now()
-        if self._stalled or count == before or now >= until:
+        if self._stalled or count == previous or now >= deadline:
             self._end()
         else:
-            self._runner.call_later(_QUIET, partial(self._drain, until, count))
+            self._runner.call_later(_QUIET, partial(self._drain, deadline, count))
 
     def _end(self) -> None:
-        """Close port and logs."""
+        """Write the rest, and close the port and all logs."""
         self._ending = True
         if self._pending:
             self._write()
@@ -470,32 +475,32 @@ class ZeekLogger:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the logger."""
         self.close()
 
 
 def _checked(parts: list[bytes]) -> tuple[str, bytes]:
-    """Return node and payload of a message.
+    """Return the node and the payload of a message.
 
     Raises:
-        InvalidData: it is no log-write.
+        InvalidData: the message is not a log-write.
     """
     if len(parts) != _PARTS:
-        what = f"a message of {len(parts)} parts, which are {_PARTS}"
-        raise InvalidData(what)
+        msg = f"a message of {len(parts)} parts instead of {_PARTS}"
+        raise InvalidData(msg)
     kind, node, form, payload = parts
     if kind != _KIND or form != _FORMAT:
-        what = f"another kind of message: {kind[:32]!r}, {form[:32]!r}"
-        raise InvalidData(what)
+        msg = f"another kind of message: {kind[:32]!r}, {form[:32]!r}"
+        raise InvalidData(msg)
     if len(node) > _NODE_BYTES:
-        what = f"the name of a node has {len(node):,} bytes"
-        raise InvalidData(what)
+        msg = f"the name of a node has {len(node):,} bytes, more than {_NODE_BYTES}"
+        raise InvalidData(msg)
     return node.decode(errors="backslashreplace"), payload
 
 
 def _folder_name(path: str) -> str:
-    """Return the name of the folder of a path: what files may not be called is `=2F`."""
-    name = _ODD.sub(lambda found: b"=%02X" % ord(found[0]), path.encode()).decode()
+    """Return the folder name of a path; characters unsafe in file names become `=2F`."""
+    name = _ODD.sub(lambda match: b"=%02X" % ord(match[0]), path.encode()).decode()
     if len(name) <= _NAME_BYTES:
         return name
     return name[:_NAME_BYTES] + "=" + sha256(path.encode()).hexdigest()[:16]
@@ -508,25 +513,25 @@ _FIGURES: Final[tuple[Figure[ZeekLoggerStats], ...]] = figures_of(
     "callboard_zeek_logger_",
     (
         ("records_total", "Records appended, by log.", lambda s: by_label("log", s.logs)),
-        ("messages_total", "Log-writes taken.", "messages"),
-        ("bytes_total", "Bytes of these.", "bytes"),
-        ("malformed_total", "Messages that are none.", lambda s: sum(s.malformed.values())),
-        ("refused_total", "Records of logs beyond the limit.", "refused"),
-        ("connections", "Connections of nodes.", "connections"),
-        ("rejected_total", "Connections with other keys.", "rejected"),
-        ("stalls_total", "Times that the disk refused.", "stalls"),
-        ("stalled", "Whether it does, and nothing is read.", lambda s: bool(s.stalled)),
+        ("messages_total", "Log-write messages received.", "messages"),
+        ("bytes_total", "Size of these messages.", "bytes"),
+        ("malformed_total", "Malformed messages.", lambda s: sum(s.malformed.values())),
+        ("refused_total", "Records dropped: too many logs.", "refused"),
+        ("connections", "Connected nodes.", "connections"),
+        ("rejected_total", "Connections with an unknown key.", "rejected"),
+        ("stalls_total", "Disk errors that stopped reading.", "stalls"),
+        ("stalled", "Whether reading is stopped.", lambda s: bool(s.stalled)),
     ),
 )
 
 
 def _metrics() -> list[Metric]:
-    """Return the figures of the loggers of this process."""
-    told = [
-        metrics_of(_FIGURES, each.stats(), (("folder", str(each.folder)),))
-        for each in sorted(_OPEN, key=lambda each: each.folder)
+    """Return the figures of all loggers of this process."""
+    by_logger = [
+        metrics_of(_FIGURES, logger.stats(), (("folder", str(logger.folder)),))
+        for logger in sorted(_OPEN, key=lambda logger: logger.folder)
     ]
     return [
-        replace(same[0], samples=[sample for each in same for sample in each.samples])
-        for same in zip(*told, strict=True)
+        replace(same[0], samples=[sample for metric in same for sample in metric.samples])
+        for same in zip(*by_logger, strict=True)
     ]

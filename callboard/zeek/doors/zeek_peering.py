@@ -3,13 +3,14 @@
     Zeek ──> session ──> Hub.bring_in_encoded ──> endpoints, actors, other Zeeks
     endpoints, actors, other Zeeks ──> Hub ──> neighbor, with Zeek's filter ──> session ──> Zeek
 
-As between endpoints of Broker, both sides tell their whole filter, and each sends what the
-other wants. What nodes in reach want is asked for as well, and what they publish is carried on.
-A message crosses at most as many links as its TTL says, whatever their wires: the smaller of
-Zeek's TTL less one and our own travels on.
+As between endpoints of Broker, both sides send their whole filter, and each sends the messages
+that match the other's. Our filter includes the subscriptions of all reachable nodes, and their
+publications are forwarded. The TTL bounds the links that a message crosses, whatever their
+wires: a message from Zeek continues with the smaller of Zeek's TTL less one and our own.
 
-Of several nodes that one Zeek peers with, one carries messages: the others' connections stand
-by, with an empty filter and without the peer's, and one of them takes over at its end.
+If several nodes peer with one Zeek, one of them carries messages. The connections of the
+others stand by with an empty filter and ignore the peer's filter; when the active connection
+ends, one of them takes over.
 """
 
 import logging
@@ -41,31 +42,31 @@ from callboard.zeek.transcoder import cbor_from_broker
 
 _log: Final = logging.getLogger("callboard.zeek")
 
-#: Bytes that wait for a peer above which publishers here have to wait.
+#: Bytes queued for a peer above which local publishers are slowed down.
 ROOM: Final = 1 << 20
 
-#: Bytes that may wait for a peer that does not read; what happens then, options say.
+#: Bytes queued for a peer above which `overflow_policy` applies.
 WAITING_LIMIT: Final = 32 << 20
 
-#: Seconds between looks at a peer for which too much waits.
+#: Seconds between checks of a congested peer, and of the end of a handshake.
 DRAIN_INTERVAL: Final = 0.005
 
-#: Seconds without reading after which nobody waits for a peer any more.
+#: Seconds after which a peer that reads nothing no longer slows publishers down.
 STUCK: Final = 1.0
 
-#: Characters of a text about what a peer sent.
+#: Characters of a peer's text that are logged.
 _SHOWN: Final = 200
 
 
 class ZeekNeighbor(BrokerNeighbor):
-    """One peer of this wire; its name is the id of its endpoint.
+    """A peer on this wire; its name is the id of its endpoint.
 
     Attributes:
-        unreadable: messages of it that were none.
+        unreadable: messages from it that could not be decoded.
     """
 
     def __init__(self, hub: Hub) -> None:
-        """Make one for a connection that begins."""
+        """Create a neighbor for a new connection."""
         super().__init__(hub)
         self.unreadable = 0
         self.is_active = False
@@ -75,21 +76,21 @@ class ZeekNeighbor(BrokerNeighbor):
         self._stop_watching: Any = None
         self._moved = (0, 0.0)
 
-    # --- its life; on the node's thread ---
+    # --- life cycle; on the node's thread ---
 
     def wishes(self) -> tuple[str, ...]:
-        """Return the filter that the peer is told."""
+        """Return the filter that is sent to the peer."""
         return self._hub.core.wishes(self)
 
     def begin(self, link: ForeignLink, name: str) -> None:
-        """The peer was admitted."""
+        """Start the peering after the handshake."""
         assert self.session is not None
         self.link, self.name = link, name
         self.peer_key, self.topics = f"zeek-2:{name}", self.session.topics
         if not self.session.is_confirmed:
             link.write(self.session.ask())
         if self._hub.core.node_of(self.session.peer) is not None:
-            _log.warning("%s is a neighbor as a node already: this link stands by", name)
+            _log.warning("%s is already a neighbor as a node; this link stands by", name)
             link.write(self.session.send_filter(()))
             return
         self.is_active = True
@@ -100,7 +101,7 @@ class ZeekNeighbor(BrokerNeighbor):
         )
 
     def end(self) -> None:
-        """The connection is over."""
+        """Clean up after the connection has ended."""
         self.is_active, self.link = False, None
         if self._claim is not None:
             self._claim.release()
@@ -110,31 +111,29 @@ class ZeekNeighbor(BrokerNeighbor):
         self._hub.set_congested(is_congested=False, by=self)
 
     def _activate(self) -> None:
-        """This node carries the peer's messages."""
+        """Start to carry the peer's messages: this node has the claim."""
         if not self.is_active and self.link is not None:
             self.is_active = True
             self._give()
             self._ask_for(self.wishes())
 
     def _stand_by(self, holder: bytes) -> None:
-        """Another node carries them."""
+        """Stop carrying messages: another node has the claim."""
         if self.link is not None and self.session is not None:
-            _log.info(
-                "peer %s is carried by node %s: this one stands by", self.name, holder.hex()
-            )
+            _log.info("node %s carries peer %s; this one stands by", holder.hex(), self.name)
             self.is_active = False
             self._give_nothing()
             self.link.write(self.session.send_filter(()))
 
     def _ask_for(self, topics: tuple[str, ...]) -> None:
-        """Tell the peer another filter."""
+        """Send the peer a new filter."""
         if self.is_active and self.link is not None and self.session is not None:
             data = self.session.send_filter(topics)
             if data:
                 self.link.write(data)
 
     def take_filter(self, topics: tuple[str, ...]) -> None:
-        """Take note of the peer's filter."""
+        """Apply the peer's new filter."""
         self.topics = topics
         if self.is_active:
             self._give()
@@ -142,14 +141,15 @@ class ZeekNeighbor(BrokerNeighbor):
     # --- to the peer; on the node's thread ---
 
     def _send(
-        self, run: list[tuple[str, bytes]], ttl: int, _sender: bytes, to: bytes = NOBODY
+        self, run: list[tuple[str, bytes]], ttl: int, _sender: bytes, receiver: bytes = NOBODY
     ) -> None:
-        """Send values in our encoding."""
+        """Encode values and send them."""
         link, session = self.link, self.session
         if link is None or session is None:
             return
         frames = [
-            session.send(topic.encode(), value, ttl, to) for topic, value in self._written(run)
+            session.send(topic.encode(), value, ttl, receiver)
+            for topic, value in self._written(run)
         ]
         if link.waiting > WAITING_LIMIT:
             self._overflow(link, len(frames))
@@ -159,7 +159,7 @@ class ZeekNeighbor(BrokerNeighbor):
         if link.waiting > ROOM and self._moved[1] == 0.0:
             self._moved = link.bytes_sent, self._hub.runtime.now()
             self._hub.set_congested(is_congested=True, by=self)
-            self._hub.after(DRAIN_INTERVAL, CallBack(self._look))
+            self._hub.after(DRAIN_INTERVAL, CallBack(self._check_congestion))
 
     def send_directed(self, topic: str, content: bytes) -> None:
         """Send a value to this peer alone, whatever its filter says."""
@@ -167,20 +167,20 @@ class ZeekNeighbor(BrokerNeighbor):
         self._send([(topic, content)], self._own_ttl(), b"", self.session.peer)
 
     def _overflow(self, link: ForeignLink, count: int) -> None:
-        """Do what options say where too much waits for a peer that does not read."""
+        """Apply the overflow policy to a peer that does not read."""
         self.dropped += count
         if self._hub.options.overflow_policy == OverflowPolicy.DISCONNECT:
-            link.end(f"{link.waiting:,} B wait and it does not read")
+            link.end(f"the peer does not read, and {link.waiting:,} B wait for it")
 
-    def _look(self) -> None:
-        """Let publishers go on when the peer has read, or reads nothing at all."""
+    def _check_congestion(self) -> None:
+        """Release publishers once the peer has read, or is stuck."""
         link, now = self.link, self._hub.runtime.now()
         sent, since = self._moved
         if link is not None and link.waiting > ROOM:
             if link.bytes_sent != sent:
                 sent, since = self._moved = link.bytes_sent, now
             self._hub.set_congested(is_congested=now - since < STUCK, by=self)
-            self._hub.after(DRAIN_INTERVAL, CallBack(self._look))
+            self._hub.after(DRAIN_INTERVAL, CallBack(self._check_congestion))
             return
         self._moved = (0, 0.0)
         self._hub.set_congested(is_congested=False, by=self)
@@ -188,7 +188,7 @@ class ZeekNeighbor(BrokerNeighbor):
     # --- from the peer; on the node's thread ---
 
     def bring(self, messages: list[PeerMessage | PeerFilter]) -> None:
-        """Publish what the peer sent, in its order."""
+        """Publish messages of the peer, in order."""
         run: list[tuple[str, bytes]] = []
         place: tuple[bytes, int] | None = None
         for message in messages:
@@ -198,21 +198,21 @@ class ZeekNeighbor(BrokerNeighbor):
             if message.kind == PeeringFrame.COMMAND:
                 self.commands += 1
                 if self.commands == 1:
-                    _log.warning("%s sends commands of stores, which change nothing", self.name)
+                    _log.warning("%s sends store commands, which are ignored", self.name)
                 continue
-            read = self._read(message)
-            if read is None:
+            pair = self._read(message)
+            if pair is None:
                 continue
             if place != (message.receiver, message.ttl):
                 self._publish(run, place)
                 run, place = [], (message.receiver, message.ttl)
-            run.append(read)
+            run.append(pair)
         self._publish(run, place)
         if self.link is not None and not self._hub.has_room():
             self.link.put_off(PAUSE)
 
     def _read(self, message: PeerMessage) -> tuple[str, bytes] | None:
-        """Return topic and value; None where they are none, or not for this endpoint."""
+        """Return topic and value; None if they are invalid or for another endpoint."""
         is_ours = message.receiver == self._hub.endpoint_id
         if not is_ours and (message.receiver != NOBODY or not self.is_active):
             return None
@@ -222,15 +222,16 @@ class ZeekNeighbor(BrokerNeighbor):
         except (UnicodeDecodeError, EndpointError) as error:
             self.unreadable += 1
             level = logging.WARNING if self.unreadable == 1 else logging.DEBUG
-            _log.log(level, "%s sent what cannot be read: %s", self.name, str(error)[:_SHOWN])
+            text = str(error)[:_SHOWN]
+            _log.log(level, "%s sent a message that cannot be read: %s", self.name, text)
             return None
-        if not topic or is_reserved(topic):  # those of endpoints are nobody else's to tell
+        if not topic or is_reserved(topic):  # only endpoints publish on reserved topics
             self.unreadable += 1
             return None
         return topic, content
 
     def _publish(self, run: list[tuple[str, bytes]], place: tuple[bytes, int] | None) -> None:
-        """Publish messages of one receiver and TTL."""
+        """Publish messages that share one receiver and TTL."""
         if run and place is not None:
             receiver, ttl = place
             self.brought += len(run)
@@ -241,33 +242,33 @@ class ZeekNeighbor(BrokerNeighbor):
 class ZeekPeering(BrokerPeering):
     """All peerings of one endpoint on this wire; see `Endpoint.peer` and `Endpoint.listen`."""
 
-    #: What peers of this wire are called.
+    #: Name of this wire in events and figures.
     kind: Final = "zeek-2"
 
     def __init__(self, hub: Hub, tls: TlsSource | None) -> None:
-        """Make one without ports and dials; see `BrokerPeering`."""
+        """Create a peering without ports and dials; see `BrokerPeering`."""
         super().__init__(hub, tls)
         self._neighbors: dict[ForeignLink, ZeekNeighbor] = {}
         self._sessions: dict[PeeringSession, ZeekNeighbor] = {}
-        #: Who waits for the end of a connection.
+        #: Futures to resolve when a connection ends.
         self._leaving: dict[ForeignLink, list[Future[bool]]] = {}
 
     # --- for users, from any thread ---
 
     def _linked(self, link: ForeignLink, done: Future[bool]) -> None:
-        """Tell whoever peers when the other side has our filter."""
+        """Resolve `done` once the peer has our filter."""
         self._hub.call_soon(self._await_confirmed, link, done, self._hub.runtime.now())
 
     def _await_confirmed(self, link: ForeignLink, done: Future[bool], since: float) -> None:
-        """Tell whoever peers when the other side has our filter, whichever connection it has.
+        """Resolve `done` once the peer has our filter, on any connection.
 
-        An originator is a peer as soon as it has said so, and the other side a moment later:
-        what that one publishes before is not for us.
+        The originator knows the peer when it has sent its last handshake frame; the other side
+        a moment later. A message that the peer publishes in between is not sent to us.
         """
         session = link.machine
         assert isinstance(session, PeeringSession)
-        known = self._hub.foreign_sessions.get(session.peer)
-        if known is not None and known.is_confirmed:
+        session_in_use = self._hub.foreign_sessions.get(session.peer)
+        if session_in_use is not None and session_in_use.is_confirmed:
             done.set_result(True)
         elif self._hub.runtime.now() - since > HANDSHAKE_LIMIT:
             done.set_result(False)
@@ -276,11 +277,11 @@ class ZeekPeering(BrokerPeering):
             self._hub.after(DRAIN_INTERVAL, CallBack(again))
 
     def _leave(self, dial: ForeignDial, done: Future[bool]) -> None:
-        """End the peering with who is dialed, in a turn of the hub."""
+        """End the peering with a dialed peer, in a turn of the hub."""
         self._hub.call_soon(self._end_peering, dial, done)
 
     def _end_peering(self, dial: ForeignDial, done: Future[bool]) -> None:
-        """End the peering with who is dialed; `done` when the news of it was told."""
+        """End the peering with a dialed peer; resolve `done` after the report."""
         link = self._link_of(dial)
         self._foreign.stop(dial)
         if link is None:
@@ -291,7 +292,7 @@ class ZeekPeering(BrokerPeering):
             link.end("the user removed it")
 
     def _link_of(self, dial: ForeignDial) -> ForeignLink | None:
-        """Return the connection with who is dialed, also where that side made it."""
+        """Return the connection with a dialed peer, also if the peer opened it."""
         if dial.link in self._neighbors:
             return dial.link
         if not dial.linked.done() or dial.linked.exception() is not None:
@@ -300,16 +301,16 @@ class ZeekPeering(BrokerPeering):
         peer = redundant.peer if isinstance(redundant, PeeringSession) else b""
         links = [
             link
-            for link, each in self._neighbors.items()
-            if each.session is not None and each.session.peer == peer
+            for link, neighbor in self._neighbors.items()
+            if neighbor.session is not None and neighbor.session.peer == peer
         ]
         return links[0] if links else None
 
     def publish_to(self, endpoint: bytes, topic: str, value: Any) -> bool:
-        """Send a value to one peer alone; False where it is none of this wire.
+        """Send a value to one peer alone; return False if it is not a peer on this wire.
 
         Raises:
-            EndpointError: the data model has no such topic or value.
+            EndpointError: the topic or the value is not valid in the data model.
         """
         for neighbor in list(self._neighbors.values()):
             if neighbor.session is not None and neighbor.session.peer == endpoint:
@@ -319,11 +320,11 @@ class ZeekPeering(BrokerPeering):
         return False
 
     def neighbors(self) -> list[ZeekNeighbor]:
-        """Return the peers that are there; from any thread."""
+        """Return the connected peers; from any thread."""
         return list(self._neighbors.values())
 
     def close(self) -> None:
-        """End all peerings and ports; waits until peers have answered, 3 s at most."""
+        """End all peerings and ports; wait at most 3 s for the peers to acknowledge."""
         runtime = self._hub.runtime
         if runtime.is_closed:
             return
@@ -333,16 +334,16 @@ class ZeekPeering(BrokerPeering):
             try:
                 left.result(LEAVE_LIMIT + 1.0)
             except ResultTimeout:
-                _log.info("peers were left without their answer")
+                _log.info("some peers did not acknowledge the end of their peering")
 
     def _until_left(self, left: Future[bool]) -> None:
-        """Tell whoever waits that all peers have gone."""
+        """Resolve `left` once all peers are disconnected."""
         if not self._neighbors or self._hub.runtime.is_closed:
             left.set_result(True)
         else:
             self._hub.after(DRAIN_INTERVAL, CallBack(partial(self._until_left, left)))
 
-    # --- the door; on the node's thread ---
+    # --- callbacks of the links; on the node's thread ---
 
     def make_machine(self, opening: Opening) -> PeeringSession:
         """Return the machine of a new connection."""
@@ -355,33 +356,33 @@ class ZeekPeering(BrokerPeering):
             is_dialed=opening.is_dialed,
         )
         self._sessions = {
-            each: its for each, its in self._sessions.items() if not each.is_over()
+            session: peer for session, peer in self._sessions.items() if not session.is_over()
         }
         self._sessions[neighbor.session] = neighbor
         return neighbor.session
 
     def link_up(self, link: ForeignLink, name: str) -> None:
-        """Give a peer what its filter has, from here on."""
+        """Start sending a peer the messages that match its filter."""
         assert isinstance(link.machine, PeeringSession)
         neighbor = self._neighbors[link] = self._sessions.pop(link.machine)
         neighbor.begin(link, name)
 
     def link_down(self, link: ForeignLink, reason: str) -> None:
-        """Forget a peer, and dial it again where it is dialed."""
+        """Forget a peer, and dial it again if it was dialed."""
         neighbor = self._neighbors.pop(link)
         neighbor.end()
         _log.info("peer %s ended: %s", neighbor.name, reason)
         for done in self._leaving.pop(link, ()):
-            # Behind the news of it.
+            # In a later turn, so that subscribers see the event before the waiter resumes.
             self._hub.call_soon(done.set_result, True)  # noqa: FBT003
         self._redial("its other connection ended")
 
     def deliver(self, link: ForeignLink, messages: list[Any]) -> None:
-        """Publish what a peer sent."""
+        """Publish messages of a peer."""
         neighbor = self._neighbors.get(link)
         if neighbor is not None:
             neighbor.bring(messages)
 
     def not_linked(self, remote: Endpoint, reason: str) -> None:
-        """Take note that a handshake came to nothing."""
+        """Log a failed handshake."""
         _log.debug("no peering with %s: %s", remote[0], reason)

@@ -1,16 +1,17 @@
-"""A Zeek cluster that is reached over its ZeroMQ backend: a node of it, or one in the wings.
+"""A connection to a Zeek cluster with the ZeroMQ backend, as one of its nodes or as a guest.
 
     manager's XPUB ──> XSUB ──> ZeroMqNode ──> Hub.bring_in_encoded
-    Hub (what is published here) ──> ZeroMqNode ──> XPUB ──> manager's XSUB
+    Hub (local publications) ──> ZeroMqNode ──> XPUB ──> manager's XSUB
 
-Both sockets live on the node's thread (`zeromq_socket`); what is said on them is the machine's
-(`callboard.zeek.zeromq`). A Zeek of today does not drop at the manager: a node that does not
-read slows all others. So this one always reads, and what the node has no room for waits in a
-queue that drops what is newer when it is full, as Zeek's own; the same in the other direction.
+Both sockets live on the node's thread (`zeromq_socket`); `callboard.zeek.zeromq` encodes and
+decodes the traffic. Zeek's manager does not drop messages, so a node that does not read slows
+down the whole cluster. Hence this class always reads. Messages for which the hub has no room
+wait in a queue, and a full queue drops new messages, as Zeek's does. The other direction works
+alike.
 
-One node of an overlay brings in what all of them want: see `DoorClaim`. Each node publishes by
-its own door, and what another node of the overlay published is known by its sender and not
-brought in again: it came by the overlay already.
+One node of an overlay receives for all of them: see `DoorClaim`. Each node publishes over its
+own connection. A message that another node of the overlay published is recognized by its
+sender and ignored, because it has arrived through the overlay.
 """
 
 import logging
@@ -51,28 +52,30 @@ from callboard.zeek.zeromq import BINARY, PARTS, ZeroMqNode
 
 _log: Final = logging.getLogger("callboard.zeek")
 
-#: Messages that wait, in each direction: as many as Zeek lets wait.
+#: Queued messages in each direction; Zeek has the same limit.
 QUEUE_LIMIT: Final = 10_000
 
-#: Bytes that wait, in each direction.
+#: Queued bytes in each direction.
 WAITING_LIMIT: Final = 64 << 20
 
-#: Messages that are brought in at once from the queue: one turn of the hub.
+#: Messages that one turn of the hub takes from the queue.
 BATCH: Final = 100
 
-#: Batches that the hub has and has not handed on; what comes then waits here.
+#: Batches that the hub may have pending; further messages are queued here.
 UNDER_WAY: Final = 2
 
-#: Seconds between looks whether the node has room again.
+#: Seconds between checks whether the node has room again.
 PAUSE: Final = 0.02
 
-#: Seconds after a link is there in which others may subscribe again: what they want waits.
+#: Seconds after a link comes up in which unwanted messages are kept: subscribers of the cluster
+#: may need that long to subscribe again.
 GRACE: Final = 2.0
 
-#: Seconds after which a manager whose sockets do not belong together is told of.
+#: Seconds without a returned subscription after which the two addresses are reported as
+#: belonging to different managers.
 PATIENCE: Final = 5.0
 
-#: Where a manager has its XPUB; its XSUB is at the next port.
+#: A manager's XPUB port; its XSUB has the next one.
 DEFAULT_PORT: Final = 5555
 
 _URL: Final = re.compile(r"zmq://(\[[^/\]]+\]|[^:/\[\]]+)(?::(\d{1,5}))?(?:/(\d{1,5}))?/?")
@@ -80,60 +83,61 @@ _ENDPOINT: Final = re.compile(rb"_N([0-9a-f]{32})")
 
 
 class DoorPlace(Protocol):
-    """Where a door is opened: an `Endpoint`."""
+    """The owner of an adapter: an `Endpoint`."""
 
     hub: Hub
 
     def hold_door(self, door: Closing) -> None:
-        """Close a door with the endpoint."""
+        """Close the adapter together with the endpoint."""
 
 
 class _Backlog:
-    """Messages that wait, up to a number and so many bytes."""
+    """A queue bounded in messages and bytes."""
 
     def __init__(self, limit: int) -> None:
         self.messages: deque[Any] = deque()
         self.dropped = 0
         self._limit = limit
-        # Each written by one thread: a sum of both would lose a change.
-        self._came = self._went = 0
+        # One thread adds and another one pops. With a single total, `+=` of one thread could
+        # overwrite that of the other, and the queue would look full for ever.
+        self._bytes_added = self._bytes_removed = 0
 
     def add(self, message: Any, size: int) -> None:
-        """Let a message wait, or drop it."""
+        """Append a message, or drop it if the queue is full."""
         if len(self.messages) >= self._limit or self.bytes + size > WAITING_LIMIT:
             self.dropped += 1
         else:
-            self._came += size
+            self._bytes_added += size
             self.messages.append((message, size))
 
     def pop(self) -> Any:
-        """Take the oldest."""
+        """Remove and return the oldest message."""
         message, size = self.messages.popleft()
-        self._went += size
+        self._bytes_removed += size
         return message
 
     @property
     def bytes(self) -> int:
-        """How much waits."""
-        return self._came - self._went
+        """Bytes in the queue."""
+        return self._bytes_added - self._bytes_removed
 
 
 class ZeroMq(Closing):
-    """A Zeek cluster's ZeroMQ backend, until this is closed; it connects at once.
+    """A link to a Zeek cluster with the ZeroMQ backend; it connects when it is created.
 
-    What is subscribed to here and on nodes in reach is subscribed to there; what this endpoint
-    publishes goes there, as far as somebody there subscribes to it.
+    It subscribes in the cluster to the topics of this node and of all reachable nodes. Messages
+    that this endpoint publishes are sent if a node of the cluster subscribes to their topic.
 
     Attributes:
-        id: what messages of this node carry as their sender.
-        brought: messages from the cluster.
-        taken: messages to the cluster.
-        unheard: messages to which nobody there subscribes.
-        unwritten: messages for which the format has no value.
-        reason: why there is no link, as far as that is known.
+        id: sender of this node's messages.
+        brought: messages received from the cluster.
+        taken: messages sent to the cluster.
+        unheard: messages without a subscriber in the cluster.
+        unwritten: messages that the format cannot express.
+        reason: why there is no link, if that is known.
     """
 
-    #: What peers of this wire are called.
+    #: Name of this wire in events and figures.
     kind: Final = "zeromq"
 
     def __init__(
@@ -150,27 +154,27 @@ class ZeroMq(Closing):
         queue: int = QUEUE_LIMIT,
         high_water: int = HIGH_WATER,
     ) -> None:
-        """Begin to connect; see `await_subscribed`.
+        """Start to connect; `await_subscribed` waits for the result.
 
         Args:
-            endpoint: whose topics these are; closes the door with itself.
+            endpoint: whose topics are connected; it closes this link when it is closed.
             subscribe_at: the manager's XPUB: `Cluster::Backend::ZeroMQ::listen_xpub_endpoint`.
-            publish_at: its XSUB: `listen_xsub_endpoint`.
-            subscribe: the only topics that are subscribed to there; by default those that are
-                subscribed to here, as they change.
-            publish: beginnings of the topics that go there; by default all.
-            member: the name of a node of the cluster to be seen as; by default this only
-                publishes and subscribes, and nobody sees it.
-            form: how values go out: `broker-bin-v1` or `broker-json-v1`; both come in.
+            publish_at: the manager's XSUB: `listen_xsub_endpoint`.
+            subscribe: the only topics to subscribe to in the cluster; by default the current
+                subscriptions of the overlay.
+            publish: prefixes of the topics that are sent to the cluster; by default all.
+            member: name of a cluster node under which to appear; by default the cluster does
+                not see this node.
+            form: format of sent values, `broker-bin-v1` or `broker-json-v1`; both are read.
             curve: CURVE keys of the cluster.
-            queue: messages that may wait, in each direction; newer ones are dropped.
+            queue: messages queued in each direction; new ones are dropped when it is full.
             high_water: ZeroMQ's own limit of messages in each direction.
 
         Raises:
-            InvalidOption: an address, a key, a name or the format is none.
-            DoorTaken: this node has a door to that manager already.
+            InvalidOption: an address, a key, a name or the format is invalid.
+            DoorTaken: this node is connected to that manager already.
             NodeClosed: the endpoint was shut down.
-            WrongArgument: something else is given for the endpoint, the keys or the name.
+            WrongArgument: the endpoint, the keys or the name have a wrong type.
         """
         _check(endpoint, curve, member, queue, high_water)
         hub = endpoint.hub
@@ -185,11 +189,11 @@ class ZeroMq(Closing):
         self._node = ZeroMqNode(self.id, self._is_ours, member=member, form=form)
         self._address = address_of(subscribe_at)
         self._incoming, self._outgoing = _Backlog(queue), _Backlog(queue)
-        #: What nobody subscribed to when a link came, and until when it waits for that.
-        self._held: deque[Any] = deque()
+        #: Messages without a subscriber, kept until `_grace` ends.
+        self._unclaimed: deque[Any] = deque()
         self._grace = 0.0
         self._is_flushing = self._is_draining = self._is_linked = self._is_closed = False
-        self._links = self._under_way = 0
+        self._links = self._pending_batches = 0
         self._settled: list[Future[None]] = []
         self._wanted: tuple[str, ...] = self._fixed or ()
         self._claim: DoorClaim | None = None
@@ -197,16 +201,16 @@ class ZeroMq(Closing):
         water: dict[int, int] = {zmq.SNDHWM: high_water, zmq.RCVHWM: high_water}
         shared: dict[str, Any] = {"told": self._changed, "frames": PARTS, "begins": False}
         self._sub = self._sockets.connect(
-            zmq.XSUB, subscribe_at, self._bring, options=water, **shared
+            zmq.XSUB, subscribe_at, self._on_messages, options=water, **shared
         )
         nodrop: dict[int, int] = {zmq.XPUB_NODROP: 1, zmq.XPUB_VERBOSE: 1}
         self._pub = self._sockets.connect(
-            zmq.XPUB, publish_at, self._hear, options=water | nodrop, **shared
+            zmq.XPUB, publish_at, self._on_subscriptions, options=water | nodrop, **shared
         )
         self._begin(endpoint, subscribe_at)
 
     def _begin(self, endpoint: DoorPlace, address: str) -> None:
-        """Join the hub."""
+        """Register with the hub and start the sockets."""
         hub = self._hub
         self._unwatch = _nothing
         try:
@@ -227,29 +231,29 @@ class ZeroMq(Closing):
         hub.meters.append(self._metrics)
         hub.add_way_out(self)
         hub.call_soon(self._follow)
-        for each in (self._sub, self._pub):
-            each.begin()
+        for loop_socket in (self._sub, self._pub):
+            loop_socket.begin()
 
     # --- for users, from any thread ---
 
     @property
     def is_connected(self) -> bool:
-        """Whether both sockets are connected, and subscriptions come back."""
+        """Whether both sockets are connected and subscriptions come back."""
         return self._is_linked
 
     @property
     def own(self) -> int:
-        """Messages that came back, of this node or another one of its overlay."""
+        """Messages of this node or its overlay that the cluster sent back."""
         return self._node.own
 
     @property
     def unreadable(self) -> int:
-        """Messages and subscriptions that were none."""
+        """Messages and subscriptions that could not be decoded."""
         return self._node.unreadable
 
     @property
     def last_error(self) -> str:
-        """Why the last of them was none."""
+        """Reason why the last of them could not be decoded."""
         return self._node.why
 
     @property
@@ -263,15 +267,15 @@ class ZeroMq(Closing):
         return self._outgoing.dropped
 
     def nodes(self) -> dict[str, str]:
-        """Return the names of the cluster's nodes that are up, by their ids; for a member."""
+        """Return the names of the cluster's active nodes by id; empty unless a member."""
         return dict(self._node.nodes)
 
     def subscriptions(self) -> tuple[str, ...]:
-        """Return what is subscribed to there."""
+        """Return the topics subscribed to in the cluster."""
         return self._wanted
 
     def peer_topics(self) -> tuple[str, ...]:
-        """Return what other nodes of the cluster subscribe to."""
+        """Return the subscriptions of the cluster's other nodes."""
         return self._node.peer_topics()
 
     def await_subscribed(self, timeout: float = 10.0) -> bool:
@@ -287,41 +291,41 @@ class ZeroMq(Closing):
         return True
 
     def settled(self) -> Future[None]:
-        """Return a future that is done when the manager has all subscriptions."""
+        """Return a future that resolves when the manager has all subscriptions."""
         future: Future[None] = Future()
-        # Behind what the same thread has subscribed to before.
+        # Queued after the subscriptions that this thread has made, so it waits for them too.
         self._hub.call_soon(self._await, future)
         return self._runtime.shutdown.guard(future)
 
     def close(self) -> None:
-        """Leave the cluster; what was published has half a second to go out. Idempotent."""
+        """Leave the cluster; queued messages have 0.5 s to be sent. Idempotent."""
         if not self._is_closed and not self._runtime.is_closed:
-            # Behind what the same thread has published before.
+            # Queued after the messages that this thread has published, so they are sent.
             self._hub.call_soon(self._runner.post, self.end, "the user closed it")
 
-    # --- what is wanted; in turns of the hub ---
+    # --- subscriptions; in turns of the hub ---
 
     def _follow(self) -> None:
-        """Subscribe to what is wanted."""
+        """Update the subscriptions in the cluster after a change in the overlay."""
         if self._claim is not None:
             if self._claim.state is DoorState.CLAIMING:
-                return  # it is not decided whether anything is wanted by this node
-            held = self._claim.state is DoorState.HELD
-            self._wanted = self._hub.core.wishes(self) if held else ()
+                return  # another node may receive for the overlay
+            is_holder = self._claim.state is DoorState.HELD
+            self._wanted = self._hub.core.wishes(self) if is_holder else ()
         self._runner.post(self._want, self._wanted)
 
     def _await(self, future: Future[None]) -> None:
-        """Wake this one when the manager has heard of everything."""
+        """Resolve a future once the manager has all subscriptions."""
         self._follow()
         self._runner.post(self._add_settled, future)
 
     def takes(self, topic: str) -> bool:
-        """Return whether a message with a topic goes out."""
+        """Return whether messages on a topic are sent to the cluster."""
         is_ours = topic.startswith(self._publish) and not is_reserved(topic)
         return is_ours and (not self._is_linked or self._node.is_wanted(topic))
 
     def take_own(self, run: Sequence[Pair]) -> None:
-        """Let what was published here go out."""
+        """Queue messages that this endpoint published."""
         for pair in run:
             if pair[0].startswith(self._publish) and not is_reserved(pair[0]):
                 self._outgoing.add(pair, len(pair[1]))
@@ -330,74 +334,74 @@ class ZeroMq(Closing):
             self._runner.post(self._flush)
 
     def _forget_senders(self, _event: object) -> None:
-        """Other nodes are in reach."""
+        """Forget which senders belong to the overlay: its nodes have changed."""
         self._runner.post(self._node.forget_senders)
 
     def _is_ours(self, sender: bytes) -> bool:
-        """Return whether a sender is the door of another node in reach."""
-        found = _ENDPOINT.search(sender)
-        if found is None:
+        """Return whether a sender is a node of this overlay."""
+        match = _ENDPOINT.search(sender)
+        if match is None:
             return False
-        endpoint = bytes.fromhex(found[1].decode())
+        endpoint = bytes.fromhex(match[1].decode())
         core = self._hub.core
         return endpoint == self._hub.endpoint_id or core.node_of(endpoint) is not None
 
-    # --- the sockets; on the runner ---
+    # --- sockets; on the runner ---
 
     def _want(self, topics: tuple[str, ...]) -> None:
-        """Ask for topics, and for a sign that the manager has heard."""
+        """Subscribe to topics, and request a mark that comes back after them."""
         if self._is_closed:
             return
         frames = self._node.want(topics)
         if frames:
             self._ask([*frames, *self._node.mark()])
-        self._look()
+        self._update()
 
     def _ask(self, frames: list[bytes]) -> None:
-        """Send subscriptions."""
+        """Send subscription frames."""
         for frame in frames:
             self._sub.send([frame])
 
     def _add_settled(self, future: Future[None]) -> None:
-        """Remember who waits."""
+        """Register a future of `settled`."""
         if self._is_closed:
-            future.set_exception(NodeUnreachable("the door is closed"))
+            future.set_exception(NodeUnreachable("the ZeroMQ connection is closed"))
         else:
             self._settled.append(future)
-            self._look()
+            self._update()
 
     def _changed(self, change: SocketChange) -> None:
-        """A socket is connected, or is not any more."""
+        """Handle a connection that came up or ended."""
         if self._is_closed:
             return
         if not change.is_up:
             self._node.lost()
             self.reason = f"no zeromq link with {self._name}: {change.reason}"
             if not self._is_linked:
-                self._tell_failure()
+                self._report_failure()
         elif self._sub.connections and self._pub.connections:
             self._links += 1
             self._ask(self._node.mark())
-            self._runner.call_later(PATIENCE, self._look_for_mark, self._links)
-        self._look()
+            self._runner.call_later(PATIENCE, self._check_mark, self._links)
+        self._update()
 
-    def _look_for_mark(self, number: int) -> None:
-        """Tell of sockets that do not belong together."""
+    def _check_mark(self, number: int) -> None:
+        """Report addresses that belong to different managers."""
         is_waiting = self._sub.connections and self._pub.connections and not self._node.linked
         if is_waiting and number == self._links and not self._is_closed:
             self.reason = (
                 f"subscriptions at {self._name} do not come back at {self._pub.address}; "
-                "see that these are the XPUB and the XSUB of one manager"
+                "pass the XPUB and the XSUB of one manager"
             )
-            self._tell_failure()
+            self._report_failure()
 
-    def _tell_failure(self) -> None:
-        """Tell status subscribers, and the log once, why there is no link."""
-        _log.info("%s; it is tried again", self.reason)
+    def _report_failure(self) -> None:
+        """Report and log why there is no link."""
+        _log.info("%s; trying again", self.reason)
         self._runtime.report(ForeignDialFailed(self.kind, self._address, self.reason))
 
-    def _look(self) -> None:
-        """Look what has become of the link, and do what follows."""
+    def _update(self) -> None:
+        """Report a change of the link, resolve futures, and send queued messages."""
         if self._node.linked != self._is_linked:
             self._is_linked = self._node.linked
             if self._is_linked:
@@ -408,7 +412,7 @@ class ZeroMq(Closing):
             else:
                 facts = self.kind, self._name, self._address, self.reason
                 self._runtime.report(ForeignLinkDown(*facts))
-        self._tell_members()
+        self._report_members()
         is_decided = self._claim is None or self._claim.state is not DoorState.CLAIMING
         if is_decided and self._node.settled and self._settled:
             settled, self._settled = self._settled, []
@@ -416,8 +420,8 @@ class ZeroMq(Closing):
                 future.set_result(None)
         self._flush()
 
-    def _tell_members(self) -> None:
-        """Greet members, and tell of those that came and went."""
+    def _report_members(self) -> None:
+        """Greet members, and report members that joined or left."""
         answers, self._node.answers = self._node.answers, []
         for topic, content in answers:
             self._pub.send(self._node.pack(topic, content))
@@ -429,21 +433,21 @@ class ZeroMq(Closing):
             else:
                 self._runtime.report(ForeignLinkDown(*facts, "it left the cluster"))
 
-    # --- in ---
+    # --- receiving ---
 
-    def _hear(self, frames: list[list[bytes]]) -> None:
-        """Take subscriptions of all; or there is room to send again."""
+    def _on_subscriptions(self, frames: list[list[bytes]]) -> None:
+        """Handle subscriptions of the cluster; without frames: the socket has room again."""
         if self._is_closed:
             return
         if frames:
             self._node.take_subscriptions(frames)
-            self._outgoing.messages.extendleft(reversed(self._held))
-            self._held.clear()
+            self._outgoing.messages.extendleft(reversed(self._unclaimed))
+            self._unclaimed.clear()
             self._hub.note_change()
-        self._look()
+        self._update()
 
-    def _bring(self, messages: list[list[bytes]]) -> None:
-        """Publish what the cluster sent, or let it wait."""
+    def _on_messages(self, messages: list[list[bytes]]) -> None:
+        """Publish messages of the cluster, or queue them."""
         if not messages or self._is_closed:
             return
         if not self._incoming.messages and self._has_room():
@@ -451,26 +455,26 @@ class ZeroMq(Closing):
             return
         for parts in messages:
             self._incoming.add(parts, sum(map(len, parts)))
-        if not self._is_draining and not self._under_way:
+        if not self._is_draining and not self._pending_batches:
             self._is_draining = True
             self._runner.call_later(PAUSE, self._drain)
 
     def _has_room(self) -> bool:
-        """Return whether the hub takes more at once."""
-        return self._under_way < UNDER_WAY and self._hub.has_room()
+        """Return whether the hub can accept another batch now."""
+        return self._pending_batches < UNDER_WAY and self._hub.has_room()
 
-    def _arrived(self) -> None:
-        """Take note that the hub has handed on a batch; in a turn of the hub."""
-        self._runner.post(self._go_on)
+    def _on_batch_done(self) -> None:
+        """Continue after a batch; called in a turn of the hub."""
+        self._runner.post(self._next_batch)
 
-    def _go_on(self) -> None:
-        """Bring in what has waited for that."""
-        self._under_way -= 1
+    def _next_batch(self) -> None:
+        """Continue with queued messages after a batch."""
+        self._pending_batches -= 1
         if self._incoming.messages and not self._is_draining:
             self._drain()
 
     def _drain(self) -> None:
-        """Bring in what waited, while there is room."""
+        """Publish queued messages while there is room."""
         self._is_draining = False
         waiting = self._incoming
         if self._is_closed or not waiting.messages:
@@ -478,7 +482,7 @@ class ZeroMq(Closing):
         while waiting.messages and self._has_room():
             count = min(BATCH, len(waiting.messages))
             self._publish_here([waiting.pop() for _ in range(count)])
-        if waiting.messages and not self._under_way:  # else the end of that goes on
+        if waiting.messages and not self._pending_batches:  # else `_next_batch` continues
             self._is_draining = True
             self._runner.call_later(PAUSE, self._drain)
 
@@ -486,18 +490,18 @@ class ZeroMq(Closing):
         """Publish messages in the overlay."""
         brought = self._node.take(messages)
         if self._node.answers or self._node.changes:
-            self._tell_members()
+            self._report_members()
         is_standing_by = self._claim is not None and self._claim.state is not DoorState.HELD
         if brought and not is_standing_by:
             self.brought += len(brought)
-            self._under_way += 1
+            self._pending_batches += 1
             self._hub.bring_in_encoded(brought, self)
-            self._hub.call_soon(self._arrived)
+            self._hub.call_soon(self._on_batch_done)
 
-    # --- out ---
+    # --- sending ---
 
     def _flush(self) -> None:
-        """Send what somebody subscribes to, as far as there is room."""
+        """Send queued messages that have a subscriber, while there is room."""
         self._is_flushing = False
         if not self._is_linked or self._is_closed:
             return
@@ -505,7 +509,7 @@ class ZeroMq(Closing):
         while waiting.messages:
             (topic, pair), _size = waiting.messages[0]
             if not node.is_wanted(topic):
-                self._hold(waiting)
+                self._keep_unclaimed(waiting)
                 continue
             try:
                 parts = node.pack(topic, content_of((topic, pair)))
@@ -513,34 +517,34 @@ class ZeroMq(Closing):
                 self._unwritten.add("Zeek", topic, error)
             else:
                 if not send(parts):
-                    return  # `_hear` goes on when there is room
+                    return  # `_on_subscriptions` continues when there is room
                 self.taken += 1
             waiting.pop()
 
-    def _hold(self, waiting: _Backlog) -> None:
-        """Let what nobody subscribes to wait for others that come back, for a moment."""
+    def _keep_unclaimed(self, waiting: _Backlog) -> None:
+        """Keep a message without a subscriber while subscribers may come back."""
         if self._runner.now() < self._grace:
-            self._held.append(waiting.messages.popleft())
+            self._unclaimed.append(waiting.messages.popleft())
         else:
             self.unheard += 1
             waiting.pop()
 
     def _end_grace(self) -> None:
-        """Drop what nobody subscribed to."""
-        if self._held and self._runner.now() >= self._grace:
-            self._outgoing.messages.extendleft(reversed(self._held))
-            self._held.clear()
+        """Drop messages that are still without a subscriber."""
+        if self._unclaimed and self._runner.now() >= self._grace:
+            self._outgoing.messages.extendleft(reversed(self._unclaimed))
+            self._unclaimed.clear()
             self._flush()
 
-    # --- what is seen of it ---
+    # --- inspection ---
 
     @property
     def _name(self) -> str:
-        """What the cluster is called."""
+        """Display name of the cluster."""
         return self._sub.address.removeprefix("tcp://")
 
     def peers(self) -> list[ForeignPeer]:
-        """Return the manager, and the other members; from any thread."""
+        """Return the manager and the other members; from any thread."""
         waiting, linked = self._outgoing.bytes, self._is_linked
         manager = ForeignPeer(
             self.kind, self._address, self._name, is_dialed=True, is_linked=linked,
@@ -561,18 +565,18 @@ class ZeroMq(Closing):
 
     @property
     def unwritten(self) -> int:
-        """Messages for which the format has no value."""
+        """Messages that the format cannot express."""
         return self._unwritten.count
 
     def _metrics(self) -> list[Metric]:
-        """Return the figures of this door."""
+        """Return the figures of this link."""
         labels = (("endpoint", self._hub.name), ("address", self._name))
         return metrics_of(_FIGURES, self, labels)
 
     # --- the end ---
 
     def end(self, reason: str) -> None:
-        """Leave the cluster, on the runner. Idempotent."""
+        """Leave the cluster; on the runner. Idempotent."""
         if self._is_closed:
             return
         self._flush()
@@ -594,7 +598,8 @@ class ZeroMq(Closing):
             self._runtime.report(ForeignLinkDown(*facts, is_wanted=True))
         self._sockets.close(LINGER_MS)
         for future in self._settled:
-            future.set_exception(NodeUnreachable(f"the door to {self._name} was closed"))
+            error = NodeUnreachable(f"the connection to {self._name} was closed")
+            future.set_exception(error)
         self._settled.clear()
 
 
@@ -606,14 +611,14 @@ _FIGURES: Final[tuple[Figure["ZeroMq"], ...]] = figures_of(
         ("taken_total", "Messages to the cluster.", "taken"),
         ("dropped_in_total", "Messages from the cluster that found no room.", "dropped_in"),
         ("dropped_out_total", "Messages to the cluster that found no room.", "dropped_out"),
-        ("unheard_total", "Messages to which nobody there subscribes.", "unheard"),
-        ("unreadable_total", "Messages and subscriptions that were none.", "unreadable"),
+        ("unheard_total", "Messages without a subscriber in the cluster.", "unheard"),
+        ("unreadable_total", "Messages and subscriptions not decoded.", "unreadable"),
     ),
 )
 
 
 def _check(endpoint: Any, curve: Any, member: Any, queue: Any, high_water: Any) -> None:
-    """Refuse arguments that are something else."""
+    """Raise for arguments of a wrong type or size."""
     hub: Any = getattr(endpoint, "hub", None)
     require(
         isinstance(hub, Hub),
@@ -624,15 +629,15 @@ def _check(endpoint: Any, curve: Any, member: Any, queue: Any, high_water: Any) 
     require(isinstance(member, str), "member takes the name of a node", member)
     for name, number in (("queue", queue), ("high_water", high_water)):
         if type(number) is not int or not 0 < number < 1 << 31:
-            msg = f"{name} is a number of messages above 0, not {number!r}"
+            msg = f"{name} must be a number of messages above 0, not {number!r}"
             raise InvalidOption(msg)
     if hub.runtime.is_closed:
-        msg = "the endpoint was shut down; make another one"
+        msg = "the endpoint was shut down; create a new one"
         raise NodeClosed(msg)
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Return host and port of an address of ZeroMQ's; the text and 0 of others."""
+    """Return host and port of a TCP address; for others the whole text and 0."""
     try:
         parts = urlsplit(text)
         return (parts.hostname or text, parts.port or 0)
@@ -641,35 +646,38 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 def addresses_of(url: str) -> tuple[str, str]:
-    """Return the addresses of XPUB and XSUB that a URL names.
+    """Return the XPUB and XSUB addresses of a URL.
 
     >>> addresses_of("zmq://manager:5555")
     ('tcp://manager:5555', 'tcp://manager:5556')
 
     Raises:
-        InvalidOption: it names none.
+        InvalidOption: the URL does not have the form of a manager's.
     """
-    found = _URL.fullmatch(url)
-    if found is None:
-        msg = f"{redacted(url)!r} is no zmq://HOST:PORT or zmq://HOST:PORT/PORT"
+    match = _URL.fullmatch(url)
+    if match is None:
+        msg = f"{redacted(url)!r} is not zmq://HOST:PORT or zmq://HOST:PORT/PORT"
         raise InvalidOption(msg)
-    host, xpub, xsub = found.groups()
+    host, xpub, xsub = match.groups()
     first = int(xpub or DEFAULT_PORT)
     return f"tcp://{host}:{first}", f"tcp://{host}:{xsub or first + 1}"
 
 
 def peer_key(address: str) -> str:
-    """Return what tells a manager from others: on each machine 127.0.0.1 is another one."""
+    """Return the key that identifies a manager in the overlay.
+
+    A loopback address gets the host name, because 127.0.0.1 is another manager on each machine.
+    """
     host, _ = address_of(address)
-    is_here = not address.startswith("tcp:") or is_loopback(host)
-    return f"{address}@{socket.gethostname()}" if is_here else address
+    is_local = not address.startswith("tcp:") or is_loopback(host)
+    return f"{address}@{socket.gethostname()}" if is_local else address
 
 
 def _id_of(hub: Hub, member: str) -> str:
-    """Return an id in Zeek's manner, by which nodes of the overlay know each other's."""
+    """Return an id of Zeek's form by which the overlay's nodes recognize each other."""
     unique = f"N{hub.endpoint_id.hex()}{hub.make_object()}"
     return f"zeromq_{member or 'callboard'}_{socket.gethostname()}_{os.getpid()}_{unique}"
 
 
 def _nothing() -> None:
-    """Stand where no wishes are watched."""
+    """Do nothing: no wishes are watched."""

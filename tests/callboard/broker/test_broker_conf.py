@@ -68,17 +68,20 @@ def test_a_program_may_ignore_both(effective):
 def test_a_key_that_is_not_known_is_told_and_those_of_others_are_not(effective, caplog):
     effective("broker.tttl = 5\ncaf.scheduler.max-threads = 2")
 
-    assert "line 1: broker.tttl is not known" in caplog.text
+    assert "line 1: broker.tttl is unknown" in caplog.text
     assert "caf" not in caplog.text
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("broker.ttl = many", "line 1: broker.ttl = 'many' is no number"),
-        ("broker.ttl = 0", "BrokerOptions.ttl is one of 1 to 65535, not 0"),
-        ("broker.ttl = [1]", "is no number"),
-        ("\nbroker.disable-ssl = 1", "line 2: broker.disable-ssl = '1' is no true or false"),
+        ("broker.ttl = many", "line 1: broker.ttl = 'many' is not a number"),
+        ("broker.ttl = 0", "BrokerOptions.ttl must be one of 1 to 65535, not 0"),
+        ("broker.ttl = [1]", "is not a number"),
+        (
+            "\nbroker.disable-ssl = 1",
+            "line 2: broker.disable-ssl = '1' is not a truth value (true or false)",
+        ),
         ("broker.peer-overflow-policy = forget", "drop_newest"),
         ("broker {", "broker.conf: line 1"),
         ("# " + "x" * FILE_LIMIT, "larger than 1,048,576 B"),

@@ -43,14 +43,14 @@ def test_each_entry_knows_its_line():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a", "line 1: 'the end' where '=' or '{' behind 'a'"),
-        ("a\n= ", "line 2: 'the end' where a value"),
-        ("a =\n}", "line 2: '}' where a value"),
-        ("}", "line 1: '}' where a key"),
-        ("= 1", "line 1: '=' where a key"),
-        ("a {\nb = 1", "line 2: 'the end' where the '}' of 'a'"),
-        ("a = [1\nb = 2]", "line 2: '=' where ']'"),
-        ('\na = "open', "line 2: '\"' where a text that ends in its line"),
+        ("a", "line 1: 'the end' instead of '=' or '{' after 'a'"),
+        ("a\n= ", "line 2: 'the end' instead of a value"),
+        ("a =\n}", "line 2: '}' instead of a value"),
+        ("}", "line 1: '}' instead of a key"),
+        ("= 1", "line 1: '=' instead of a key"),
+        ("a {\nb = 1", "line 2: 'the end' instead of the '}' of 'a'"),
+        ("a = [1\nb = 2]", "line 2: '=' instead of ']'"),
+        ('\na = "open', "line 2: '\"' instead of a text that ends on its line"),
         ("a { " * (DEPTH_LIMIT + 1), f"at most {DEPTH_LIMIT} groups"),
     ],
 )

@@ -101,5 +101,5 @@ def test_the_file_gets_what_the_environment_wants(callboard_log, tmp_path, monke
 
 
 def test_a_verbosity_that_is_none_is_refused():
-    with pytest.raises(InvalidOption, match="choose one of quiet"):
+    with pytest.raises(InvalidOption, match="use one of quiet"):
         set_up_logging(verbose(console="loud"))

@@ -207,7 +207,7 @@ def test_all_actors_are_listed_sorted_filtered_and_told_in_full(cluster_of_five,
     assert not watched.done()
 
     code, _, err = call(capsys, "cluster", "ps", gate.address, "--actor", "nobody")
-    assert (code, err.count("no actor is called")) == (1, 1)
+    assert (code, err.count("there is no actor")) == (1, 1)
     code, _, err = call(capsys, "cluster", "ps", gate.address, "--sort", "colour")
     assert (code, err.count("choose one of depth")) == (2, 1)
 

@@ -90,7 +90,7 @@ def test_node_run_says_how_it_is_reached_and_stops_at_a_signal(app, number):
     assert lines[1] == "  spawnable: Till\n"
     assert lines[2].startswith("  try: callboard actor call basp://127.0.0.1:")
     drains, stops = out.splitlines()
-    assert drains == "shop drains, 30 s at most; a second signal ends it at once"
+    assert drains == "shop drains for at most 30 s; a second signal ends it at once"
     assert stops.startswith("shop stops after 0.")
     assert stops.endswith(" messages finished, 0 left")
     assert (err, process.returncode) == ("", 0)
@@ -162,7 +162,7 @@ def test_a_drain_ends_with_0_when_clean_and_1_when_forced(
         for _ in range(signals):
             process.send_signal(signal.SIGTERM)
             if signals > 1:
-                assert " drains, " in (process.stdout.readline() or " drains, ")
+                assert " drains " in (process.stdout.readline() or " drains ")
         _, err = process.communicate(timeout=120)
 
         assert process.returncode == code
@@ -220,10 +220,10 @@ def test_tell_prints_nothing_when_all_is_well(capsys, address):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["call", "/till", "nothing"], "name a public method of the actor's class"),
+        (["call", "/till", "nothing"], "use a public method of the actor's class"),
         (["call", "/till", "_add", "1"], "can be called"),
         (["call", "/till", "add", "1", "--timeout", "0"], "actor call --help"),
-        (["call", "/nobody", "add", "1"], "call node.register(NAME, ref)"),
+        (["call", "/nobody", "add", "1"], "setup(node) of its APP.py"),
         (["call", "/weak", "fail"], "see the log of its node for the traceback"),
         (["call", "/slow", "wait", "--timeout", "0.3"], "--timeout SECONDS"),
         (["call", "", "add", "1"], "add /NAME"),
@@ -267,7 +267,7 @@ def test_nobody_listens_there(capsys):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--listen", "0.0.0.0:0"], "or --insecure if all may do everything"),
+        (["--listen", "0.0.0.0:0"], "or --insecure to permit everything to all"),
         (["--join", "nonsense"], "basp://HOST:PORT"),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_package_installed_over_ours_is_told(install):
     )
 
     assert [(finding.status, finding.text) for finding in found] == [
-        ("fail", "board 1.2 installs callboard too, over ours")
+        ("fail", "board 1.2 overwrites files of callboard")
     ]
     assert found[0].step == "pip uninstall board, then install callboard again"
 
@@ -107,7 +107,7 @@ def test_a_port_that_is_taken_is_told_and_the_code_is_1(capsys):
     out = capsys.readouterr().out
     (line,) = (line for line in out.splitlines() if line.startswith("fail"))
     assert where in line
-    assert line.endswith("ss -ltnp shows that")
+    assert line.endswith("(see ss -ltnp)")
     assert doctor.check_port("127.0.0.1:0").status == "ok"
 
 
@@ -138,8 +138,8 @@ def test_releases_are_told_and_links_without_a_seal_are_warned_of(monkeypatch, t
         access = AccessOptions(secret_file=file, allow_unsealed=True)
         _, *warned = doctor.check_seals(node.address, access)
     assert [finding.status for finding in warned] == ["warn"] * 3
-    assert "a relay could speak on it" in warned[0].text
-    assert "lets nodes of release 0.1 in" in warned[1].text
+    assert "a relay could change messages" in warned[0].text
+    assert "accepts nodes of release 0.1" in warned[1].text
     assert warned[2].text.endswith("are not sealed: callboard doctor")
 
 

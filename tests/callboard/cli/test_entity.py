@@ -82,7 +82,7 @@ def test_a_cluster_tells_its_types_its_entities_and_the_owner_of_a_key(
     assert told["active"] is True
     code, out, _ = run("where", node.address, f"basp:///{Cart.name}/new")
     assert "on shop" in out
-    assert "does not live just now" in out
+    assert "it is not active" in out
 
 
 def test_a_state_tells_types_and_keys(node: Node, run: Run, url: str) -> None:
@@ -91,7 +91,7 @@ def test_a_state_tells_types_and_keys(node: Node, run: Run, url: str) -> None:
     _, out, _ = run("ls", "--state", url, "--type", Cart.name, "--limit", 1)
     assert out.splitlines()[1:] == [
         f"{Cart.name}  u-1  3",
-        "… there are more; go on with --after 'u-1'",
+        "… there are more; continue with --after 'u-1'",
     ]
     _, out, _ = run("ls", "--state", url, "--type", Cart.name, "--after", "u-1", "--json")
     assert json.loads(out) == {"rows": [{"type": Cart.name, "key": "u-2", "number": 3}]}
@@ -125,7 +125,7 @@ def test_events_that_are_forgotten_are_told(node: Node, run: Run, url: str) -> N
         connection.execute("DELETE FROM callboard_events WHERE key = 'u-1' AND number = 1")
     code, _, err = run("at", "u-1", 2, "--state", url)
     assert code == 1
-    assert "were forgotten" in err
+    assert "were deleted" in err
 
 
 def test_the_journal_is_printed_and_copied(
@@ -149,7 +149,7 @@ def test_the_journal_is_printed_and_copied(
 @pytest.mark.parametrize(
     ("code", "arguments", "text"),
     [
-        (2, ("ls",), "give ADDRESS of a node, or --state URL"),
+        (2, ("ls",), "pass the ADDRESS of a node, or --state URL"),
         (2, ("ls", "basp://127.0.0.1:1", "--state", "sqlite:x"), "or --state URL"),
         (1, ("ls", "basp://127.0.0.1:1"), "no node answers"),
         (2, ("history", "u-1", "--state", "nonsense"), "is no state"),
@@ -159,13 +159,13 @@ def test_the_journal_is_printed_and_copied(
         (2, ("at", "u-1", "4", "--state", "{url}"), "a number up to 3"),
         (2, ("at", "u-1", "1", "--state", "{url}", "--code", "/none.py"), "no file"),
         (2, ("journal", "Crat", "--state", "{url}"), "no type 'Crat'"),
-        (2, ("where", "{address}", "u-1", "--type", "Crat"), "say --type, one of"),
+        (2, ("where", "{address}", "u-1", "--type", "Crat"), "use --type, one of"),
         (2, ("ls", "{address}", "--type", "Crat"), "no node in reach hosts 'Crat'"),
         (2, ("where", "{address}", ""), "a key has 1 to 256 bytes"),
         (
             2,
             ("journal", Cart.name, "--state", "{url}", "--limit", "1", "--to-log", "x"),
-            "leave it out",
+            "omit one of them",
         ),
     ],
 )
@@ -226,11 +226,11 @@ def test_slots_move_to_another_host_and_back(node: Node, run: Run, url: str) -> 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("u-1",), "say --to NODE, or --back"),
-        (("u-1", "--to", "x", "--back"), "say --to NODE, or --back"),
-        (("--to", "shop"), "name keys, or --slots"),
-        (("u-1", "--slots", "1", "--to", "shop"), "name keys, or --slots"),
-        (("--slots", "1-", "--to", "shop"), "are no slots"),
+        (("u-1",), "use --to NODE, or --back"),
+        (("u-1", "--to", "x", "--back"), "use --to NODE, or --back"),
+        (("--to", "shop"), "pass keys, or --slots"),
+        (("u-1", "--slots", "1", "--to", "shop"), "pass keys, or --slots"),
+        (("--slots", "1-", "--to", "shop"), "are not slots"),
         (("--slots", "256", "--to", "shop"), "slots are 0 to 255"),
         (("--slots", "9-3", "--to", "shop"), "slots are 0 to 255"),
         (("u-1", "--to", "nobody"), "no host of journal-tests.Cart is called 'nobody'"),

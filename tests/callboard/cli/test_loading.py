@@ -47,7 +47,7 @@ def test_a_mapping_in_the_file_replaces_them(write):
 def test_another_kind_of_offer_is_refused(write, wrong):
     module = load_app(write(ACTORS + f"spawnable = {wrong}"))
 
-    with pytest.raises(Problem, match="no mapping of names"):
+    with pytest.raises(Problem, match="does not map names"):
         spawnable_classes(module)
 
 
@@ -80,7 +80,7 @@ def test_what_is_wrong_with_the_file_is_told_in_one_line(write, text, line):
 
 
 def test_a_file_that_is_no_python_is_wrong_use(write):
-    with pytest.raises(Problem, match="no Python file") as failure:
+    with pytest.raises(Problem, match="not a Python file") as failure:
         load_app(write("", "app.txt"))
 
     assert failure.value.code == 2

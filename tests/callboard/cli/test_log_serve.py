@@ -112,7 +112,7 @@ def run(*arguments):
 def test_a_port_in_use_is_one_line(folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
-        told = f"callboard: nothing can be served at {place}: Address already in use;"
+        told = f"callboard: cannot serve logs at {place}: Address already in use;"
         assert run(folder, "--listen", place) == (1, f"{told} choose another --listen\n")
 
 
@@ -245,7 +245,7 @@ def test_doctor_tells_of_what_is_served_and_what_is_wrong(server, folder, capsys
         each.unlink()
     assert "fail  logs" in told(capsys, "doctor", server, code=1)
     monkeypatch.setenv("CALLBOARD_SECRET", "s2")
-    assert "give that secret the right" in told(capsys, "doctor", server)
+    assert "grant that secret the right" in told(capsys, "doctor", server)
 
 
 @pytest.mark.slow
@@ -265,9 +265,9 @@ def test_doctor_tells_who_may_read_what_and_how_long_a_certificate_is_good(
 
     papers = trustme.CA()
     for days, code, word in (
-        (300, 0, "is good for"),
+        (300, 0, "is valid for"),
         (5, 0, "renew it"),
-        (-1, 1, "out of date"),
+        (-1, 1, "has expired"),
     ):
         end = datetime.now(UTC) + timedelta(days=days)
         issued = papers.issue_cert(

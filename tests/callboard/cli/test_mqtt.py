@@ -218,7 +218,7 @@ def test_a_console_that_is_not_there_is_one_line(capsys):
 def test_what_is_no_url_is_wrong_use(capsys):
     assert main(["mqtt", "top", "nonsense"]) == 2
 
-    assert "'nonsense' is no URL; write http://HOST:PORT" in capsys.readouterr().err
+    assert "'nonsense' is not a URL; write http://HOST:PORT" in capsys.readouterr().err
 
 
 def test_what_is_no_toml_says_where(tmp_path, capsys):

@@ -47,7 +47,7 @@ def test_an_entry_has_keys_for_scram_when_they_are_asked_for(capsys):
 
     assert main([*command, "\u0007"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "leave --scram out" in line
+    assert "omit --scram" in line
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\nsecond line\n"])
@@ -64,7 +64,7 @@ def test_a_pipe_gives_one_line_and_is_asked_nothing(monkeypatch, capsys, end):
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"", "stdin holds no password"), (b"\nx", "no password"), (b"\xff\n", "is not UTF-8")],
+    [(b"", "stdin contains no password"), (b"\nx", "no password"), (b"\xff\n", "is not UTF-8")],
 )
 def test_a_pipe_without_a_password_is_wrong_use(monkeypatch, capsys, content, why):
     pipe(monkeypatch, content)
@@ -111,4 +111,4 @@ def test_what_is_no_text_is_wrong_use(capsys, name, password):
     assert main(["mqtt", "passwd", name, "--password", password]) == 2
 
     (line,) = capsys.readouterr().err.splitlines()
-    assert "have to be UTF-8" in line
+    assert "must be UTF-8" in line

@@ -70,7 +70,7 @@ def test_the_files_are_listed_as_json(tmp_path, capsys):
 def test_names_that_no_module_can_have_are_refused(tmp_path, capsys, name):
     assert main(["new", str(tmp_path / name)]) == 2
 
-    assert capsys.readouterr().err.endswith("no other module's name\n")
+    assert capsys.readouterr().err.endswith("the name of another module\n")
     assert not (tmp_path / name).exists()
 
 
@@ -80,4 +80,4 @@ def test_what_is_there_is_left_alone(tmp_path, capsys):
     capsys.readouterr()
 
     assert main(["new", str(tmp_path / "app")]) == 2
-    assert capsys.readouterr().err.endswith("is there already; choose another name\n")
+    assert capsys.readouterr().err.endswith("exists already; choose another name\n")

@@ -113,7 +113,7 @@ def test_a_running_node_is_listed_watched_and_drained(app, run_node, capsys):
     code, out, err = call(capsys, "node", "drain", address, "--timeout", "0.3")
     assert code == 1
     assert "was drained in 0." in out
-    assert err.endswith("see the log of that node for what was cut short\n")
+    assert err.endswith("see the log of that node for unfinished work\n")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert json.loads(out)["drained"]["left"] == 2
@@ -158,7 +158,7 @@ def test_an_actor_that_does_not_end_in_time_is_told(app, run_node, capsys):
     )
 
     assert (code, out) == (1, "")
-    assert err.endswith("give it longer with --timeout SECONDS, or say --kill\n")
+    assert err.endswith("allow more time with --timeout SECONDS, or use --kill\n")
 
 
 def test_commands_prove_the_secret_that_the_environment_names(
@@ -180,7 +180,7 @@ def test_commands_prove_the_secret_that_the_environment_names(
     monkeypatch.setenv("CALLBOARD_SECRET_FILE", str(tmp_path / "none"))
     code, _, err = call(capsys, "node", "ps", about["address"])
     assert code == 2
-    assert err.endswith("name a text file with --secret-file FILE\n")
+    assert err.endswith("use a text file with --secret-file FILE\n")
 
 
 @pytest.mark.quick

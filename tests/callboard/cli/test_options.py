@@ -75,7 +75,7 @@ def test_a_wrong_secret_is_one_line_with_the_next_step(capsys, secret_file):
         code, out, err = ask(capsys, node, "--secret-file", secret_file)
 
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "the shared secrets differ; give both nodes the same --secret-file" in err
+    assert "the shared secrets differ; start both nodes with the same --secret-file" in err
     assert "s3cret" not in err
     assert "another" not in err
 

@@ -24,44 +24,56 @@ from tests.polling import eventually
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["run", "nope"], "there is no query 'nope'; take one of rates,"),
+        (["run", "nope"], "there is no query 'nope'; use one of rates,"),
         (["run", "rates"], "there is no log in .*nothing; record one with"),
-        (["run", "join", "--left", "/in"], "a join needs two topics; give --left and --right"),
-        (["run", "rates", "--window", "10"], "'10' is no span of time; give one like"),
-        (["run", "anomalies", "--season", "1d"], "'1d' is no season; give one like 1d:24"),
+        (["run", "join", "--left", "/in"], "a join needs two topics; pass --left and --right"),
+        (["run", "rates", "--window", "10"], "'10' is not a time span; use one like"),
+        (["run", "anomalies", "--season", "1d"], "'1d' is not a season; use one like 1d:24"),
         (["run", "rates", "--retain", "much"], "--retain 'much' cannot be read"),
         (["replay", "rates", "--from", "0", "--batch"], "--help"),
         (
             ["run", "late", "--window", "1m"],
-            "--window means nothing to this query; it is for r",
+            "--window has no effect on this query; it is for r",
         ),
         (
             ["run", "rates", "--season", "1d:24"],
-            "--season means nothing .*; it is for anomalies",
+            "--season has no effect .*; it is for anomalies",
         ),
         (
             ["run", "rates", "--left", "/in"],
-            "--left means nothing to this query; it is for join",
+            "--left has no effect on this query; it is for join",
         ),
         (
             ["run", "rates", "--batch", "--interval", "1s"],
-            "--interval means nothing to --batch",
+            "--interval has no effect with --batch",
         ),
-        (["run", "rates", "--batch", "--checkpoint", "x"], "--checkpoint means nothing to --b"),
-        (["run", "rates", "--batch", "--max-rows", "9"], "--max-rows means nothing to --batch"),
-        (["run", "rates", "--once", "--interval", "1s"], "--interval means nothing to --once"),
+        (
+            ["run", "rates", "--batch", "--checkpoint", "x"],
+            "--checkpoint has no effect with --b",
+        ),
+        (
+            ["run", "rates", "--batch", "--max-rows", "9"],
+            "--max-rows has no effect with --batch",
+        ),
+        (
+            ["run", "rates", "--once", "--interval", "1s"],
+            "--interval has no effect with --once",
+        ),
         (
             ["run", "rates", "--where", "load > 5"],
-            "where='load > 5' cannot be read at 'load > 5'",
+            "where='load > 5' cannot be parsed at 'load > 5'",
         ),
-        (["run", "rates", "--interval", "often"], "'often' is no span of time; give one like"),
-        (["run", "rates", "--store", "x"], "--store needs a cluster that has it; give --peer"),
+        (["run", "rates", "--interval", "often"], "'often' is not a time span; use one like"),
+        (
+            ["run", "rates", "--store", "x"],
+            "--store needs a cluster with that store; pass --peer",
+        ),
         (
             ["run", "rates", "--schema", "flights.ddl"],
-            "there is no file flights.ddl; give one,",
+            "there is no file flights.ddl; pass one,",
         ),
         (["run", "quantiles", "--time", "value"], "--field and --time are both 'value'"),
-        (["run", "nope.py:high"], "there is no file nope.py; give FILE.py:FUNCTION"),
+        (["run", "nope.py:high"], "there is no file nope.py; pass FILE.py:FUNCTION"),
     ],
 )
 def test_wrong_use_is_told_before_java_starts(arguments, says, capsys, tmp_path):
@@ -89,7 +101,7 @@ def test_a_setting_of_spark_has_a_name_and_a_value(capsys, tmp_path):
     assert main(["pipeline", *run, "--conf", "spark.executor.memory"]) == 2
 
     assert capsys.readouterr().err == (
-        "callboard: --conf 'spark.executor.memory' is no setting; give one like"
+        "callboard: --conf 'spark.executor.memory' is not a setting; use one like"
         " spark.executor.memory=2g\n"
     )
 
@@ -98,21 +110,21 @@ def test_a_setting_of_spark_has_a_name_and_a_value(capsys, tmp_path):
     ("program", "query", "says"),
     [
         ("def high(rows): ...", "hihg", "has no function 'hihg'; it has high"),
-        ("def high(rows:", "high", r"does not load: SyntaxError: .* \(line 1\); mend it"),
+        ("def high(rows:", "high", r"does not load: SyntaxError: .* \(line 1\); correct it"),
         (
             "\nimport nothing_here",
             "high",
-            r"ModuleNotFoundError: No module .* \(line 2\); mend",
+            r"ModuleNotFoundError: No module .* \(line 2\); correct",
         ),
         (
             "import sys\nsys.exit(3)",
             "high",
-            r"does not load: SystemExit: 3 \(line 2\); mend it",
+            r"does not load: SystemExit: 3 \(line 2\); correct it",
         ),
         (
             "from callboard.pipeline import pipeline\n@pipeline\ndef high(rows): ...",
             "high",
-            r"write @pipeline\(schema=…\) with brackets",
+            r"@pipeline needs brackets: write @pipeline\(schema=…\)",
         ),
     ],
 )
@@ -163,7 +175,7 @@ def test_a_run_without_java_leaves_nothing_behind(capsys, tmp_path, monkeypatch,
 def test_a_run_whose_java_ends_names_the_file_with_what_it_said(capsys, tmp_path, monkeypatch):
     def fail(*_, **__):
         os.write(2, b"no memory")
-        raise PipelineError("the Java in /java ended before Spark was there; see what it said")
+        raise PipelineError("the Java in /java ended before Spark was ready; see its output")
 
     monkeypatch.setattr("callboard.pipeline.spark_session.session", fail)
     CommitLog(tmp_path / "metrics").close()
@@ -173,7 +185,7 @@ def test_a_run_whose_java_ends_names_the_file_with_what_it_said(capsys, tmp_path
     assert main([*run, "--to", str(results)]) == 1
 
     said = results / "queries" / "rates" / "spark.log"
-    assert capsys.readouterr().err.endswith(f"; see what it said in {said}\n")
+    assert capsys.readouterr().err.endswith(f"; see its output in {said}\n")
     assert said.read_text() == "no memory"
 
 
@@ -280,7 +292,7 @@ def test_a_node_without_queries_is_told(capsys):
 
         assert main(["pipeline", "status", f"basp://127.0.0.1:{port}", "--wait", "0.2"]) == 1
 
-    assert "no query told of itself at basp://" in capsys.readouterr().err
+    assert "no query reported at basp://" in capsys.readouterr().err
 
 
 def test_figures_of_results_and_delays_are_metrics(watch, query):

@@ -14,7 +14,7 @@ from callboard.proxies.errors import PublicAddress
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (AskTimeout("no answer"), "no answer; give it longer with --timeout SECONDS"),
+        (AskTimeout("no answer"), "no answer; allow more time with --timeout SECONDS"),
         (NotRegistered("nobody has it; ask another"), "nobody has it; ask another"),
         (
             RemoteError("KeyError", "a;\nb"),
@@ -23,9 +23,9 @@ from callboard.proxies.errors import PublicAddress
         (
             PublicAddress("0.0.0.0 is public; pass secret=…"),
             "0.0.0.0 is public; "
-            "use --secret-file or --tls, or --insecure if all may do everything",
+            "use --secret-file or --tls, or --insecure to permit everything to all",
         ),
-        (CallboardError("odd"), "odd; see the log of the node that was asked"),
+        (CallboardError("odd"), "odd; see the log of the remote node"),
     ],
 )
 def test_an_error_becomes_one_line_with_the_next_step(error, line):

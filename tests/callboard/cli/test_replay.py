@@ -22,7 +22,7 @@ def test_an_unknown_seed_is_wrong_use(tmp_path, monkeypatch, capsys):
 
     assert main(["replay", "5"]) == 2
 
-    assert capsys.readouterr().err.endswith("run the failing test again, it leaves one\n")
+    assert capsys.readouterr().err.endswith("run the failing test again to create it\n")
 
 
 def test_a_damaged_dump_is_told_in_one_line(tmp_path, monkeypatch, capsys):
@@ -121,7 +121,7 @@ def test_a_printed_program_is_replayed_and_passes_once_mended(shop: pytest.Pytes
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["abc"], "'abc' is neither a seed nor a file of tests; give one of callboard replay"),
+        (["abc"], "'abc' is neither a seed nor a file of tests; use one of callboard replay"),
         (["5", "test_shp.py::test_orders"], "no file test_shp.py; did you mean test_shop.py?"),
         (["5", "test_shop.py::test_order"], "no test test_order; did you mean test_orders?"),
         (["7"], "name the test: callboard replay 7 FILE::TEST"),

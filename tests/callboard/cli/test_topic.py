@@ -119,7 +119,7 @@ def test_nobody_who_subscribes_is_told_with_the_next_step(capsys, subscriber):
 
     assert (code, out) == (1, "")
     assert err == (
-        "callboard: nobody subscribed to /old within 0.2 s; "
+        "callboard: no node subscribed to /old within 0.2 s; "
         "start a subscriber: callboard topic sub /old --peer ADDRESS\n"
     )
 

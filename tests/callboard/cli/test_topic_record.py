@@ -85,16 +85,16 @@ def test_a_log_has_to_be_named(capsys, arguments):
 
     assert code == 2
     assert capsys.readouterr().err == (
-        "callboard: no log was named; say --log FOLDER, or TOPIC FOLDER\n"
+        "callboard: the log is missing; use --log FOLDER, or TOPIC FOLDER\n"
     )
 
 
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--sync", "often"], "--sync 'often' is no mode; give none, group, each"),
-        (["--retain", "days=3"], "--retain 'days=3' cannot be read; give for instance"),
-        (["--retain", "bytes=-1"], "--retain 'bytes=-1' cannot be read; give for instance"),
+        (["--sync", "often"], "--sync 'often' is not a mode; use none, group, each"),
+        (["--retain", "days=3"], "--retain 'days=3' cannot be read; use a value like"),
+        (["--retain", "bytes=-1"], "--retain 'bytes=-1' cannot be read; use a value like"),
         ([], "is written by this process"),
     ],
 )

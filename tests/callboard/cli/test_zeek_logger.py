@@ -76,13 +76,13 @@ def test_what_cannot_be_is_one_line(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     with ZeekLogger(tmp_path / "taken", "127.0.0.1:0") as taken:
         cases = [
-            ([folder, "--listen", "0.0.0.0:0"], 2, "name its nodes with --curve FILE, or say"),
+            ([folder, "--listen", "0.0.0.0:0"], 2, "list its nodes with --curve FILE, or use"),
             ([folder, "--listen", "nowhere"], 2, "tcp://HOST:PORT"),
-            ([folder, "--listen", taken.address], 1, "nothing can listen at"),
-            ([str(taken.folder)], 1, "a logger writes to"),
+            ([folder, "--listen", taken.address], 1, "cannot listen at"),
+            ([str(taken.folder)], 1, "another logger writes to"),
             ([str(tmp_path / "file")], 2, "cannot be used"),
             ([folder, "--curve", str(tmp_path / "none")], 2, "no CURVE keys in"),
-            ([folder, "--curve", str(tmp_path / "keys.toml")], 2, "no CURVE key"),
+            ([folder, "--curve", str(tmp_path / "keys.toml")], 2, "not a CURVE key"),
             ([folder, "--retain", "much"], 2, "--retain 'much' cannot be read"),
             ([folder, "--compression", "rar"], 2, "compression='rar'"),
             ([folder, "--listen", "127.0.0.1:0", "--metrics", "x"], 2, "is not HOST:PORT"),

@@ -90,7 +90,7 @@ def test_a_damaged_record_is_named_and_reading_goes_on_behind_it():
     disk.flip_bit("/a/00000000000000000000.log", 60 * 8)
 
     with pytest.raises(
-        LogCorrupt, match=r"0000\.log is damaged at byte 0.*read on from 1"
+        LogCorrupt, match=r"0000\.log is damaged at byte 0.*continue reading at 1"
     ) as caught:
         list(LogReader("/a", disk=disk).read(0))
 

@@ -77,7 +77,7 @@ def test_it_goes_back_and_forward(log):
         assert reader.commit(3) == 3
         assert offsets(reader.read(1)) == [3]
         for wrong in (-1, 101):
-            with pytest.raises(ValueError, match="records up to 100"):
+            with pytest.raises(ValueError, match="the log ends at 100"):
                 reader.commit(wrong)
     assert log.readers[0].offset == 3
 

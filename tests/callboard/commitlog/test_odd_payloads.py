@@ -26,10 +26,10 @@ def test_a_payload_that_refers_to_its_parts_is_refused(data):
     with CommitLog() as log:
         log.append("/a", Cbor(data))
         (record,) = log.read()
-        with pytest.raises(LogCorrupt, match="record 0 is no CBOR"):
+        with pytest.raises(LogCorrupt, match="record 0 is not CBOR"):
             _ = record.payload
     assert payload_json(data, False) is None
-    with pytest.raises(InvalidRecord, match="no record"):
+    with pytest.raises(InvalidRecord, match="malformed record"):
         columns_of([("/a", data, False)])
 
 

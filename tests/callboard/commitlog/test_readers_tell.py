@@ -457,7 +457,7 @@ def test_all_segments_missing_is_told_and_no_offset_is_given_twice(folder):
     for path in segments(folder):
         path.unlink()
 
-    with pytest.raises(LogFailed, match=f"are gone: {COUNT} records were durable"):
+    with pytest.raises(LogFailed, match=f"are missing: {COUNT} records were durable"):
         LogReader(folder)
     with CommitLog(folder) as log:
         assert log.recovery.damaged

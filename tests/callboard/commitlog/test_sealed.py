@@ -212,7 +212,7 @@ def test_a_full_disk_is_told_and_tried_again(tmp_path, caplog):
     with CommitLog("/log", disk=disk, segment_bytes=2000) as log:
         fill(log)
     disk.faults.capacity = 1
-    with pytest.raises(LogFailed, match="make room"):
+    with pytest.raises(LogFailed, match="free space"):
         write_columns("/log", disk=disk)
     disk.faults.capacity = None
 

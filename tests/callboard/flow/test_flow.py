@@ -304,7 +304,7 @@ def test_a_handler_without_serve_says_what_to_define(node, start, connect):
     broker = start(Spawn(node, Empty))
 
     flow = connect(broker)
-    with pytest.raises(FlowAborted, match="Empty serves no flows: define async def serve"):
+    with pytest.raises(FlowAborted, match="Empty cannot serve flows: define async def serve"):
         give(flow, 100)
 
 

@@ -357,6 +357,6 @@ def test_the_module_file_opens_nothing_but_files(gateway, tmp_path, kind, mode):
     if kind == "device":
         path = "/dev/full"
 
-    with pytest.raises(ModuleFailed, match="not a file; take it away"):
+    with pytest.raises(ModuleFailed, match="not a file; remove it"):
         gateway.add_module("it", "file", {"path": str(path), "mode": mode})
     assert target.read_bytes() == b"precious"

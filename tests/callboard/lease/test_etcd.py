@@ -70,7 +70,7 @@ def test_a_write_whose_answer_was_lost_perhaps_took_place() -> None:
         before = register._members
         register._members = [*type(leases)(f"etcd://{running_etcd().place}")._members]
         register._members[0].port = int(silent.rpartition(":")[2])
-        with pytest.raises(OutcomeUnknown, match="perhaps it was written"):
+        with pytest.raises(OutcomeUnknown, match="the value may have been written"):
             leases.write("n", LeaseValue("a", 1), 0)
         with pytest.raises(StateUnavailable, match="no member"):
             leases.read("n")
@@ -94,7 +94,7 @@ def test_data_that_were_put_back_are_told_once(server: EtcdServer) -> None:
     assert leases.write("n", LeaseValue("a", 1), 0)
     server.kill()
     server.start("other")
-    with pytest.raises(DatabaseReplaced, match="leases begin anew"):
+    with pytest.raises(DatabaseReplaced, match="leases start anew"):
         leases.read("n")
     assert leases.read("n") == (None, 0)
     leases.close()
@@ -105,7 +105,7 @@ def test_a_key_of_others_is_no_lease() -> None:
     with closing(open_leases(url, "a")) as leases:
         register: Any = leases
         register._members[0].put(f"{url.rpartition('/')[2]}/n", "theirs")
-        with pytest.raises(StateCorrupt, match="a prefix of their own"):
+        with pytest.raises(StateCorrupt, match="a separate prefix"):
             leases.read("n")
 
 
@@ -117,6 +117,23 @@ def test_what_is_no_etcd_is_said_to_be_none(body: bytes, status: bytes) -> None:
     answer = b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
     with deaf(answer) as place, pytest.raises(StateUnavailable, match="etcd"):
         open_leases(f"etcd://{place}", "a")
+
+
+@pytest.mark.parametrize("answer", [{}, {"header": {}}, ValueError("no JSON")])
+def test_a_write_whose_answer_is_not_etcds_may_have_been_applied(answer: Any) -> None:
+    with closing(open_leases(running_etcd().new_prefix(), "a")) as leases:
+        register: Any = leases
+
+        def answered(_: object) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        register._members[0].transaction = answered
+        with pytest.raises(OutcomeUnknown, match="may have been written"):
+            leases.write("n", LeaseValue("a", 1, ""), 0)
+        with pytest.raises(StateUnavailable, match="not as etcd"):
+            leases.read("n")
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_a_write_whose_connection_was_lost_perhaps_took_place() -> None:
     leases._connected._connection.close()  # type: ignore[attr-defined]
     server = leases._connected  # type: ignore[attr-defined]
     server.url = "postgresql://127.0.0.1:1/none"
-    with pytest.raises(OutcomeUnknown, match="perhaps it was written"):
+    with pytest.raises(OutcomeUnknown, match="the value may have been written"):
         leases.write("n", LeaseValue("a", 2), 1)
     with pytest.raises(StateUnavailable):
         leases.read("n")

@@ -34,7 +34,7 @@ def test_a_peer_that_takes_nothing_is_served_when_it_does_or_refused_after_a_tim
     assert desk.serve(lambda _: desks.TAKEN_WITHIN, 1.0) == []
     assert desk.serve(lambda _: desks.TAKEN_WITHIN - 1, 1.0) == [Fetch(0, READ)]
     (refused,) = desk.serve(lambda _: desks.TAKEN_WITHIN, 1.0 + desks.HELD_SECONDS)
-    assert refused == Refuse(1, "this node took nothing for 30 s")
+    assert refused == Refuse(1, "the link to the reader was full for 30 s")
     assert desk.has_reads
 
 
@@ -45,7 +45,7 @@ def test_what_waits_is_bounded(monkeypatch):
     for number in range(desks.READS_PER_PEER):
         assert desk.take_read(b"p", READ, number, 0.0) is None
     assert desk.take_read(b"p", READ, -1, 0.0) == Refuse(
-        -1, "1,024 reads of this node wait already"
+        -1, "1,024 reads of the reader's node are queued already"
     )
     assert desk.take_read(b"q", READ, -1, 0.0) is None
     question, place = messages.AwaitLogGrowth("cpu", FILE, 5), LogPlace(FILE, 5)

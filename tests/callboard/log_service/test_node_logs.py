@@ -155,16 +155,16 @@ def test_a_node_that_stays_away_is_told(monkeypatch, shop, log):
     reader = LogReader(shop.address + "/cpu")
     shop.close()
     monkeypatch.setattr(node_disk, "PATIENCE", 0.3)
-    with pytest.raises(LogFailed, match="nobody answers; is that node running"):
+    with pytest.raises(LogFailed, match="no answer; is that node running"):
         reader.start  # noqa: B018
-    with pytest.raises(LogFailed, match="nobody answers; is that node running"):
+    with pytest.raises(LogFailed, match="no answer; is that node running"):
         LogReader("basp://127.0.0.1:1/cpu")
 
 
 def test_what_is_not_served_is_named(make_node, shop):
     with pytest.raises(LogFailed, match=r"no log is served as 'gpu' by shop.*are: cpu$"):
         LogReader(shop.address + "/gpu")
-    with pytest.raises(LogFailed, match="that node serves no logs"):
+    with pytest.raises(LogFailed, match="that node does not serve logs"):
         LogReader(make_node("other").address + "/cpu")
 
 
@@ -173,7 +173,7 @@ def test_what_is_not_served_is_named(make_node, shop):
     ["basp://", "basp://h/x", "basp://h:1", "basp://h:1/", "basp://h:x/y", "basp://h:1/a b"],
 )
 def test_an_address_of_another_form_is_refused(text):
-    with pytest.raises(ValueError, match="names no log; write basp://HOST:PORT/NAME"):
+    with pytest.raises(ValueError, match="does not name a log; write basp://HOST:PORT/NAME"):
         LogReader(text)
 
 
@@ -182,7 +182,7 @@ def test_an_address_of_another_form_is_refused(text):
     [
         (["cpu"], "serve_logs takes folders or logs by their names"),
         ({"cpu": 5}, "serve_logs takes folders or logs by their names"),
-        ({"a/b": "/tmp/x"}, "'a/b' is no name for a log"),
+        ({"a/b": "/tmp/x"}, "'a/b' is not a log name"),
         ({"cpu": "grpc://h:1/cpu"}, "is served elsewhere"),
     ],
 )
@@ -338,7 +338,7 @@ def test_no_answer_is_longer_than_a_piece(peer, log):
 
 def test_who_takes_nothing_gets_no_more_lists(monkeypatch, peer):
     monkeypatch.setattr(log_service, "TAKEN_WITHIN", 0)
-    with pytest.raises(errors.MailboxFull, match="this node takes nothing"):
+    with pytest.raises(errors.MailboxFull, match="the link to the reader is full"):
         peer(ListLogFiles("cpu")).result(20)
 
 

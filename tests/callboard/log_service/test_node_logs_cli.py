@@ -99,7 +99,7 @@ def test_the_logs_of_a_node_are_listed_and_doctor_tells_of_them(place, tmp_path,
     assert main(["log", "ls", place, *secret]) == 2
     assert "does not name a node" in capsys.readouterr().err
     assert main(["log", "tail", node, *secret]) == 2
-    assert "names no log" in capsys.readouterr().err
+    assert "does not name a log" in capsys.readouterr().err
     assert main(["doctor", node, *secret]) == 0
     assert f"{node} serves to your secret, plainly: cpu (0 to 10)" in capsys.readouterr().out
 
@@ -109,6 +109,6 @@ def test_a_node_that_serves_no_logs_says_so(tmp_path, capsys):
     with Node("plain") as node:
         node.listen("127.0.0.1", 0)
         assert main(["log", "ls", node.address]) == 1
-        assert "serves no logs" in capsys.readouterr().err
+        assert "does not serve logs" in capsys.readouterr().err
         assert main(["doctor", node.address]) == 0
-        assert "serves no logs" not in capsys.readouterr().out
+        assert "does not serve logs" not in capsys.readouterr().out

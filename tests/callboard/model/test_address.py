@@ -24,7 +24,7 @@ def test_an_ipv4_address_is_sixteen_bytes_with_a_mapped_prefix():
 
 @pytest.mark.parametrize(("packed", "family"), [(b"abc", 4), (b"abcd", 6), (b"abcd", 5)])
 def test_bytes_of_another_length_or_family_are_refused(packed, family):
-    with pytest.raises(InvalidData, match="no address of family"):
+    with pytest.raises(InvalidData, match="not an address of family"):
         Address(packed, family)
 
 

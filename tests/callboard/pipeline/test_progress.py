@@ -115,7 +115,7 @@ def test_queries_are_found_by_name_or_in_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("nope", "take one of rates, quantiles"),
+        ("nope", "use one of rates, quantiles"),
         ("none.py:f", "there is no file none.py"),
         (f"{__file__}:nothing", "has no function 'nothing'"),
     ],

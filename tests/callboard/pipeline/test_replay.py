@@ -149,7 +149,7 @@ def test_times_of_fields_are_read(value, expected):
 
 @pytest.mark.parametrize("text", ["", "fast", "-1", "nan", "inf", "1x"])
 def test_what_is_no_speed_is_refused(text):
-    with pytest.raises(InvalidSetting, match="give a number like 60, or max"):
+    with pytest.raises(InvalidSetting, match="use a number like 60, or max"):
         parse_speed(text)
 
 
@@ -220,15 +220,15 @@ def test_a_replay_that_nobody_takes_says_so(fill, folder, capsys):
 
     said = capsys.readouterr()
     assert "2 records = 0 handed + 2 unheard + 0 unfit" in said.out
-    assert "nobody subscribes to /cpu; waits for 0.1 s" in said.err
+    assert "no node subscribes to /cpu; waiting for 0.1 s" in said.err
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--speed", "fast"], "is no speed; give a number like 60, or max"),
-        (["--longest-pause", "2"], "no span of time"),
-        (["--from", "now"], "no time; give"),
+        (["--speed", "fast"], "is not a speed; use a number like 60, or max"),
+        (["--longest-pause", "2"], "not a time span"),
+        (["--from", "now"], "not a time; use"),
         ([], "--listen HOST:PORT"),
     ],
 )

@@ -153,7 +153,7 @@ def test_a_run_that_dies_anywhere_is_gone_on_with(
 def test_what_others_appended_meanwhile_stays(bad, source, dead, monkeypatch):
     bad()
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_write_down", lambda *_: (_ for _ in ()).throw(Died))
+        patched.setattr(module, "_note_done", lambda *_: (_ for _ in ()).throw(Died))
         with pytest.raises(Died):
             requeue(dead)
     with CommitLog(source) as log:
@@ -202,7 +202,7 @@ def test_the_command_says_what_it_did(bad, source, dead, capsys):
         **{"to": source, "letters": 3, "records": 3, "before": 0, "first": 6, "end": 9},
         "dry_run": False,
     }
-    assert "1 records appended, 9 to 10, 1 were requeued before" in run(
+    assert "1 records appended, 9 to 10, 1 were requeued earlier" in run(
         capsys, dead, "--query", "b"
     )
 
@@ -236,7 +236,7 @@ def test_wrong_use_is_one_line(bad, source, dead, capsys):
     with CommitLog(source):
         assert "written by this process" in run(capsys, dead, code=1)
     shutil.rmtree(source)
-    assert "is not here; name the one that takes it with --to" in run(capsys, dead, code=2)
+    assert "is not on this machine; pass a log with --to" in run(capsys, dead, code=2)
 
 
 @pytest.mark.parametrize(
@@ -245,9 +245,9 @@ def test_wrong_use_is_one_line(bad, source, dead, capsys):
         ({"offset": "9" * 5000}, "no dead letters"),
         ({"offset": "٣"}, "no dead letters"),
         ({"offset": str(2**64)}, "no dead letters"),
-        ({"log": "DEAD"}, "is not here"),
-        ({"log": "/" + "x" * 5000}, "is not here"),
-        ({"log": "/\0"}, "is not here"),
+        ({"log": "DEAD"}, "is not on this machine"),
+        ({"log": "/" + "x" * 5000}, "is not on this machine"),
+        ({"log": "/\0"}, "is not on this machine"),
     ],
     ids=range(6),
 )

@@ -28,7 +28,7 @@ def test_spark_connect_is_refused_before_java_starts(monkeypatch, master, conf, 
     if variable:
         monkeypatch.setenv(variable, "sc://there")
 
-    with pytest.raises(InvalidSetting, match="Spark Connect .* give the master of the cluster"):
+    with pytest.raises(InvalidSetting, match="Spark Connect .* pass the master of the cluster"):
         session(master, conf=conf)
 
 

@@ -395,7 +395,7 @@ def test_a_table_is_appended_to_a_log(fill, read, tmp_path, out):
 def test_a_log_is_never_overwritten(fill, read, tmp_path):
     fill([1])
 
-    with pytest.raises(Exception, match="a log is never overwritten"):
+    with pytest.raises(Exception, match="a log cannot be overwritten"):
         read().write.format("callboard").mode("overwrite").save(str(tmp_path / "out"))
 
 
@@ -695,7 +695,7 @@ def test_what_does_not_decode_is_left_out_where_nobody_takes_it(fill, command):
     found = command("rates", "--by", "origin.code", "--time", "at")
 
     assert pick_payloads(found, "origin.code", "records") == [(None, 1), ("7", 1)]
-    assert command.said.endswith("; left out 2 records that do not decode\n")
+    assert command.said.endswith("; skipped 2 records that do not decode\n")
 
 
 def test_a_join_takes_what_is_near_in_time_and_equal_in_a_field(fill, command):
@@ -787,10 +787,10 @@ def test_a_function_gets_all_columns_and_the_fields_that_it_states(fill, command
     ("query", "options", "says"),
     [
         ("misspelt", [], "misspelt failed: A column.*`dely` cannot be resolved.*line 19"),
-        ("broken", [], r"broken failed: KeyError: 'nothing' \(line 22\); mend it"),
-        ("empty", [], "empty returned NoneType; let it return rows"),
+        ("broken", [], r"broken failed: KeyError: 'nothing' \(line 22\); correct it"),
+        ("empty", [], "empty returned NoneType; it must return"),
         ("homeless", [], "homeless returned rows without a topic; add the column"),
-        ("untyped", [], "the schema 'origin strng' cannot be read: .*; give a file, or fields"),
+        ("untyped", [], "the schema 'origin strng' cannot be read: .*; pass a file, or fields"),
         ("late", [], "ZeroDivisionError: integer division or modulo by zero; see docs"),
         ("counted", ["--schema", "n bigint"], "AssertionError"),
     ],
@@ -817,7 +817,9 @@ def test_a_function_fails_on_what_does_not_decode_unless_somebody_takes_it(
     said = command(f"{mine}:counted", code=1)
     (record,) = command(f"{mine}:counted", "--dead-letters", tmp_path / "bad")
 
-    assert said.endswith("name a log with --dead-letters, or ask for the column error STRING\n")
+    assert said.endswith(
+        "set a log with --dead-letters, or add the column error STRING to the schema\n"
+    )
     assert record.payload == {"count": 1}
 
 

@@ -151,6 +151,6 @@ def test_options_are_an_object_or_a_dictionary(tmp_path: Path) -> None:
     assert "journal_mode" not in options
     with pytest.raises(InvalidData, match="needs a file"):
         make_backend(Backend.SQLite, BackendOptions())
-    with pytest.raises(InvalidData, match="memory backend has no option 'path'"):
+    with pytest.raises(InvalidData, match="memory backend does not have the option 'path'"):
         make_backend(Backend.Memory, options)
     make_backend(Backend.Memory, BackendOptions())

@@ -241,7 +241,7 @@ def test_what_is_no_file_is_never_followed(tmp_path, place, kind):
         planted.symlink_to(target if kind == "link" else tmp_path / "made")
 
     for failure_mode in ("FAIL", "DELETE"):
-        with pytest.raises(BackendFailure, match=r"; take it away"):
+        with pytest.raises(BackendFailure, match=r"; remove it"):
             opened(tmp_path / "a.db", failure_mode=failure_mode)
     assert target.read_bytes() == b"precious"
     assert not (tmp_path / "made").exists()

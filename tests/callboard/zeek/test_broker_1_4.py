@@ -196,7 +196,7 @@ def test_a_peer_that_takes_nothing_is_given_up(wire):
 
     *_, closed = dialing.tick(now)
     assert isinstance(closed.error, errors.PeerSilent)
-    assert "took none" in closed.reason
+    assert "no credit came" in closed.reason
 
 
 @pytest.mark.parametrize("name", ["topics-c2s", "topics-s2c", "store-c2s", "store-s2c"])
@@ -413,7 +413,7 @@ def test_a_generic_actor_system_is_not_taken_for_a_broker():
     (closed,) = ours.take(caf_frame(CafOperation.SERVER_HANDSHAKE, said, data=3), 0.0)[1]
 
     assert isinstance(closed.error, errors.IncompatibleApplication)
-    assert closed.reason == "it is no Broker 1.4, but 'generic-caf-app'"
+    assert closed.reason == "the peer is not Broker 1.4, but 'generic-caf-app'"
 
 
 @given(st.data())

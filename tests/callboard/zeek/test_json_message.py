@@ -75,7 +75,7 @@ def test_the_type_of_the_frame_may_be_absent_and_the_topic_may_not():
 
 
 def test_the_topics_of_endpoints_are_not_zeeks():
-    with pytest.raises(InvalidData, match="belongs"):
+    with pytest.raises(InvalidData, match="is reserved"):
         read('{"topic":"a/<$>/data/master","@data-type":"count","data":7}')
 
 

@@ -214,21 +214,21 @@ def announcing(count):
 @pytest.mark.parametrize(
     ("payload", "why"),
     [
-        (announcing(2**32 - 1), "4,294,967,295 records are announced, and 17 bytes left"),
+        (announcing(2**32 - 1), "4,294,967,295 records are announced, but 17 bytes are left"),
         (announcing(2), "2 records are announced"),
         (announcing(0), "17 bytes follow the 0 records"),
         (encode_log_write("conn", CONN[:1], [(1.0,)]) + b"\0", "1 bytes follow"),
         (encode_log_write("conn", (), []), "0 fields"),
-        (encode_log_write("conn", [*CONN[:1]] * 2, []), "'ts' stands there twice"),
-        (encode_log_write("conn", [CONN[0], LogField("TS", LogType.INT)], []), "'TS' stands"),
+        (encode_log_write("conn", [*CONN[:1]] * 2, []), "'ts' appears twice"),
+        (encode_log_write("conn", [CONN[0], LogField("TS", LogType.INT)], []), "'TS' appears"),
         (encode_log_write("", CONN, []), "a name of 0 bytes"),
         (encode_log_write("x" * 129, CONN, []), "a name of 134 bytes"),
         (encode_log_write("a\x1b[2J", CONN, []), "is not printable"),
-        (encode_log_write("conn", [LogField("p", LogType.PORT)], [((1, 4),)]), "is no port"),
-        (encode_log_write("conn", [LogField("p", LogType.PORT)], [(65536,)]), "is no port"),
-        (b"", "ends behind the 0 bytes"),
+        (encode_log_write("conn", [LogField("p", LogType.PORT)], [((1, 4),)]), "is not a port"),
+        (encode_log_write("conn", [LogField("p", LogType.PORT)], [(65536,)]), "is not a port"),
+        (b"", "is cut off after 0 bytes"),
         (GOLDEN.replace(b"\0\0\0\x05", b"\0\0\0\x08"), "type 8 at byte"),
-        (GOLDEN[:-17] + GOLDEN[-17:].replace(b"\x05", b"\x04", 1), "where time is announced"),
+        (GOLDEN[:-17] + GOLDEN[-17:].replace(b"\x05", b"\x04", 1), "instead of time"),
         (GOLDEN[:-9] + b"\2" + GOLDEN[-8:], "2 at byte"),
     ],
 )
@@ -265,7 +265,7 @@ def test_the_size_of_a_list_is_bounded_by_what_is_left(count):
 def test_an_address_has_family_4_or_6(family):
     payload = encode_log_write("conn", CONN[2:3], [("10.0.0.1",)])
 
-    with pytest.raises(InvalidData, match="no family"):
+    with pytest.raises(InvalidData, match="not an address family"):
         LogWriteDecoder().decode(payload[:-5] + bytes((family,)) + payload[-4:])
 
 
@@ -274,7 +274,7 @@ def test_an_address_of_ipv6_that_is_cut_is_none_of_ipv4(kind):
     value = "2001:db8::1" if kind is LogType.ADDR else "2001:db8::/104"
     payload = encode_log_write("conn", [LogField("x", kind)], [(value,)])
 
-    with pytest.raises(InvalidData, match="ends behind"):
+    with pytest.raises(InvalidData, match="is cut off"):
         LogWriteDecoder().decode(payload[:-12])
 
 
@@ -283,7 +283,7 @@ def test_a_subnet_of_ipv4_counts_its_bits_as_one_of_ipv6():
     payload = encode_log_write("conn", net, [(ip_network("10.0.0.0/8"),)])
 
     assert payload[-6:] == bytes((96 + 8, 4, 10, 0, 0, 0))
-    with pytest.raises(InvalidData, match="a subnet of length -88"):
+    with pytest.raises(InvalidData, match="has the invalid length -88"):
         LogWriteDecoder().decode(payload[:-6] + bytes((8,)) + payload[-5:])
 
 
@@ -317,7 +317,7 @@ def test_a_field_with_a_second_name_is_read():
     ],
 )
 def test_what_is_no_value_of_its_type_is_not_written(kind, value):
-    with pytest.raises(InvalidData, match=f"is no {kind.name.lower()}"):
+    with pytest.raises(InvalidData, match=f"is not of the type {kind.name.lower()}"):
         encode_log_write("conn", [LogField("x", kind)], [(value,)])
 
 

@@ -355,7 +355,7 @@ def test_silence_is_pinged_and_then_ended():
 
         end.carry_out(end.machine.tick(SILENCE_LIMIT + 1.0))
 
-        assert "nothing was heard" in end.closed[0].reason
+        assert "nothing was received" in end.closed[0].reason
 
 
 def test_a_pong_is_life():

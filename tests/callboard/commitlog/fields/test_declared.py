@@ -66,10 +66,10 @@ def test_fields_outlive_the_writer_and_more_are_added(folder):
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"n": "text"}, "n is text, and n was declared int; give it another name"),
-        ({"N": "int"}, "N is int, and n was declared int"),
-        ({"x": "int32"}, "x has the type 'int32'; give one of bool, int"),
-        ({f"x{number}": "int" for number in range(1_000)}, "1,008 fields; a log has 1,000"),
+        ({"n": "text"}, "n is text, but n is declared int; use another name"),
+        ({"N": "int"}, "N is int, but n is declared int"),
+        ({"x": "int32"}, "x has the type 'int32'; use one of bool, int"),
+        ({f"x{number}": "int" for number in range(1_000)}, "1,008 fields; a log can have"),
     ],
 )
 def test_what_cannot_be_declared_changes_nothing(folder, fields, why):

@@ -108,7 +108,7 @@ def test_a_payload_that_is_too_large_is_refused(publish):
     ("row", "says"),
     [
         ({"rate": 1.0}, 'no column "topic"'),
-        ({"topic": "/t", "payload": b"", "rate": 1.0}, 'rate stand beside "payload"'),
+        ({"topic": "/t", "payload": b"", "rate": 1.0}, 'rate besides "payload"'),
         ({"topic": "/t", "time": 5}, '"time" is int64'),
     ],
 )

@@ -39,7 +39,7 @@ def test_tasks_read_sealed_segments_from_the_store_and_the_tail_from_the_node(
 
 
 def test_mistakes_of_sinks_are_told(storage):
-    wrong = {"grpc://h:1/x": "served to be read", "nonsense://x": "cannot be opened"}
+    wrong = {"grpc://h:1/x": "is read-only", "nonsense://x": "cannot be opened"}
     for path, text in wrong.items():
         with pytest.raises(InvalidSetting, match=text):
             assert SinkOptions.parse({"path": path}).journal

@@ -26,10 +26,10 @@ def test_names_are_read_in_any_case():
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("startingOffsets", "soon", "give earliest, latest, an offset or a time"),
-        ("endingOffsets", "-1", "give earliest, latest, an offset or a time"),
+        ("startingOffsets", "soon", "use earliest, latest, an offset or a time"),
+        ("endingOffsets", "-1", "use earliest, latest, an offset or a time"),
         ("maxOffsetsPerTrigger", "0", "a number of at least 1"),
-        ("failOnDataLoss", "maybe", "give true or false"),
+        ("failOnDataLoss", "maybe", "use true or false"),
         ("path", "", "the directory of a log"),
     ],
 )

@@ -29,13 +29,13 @@ def test_results_are_kept_as_long_as_the_option_says(folder):
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("retain", "much", "give for instance bytes="),
-        ("retain", "rows=1", "give for instance bytes="),
-        ("retain", "records=0", "give for instance bytes="),
-        ("sync", "always", "give batch, checkpoint or none"),
-        ("sync", "checkpoint", "is no folder of the driver; give batch"),
-        ("staging", "everywhere", "give shared or driver"),
-        ("path", "", "give the directory of a log"),
+        ("retain", "much", "use a value like bytes="),
+        ("retain", "rows=1", "use a value like bytes="),
+        ("retain", "records=0", "use a value like bytes="),
+        ("sync", "always", "use batch, checkpoint or none"),
+        ("sync", "checkpoint", "is not a local folder; use batch"),
+        ("staging", "everywhere", "use shared or driver"),
+        ("path", "", "to the directory of a log"),
     ],
 )
 def test_a_wrong_value_says_what_to_give(name, value, says):
@@ -50,16 +50,14 @@ def on_a_cluster(monkeypatch):
 
 @pytest.mark.usefixtures("on_a_cluster")
 def test_a_folder_of_a_cluster_is_refused_until_it_is_said_who_has_it():
-    with pytest.raises(
-        InvalidSetting, match=r"spark://10.0.0.1:7077 has hosts of its own; give"
-    ):
+    with pytest.raises(InvalidSetting, match=r"spark://10.0.0.1:7077 has other hosts; set"):
         SinkOptions.parse({"path": "/results"})
 
     assert SinkOptions.parse({"path": "/results", "staging": "driver"}).is_sent
     assert not SinkOptions.parse({"path": "/results", "staging": "shared"}).is_sent
     assert not SinkOptions.parse({"path": "s3://bucket/results"}).is_sent
     letters = {"path": "grpc+tls://there:1/log", "deadLetters": "/letters"}
-    with pytest.raises(InvalidSetting, match="hosts of its own; tasks append dead letters"):
+    with pytest.raises(InvalidSetting, match="other hosts; tasks append dead letters"):
         SourceOptions.parse(letters)
     assert SourceOptions.parse(letters | {"staging": "shared"}).dead_letters == "/letters"
 

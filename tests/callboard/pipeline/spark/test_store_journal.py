@@ -165,7 +165,9 @@ def test_what_dead_tasks_left_is_swept(store, monkeypatch):
 def test_the_archive_of_a_log_takes_no_results(store):
     store.create(Manifest(0, "x", "").name, Manifest(0, "0123", "shop:/cpu").encode())
     journal = StoreJournal(store)
-    with pytest.raises(PublishFailed, match="has the archive of shop:/cpu; give another place"):
+    with pytest.raises(
+        PublishFailed, match="holds the archive of shop:/cpu; use another place"
+    ):
         journal.publish("q", 0, [stage(journal, "a")])
 
 

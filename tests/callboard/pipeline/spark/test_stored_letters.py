@@ -149,7 +149,7 @@ def test_a_place_with_other_things_is_left_alone(monkeypatch):
     results.publish("q", 1, [results.stage([(_batch(), 1)])])
 
     burying(monkeypatch, store)
-    with pytest.raises(PublishFailed, match="has results of .*; give another place"):
+    with pytest.raises(PublishFailed, match="holds results of .*; use another place"):
         bury("sim://bucket/dead", [letter(1)])
 
 
@@ -208,7 +208,7 @@ def test_a_run_that_dies_before_its_note_is_gone_on_with(flights, dead, monkeypa
     list(read(flights, dead, [0, 30]))
     with monkeypatch.context() as patched:
         patched.setattr(
-            module, "_write_down", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            module, "_note_done", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(KeyboardInterrupt):
             requeue(dead)
@@ -223,7 +223,7 @@ def test_what_is_no_log_is_said(dead, capsys):
     with pytest.raises(LogFailed, match="there is no log at s3://"):
         requeue(dead)
     assert main(["log", "requeue", dead, "--to", "s3://logs/x"]) != 0
-    assert "s3://logs/x is no directory" in capsys.readouterr().err
+    assert "s3://logs/x is not a directory" in capsys.readouterr().err
 
 
 def test_the_logs_on_a_store_are_listed(flights, dead, capsys):
@@ -239,9 +239,12 @@ def test_the_logs_on_a_store_are_listed(flights, dead, capsys):
     assert main(["log", "ls", f"{bucket}/none"]) == 0
     assert "no logs in" in capsys.readouterr().err
     assert main(["log", "cat", "s3://"]) == 2
-    assert "'s3://' names no place; write it like s3://BUCKET/NAME" in capsys.readouterr().err
+    assert (
+        "'s3://' does not name a place; write it like s3://BUCKET/NAME"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_log_without_letters_is_said_and_no_success(flights, tmp_path, capsys):
     assert main(["log", "requeue", flights]) == 1
-    assert f"no dead letters in {flights}; name the log of" in capsys.readouterr().err
+    assert f"no dead letters in {flights}; pass the log of" in capsys.readouterr().err
