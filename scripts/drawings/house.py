@@ -43,6 +43,7 @@ HOLDS: Final = {
     "support": "small parts",
     "seconds": "durations",
     "text": "shortened",
+    "base_error": "the base of all errors",
     "reentry": "sends from inside",
     "locks": "names, ranks, owners",
     "checked_locks": "asserted by the tests",
