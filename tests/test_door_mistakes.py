@@ -124,7 +124,11 @@ GATEWAYS = {
     "a number": (lambda at: Gateway.from_file(5), errors.WrongArgument, "is a text"),
     "no TOML": (lambda at: written(at, "a = ["), GatewayError, "not TOML"),
     "no JSON": (lambda at: written(at, "{", "gateway.json"), GatewayError, "not JSON"),
-    "misspelt": (lambda at: written(at, "[[modul]]\nname='x'"), GatewayError, "there are load"),
+    "misspelt": (
+        lambda at: written(at, "[[modul]]\nname='x'"),
+        GatewayError,
+        "known keys are load",
+    ),
     "no such module": (
         lambda at: written(at, "[[modules]]\nname='x'\nmodule='nope'"),
         GatewayError,
