@@ -124,7 +124,11 @@ GATEWAYS = {
     "a number": (lambda at: Gateway.from_file(5), errors.WrongArgument, "is a text"),
     "no TOML": (lambda at: written(at, "a = ["), GatewayError, "not TOML"),
     "no JSON": (lambda at: written(at, "{", "gateway.json"), GatewayError, "not JSON"),
-    "misspelt": (lambda at: written(at, "[[modul]]\nname='x'"), GatewayError, "there are load"),
+    "misspelt": (
+        lambda at: written(at, "[[modul]]\nname='x'"),
+        GatewayError,
+        "known keys are load",
+    ),
     "no such module": (
         lambda at: written(at, "[[modules]]\nname='x'\nmodule='nope'"),
         GatewayError,
@@ -231,7 +235,7 @@ def test_what_is_published_through_a_shut_endpoint_is_one_line(caplog):
         endpoint.publish("/a", 2)
 
     (line,) = [told for told in caplog.messages if "was shut down" in told]
-    assert "make another one" in line
+    assert "create a new one" in line
 
 
 def test_two_writers_and_two_readers_of_one_name_are_told(tmp_path: Path):
@@ -243,6 +247,6 @@ def test_two_writers_and_two_readers_of_one_name_are_told(tmp_path: Path):
 
 
 def test_a_factory_that_makes_no_module_is_told():
-    with Gateway() as gateway, pytest.raises(CallboardError, match="no Module"):
+    with Gateway() as gateway, pytest.raises(CallboardError, match="not a Module"):
         gateway.add_module("x", NoModule)
     assert issubclass(module(print), Module)

@@ -48,11 +48,11 @@ def never_look_at_silence(self, now):
     return [] if self.state is PeeringState.PEERED else TICK(self, now)
 
 
-LOOK_AHEAD, END, TICK = PeeringSession._look_ahead, PeeringSession._end, PeeringSession.tick
+LOOK_AHEAD, END, TICK = PeeringSession._try_select, PeeringSession._end, PeeringSession.tick
 TAKE = FrameBuffer.take
 
 BUGS = [
-    (PeeringSession, "_look_ahead", go_on_always, "two peerings|stands|others"),
+    (PeeringSession, "_try_select", go_on_always, "two peerings|stands|others"),
     (PeeringSession, "_end", end_and_stay, "stands"),
     (PeeringSession, "tick", never_look_at_silence, "peerings|arrive"),
     (PeeringSession, "send_filter", lambda *_: b"", "did not arrive"),

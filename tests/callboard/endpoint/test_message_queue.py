@@ -122,7 +122,7 @@ def test_a_reader_whom_another_one_was_quicker_than_waits_for_its_own_time_only(
 
     def steal() -> None:
         while not is_over.wait(0.01):
-            queue._tell_readers()  # as if somebody had read the message that came
+            queue._wake_readers()  # as if somebody had read the message that came
 
     thief = threading.Thread(target=steal)
     thief.start()
