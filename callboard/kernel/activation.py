@@ -8,10 +8,10 @@ from callboard.actors.dispatch import (
     hints_of,
     types_of,
 )
-from callboard.actors.envelope import Encoded, Envelope, accompanied
+from callboard.actors.envelope import Encoded, Envelope
 from callboard.actors.reference import Home, NoActor
 from callboard.actors.runner.slow_handlers import handler_frame
-from callboard.actors.signals import Resume, Stop, Urgent
+from callboard.actors.signals import Resume, Stop
 from callboard.actors.task import HandlerTask
 from callboard.basp.keyed_name import (
     KEY_LIMIT,
@@ -22,7 +22,7 @@ from callboard.basp.keyed_name import (
 )
 from callboard.basp.options import CHAIN_LIMIT
 from callboard.proxies.lifetime.proxy import Proxy
-from callboard.proxies.messages import TAKES_NO_MORE, check_carrier
+from callboard.proxies.messages import TAKES_NO_MORE
 from callboard.proxies.traffic.ask_batch import (
     CARRIED_ASKED,
     CARRIED_URGENT,
@@ -58,9 +58,6 @@ __all__ = [
     "Stop",
     "TAKES_NO_MORE",
     "TYPE_NAME_LIMIT",
-    "Urgent",
-    "accompanied",
-    "check_carrier",
     "handler_frame",
     "hints_of",
     "is_key",

@@ -16,10 +16,9 @@ from callboard.proxies.inspection import (
     ReadPart,
 )
 from callboard.proxies.messages import Describe, Drained, DrainNode
-from callboard.proxies.stats import AccountInfo, LinkInfo, NodeStats
+from callboard.proxies.stats import LinkInfo
 
 __all__ = [
-    "AccountInfo",
     "ActorInfo",
     "ActorPage",
     "ClusterInspection",
@@ -35,7 +34,6 @@ __all__ = [
     "LinkInfo",
     "LossInfo",
     "NodeAnswer",
-    "NodeStats",
     "PartRows",
     "ReadEvents",
     "ReadPart",

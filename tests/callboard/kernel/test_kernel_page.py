@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
@@ -20,6 +21,8 @@ from callboard.proxies.link.stream import Machine
 PAGE = (Path(__file__).parents[3] / "docs" / "kernel.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 ADAPTER = PROGRAMS[0]
+
+KERNEL = "callboard.kernel"
 
 #: What an adapter may import of callboard: public names, the kernel, and topics.
 ALLOWED = ("callboard", "callboard.kernel", "callboard.endpoint")
@@ -51,6 +54,29 @@ def test_a_runtime_has_every_member_of_a_node_context():
         assert [name for name in members(NodeContext) if not hasattr(runtime, name)] == []
     finally:
         runtime.close()
+
+
+def test_the_kernel_offers_nothing_that_no_package_uses():
+    """But for public names, and what the page explains."""
+    used = {
+        (node.module, alias.name)
+        for file in Path(callboard.__file__).parent.rglob("*.py")
+        if file.parent.name != "kernel"
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(KERNEL)
+        for alias in node.names
+    }
+    offered = {
+        (f"{KERNEL}.{module.name}", name)
+        for module in iter_modules(callboard.kernel.__path__)
+        for name in getattr(import_module(f"{KERNEL}.{module.name}"), "__all__", ())
+    }
+    public = set(callboard.__all__)
+    assert [
+        (module, name)
+        for module, name in sorted(offered - used)
+        if name not in public and f"{name}`" not in PAGE
+    ] == []
 
 
 def test_what_a_wire_has_to_bring_is_on_the_page():
