@@ -100,7 +100,7 @@ BUGS = [
     (Window, "connection_lost", resend_backwards, "behind number", 6),
     (Session, "put_first", put_last, "behind number", 28),
     (Delivery, "notify", lambda self: self._logs.woken.clear(), "in 0 places", 0),
-    (Brakes, "_behind", look_for_nobody, "though it was there", 3),
+    (Brakes, "_laggard_requests", look_for_nobody, "though it was there", 3),
     (Brakes, "sift", hold_all, "not everything|though it was there", 2),
     (Segment, "shelve", shelve_nothing, "did not get|no member", 2),
     (SavedState, "places_on_the_way", lambda _: [], "did not get|no member", 133),

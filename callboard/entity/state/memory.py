@@ -42,10 +42,10 @@ def _clock_ms() -> int:
 class MemoryTables:
     """What a database holds; the states of several writers share it."""
 
-    def __init__(self) -> None:
-        """Make empty tables of a new identity."""
+    def __init__(self, lock: locks.Lock | None = None) -> None:
+        """Make empty tables of a new identity, with a reentrant lock of their own by default."""
         self.id = uuid4().hex
-        self.lock = locks.lock("state in memory", 582, reentrant=True)
+        self.lock = lock or locks.lock("state in memory", 582, reentrant=True)
         self.fences: dict[Slot, Fence] = {}
         #: By type and key, in order of numbers.
         self.events: dict[tuple[str, str], list[StoredEvent]] = {}

@@ -16,6 +16,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
+from callboard import locks
 from callboard.entity.state.client import Done, GroupedCommits
 from callboard.entity.state.interface import NO_FENCE, Committed, Fence, Slot, SlotBatch
 from callboard.entity.state.memory import MemoryState, MemoryTables
@@ -83,7 +84,10 @@ class _Contents:
     """All committed rows."""
 
     def __init__(self, identity: str) -> None:
-        self.tables = MemoryTables()
+        # The server is another machine. A fault that is aimed at a moment of a client, as while
+        # it writes to a link, changes the tables under the locks that this client holds.
+        lock = locks.lock("tables of a simulated database", 995, reentrant=True)
+        self.tables = MemoryTables(lock)
         self.tables.id = identity
         self.leases: dict[str, tuple[LeaseValue, int]] = {}
 
