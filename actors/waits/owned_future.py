@@ -103,8 +103,14 @@ class OwnedFuture(Future[T]):
         return self._value
 
     def __del__(self) -> None:
-        """Give back what was not fetched."""
-        self._return_value()
+        """Give back what was not fetched.
+
+        Without the lock: no other thread has the future any more, and the collector may run
+        this while the thread holds a lock that may not be held when this one is taken.
+        """
+        if self._holds:
+            self._holds = False
+            self._give_back(self._value)
 
     def _wake_waiters(self) -> None:
         if self._task is not None:

@@ -43,7 +43,7 @@ class MemoryTables:
     """What a database holds; the states of several writers share it."""
 
     def __init__(self, lock: locks.Lock | None = None) -> None:
-        """Make empty tables of a new identity, with a reentrant lock of their own by default."""
+        """Make empty tables of a new identity; a lock that is given has to be reentrant."""
         self.id = uuid4().hex
         self.lock = lock or locks.lock("state in memory", 582, reentrant=True)
         self.fences: dict[Slot, Fence] = {}

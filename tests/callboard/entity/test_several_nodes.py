@@ -182,6 +182,8 @@ def test_what_answers_a_message_of_an_entity_finds_its_next_activation(
     a.host(Asks, state=state)
     entity, answers = c.entity(Asks, "x"), b.spawn(Answers)
     assert entity.ask(answers).result(10) is None
+    # The entity's message comes from another node than what is told here.
+    eventually(lambda: hasattr(b.runtime.contexts[answers.actor_id].actor, "asked"))
     entity.stop()
     eventually(lambda: not a._entities._hosts[Asks.name].cells)
     answers.tell(1)
