@@ -162,6 +162,7 @@ def test_types_of_answers_refs_and_twins_are_inferred(checked):
     assert [line.removeprefix(prefix).rstrip('"') for line in checked["program"]] == REVEALED
 
 
+@pytest.mark.slow
 def test_wrong_arguments_answers_and_names_are_found_inside_actors_too(checked):
     errors = [line for line in checked["mistakes"] if line.startswith("error")]
 

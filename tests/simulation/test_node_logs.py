@@ -10,6 +10,7 @@ from callboard.simulation.cluster import Cluster
 FOLDER = "/cpu"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_a_reader_sees_each_record_once_whatever_the_network_does(seed):
     cluster, chance = Cluster(seed), random.Random(seed)

@@ -140,6 +140,7 @@ def test_a_large_table_fills_no_segment(tmp_path):
         assert len(log.segments) - before < 12
 
 
+@pytest.mark.slow
 def test_who_was_silent_for_a_week_is_forgotten_and_told(tmp_path):
     now = 10**18
     with CommitLog(tmp_path / "log", clock=lambda: now) as log:

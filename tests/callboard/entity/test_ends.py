@@ -144,6 +144,7 @@ def test_a_drain_with_hooks_that_hang_keeps_its_deadline_and_says_so(cluster, co
         assert report.left > 0
 
 
+@pytest.mark.slow
 def test_a_type_that_does_not_come_to_rest_does_not_keep_others_from_moving(cluster):
     one, other = cluster(2)
     for node in (one, other):

@@ -69,6 +69,7 @@ def test_messages_and_markers_come_behind_those_that_were_handed_over(
     assert [each.number for each in taken] == [1, 3]
 
 
+@pytest.mark.slow
 def test_carried_messages_are_taken_again_once_nothing_is_handed_over(
     host: EntityHost,
 ) -> None:

@@ -203,11 +203,18 @@ def test_sends_are_right_before_each_opcode_of_another_send(outer, inner):
     run_program("opcodes", outer, inner)
 
 
+#: More ways in which garbage may send.
+REST = ("finalize", "warning", "unraisable")
+
+
 def test_sends_are_right_inside_others_by_chance():
     run_program("chance", 1, 300)
 
 
-@pytest.mark.parametrize("way", ["del", "finalize", "warning", "unraisable"])
+@pytest.mark.parametrize(
+    "way",
+    ["del", *(pytest.param(way, marks=pytest.mark.slow) for way in REST)],
+)
 def test_garbage_and_signal_handlers_may_send(way):
     run_program("garbage", 2, way)
 

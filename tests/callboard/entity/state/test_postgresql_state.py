@@ -322,6 +322,7 @@ def test_of_a_text_that_the_server_refuses_nothing_is_written(state: Any) -> Non
     assert [each.key for each in state.journal("Cart")] == ["k-2"]
 
 
+@pytest.mark.slow
 def test_a_database_of_another_encoding_is_told_what_is_wrong(url: str) -> None:
     import psycopg
 
