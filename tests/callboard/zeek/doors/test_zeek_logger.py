@@ -116,6 +116,7 @@ def test_logs_of_several_nodes_go_into_a_log_for_each_path(logger, nodes):
 
 def test_sql_and_pandas_have_what_was_written(logger, nodes):
     pytest.importorskip("duckdb")
+    pytest.importorskip("pyarrow")
     from callboard.commitlog.sql import open_sql
 
     node = nodes().connect(logger)
@@ -208,6 +209,7 @@ def test_kinds_of_garbage_are_bounded(logger, nodes, monkeypatch):
 
 
 def test_a_field_that_is_added_is_a_column_more(logger, nodes):
+    pytest.importorskip("pyarrow")
     node = nodes().connect(logger)
     node.write(fields=CONN[:2], written=[(1.0, "a")])
     node.write(fields=[*CONN[:2], LogField("vlan", LogType.INT)], written=[(2.0, "b", 7)])
