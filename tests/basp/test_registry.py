@@ -167,7 +167,9 @@ def test_combinations_of_flags_that_peers_send_are_not_kept_for_ever(base):
         assert build(number << 20).value == number << 20
 
     assert len(kind._value2member_map_) < 3 * len(held)
-    assert all(kind(number << 8) is each for number, each in enumerate(held, 1))
+    # Python 3.11.2 keeps no combination of bits that have no name.
+    if kind(1 << 40) is kind(1 << 40):
+        assert all(kind(number << 8) is each for number, each in enumerate(held, 1))
     held.clear()
     for number in range(1, 2_000):
         build(number << 30)
