@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import warnings
 from collections import Counter
 from dataclasses import dataclass
@@ -351,17 +352,20 @@ def garbage(world, seconds, way):  # noqa: C901
     def send():
         """Send under a name for this depth on this thread: one sender is in order.
 
-        Inside a handler its actor is the sender. An entity's asks of itself are handled before
-        other messages, so those of entities are counted alone, as are those of all actors where
-        weak references and hooks send: these run between the steps of a handler's end, too.
+        Inside a handler its actor is the sender, named by its number: the address of its cell
+        may be another one's next. An entity's asks of itself are handled before other messages,
+        so those of entities are counted alone.
         """
         depth.now = getattr(depth, "now", 0) + 1
         try:
             cell = current_cell.get()
-            sender = f"{threading.get_ident()} {depth.now} {id(cell)}"
-            if cell is not None and (way != "del" or cell.entity_name):
+            actor = "" if cell is None else f"{cell.runtime.name}/{cell.number}"
+            sender = f"{threading.get_ident()} {depth.now} {actor}"
+            if cell is not None and cell.chain_name:
                 sender += f" {next(entity_sends)}"
             getattr(world, rng.choice(names))(sender)
+        except Exception:  # noqa: BLE001  # a finalizer's would be printed, and forgotten
+            fail(f"a send from garbage failed: {traceback.format_exc()}")
         finally:
             depth.now -= 1
 
