@@ -37,7 +37,6 @@ from callboard.cli.own_node import (
     parse_listen,
 )
 from callboard.cli.problem import FAILED, MISUSED, Problem, one_line, problem_of
-from callboard.cli.topic import parse_retention
 from callboard.cli.work.query_watch import QueryWatch, line_of, rows_from, rows_in
 from callboard.commitlog import LogError, LogReader
 from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissing
@@ -155,6 +154,8 @@ class QueryOptions(JsonOptions):
         Raises:
             Problem: an option is invalid.
         """
+        from callboard.cli.topic import parse_retention  # not for `--help`
+
         parse_retention(self.retain)  # raises if it is invalid
         with explained():
             settings = Settings(

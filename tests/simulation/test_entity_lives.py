@@ -61,7 +61,7 @@ from tests.simulation.batch import live_one
 from tests.simulation.wrong_entities import WRONG_MACHINES
 
 (machine,) = [each for each in WRONG_MACHINES if each.name == sys.argv[1]]
-found = machine.search((*machine.seeds, *range(200)))
+found = machine.search((*machine.seeds, *range(1000)))
 assert found, "no life found it"
 error = live_one(machine.kind, found[1], shrinks=False).error
 assert error is None, error

@@ -308,11 +308,11 @@ class ZeekLogger:
             self._write()
 
     def _reject(self, reason: str) -> None:
-        """Count a malformed message; log the first of each kind."""
+        """Count a malformed message; log the first of each kind, `other` being one of them."""
         kind = _DETAIL.sub("…", reason)
+        if kind not in self._malformed and len(self._malformed) >= _KINDS:
+            kind = "other"
         if kind not in self._malformed:
-            if len(self._malformed) >= _KINDS:
-                kind = "other"
             _log.warning("skipped a message that is not a log-write: %s", printable(reason))
         self._malformed[kind] += 1
 

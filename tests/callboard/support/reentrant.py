@@ -1,8 +1,8 @@
 """A program that sends from inside callboard's own calls, at each step of them.
 
-    python tests/callboard/reentrant.py opcodes OUTER INNER
-    python tests/callboard/reentrant.py chance SEED COUNT
-    python tests/callboard/reentrant.py garbage SECONDS [WAY]
+    python tests/callboard/support/reentrant.py opcodes OUTER INNER
+    python tests/callboard/support/reentrant.py chance SEED COUNT
+    python tests/callboard/support/reentrant.py garbage SECONDS [WAY]
 
 The first calls OUTER again and again. Each time INNER is called before another one of the
 opcodes that OUTER executes in callboard, as a finalizer or a signal handler would be. It ends

@@ -198,14 +198,16 @@ def test_garbage_is_counted_and_the_rest_goes_on(logger, nodes, caplog):
     assert len([r for r in caplog.messages if "not a log-write" in r]) == len(stats.malformed)
 
 
-def test_kinds_of_garbage_are_bounded(logger, nodes, monkeypatch):
+def test_kinds_of_garbage_are_bounded(logger, nodes, monkeypatch, caplog):
     monkeypatch.setattr(zeek_logger, "_KINDS", 2)
     node = nodes().connect(logger)
-    for parts in ([b"a"], [b"a"] * 4, [b"log-write", b"", b"zeek-bin-v1", b""]):
+    garbage = [b"a"], [b"a"] * 4, [b"log-write", b"", b"zeek-bin-v1", b""], [b"a"] * 5
+    for parts in garbage:
         node.send(*parts)
 
-    eventually(lambda: sum(logger.stats().malformed.values()) == 3)
-    assert logger.stats().malformed["other"] == 1
+    eventually(lambda: sum(logger.stats().malformed.values()) == 4)
+    assert logger.stats().malformed["other"] == 2
+    assert len([text for text in caplog.messages if "not a log-write" in text]) == 3
 
 
 def test_a_field_that_is_added_is_a_column_more(logger, nodes):
