@@ -201,8 +201,8 @@ def test_garbage_is_counted_and_the_rest_goes_on(logger, nodes, caplog):
 def test_kinds_of_garbage_are_bounded(logger, nodes, monkeypatch, caplog):
     monkeypatch.setattr(zeek_logger, "_KINDS", 2)
     node = nodes().connect(logger)
-    garbage = [b"a"], [b"a"] * 4, [b"log-write", b"", b"zeek-bin-v1", b""], [b"a"] * 5
-    for parts in garbage:
+    too_long = [b"log-write", b"n" * 100_000, b"zeek-bin-v1", b""]
+    for parts in ([b"a"], [b"a"] * 4, [b"log-write", b"", b"zeek-bin-v1", b""], too_long):
         node.send(*parts)
 
     eventually(lambda: sum(logger.stats().malformed.values()) == 4)
